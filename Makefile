@@ -1,0 +1,94 @@
+# Everything that braidmq's developers and users run. `make help` lists it.
+#
+# Set-up happens once and leaves stamps in .tools/; a second call works offline and at once.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+# Debian's own interpreters first; version managers' shims may name an interpreter that is not there.
+CANDIDATES := $(wildcard $(foreach dir,/usr/bin /usr/local/bin,$(foreach minor,11 12 13,$(dir)/python3.$(minor)))) python3
+PYTHON ?= $(firstword $(CANDIDATES))
+
+VENV := .venv/bin
+export PATH := $(CURDIR)/.tools/programs:$(PATH):/usr/local/sbin:/usr/sbin
+# A version manager's choice for this folder must not leak into the private environments.
+unexport VIRTUAL_ENV PYTHONHOME
+
+LANE := $(wildcard src/braidmq/lane/*.py src/braidmq/lane/*.pyx src/braidmq/lane/*.pxd)
+QUICK_TESTS := $(wildcard tests/base tests/mqtt tests/lane tests/tidy)
+CHECKED := src tests benchmarks scripts setup.py
+
+CONFIG ?=
+ARGS ?=
+JOBS ?= 2
+
+.PHONY: help install run test test-compiled test-pure check bench soak format build lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: .tools/.built ## set up .venv; braidmq is .venv/bin/braidmq afterwards
+
+run: install ## start a node (CONFIG=file.toml for a configuration of your own)
+	@exec $(VENV)/braidmq start $(if $(CONFIG),-c $(CONFIG)) $(ARGS)
+
+test: test-compiled test-pure ## all tests, then the lane's and the smoke tests without the compiled lane
+
+test-compiled: install .tools/.programs
+	$(VENV)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-pure: install .tools/.programs
+	BRAIDMQ_PURE=1 $(VENV)/pytest -n $(JOBS) --dist loadfile -m smoke $(ARGS)
+
+check: install ## ruff, mypy, import-linter and the quick tests
+	$(VENV)/ruff check $(CHECKED)
+	$(VENV)/ruff format --check $(CHECKED)
+	$(VENV)/mypy
+	$(VENV)/lint-imports --no-cache
+	HYPOTHESIS_PROFILE=quick $(VENV)/pytest -q $(QUICK_TESTS)
+
+bench: install .tools/.programs .tools/.peers ## compare with other brokers (QUICK=1: two minutes; SHAPES="pair-qos0 connect": only these)
+	$(VENV)/python -m benchmarks $(if $(QUICK),--quick) $(foreach shape,$(SHAPES),--shape $(shape)) $(ARGS)
+
+soak: install ## minutes of hostile and ordinary load; memory must stay flat
+	$(VENV)/pytest -m soak --timeout=1800 -s $(ARGS)
+
+format: install ## format and sort imports in place
+	$(VENV)/ruff check --fix $(CHECKED)
+	$(VENV)/ruff format $(CHECKED)
+
+build: .tools/.built ## build the compiled lane in place
+
+lock: .tools/.python ## resolve all dependencies anew into the lock files (needs the network)
+	$(call compile,pyproject.toml --group dev,requirements.lock)
+	$(call compile,--group tools,requirements-tools.lock)
+	$(call compile,--group peers,requirements-peers.lock)
+	$(call compile,--group node,requirements-node.lock)
+
+clean: ## remove what was built and set up
+	rm -rf .venv .peers .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -f src/braidmq/lane/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The lock files hold hashes and name no registry: whatever index the machine uses will do.
+define compile
+	.tools/bin/uv pip compile -q --universal --python-version 3.11 --upgrade --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header $(1) -o $(2)
+endef
+
+.tools/.python: requirements.lock requirements-tools.lock pyproject.toml
+	$(PYTHON) scripts/bootstrap.py python
+	@touch $@
+
+.tools/.built: .tools/.python setup.py $(LANE)
+	$(PYTHON) scripts/bootstrap.py build
+	@touch $@
+
+.tools/.programs: .tools/.python requirements-node.lock scripts/node/package-lock.json
+	$(PYTHON) scripts/bootstrap.py programs
+	@touch $@
+
+.tools/.peers: .tools/.python requirements-peers.lock
+	$(PYTHON) scripts/bootstrap.py peers
+	@touch $@

@@ -1,0 +1,236 @@
+"""Sets up everything that the Makefile needs, without touching the system: all of it lands in .tools/, .venv/ and .peers/.
+
+    python3 scripts/bootstrap.py python     uv, .venv, the locked dependencies, braidmq itself (needed)
+    python3 scripts/bootstrap.py programs   mosquitto and its clients, openssl, node with MQTT.js (tests and benchmarks use them)
+    python3 scripts/bootstrap.py peers      the brokers that the benchmarks compare with
+
+What the machine has is used; what is missing comes from PyPI by hash, from npm by hash, or is unpacked from the
+distribution's own packages (``apt-get download``: no root, and no daemon is started). Runs on a bare Python 3.11.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / ".tools"
+DEBS = TOOLS / "debs"
+PROGRAMS = TOOLS / "programs"  # not .tools/bin: pip replaces that folder whole
+UV = TOOLS / "bin" / "uv"
+# Debian keeps servers in sbin, which a user's PATH often lacks.
+SEARCH_PATH = os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])
+
+# program -> Debian package that holds it, and where in it
+DEBIAN_PROGRAMS = {
+    "mosquitto": ("mosquitto", "usr/sbin/mosquitto"),
+    "mosquitto_pub": ("mosquitto-clients", "usr/bin/mosquitto_pub"),
+    "mosquitto_sub": ("mosquitto-clients", "usr/bin/mosquitto_sub"),
+    "mosquitto_passwd": ("mosquitto", "usr/bin/mosquitto_passwd"),
+    "openssl": ("openssl", "usr/bin/openssl"),
+}
+
+WRAPPER = """#!/bin/sh
+LD_LIBRARY_PATH="{libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "{program}" "$@"
+"""
+
+
+def say(text: str) -> None:
+    """One line for whoever watches the set-up."""
+    print(f"bootstrap: {text}", flush=True)
+
+
+def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Run a command quietly; its output is shown only if it fails."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, cwd=cwd, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"bootstrap: {' '.join(words)} failed\n{done.stdout.strip()}")
+
+
+# -- packages of the distribution, unpacked ----------------------------------------------------------------------------
+
+
+@functools.cache
+def apt_options() -> tuple[str, ...]:
+    """Options that give apt lists and a cache of our own, freshly updated: nothing of the system's is read or locked."""
+    if not shutil.which("apt-get"):
+        raise SystemExit("bootstrap: this is not a Debian; install the missing programs by hand")
+    state = TOOLS / "apt"
+    (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    (state / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+    options = (
+        "-qq",
+        "-o",
+        f"Dir::State::lists={state}/lists",
+        "-o",
+        f"Dir::Cache={state}/cache",
+        "-o",
+        "APT::Sandbox::User=root",
+    )
+    run("apt-get", *options, "update")
+    return options
+
+
+def missing_with_dependencies(packages: Sequence[str]) -> list[str]:
+    """The packages and what they depend on, less what the system has already."""
+    plan = subprocess.run(
+        ["apt-get", *apt_options(), "--simulate", "--no-install-recommends", "install", *packages],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {line.split()[1].partition(":")[0] for line in plan.stdout.splitlines() if line.startswith("Inst ")}
+    return sorted(found.union(packages))
+
+
+def unpack(packages: Sequence[str]) -> None:
+    """Download packages with apt and unpack them below ``.tools/debs``."""
+    downloads = TOOLS / "apt" / "downloads"
+    options = apt_options()
+    shutil.rmtree(downloads, ignore_errors=True)
+    downloads.mkdir(parents=True)
+    run("apt-get", *options, "download", *packages, cwd=downloads)
+    for package in sorted(downloads.glob("*.deb")):
+        run("dpkg-deb", "-x", package, DEBS)
+
+
+def wrap(program: str, inside: str) -> None:
+    """Make ``.tools/programs/NAME`` start an unpacked program with the libraries unpacked beside it."""
+    target = DEBS / inside
+    if not target.exists():
+        raise SystemExit(f"bootstrap: {program} is not where its package should hold it")
+    libraries = ":".join(str(path) for path in sorted((DEBS / "usr" / "lib").glob("*-linux-gnu*")))
+    wrapper = PROGRAMS / program
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(WRAPPER.format(libraries=libraries, program=target))
+    wrapper.chmod(0o755)
+
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+
+def pip_command() -> list[str]:
+    """How to call pip with this interpreter; Debian packs it apart from Python."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    wheels = DEBS / "usr" / "share" / "python-wheels"
+    if not any(wheels.glob("pip-*.whl")):
+        say("pip is missing; unpacking it")
+        unpack(["python3-pip-whl"])
+    return [sys.executable, str(next(wheels.glob("pip-*.whl")) / "pip")]
+
+
+def provide_uv() -> None:
+    """Put uv into ``.tools``."""
+    if not UV.exists():
+        say("fetching uv")
+        run(*pip_command(), "install", "-q", "--target", TOOLS, "--upgrade", "--require-hashes", "-r", "requirements-tools.lock")
+
+
+def make_environment(folder: Path, lock: str) -> None:
+    """Make a virtual environment if it is not there, and install a lock file into it by hash."""
+    provide_uv()
+    python = folder / "bin" / "python"
+    if not python.exists():
+        say(f"making {folder.relative_to(ROOT)} with {sys.executable}")
+        run(UV, "venv", "-q", "--python", sys.executable, folder)
+    run(UV, "pip", "install", "-q", "--python", python, "--require-hashes", "-r", lock)
+
+
+def compiler_flags() -> dict[str, str]:
+    """The environment in which extension modules find Python's headers; unpacks them if they are missing."""
+    if Path(sysconfig.get_path("include"), "Python.h").exists():
+        return {}
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    headers = DEBS / "usr" / "include"
+    if not (headers / version / "Python.h").exists():
+        say("Python's headers are missing; unpacking them")
+        unpack([f"lib{version}-dev"])
+    return {"CFLAGS": f"-I{headers / version} -I{headers} {os.environ.get('CFLAGS', '')}".strip()}
+
+
+def build() -> None:
+    """Build the compiled lane in place; without a compiler say so and go on."""
+    python = ROOT / ".venv" / "bin" / "python"
+    compiler = shutil.which(os.environ.get("CC", "gcc")) or shutil.which("cc")
+    if not compiler:
+        say("no C compiler: braidmq runs uncompiled, many times slower (apt-get install gcc)")
+        return
+    run(python, "setup.py", "-q", "build_ext", "--inplace", env={**compiler_flags(), "BRAIDMQ_COMPILED": "1"})
+
+
+def provide_python() -> None:
+    """``.venv`` with the locked dependencies and braidmq itself, editable."""
+    make_environment(ROOT / ".venv", "requirements.lock")
+    # The lane is built by a step of its own, in place, where an editable installation finds it.
+    run(
+        UV, "pip", "install", "-q", "--python", ROOT / ".venv/bin/python", "--no-build-isolation", "--no-deps", "-e", ".",
+        env={"BRAIDMQ_PURE": "1"},
+    )  # fmt: skip
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def provide_debian_programs() -> None:
+    """Unpack those of ``DEBIAN_PROGRAMS`` that are not on the search path."""
+    missing = [program for program in DEBIAN_PROGRAMS if not shutil.which(program, path=SEARCH_PATH)]
+    if not missing:
+        return
+    say(f"unpacking {', '.join(missing)}")
+    unpack(missing_with_dependencies(sorted({DEBIAN_PROGRAMS[program][0] for program in missing})))
+    for program in missing:
+        wrap(program, DEBIAN_PROGRAMS[program][1])
+
+
+def provide_node() -> None:
+    """node (from PyPI if the machine has none) and MQTT.js in ``.tools/node``."""
+    search = SEARCH_PATH
+    if not (shutil.which("node", path=search) and shutil.which("npm", path=search)):
+        say("fetching node")
+        make_environment(TOOLS / "node-env", "requirements-node.lock")
+        PROGRAMS.mkdir(parents=True, exist_ok=True)
+        for program in ("node", "npm"):
+            link = PROGRAMS / program
+            link.unlink(missing_ok=True)
+            link.symlink_to(TOOLS / "node-env" / "bin" / program)
+    folder = TOOLS / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copyfile(ROOT / "scripts" / "node" / name, folder / name)
+    npm = shutil.which("npm", path=search)
+    if npm is None:
+        raise SystemExit("bootstrap: npm is missing")
+    run(npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", cwd=folder, env={"PATH": search})
+
+
+def provide_programs() -> None:
+    """All that is missing and can be had; what cannot is named, and its tests are skipped."""
+    for provide in (provide_debian_programs, provide_node):
+        try:
+            provide()
+        except (SystemExit, OSError, subprocess.SubprocessError) as problem:
+            say(f"{provide.__name__.replace('_', ' ')}: {problem}")
+
+
+def provide_peers() -> None:
+    """The peers' environment, apart from ours."""
+    make_environment(ROOT / ".peers", "requirements-peers.lock")
+
+
+STEPS = {"python": provide_python, "build": build, "programs": provide_programs, "peers": provide_peers}
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in STEPS:
+        raise SystemExit(f"usage: bootstrap.py {'|'.join(STEPS)}")
+    STEPS[sys.argv[1]]()

@@ -1,0 +1,121 @@
+"""Writes docs/configuration.md from the keys themselves: ``python scripts/configuration_page.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from braidmq.base.config_checks import KINDS
+from braidmq.base.keys import NAME, Key, Named, Table, dotted, format_value, schema
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+
+INTRODUCTION = """# Configuration
+
+<!-- Made by scripts/configuration_page.py from src/braidmq/base/settings.py. -->
+
+Without any configuration a node serves MQTT on 127.0.0.1:1883 and MQTT over WebSocket on 127.0.0.1:8083 (path `/mqtt`), with
+metrics and status on 127.0.0.1:18083 and its files in `./data`. A TOML file changes that:
+
+```toml
+[listeners.tcp.default]
+bind = "0.0.0.0:1883"
+
+[access]
+password_file = "passwords"
+
+[session]
+queue_messages_max = 50_000
+queue_bytes_max = "64MiB"
+```
+
+```
+braidmq check -c braidmq.toml           # is it right? Exit status 2 and one line if not
+braidmq check -c braidmq.toml --show    # every value, and where it comes from
+braidmq check --sample                  # a file with every key and its default
+braidmq start -c braidmq.toml
+```
+
+## Where values come from
+
+The environment wins over what was set at run time, that over the file, that over the default.
+
+| source | how |
+|---|---|
+| environment | `BRAIDMQ_SESSION__QUEUE_WAIT=2s`: the key in capitals, two underscores for each dot; TOML or plain text |
+| run time | `braidmq ctl conf set session.queue_wait 2s`, kept in `data_dir/overrides.toml`; not for `node.*` |
+| file | `braidmq start -c FILE` |
+
+`braidmq ctl conf show` names the origin of each value. Relative file names start at the folder that the node was started in.
+
+- Durations are seconds or have a unit: `10`, `"250ms"`, `"10s"`, `"5m"`, `"1h30m"`, `"7d"`. Sizes are bytes or have a unit:
+  `65536`, `"64KiB"`, `"1MiB"`, `"2GiB"` (`"64KB"` is 64 000).
+- An unknown key is an error that names the nearest known one. So is a value of the wrong type or out of bounds.
+- A file with a `[listeners...]` table gives the whole set of listeners: the default ones are then gone. The environment and the
+  run time change or add single keys of the set that is there; `enabled = false` switches one off.
+- A listener that other machines can reach needs `access.password_file`, or client certificates as user names
+  (`verify = "required"` with `user_from_certificate`), or an explicit `allow_anonymous = true`. A listener behind a proxy counts
+  as one that others can reach.
+- `history`, `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted, with a
+  line at start that says so; others are refused. `history.topics = []` is always fine.
+
+## Changing it while the node runs
+
+`SIGHUP` makes the node read its file again. Clients that are still allowed stay connected. Keys marked **restart** below take
+effect at the next start; a reload that changes one says so. A file with a mistake changes nothing and is reported in the log.
+
+## Keys
+"""
+
+
+def render() -> str:
+    """The text of the page."""
+    lines = [INTRODUCTION]
+    for name, node in schema().children.items():
+        match node:
+            case Table() if name == "listeners":
+                listener = node.children["tcp"]
+                assert isinstance(listener, Named)
+                kinds = ", ".join(f"`{kind}`" for kind in KINDS)
+                lines += _section(
+                    f"listeners.KIND.{NAME}", f"{_sentence(listener.element)} KIND is one of {kinds}.", listener.element
+                )
+                certificate = listener.element.children["sni"]
+                assert isinstance(certificate, Named)
+                heading = f'listeners.KIND.{NAME}.sni."HOST"'
+                lines += _section(heading, _sentence(certificate.element), certificate.element)
+            case Table():
+                lines += _section(name, _sentence(node), node)
+            case Named(element=element):
+                lines += _section(dotted(element.path), _sentence(element), element)
+            case Key():
+                raise AssertionError(f"{name} stands outside any table")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(heading: str, sentence: str, table: Table) -> list[str]:
+    keys = [key for key in table.children.values() if isinstance(key, Key)]
+    rows = [f"| `{key.path[-1]}` | {_cell(key.accepts)} | {_default(key)} | {_meaning(key)} |" for key in keys]
+    return [f"### `[{heading}]`", "", sentence, "", "| key | value | default | meaning |", "|---|---|---|---|", *rows, ""]
+
+
+def _sentence(table: Table) -> str:
+    return table.meaning.replace("``", "`")
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "must be given"
+    return "-" if key.default is None else f"`{_cell(format_value(key.default))}`"
+
+
+def _meaning(key: Key) -> str:
+    return _cell(key.meaning) + (" **restart**" if key.restart else "")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
+    print(f"written: {PAGE}")

@@ -1,0 +1,55 @@
+"""Remembers which passwords were right a moment ago, so that a reconnect does not cost a hash.
+
+What is kept is a keyed digest under a key that lives and dies with the process: neither the password nor anything that could be
+tried against a password list elsewhere. The digest covers the hash in the file too, so an entry dies with the line it came from.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+
+ENTRIES_MAX = 50_000  # about 10 MB
+
+
+class CredentialCache:
+    """A bounded set of digests of verified credentials; the one used longest ago goes first."""
+
+    def __init__(self, ttl_s: float, clock: Callable[[], float], entries_max: int = ENTRIES_MAX) -> None:
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._entries_max = entries_max
+        self._key = secrets.token_bytes(32)
+        self._expires: OrderedDict[bytes, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._expires)
+
+    def digest(self, user_name: str, password_hash: str, password: bytes) -> bytes:
+        """The name under which these credentials are remembered."""
+        # Lengths in front: no two different triples give the same bytes.
+        user, known = user_name.encode(), password_hash.encode()
+        head = b"%d:%d:" % (len(user), len(known))
+        return hmac.digest(self._key, head + user + known + password, "sha256")
+
+    def has(self, digest: bytes) -> bool:
+        """Were these credentials verified within the last ``ttl_s``?"""
+        expires = self._expires.get(digest)
+        if expires is None:
+            return False
+        if expires <= self._clock():
+            del self._expires[digest]
+            return False
+        self._expires.move_to_end(digest)
+        return True
+
+    def add(self, digest: bytes) -> None:
+        """Remember credentials that have just been verified."""
+        if self._ttl_s <= 0:
+            return
+        self._expires[digest] = self._clock() + self._ttl_s
+        self._expires.move_to_end(digest)
+        if len(self._expires) > self._entries_max:
+            self._expires.popitem(last=False)

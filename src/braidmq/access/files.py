@@ -1,0 +1,118 @@
+"""The few things we do with small files that people edit while we run: notice a change, read, replace at once, lock.
+
+All of it blocks for a moment: call it from a worker thread, or before the node serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from braidmq.base.errors import Unavailable
+
+_LOCK_WAIT_S = 5.0
+_LOCK_RETRY_S = 0.02
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What changes when a file does; two equal ones mean the same content."""
+
+    mtime_ns: int
+    ctime_ns: int  # new rights change only this
+    size: int
+    inode: int
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return Signature(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def signature(path: str) -> Signature | None:
+    """The file's signature now, or None when it cannot be looked at."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return _signature(status)
+
+
+def is_readable_by_all(path: str) -> bool:
+    """May every user of this machine read the file?"""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+def read_text(path: str) -> tuple[str, Signature]:
+    """The file's text and the signature it had; OSError or UnicodeDecodeError when that cannot be had."""
+    # O_NONBLOCK: opening a named pipe that somebody left here must not wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        data = file.read()
+    return data.decode("utf-8"), _signature(status)
+
+
+def replace(path: str, data: bytes, *, expected: Signature | None = None) -> bool:
+    """Put ``data`` in place of the file in one step, readable by its owner (and its group, if it was) only.
+
+    With ``expected`` nothing is done, and False returned, when the file is no longer what it was.
+    """
+    target = os.path.realpath(path)
+    try:
+        before: os.stat_result | None = os.stat(target)
+    except FileNotFoundError:
+        before = None
+    mode = 0o600 if before is None else before.st_mode & 0o660 | 0o600
+    temporary = f"{target}.{secrets.token_hex(4)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            if before is not None:
+                # Without the right to give files away the new one is ours, and the group may not be.
+                with contextlib.suppress(PermissionError):
+                    os.fchown(descriptor, before.st_uid, before.st_gid)
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        if expected is not None and signature(target) != expected:
+            os.unlink(temporary)
+            return False
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Keep other braidmq processes from editing this file meanwhile; Unavailable when one of them does not let go."""
+    # The lock is on the directory: the file itself is replaced, and need not be there yet.
+    descriptor = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"somebody else is editing {path}") from None
+                time.sleep(_LOCK_RETRY_S)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,99 @@
+"""Many topic filters as one tree of levels, so that a question costs a walk down and not a look at every filter.
+
+The answers are those of ``braidmq.mqtt.topics``, asked for each filter in turn. A walk meets every node at most once.
+"""
+
+from __future__ import annotations
+
+
+class _Node:
+    __slots__ = ("children", "ends")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}  # "+" and "#" stand among the level names; no level can be named so
+        self.ends = False  # a filter ends here
+
+
+class FilterTree:
+    """A set of valid topic filters."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def __bool__(self) -> bool:
+        return bool(self._root.children)
+
+    def add(self, topic_filter: str) -> None:
+        """Put a filter in."""
+        node = self._root
+        for level in topic_filter.split("/"):
+            node = node.children.setdefault(level, _Node())
+        node.ends = True
+
+    def matches(self, topic: str) -> bool:
+        """Does any filter match this topic name?"""
+        # A topic name is a filter without wildcards, and it is matched by exactly the filters that cover it.
+        return self.covers(topic)
+
+    def covers(self, topic_filter: str) -> bool:
+        """Is there one filter that matches everything that this one can match?"""
+        if not self._root.children:
+            return False
+        # "+/#" and "#" match the same topics; the shorter form is covered by either.
+        levels = topic_filter.split("/") if topic_filter != "#" else ["+", "#"]
+        count = len(levels)
+        stack = [(self._root, 0)]
+        while stack:
+            node, at = stack.pop()
+            children = node.children
+            # [MQTT-4.7.2-1]: a wildcard in the first level does not match what begins with $.
+            is_reserved = at == 0 and levels[0].startswith("$")
+            if "#" in children and not is_reserved:
+                return True
+            if at == count:
+                if node.ends:
+                    return True
+                continue
+            level = levels[at]
+            if level == "#":
+                continue
+            if (same := children.get(level)) is not None:
+                stack.append((same, at + 1))
+            if level != "+" and not is_reserved and (any_level := children.get("+")) is not None:
+                stack.append((any_level, at + 1))
+        return False
+
+    def overlaps(self, topic_filter: str) -> bool:
+        """Is there a topic that both this filter and one of the tree match?"""
+        if not self._root.children:
+            return False
+        levels = topic_filter.split("/")
+        count = len(levels)
+        stack = [(self._root, 0)]
+        while stack:
+            node, at = stack.pop()
+            children = node.children
+            is_reserved = at == 0 and levels[0].startswith("$")
+            if "#" in children and not is_reserved:
+                return True
+            if at == count:
+                if node.ends:
+                    return True
+                continue
+            level = levels[at]
+            if level in ("+", "#"):
+                found = [child for name, child in children.items() if at > 0 or not name.startswith("$")]
+                if level == "#":
+                    # At least one filter ends at or below each node, and "a/#" matches "a" too.
+                    if at > 0 or found:
+                        return True
+                    continue
+                stack.extend((child, at + 1) for child in found)
+            else:
+                if (same := children.get(level)) is not None:
+                    stack.append((same, at + 1))
+                if not is_reserved and (any_level := children.get("+")) is not None:
+                    stack.append((any_level, at + 1))
+        return False

@@ -1,0 +1,179 @@
+"""The password file: who is in it, and how single lines of it are changed without losing anybody else's edit.
+
+    # a comment
+    alice:$argon2id$v=19$m=16384,t=2,p=1$...      one password hash for each user, in any form that ``hashes`` knows
+    alice:$scram-sha-256$i=4096$salt$stored$server  beside it, or alone: keys for SCRAM-SHA-256
+
+A file with one line that we do not understand is refused as a whole. Edits re-read the file under a lock, change the lines of
+one user and replace the file at once, so that other lines, comments and their order stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from braidmq.access import files, hashes
+from braidmq.access.scram import PREFIX as SCRAM_PREFIX
+from braidmq.access.scram import ScramKeys, format_keys, parse_keys
+from braidmq.base.errors import ConfigError, Unavailable, UsageError
+
+KEY = "access.password_file"
+
+# How often an edit starts again because somebody else changed the file between our reading and our writing.
+_EDIT_ATTEMPTS = 10
+
+
+class UserKeys(msgspec.Struct, frozen=True):
+    """What the file says about one user; at least one of the two is there."""
+
+    password_hash: str | None = None
+    scram: ScramKeys | None = None
+
+    def __repr__(self) -> str:
+        return "UserKeys(...)"
+
+
+class Users:
+    """The users of a password file, as it was read."""
+
+    def __init__(self, keys: dict[str, UserKeys]) -> None:
+        self._keys = keys
+        self._hashes = tuple(each.password_hash for each in keys.values() if each.password_hash is not None)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, user_name: str) -> bool:
+        return user_name in self._keys
+
+    def password_hash(self, user_name: str) -> str | None:
+        """The user's hash, None when there is no such user or no password."""
+        keys = self._keys.get(user_name)
+        return None if keys is None else keys.password_hash
+
+    def scram_keys(self, user_name: str) -> ScramKeys | None:
+        """The user's SCRAM keys, None when there is no such user or no keys."""
+        keys = self._keys.get(user_name)
+        return None if keys is None else keys.scram
+
+    def upgrade(self, user_name: str, password_hash: str) -> None:
+        """Use another hash of the same password from now on."""
+        self._keys[user_name] = UserKeys(password_hash, self._keys[user_name].scram)
+
+    def some_hash(self, choice: int) -> str | None:
+        """One of the hashes in the file, the same for the same number; None when there is none."""
+        return self._hashes[choice % len(self._hashes)] if self._hashes else None
+
+
+def parse(text: str) -> Users:
+    """All users of a password file; ConfigError with the line number if any line is not understood."""
+    users: dict[str, UserKeys] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            _add_line(users, line.removesuffix("\r"))
+        except ValueError as error:
+            raise ConfigError(KEY, f"line {number}: {error}", "write it with `braidmq passwd`") from None
+    return Users(users)
+
+
+def check_user_name(user_name: str) -> None:
+    """Raise ValueError, with the reason in words, unless this name can stand in a password file."""
+    if not user_name:
+        raise ValueError("the user name is empty")
+    if user_name.startswith("#") or ":" in user_name or not user_name.isprintable():
+        raise ValueError("a user name has no colon and no control characters, and does not begin with #")
+
+
+def set_password(path: str, user_name: str, password_hash: str, scram: ScramKeys | None) -> None:
+    """Write the user's password hash and SCRAM keys, in place of any that are there; the file is made if it is missing."""
+    try:
+        check_user_name(user_name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    wanted = [f"{user_name}:{password_hash}"]
+    if scram is not None:
+        wanted.append(f"{user_name}:{format_keys(scram)}")
+
+    def change(lines: list[str]) -> bool:
+        at = next((index for index, line in enumerate(lines) if _owner(line) == user_name), len(lines))
+        lines[:] = [*lines[:at], *wanted, *(line for line in lines[at:] if _owner(line) != user_name)]
+        return True
+
+    _edit(path, change, create=True)
+
+
+def delete_user(path: str, user_name: str) -> bool:
+    """Remove every line of the user; False when there was none."""
+
+    def change(lines: list[str]) -> bool:
+        kept = [line for line in lines if _owner(line) != user_name]
+        is_changed = len(kept) != len(lines)
+        lines[:] = kept
+        return is_changed
+
+    return _edit(path, change)
+
+
+def replace_hashes(path: str, changes: Mapping[tuple[str, str], str]) -> bool:
+    """For each ``(user, old hash) -> new hash`` change that line, if it is still there; False when none was."""
+
+    def change(lines: list[str]) -> bool:
+        is_changed = False
+        for index, line in enumerate(lines):
+            user_name, _, old = line.removesuffix("\r").partition(":")
+            new = changes.get((user_name, old))
+            if new is not None:
+                lines[index] = f"{user_name}:{new}"
+                is_changed = True
+        return is_changed
+
+    return _edit(path, change)
+
+
+def _add_line(users: dict[str, UserKeys], line: str) -> None:
+    if not line.strip() or line.startswith("#"):
+        return
+    user_name, colon, secret = line.partition(":")
+    if not colon:
+        raise ValueError("there is no colon between a user name and a hash")
+    check_user_name(user_name)
+    known = users.get(user_name, UserKeys())
+    if secret.startswith(SCRAM_PREFIX):
+        if known.scram is not None:
+            raise ValueError(f"user {user_name!r} has SCRAM keys already")
+        users[user_name] = UserKeys(known.password_hash, parse_keys(secret))
+    else:
+        if known.password_hash is not None:
+            raise ValueError(f"user {user_name!r} has a password already")
+        hashes.check_form(secret)
+        users[user_name] = UserKeys(secret, known.scram)
+
+
+def _owner(line: str) -> str | None:
+    """The user that a line is about, None for a comment or an empty line."""
+    if line.startswith("#") or ":" not in line:
+        return None
+    return line.partition(":")[0]
+
+
+def _edit(path: str, change: Callable[[list[str]], bool], *, create: bool = False) -> bool:
+    """Let ``change`` alter the lines and write them back if it says so; starts again when the file changes meanwhile."""
+    with files.locked(path):
+        for _ in range(_EDIT_ATTEMPTS):
+            try:
+                text, seen = files.read_text(path)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                text, seen = "", None
+            lines = text.split("\n")
+            if lines[-1] == "":
+                lines.pop()
+            if not change(lines):
+                return False
+            data = "".join(f"{line}\n" for line in lines).encode()
+            if files.replace(path, data, expected=seen):
+                return True
+    raise Unavailable(f"{path} changes all the time")

@@ -1,0 +1,131 @@
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677) as MQTT 5 enhanced authentication: the keys of a user, and the server's side.
+
+The server never sees the password and does no slow work; a user who does not exist gets a salt all the same, so that the
+exchange tells nothing before it fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+
+import msgspec
+import scramp
+
+from braidmq.access.contract import Credentials, Granted, Refused, Verdict
+from braidmq.mqtt.reasons import Reason
+
+METHOD = "SCRAM-SHA-256"
+PREFIX = "$scram-sha-256$"
+
+ROUNDS_MIN = 4096  # RFC 7677 asks for at least this; it is the client, often a small device, that spends them
+ROUNDS_MAX = 10_000_000
+_SALT_BYTES = 16
+_DIGEST_BYTES = 32
+
+# Names and nonces are short; normalising a name costs time for each character.
+_MESSAGE_BYTES_MAX = 2048
+
+_LINE = re.compile(r"\$scram-sha-256\$i=([1-9]\d{0,8})\$([^$]+)\$([^$]+)\$([^$]+)", re.ASCII)
+
+
+class ScramKeys(msgspec.Struct, frozen=True):
+    """What the server keeps of a password; enough to check a proof, not enough to make one."""
+
+    rounds: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return f"ScramKeys(rounds={self.rounds})"
+
+
+def make_keys(password: str, rounds: int = ROUNDS_MIN) -> ScramKeys:
+    """New keys for a password; slow like any password hash. ValueError when the text cannot be a SCRAM password."""
+    try:
+        salt, stored_key, server_key, rounds = scramp.ScramMechanism(METHOD).make_auth_info(
+            password, iteration_count=rounds, salt=secrets.token_bytes(_SALT_BYTES)
+        )
+    except scramp.ScramException as error:
+        raise ValueError(str(error)) from None
+    return ScramKeys(rounds, salt, stored_key, server_key)
+
+
+def format_keys(keys: ScramKeys) -> str:
+    """The form of the keys in a password file."""
+    salt, stored, server = (base64.b64encode(part).decode() for part in (keys.salt, keys.stored_key, keys.server_key))
+    return f"{PREFIX}i={keys.rounds}${salt}${stored}${server}"
+
+
+def parse_keys(text: str) -> ScramKeys:
+    """The keys from a password file; ValueError, with the reason in words, when they are none."""
+    found = _LINE.fullmatch(text)
+    if found is None:
+        raise ValueError("SCRAM keys that are not complete")
+    try:
+        salt, stored_key, server_key = (base64.b64decode(found[part], validate=True) for part in (2, 3, 4))
+    except (binascii.Error, ValueError):
+        raise ValueError("SCRAM keys that are not base64") from None
+    rounds = int(found[1])
+    if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
+        raise ValueError(f"SCRAM keys whose rounds are not between {ROUNDS_MIN} and {ROUNDS_MAX}")
+    if len(salt) < 12 or len(stored_key) != _DIGEST_BYTES or len(server_key) != _DIGEST_BYTES:
+        raise ValueError("SCRAM keys of a wrong length")
+    return ScramKeys(rounds, salt, stored_key, server_key)
+
+
+class ScramExchange:
+    """One exchange with one client; ``find`` gives the keys of a user, or None.
+
+    ``user_name`` is the name the client claims, once it did; it is proven only when the verdict is ``Granted``.
+    """
+
+    def __init__(self, credentials: Credentials, find: Callable[[str], ScramKeys | None], decoy_key: bytes) -> None:
+        self.user_name: str | None = None
+        self._credentials = credentials
+        self._find = find
+        self._decoy_key = decoy_key
+        self._server = scramp.ScramMechanism(METHOD).make_server(self._keys_for)
+        self._is_first = True
+
+    async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
+        """Take client-first, then client-final; the second answer comes with the verdict."""
+        try:
+            if len(data) > _MESSAGE_BYTES_MAX:
+                raise ValueError("a SCRAM message that is too long")
+            message = data.decode("utf-8")
+            if self._is_first:
+                self._is_first = False
+                return self._first(message)
+            return self._final(message)
+        except (scramp.ScramException, ValueError, LookupError) as error:
+            return b"", Refused(Reason.NOT_AUTHORIZED, f"SCRAM: {error}")
+
+    def _first(self, message: str) -> tuple[bytes, Verdict | None]:
+        self._server.set_client_first(message)
+        claimed = self._credentials.claimed_name
+        if claimed is not None and claimed != self.user_name:
+            return b"", Refused(Reason.NOT_AUTHORIZED, "SCRAM: the exchange is for another user than the connection")
+        return self._server.get_server_first().encode(), None
+
+    def _final(self, message: str) -> tuple[bytes, Verdict | None]:
+        try:
+            self._server.set_client_final(message)
+        except scramp.ScramException as error:
+            return self._server.get_server_final().encode(), Refused(Reason.NOT_AUTHORIZED, f"SCRAM: {error}")
+        return self._server.get_server_final().encode(), Granted(self.user_name)
+
+    def _keys_for(self, user_name: str) -> tuple[bytes, bytes, bytes, int]:
+        self.user_name = user_name
+        keys = self._find(user_name) or self._decoy(user_name)
+        return keys.salt, keys.stored_key, keys.server_key, keys.rounds
+
+    def _decoy(self, user_name: str) -> ScramKeys:
+        # The salt must be the same whenever this name is tried; the keys fit no password.
+        salt = hmac.digest(self._decoy_key, user_name.encode(), "sha256")[:_SALT_BYTES]
+        return ScramKeys(ROUNDS_MIN, salt, secrets.token_bytes(_DIGEST_BYTES), secrets.token_bytes(_DIGEST_BYTES))

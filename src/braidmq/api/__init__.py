@@ -1,0 +1,1 @@
+"""The HTTP listener and the control socket."""

@@ -1,0 +1,163 @@
+"""The control paths, ``/ctl/...``: what ``braidmq ctl`` speaks. Who may come here is decided in ``server.py``.
+
+Names of clients and topics travel as parameters and not as parts of the path, because a client may be called ``..`` or ``a/b``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final, get_args
+
+import msgspec
+from aiohttp import web
+
+from braidmq.api.answers import body_of, json_answer, page_of, parameter, refusal
+from braidmq.api.operations import Ban, BanKind, LogLevel, Operations, TraceKind
+from braidmq.base.errors import UsageError
+
+TRACES_MAX: Final = 16
+
+
+class ConfChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``PUT /ctl/conf``."""
+
+    key: str
+    value: str
+
+
+class LevelChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``PUT /ctl/log/level``."""
+
+    level: LogLevel
+
+
+class Control:
+    """The handlers; one object for each application that serves them."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._traces = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every control path."""
+        return [
+            web.get("/ctl/status", self._status),
+            web.get("/ctl/clients", self._clients),
+            web.get("/ctl/client", self._client),
+            web.delete("/ctl/client", self._kick),
+            web.get("/ctl/subscriptions", self._subscriptions),
+            web.get("/ctl/topics", self._topics),
+            web.get("/ctl/retained", self._retained),
+            web.delete("/ctl/retained", self._retained_remove),
+            web.get("/ctl/listeners", self._listeners),
+            web.get("/ctl/bans", self._bans),
+            web.post("/ctl/bans", self._ban_add),
+            web.delete("/ctl/bans", self._ban_remove),
+            web.get("/ctl/conf", self._conf_show),
+            web.put("/ctl/conf", self._conf_set),
+            web.delete("/ctl/conf", self._conf_unset),
+            web.get("/ctl/log/level", self._log_level),
+            web.put("/ctl/log/level", self._log_level_set),
+            web.get("/ctl/trace", self._trace),
+        ]
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return json_answer(self._operations.status())
+
+    async def _clients(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.clients(page_of(request)))
+
+    async def _client(self, request: web.Request) -> web.Response:
+        client_id = parameter(request, "id")
+        found = await self._operations.client(client_id)
+        return _no_such("client", client_id) if found is None else json_answer(found)
+
+    async def _kick(self, request: web.Request) -> web.Response:
+        client_id = parameter(request, "id")
+        return _done(await self._operations.kick(client_id), "client", client_id)
+
+    async def _subscriptions(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.subscriptions(page_of(request), request.query.get("client")))
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.topics(page_of(request)))
+
+    async def _retained(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.retained(page_of(request)))
+
+    async def _retained_remove(self, request: web.Request) -> web.Response:
+        topic = parameter(request, "topic")
+        return _done(await self._operations.retained_remove(topic), "retained message on", topic)
+
+    async def _listeners(self, _: web.Request) -> web.Response:
+        return json_answer(await self._operations.listeners())
+
+    async def _bans(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.bans(page_of(request)))
+
+    async def _ban_add(self, request: web.Request) -> web.Response:
+        await self._operations.ban_add(await body_of(request, Ban))
+        return web.Response(status=204)
+
+    async def _ban_remove(self, request: web.Request) -> web.Response:
+        kind, value = _choice(parameter(request, "kind"), BanKind), parameter(request, "value")
+        return _done(await self._operations.ban_remove(kind, value), f"ban of {kind}", value)
+
+    async def _conf_show(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.conf_show(request.query.get("prefix", "")))
+
+    async def _conf_set(self, request: web.Request) -> web.Response:
+        change = await body_of(request, ConfChange)
+        return json_answer(await self._operations.conf_set(change.key, change.value))
+
+    async def _conf_unset(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.conf_unset(parameter(request, "key")))
+
+    async def _log_level(self, _: web.Request) -> web.Response:
+        return json_answer({"level": await self._operations.log_level()})
+
+    async def _log_level_set(self, request: web.Request) -> web.Response:
+        change = await body_of(request, LevelChange)
+        return json_answer({"level": await self._operations.log_level(change.level)})
+
+    async def _trace(self, request: web.Request) -> web.StreamResponse:
+        kind, value = _choice(parameter(request, "kind"), TraceKind), parameter(request, "value")
+        if self._traces >= TRACES_MAX:
+            return refusal(503, "BUSY", f"{TRACES_MAX} traces are running already")
+        self._traces += 1
+        try:
+            return await _stream(request, self._operations.trace(kind, value))
+        finally:
+            self._traces -= 1
+
+
+async def _stream(request: web.Request, lines: AsyncIterator[str]) -> web.StreamResponse:
+    """Send lines as they come. A client that leaves cancels this handler, which closes the iterator."""
+    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"})
+    await response.prepare(request)
+    try:
+        with contextlib.suppress(ConnectionError):
+            async for line in lines:
+                await response.write(line.encode() + b"\n")
+            await response.write_eof()
+    finally:
+        close = getattr(lines, "aclose", None)
+        if close is not None:
+            await close()
+    return response
+
+
+def _done(happened: bool, what: str, name: str) -> web.Response:
+    return web.Response(status=204) if happened else _no_such(what, name)
+
+
+def _no_such(what: str, name: str) -> web.Response:
+    return refusal(404, "NOT_FOUND", f"there is no {what} {name!r}")
+
+
+def _choice(text: str, literal: object) -> Any:
+    choices = get_args(literal)
+    if text not in choices:
+        raise UsageError(f"{text!r} is none of {', '.join(choices)}")
+    return text

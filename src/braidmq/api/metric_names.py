@@ -1,0 +1,130 @@
+"""Every metric of a node: the stem of its name, whether it only rises, and what it says.
+
+The stems are those that MQTT dashboards already know; Prometheus sees them with the prefix ``braidmq_``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+PREFIX: Final = "braidmq_"
+
+
+class MetricName(NamedTuple):
+    """The type of a metric and its HELP text."""
+
+    kind: Literal["counter", "gauge"]
+    help: str
+
+
+def _gauge(help: str) -> MetricName:
+    return MetricName("gauge", help)
+
+
+def _counter(help: str) -> MetricName:
+    return MetricName("counter", help)
+
+
+_STATE: Final = {
+    "uptime_seconds": _gauge("Seconds since the node started."),
+    "connections_count": _gauge("Connections and sessions waiting for their client."),
+    "live_connections_count": _gauge("Clients connected now."),
+    "sessions_count": _gauge("Sessions, with a connection or without."),
+    "topics_count": _gauge("Topic filters that have subscribers."),
+    "subscriptions_count": _gauge("Subscriptions of all sessions, shared ones included."),
+    "subscriptions_shared_count": _gauge("Shared subscriptions."),
+    "retained_count": _gauge("Retained messages."),
+    "retained_bytes": _gauge("Bytes of the payloads of retained messages."),
+    "delayed_count": _gauge("Messages waiting for their delay to pass."),
+    "bans_count": _gauge("Bans in force."),
+    "queue_messages_count": _gauge("Messages waiting in the queues of sessions."),
+    "queue_bytes_count": _gauge("Bytes waiting in the queues of sessions."),
+    "inflight_count": _gauge("QoS 1 and 2 messages sent to clients and not yet acknowledged."),
+    "cert_expiry_at": _gauge("When the first of the server certificates expires, in seconds since 1970."),
+}
+
+_TRAFFIC: Final = {
+    "bytes_received": _counter("Bytes received from clients."),
+    "bytes_sent": _counter("Bytes sent to clients."),
+    "messages_received": _counter("Messages received from clients."),
+    "messages_qos0_received": _counter("QoS 0 messages received from clients."),
+    "messages_qos1_received": _counter("QoS 1 messages received from clients."),
+    "messages_qos2_received": _counter("QoS 2 messages received from clients."),
+    "messages_sent": _counter("Messages sent to clients."),
+    "messages_qos0_sent": _counter("QoS 0 messages sent to clients."),
+    "messages_qos1_sent": _counter("QoS 1 messages sent to clients."),
+    "messages_qos2_sent": _counter("QoS 2 messages sent to clients."),
+    "messages_publish": _counter("Messages published, by clients and by the node itself."),
+    "messages_acked": _counter("QoS 1 and 2 messages that clients acknowledged."),
+    "messages_delivered": _counter("Messages handed to subscribers."),
+    "messages_retained": _counter("Retained messages stored."),
+    "messages_delayed": _counter("Messages taken in for later delivery."),
+    "messages_forward": _counter("Messages forwarded to other nodes."),
+}
+
+_DROPS: Final = {
+    "messages_dropped": _counter("Messages that reached no subscriber, whatever the reason."),
+    "messages_dropped_no_subscribers": _counter("Messages dropped because nobody is subscribed."),
+    "messages_dropped_expired": _counter("Messages dropped because they expired before they were delivered."),
+    "messages_dropped_not_authorized": _counter("Messages dropped because the client may not publish there."),
+    "messages_dropped_await_pubrel_timeout": _counter("QoS 2 messages given up because their PUBREL never came."),
+    "messages_dropped_receive_maximum": _counter("Messages refused because the client sent more than the receive maximum."),
+    "messages_dropped_quota_exceeded": _counter("Messages refused because a limit of the node is reached."),
+    "messages_dropped_rate_limited": _counter("Messages refused because the client sent too fast."),
+    "messages_dropped_too_large": _counter("Messages refused because they are larger than allowed."),
+    "messages_dropped_hook": _counter("Messages that a hook refused."),
+    "messages_dropped_retained_full": _counter("Retained messages not kept because the store is full."),
+    "messages_dropped_delayed_full": _counter("Delayed messages not kept because too many wait."),
+    "delivery_dropped": _counter("Deliveries to one subscriber that were dropped, whatever the reason."),
+    "delivery_dropped_queue_full": _counter("Deliveries dropped because the queue of the session is full."),
+    "delivery_dropped_expired": _counter("Deliveries dropped because the message expired in the queue."),
+    "delivery_dropped_too_large": _counter("Deliveries dropped because the client accepts no packet as large."),
+    "delivery_dropped_no_local": _counter("Deliveries left out because the subscriber published the message itself."),
+    "delivery_dropped_qos0_msg": _counter("QoS 0 deliveries dropped because the client is absent."),
+    "delivery_dropped_outbox_full": _counter("QoS 0 deliveries dropped because the client reads too slowly."),
+    "delivery_dropped_not_authorized": _counter("Deliveries dropped because the client may no longer receive the topic."),
+    "delivery_dropped_hook": _counter("Deliveries that a hook refused."),
+    "delivery_dropped_session_ended": _counter("Deliveries lost with the queue of a session that ended."),
+}
+
+_ACKNOWLEDGEMENTS: Final = ("puback", "pubrec", "pubrel", "pubcomp")
+_PACKETS_IN: Final = ("connect", "publish", *_ACKNOWLEDGEMENTS, "subscribe", "unsubscribe", "pingreq", "disconnect", "auth")
+_PACKETS_OUT: Final = ("connack", "publish", *_ACKNOWLEDGEMENTS, "suback", "unsuback", "pingresp", "disconnect", "auth")
+
+_PACKETS: Final = {
+    "packets_received": _counter("Packets received from clients."),
+    "packets_sent": _counter("Packets sent to clients."),
+    **{f"packets_{name}_received": _counter(f"{name.upper()} packets received.") for name in _PACKETS_IN},
+    **{f"packets_{name}_sent": _counter(f"{name.upper()} packets sent.") for name in _PACKETS_OUT},
+    "packets_malformed": _counter("Packets that broke the protocol."),
+    "packets_connack_error": _counter("CONNECT packets that were refused."),
+    "packets_connack_auth_error": _counter("CONNECT packets refused for their user name, password or method."),
+    "packets_publish_auth_error": _counter("PUBLISH packets refused by the access rules."),
+    "packets_publish_error": _counter("PUBLISH packets that could not be handled."),
+    "packets_subscribe_auth_error": _counter("Subscriptions refused by the access rules."),
+    "packets_subscribe_error": _counter("Subscriptions refused for another reason."),
+}
+
+_CLIENTS: Final = {
+    "client_connect": _counter("CONNECT packets taken up."),
+    "client_connected": _counter("Connections that were accepted."),
+    "client_disconnected": _counter("Accepted connections that ended."),
+    "client_subscribe": _counter("Subscriptions made."),
+    "client_unsubscribe": _counter("Subscriptions ended by their client."),
+    "client_keepalive_timeout": _counter("Connections closed because the client fell silent."),
+    "client_kicked": _counter("Connections closed by the operator."),
+    "connections_refused": _counter("Connections closed at accept, by limit, rate or ban."),
+    "session_created": _counter("Sessions made."),
+    "session_resumed": _counter("Sessions that their client came back to."),
+    "session_takenover": _counter("Sessions taken over by a newer connection of the same client id."),
+    "session_discarded": _counter("Sessions thrown away by a clean start."),
+    "session_terminated": _counter("Sessions that ended or expired."),
+    "authentication_success": _counter("Logins that succeeded."),
+    "authentication_success_anonymous": _counter("Connections accepted without a login."),
+    "authentication_failure": _counter("Logins that failed."),
+    "authorization_allow": _counter("Questions to the access rules answered with yes."),
+    "authorization_deny": _counter("Questions to the access rules answered with no."),
+    "log_lines_suppressed": _counter("Log lines left out because too many of their kind came."),
+}
+
+METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS}

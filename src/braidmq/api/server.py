@@ -1,0 +1,183 @@
+"""The two doors of a node's API: the HTTP listener on ``api.bind`` and the control socket ``<data_dir>/ctl.sock``.
+
+Who may do what:
+
+- The Unix socket has mode 0600. Whoever can open it is the user that runs the node, and may use every path.
+- On TCP everybody may read ``/metrics``, ``/status`` and ``/ready``. The control paths are there only if the listener is on a
+  loopback address, and only for requests that carry the token from ``<data_dir>/ctl.token`` (mode 0600).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from braidmq.api.answers import Handler, bounded, errors_in_words, refusal
+from braidmq.api.control import Control
+from braidmq.api.operations import Operations
+from braidmq.api.public import public_routes
+from braidmq.base.addresses import Address, is_loopback, parse_address
+from braidmq.base.errors import ConfigError, UsageError
+
+SOCKET_NAME: Final = "ctl.sock"
+TOKEN_NAME: Final = "ctl.token"  # noqa: S105 - the name of a file
+_SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path, less its closing zero
+_BODY_BYTES_MAX: Final = 256 * 1024
+_IDLE_S: Final = 15.0
+_SHUTDOWN_S: Final = 1.0  # a trace in progress must not hold up a stop
+
+
+class ApiServer:
+    """Serves ``Operations``; ``start`` opens both doors, ``stop`` closes them."""
+
+    def __init__(self, operations: Operations, *, bind: str, data_dir: Path) -> None:
+        self._operations = operations
+        self._bind = bind
+        self._data_dir = data_dir
+        self._runners: list[web.AppRunner] = []
+        self._socket_inode: int | None = None
+        self.address: Address | None = None  # where TCP listens, once it does
+
+    @property
+    def socket_path(self) -> Path:
+        """Where ``braidmq ctl`` finds this node."""
+        return self._data_dir / SOCKET_NAME
+
+    async def start(self) -> None:
+        """Open the control socket and, unless ``api.bind`` is empty, the HTTP listener. Raises ConfigError or UsageError."""
+        try:
+            await self._open_unix()
+            if self._bind:
+                await self._open_tcp()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Close both, and remove the socket if it is still ours."""
+        while self._runners:
+            await self._runners.pop().cleanup()
+        if self._socket_inode is not None and _inode(self.socket_path) == self._socket_inode:
+            self.socket_path.unlink(missing_ok=True)
+        self._socket_inode = None
+
+    async def _open_unix(self) -> None:
+        app = _application()
+        app.add_routes(public_routes(self._operations))
+        app.add_routes(Control(self._operations).routes())
+        listening = _listen_on(self.socket_path)
+        self._socket_inode = _inode(self.socket_path)
+        await web.SockSite(await self._runner(app), listening).start()
+
+    async def _open_tcp(self) -> None:
+        try:
+            address = parse_address(self._bind)
+        except ValueError as error:
+            raise ConfigError("api.bind", str(error)) from None
+        app = _application()
+        app.add_routes(public_routes(self._operations))
+        if is_loopback(address.host):
+            control = web.Application(middlewares=[_token_required(read_or_make_token(self._data_dir / TOKEN_NAME))])
+            for route in Control(self._operations).routes():
+                control.router.add_route(route.method, route.path.removeprefix("/ctl"), route.handler)
+            app.add_subapp("/ctl", control)
+        runner = await self._runner(app)
+        try:
+            await web.TCPSite(runner, address.host or None, address.port).start()
+        except OSError as error:
+            raise ConfigError("api.bind", f"cannot listen on {address}: {error.strerror}", "choose another port") from None
+        host, port = runner.addresses[0][:2]
+        self.address = Address(host, port)
+
+    async def _runner(self, app: web.Application) -> web.AppRunner:
+        # handler_cancellation: a trace ends when its reader goes, not when the next line cannot be sent.
+        runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=_IDLE_S, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+        )
+        self._runners.append(runner)
+        await runner.setup()
+        return runner
+
+
+def _application() -> web.Application:
+    return web.Application(middlewares=[errors_in_words, bounded()], client_max_size=_BODY_BYTES_MAX)
+
+
+def _token_required(token: str) -> Middleware:
+    expected = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(shown, expected):
+            return refusal(401, "UNAUTHORIZED", f"this path needs the token from {TOKEN_NAME} in the node's data directory")
+        return await handler(request)
+
+    return check
+
+
+def read_or_make_token(path: Path) -> str:
+    """The token in the file; a new one if there is none yet, or if others could have read it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077 == 0 and (token := path.read_text().strip()):
+            return token
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    token = secrets.token_urlsafe(32)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def _listen_on(path: Path) -> socket.socket:
+    """A listening Unix socket with mode 0600, in place of one that a dead node left behind."""
+    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
+        raise ConfigError("node.data_dir", f"{path} is too long for a Unix socket", "choose a shorter directory")
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            _refuse_if_alive(path)
+            path.unlink()
+        mask = os.umask(0o177)  # the mode must be right from the first moment, so chmod afterwards would be too late
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(mask)
+        listening.listen(64)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise ConfigError("node.data_dir", f"cannot make {path}: {error.strerror}") from None
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _refuse_if_alive(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except TimeoutError:
+            pass  # somebody listens, but is too busy to answer
+        except OSError:
+            return
+    raise UsageError(f"a node is running in {path.parent} already", "stop it, or choose another node.data_dir")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None

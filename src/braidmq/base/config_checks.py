@@ -1,0 +1,214 @@
+"""What must hold between the keys of a configuration, and which keys belong to parts that are not there yet."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from braidmq.base.addresses import Address, clash, is_loopback, parse_address
+from braidmq.base.errors import ConfigError
+from braidmq.base.keys import Path, dotted, format_value, leaves
+from braidmq.base.settings import AccessSettings, LinkSettings, ListenerSettings, Settings
+
+KINDS = ("tcp", "tls", "ws", "wss")
+TLS_KINDS = ("tls", "wss")
+WEBSOCKET_KINDS = ("ws", "wss")
+TLS_KEYS = ("cert_file", "key_file", "ca_file", "crl_file", "verify", "tls_min", "sni", "user_from_certificate")
+
+# Names stand in $SYS topics and in metrics.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
+
+# Tables of parts to come, with the words that name the part.
+_NOT_YET = {
+    "history": "message history",
+    "cluster": "clustering",
+    "registry": "the cluster's client registry",
+    "links": "linking of clusters",
+}
+# The link of the documented sample is taken as it stands, so that the sample starts as it is.
+_SAMPLE_LINKS = {"region-b": LinkSettings(server="b.example:8883", topics=("t/global/#",))}
+
+
+def check(settings: Settings, given: Mapping[Path, str]) -> list[str]:
+    """Raise ConfigError for what cannot work; give what the user should be told. ``given``: the keys that have an origin."""
+    for name in ("name", "cluster"):
+        _check_name(f"node.{name}", getattr(settings.node, name))
+    _check_response_topic(settings.mqtt.response_topic_prefix)
+    for name in ("password_file", "acl_file"):
+        if file := getattr(settings.access, name):
+            _check_readable(f"access.{name}", file)
+    notes = [
+        note for kind, name, listener in _enabled(settings) for note in _check_listener(kind, name, listener, settings.access)
+    ]
+    _check_clashes(settings)
+    return notes + _check_parts_to_come(settings, given)
+
+
+def _enabled(settings: Settings) -> Iterator[tuple[str, str, ListenerSettings]]:
+    for kind in KINDS:
+        for name, listener in getattr(settings.listeners, kind).items():
+            if listener.enabled:
+                yield kind, name, listener
+
+
+# -- listeners ---------------------------------------------------------------------------------------------------------
+
+
+def _check_listener(kind: str, name: str, listener: ListenerSettings, access: AccessSettings) -> list[str]:
+    path: Path = ("listeners", kind, name)
+    _check_name(dotted(path), name)
+    address = _check_address(dotted((*path, "bind")), listener.bind)
+    _check_proxy(path, listener)
+    if kind in TLS_KINDS:
+        _check_tls(path, listener)
+    else:
+        _refuse_given(path, listener, TLS_KEYS, "belongs to tls and wss listeners")
+    if kind not in WEBSOCKET_KINDS:
+        _refuse_given(path, listener, ("path",), "belongs to ws and wss listeners")
+    elif not re.fullmatch(r"/[^\s?#]*", listener.path):
+        raise ConfigError(dotted((*path, "path")), f"{listener.path!r} is not a path", "write something like /mqtt")
+    return _check_who_may_enter(path, address, listener, access)
+
+
+def _check_who_may_enter(path: Path, address: Address, listener: ListenerSettings, access: AccessSettings) -> list[str]:
+    # Behind a proxy the peers are remote, wherever the proxy is.
+    if is_loopback(address.host) and not listener.proxy_protocol:
+        return []
+    if listener.allow_anonymous:
+        return [f"{dotted(path)} ({address}) lets anybody in without credentials"]
+    by_certificate = listener.user_from_certificate and listener.verify == "required"
+    if not access.password_file and not by_certificate:
+        raise ConfigError(
+            dotted(path),
+            f"{listener.bind} can be reached from other machines, but nothing says who may connect",
+            'give access.password_file, or verify = "required" with user_from_certificate, or allow_anonymous = true',
+        )
+    return []
+
+
+def _check_proxy(path: Path, listener: ListenerSettings) -> None:
+    for network in listener.proxy_peers:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise ConfigError(
+                dotted((*path, "proxy_peers")), f"{network!r} is not a network", "write 10.0.0.0/8 or an address"
+            ) from None
+    if listener.proxy_protocol and not listener.proxy_peers:
+        hint = "list the load balancers' addresses"
+        raise ConfigError(dotted((*path, "proxy_peers")), "is empty, so that no PROXY header would be believed", hint)
+
+
+def _check_tls(path: Path, listener: ListenerSettings) -> None:
+    for name in ("cert_file", "key_file"):
+        if not getattr(listener, name):
+            raise ConfigError(dotted((*path, name)), "is missing; a TLS listener needs a certificate and its key")
+    _check_pair((*path, "cert_file"), listener.cert_file, listener.key_file)
+    for server_name, certificate in listener.sni.items():
+        _check_pair((*path, "sni", server_name, "cert_file"), certificate.cert_file, certificate.key_file)
+    for name in ("ca_file", "crl_file"):
+        if file := getattr(listener, name):
+            _check_readable(dotted((*path, name)), file)
+    if listener.verify != "none" and not listener.ca_file:
+        raise ConfigError(dotted((*path, "ca_file")), f'is missing; verify = "{listener.verify}" needs it')
+    if listener.crl_file and listener.verify == "none":
+        raise ConfigError(dotted((*path, "crl_file")), 'has no effect while verify is "none"', 'set verify = "required"')
+    if listener.user_from_certificate and listener.verify == "none":
+        hint = 'set verify = "required"'
+        raise ConfigError(dotted((*path, "user_from_certificate")), "needs certificates, but none is asked for", hint)
+
+
+def _check_pair(path: Path, cert_file: str, key_file: str) -> None:
+    key_path = dotted((*path[:-1], "key_file"))
+    _check_readable(dotted(path), cert_file)
+    _check_readable(key_path, key_file)
+
+    def refuse_password() -> str:
+        # Without a callback OpenSSL would ask on the terminal.
+        raise ConfigError(key_path, f"{key_file} is protected by a password", "give a key without one")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_file, key_file, refuse_password)
+    except ssl.SSLError as problem:
+        if problem.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(key_path, f"{key_file} is not the key of {cert_file}") from None
+        raise ConfigError(dotted(path), f"{cert_file} and {key_file} are not a certificate and its key in PEM form") from None
+
+
+def _refuse_given(path: Path, listener: ListenerSettings, names: tuple[str, ...], why: str) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(ListenerSettings)}
+    for name in names:
+        default = fields[name].default
+        if getattr(listener, name) != ({} if default is msgspec.NODEFAULT else default):
+            raise ConfigError(dotted((*path, name)), why)
+
+
+def _check_clashes(settings: Settings) -> None:
+    seen: list[tuple[str, Address]] = []
+    addresses = [(dotted(("listeners", kind, name, "bind")), listener.bind) for kind, name, listener in _enabled(settings)]
+    if settings.api.bind:
+        addresses.append(("api.bind", settings.api.bind))
+    for key, bind in addresses:
+        address = _check_address(key, bind)
+        for other_key, other in seen:
+            if clash(address, other):
+                raise ConfigError(key, f"{bind} is taken by {other_key} ({other})")
+        seen.append((key, address))
+
+
+# -- parts to come -----------------------------------------------------------------------------------------------------
+
+
+def _check_parts_to_come(settings: Settings, given: Mapping[Path, str]) -> list[str]:
+    """Accept what changes nothing, refuse what would promise something, and say in one line what is not there yet."""
+    if settings.node.role != "core":
+        raise ConfigError("node.role", f"{settings.node.role!r} nodes are not there yet", 'use "core"')
+    defaults = {path: value for path, _, value in leaves(Settings())}
+    sample = {path: value for path, _, value in leaves(Settings(links=_SAMPLE_LINKS)) if path[0] == "links"}
+    named: dict[str, None] = {}
+    for path, key, value in leaves(settings):
+        part = _NOT_YET.get(path[0])
+        if part is None or path not in given:
+            continue
+        if path == ("history", "topics") and value == ():
+            continue
+        if value != (defaults | sample).get(path):
+            shown = "a value" if key.secret else format_value(value)
+            hint = "write topics = [] to switch it off in words" if path[0] == "history" else "leave it out for now"
+            raise ConfigError(dotted(path), f"{part} is not there yet, so that {shown} would have no effect", hint)
+        named[path[0]] = None
+    if not named:
+        return []
+    return [f"not there yet, without effect: {', '.join(f'{_NOT_YET[table]} ({table}.*)' for table in named)}"]
+
+
+# -- single values -----------------------------------------------------------------------------------------------------
+
+
+def _check_name(key: str, name: str) -> None:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise ConfigError(key, f"{name!r} is not a name", "use at most 64 letters, digits, '_', '.', '@', '-'")
+
+
+def _check_address(key: str, text: str) -> Address:
+    try:
+        return parse_address(text)
+    except ValueError as problem:
+        raise ConfigError(key, f"{text!r}: {problem}") from None
+
+
+def _check_readable(key: str, file: str) -> None:
+    if not os.path.isfile(file):
+        raise ConfigError(key, f"there is no file {file}")
+    if not os.access(file, os.R_OK):
+        raise ConfigError(key, f"{file} cannot be read by this user")
+
+
+def _check_response_topic(prefix: str) -> None:
+    if not prefix or any(letter in prefix for letter in "+#\0") or prefix.startswith("$"):
+        raise ConfigError("mqtt.response_topic_prefix", f"{prefix!r} is not the start of a topic", "no '+', '#' or leading '$'")

@@ -1,0 +1,90 @@
+"""Spans of time and sizes as people write them: ``"250ms"``, ``"5m"``, ``"1h30m"``, ``"64KiB"``, ``"2GiB"``."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+_SECONDS = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+    "w": Fraction(604800),
+}
+_BYTES = {
+    "B": 1,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KIB": 1024,
+    "MIB": 1024**2,
+    "GIB": 1024**3,
+    "TIB": 1024**4,
+}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SPAN = re.compile(rf"(?:{_NUMBER}\s*(?:ms|[smhdw])\s*)+", re.ASCII)
+_SPAN_PART = re.compile(rf"({_NUMBER})\s*(ms|[smhdw])", re.ASCII)
+_SIZE = re.compile(rf"({_NUMBER})\s*([A-Za-z]+)", re.ASCII)
+
+
+class Seconds(float):
+    """A span of time; written as a number of seconds or as ``"250ms"``, ``"10s"``, ``"5m"``, ``"24h"``, ``"7d"``."""
+
+
+class Bytes(int):
+    """A size; written as a number of bytes or as ``"64KiB"``, ``"1MiB"``, ``"2GiB"``."""
+
+
+def parse_seconds(value: object) -> Seconds:
+    """Read a span of time; raises ValueError for anything that is not a finite one of at least 0."""
+    match value:
+        case bool():
+            pass
+        case int() | float() if math.isfinite(value) and value >= 0:
+            return Seconds(value)
+        case str() if re.fullmatch(_NUMBER, text := value.strip(), re.ASCII):
+            return Seconds(text)
+        case str() if _SPAN.fullmatch(text := value.strip()):
+            # Fractions, so that "0.1s" and "100ms" are the same number.
+            return Seconds(sum(Fraction(number) * _SECONDS[unit] for number, unit in _SPAN_PART.findall(text)))
+    raise ValueError(f"not a span of time: {value!r}")
+
+
+def parse_bytes(value: object) -> Bytes:
+    """Read a size; raises ValueError for anything that is not a whole number of bytes of at least 0."""
+    match value:
+        case bool():
+            pass
+        case int() if value >= 0:
+            return Bytes(value)
+        case str() if (text := value.strip()).isdecimal() and text.isascii():
+            return Bytes(text)
+        case str() if (found := _SIZE.fullmatch(value.strip())) and (unit := _BYTES.get(found[2].upper())):
+            size = Fraction(found[1]) * unit
+            if size.denominator == 1:
+                return Bytes(size)
+    raise ValueError(f"not a size: {value!r}")
+
+
+def format_seconds(span: float) -> str:
+    """Write a span of time in the largest unit that leaves a whole number; ``parse_seconds`` reads it back."""
+    exact = Fraction(repr(float(span)))  # the decimal that people wrote, not the binary fraction nearest to it
+    for unit in ("d", "h", "m", "s", "ms"):
+        count = exact / _SECONDS[unit]
+        if count.denominator == 1 and (count or unit == "s"):
+            return f"{count}{unit}"
+    return f"{Decimal(repr(float(span))):f}s"
+
+
+def format_bytes(size: int) -> str:
+    """Write a size in the largest binary unit that leaves a whole number; ``parse_bytes`` reads it back."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        count, rest = divmod(size, _BYTES[unit.upper()])
+        if count and not rest:
+            return f"{count}{unit}"
+    return f"{size}B"

@@ -1,0 +1,1 @@
+"""One node: listeners, channels, sessions, routing."""

@@ -1,0 +1,328 @@
+"""One node's broker: it owns the lane, the sessions and the stores, and is what connections act upon.
+
+Everything here runs on the event loop and nothing awaits between a check and the act that relies on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from time import monotonic
+
+from braidmq.access.local import LocalAccess
+from braidmq.base.settings import Settings
+from braidmq.broker.connection import Connection
+from braidmq.broker.delayed import DelayedMessages
+from braidmq.broker.hooks import Client, Hooks
+from braidmq.broker.limits import TokenBucket
+from braidmq.broker.listeners.origin import ListenerInfo
+from braidmq.broker.retained import RetainedStore
+from braidmq.broker.sessions import NEVER, Session, SessionTable, Will
+from braidmq.broker.shared import Groups
+from braidmq.broker.statistics import Statistics
+from braidmq.broker.trace import Tracer
+from braidmq.broker.wheel import TICK_S, Wheel
+from braidmq.lane.channel import ASK_INNER
+from braidmq.lane.flow import Delivery, Flow
+from braidmq.lane.lane import Lane
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Route, RouteTable, Subscription
+from braidmq.lane.state import State
+from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import matches
+
+log = logging.getLogger("braidmq.broker")
+
+_WORK_MAX = 20_000  # deliveries in one callback before others have their turn: about 3 ms
+_STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node stops
+
+# Flags of a route, besides ASK_INNER.
+HOOK_PUBLISH = 2
+HOOK_DELIVER = 4
+TRACED = 8
+
+
+class Broker:
+    """The state machine between connections. Made inside a running loop by ``node.py``, which passes the parts in."""
+
+    def __init__(self, settings: Settings, access: LocalAccess, hooks: Hooks) -> None:
+        self.settings = settings
+        self.access = access
+        self.hooks = hooks
+        self.loop = asyncio.get_running_loop()
+        self.state = State(settings.limits.outbox_bytes_max, _WORK_MAX)
+        self.state.now = monotonic()
+        self.routes = RouteTable(settings.mqtt.topic_levels_max)
+        self.routes.inspector = self._inspect
+        self.lane = Lane(self.state, self.routes)
+        self.groups = Groups(self.routes, settings.shared.strategy)
+        self.sessions = SessionTable()
+        self.retained = RetainedStore(settings.retained.messages_max)
+        self.delayed = DelayedMessages(self, settings.delayed)
+        self.tracer = Tracer(self._on_trace_change)
+        self.statistics = Statistics()
+        self.connections: set[Connection] = set()
+        self.exclusive: dict[bytes, Session] = {}  # $exclusive topics and who has them
+        self.wheel = Wheel(self.state.now)
+        self.accepts = TokenBucket(settings.limits.connections_per_s, self.state.now)
+        self.started_at = monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._access_epoch = access.epoch
+        hooks.on_change = self.routes.refresh
+        self._tick()
+
+    # Connections
+
+    def make_connection(self, listener: ListenerInfo) -> Connection:
+        """The protocol object of a new connection."""
+        return Connection(self, listener)
+
+    def admit(self) -> bool:
+        """Whether the rate of new connections allows one more."""
+        return self.accepts.admit(monotonic())
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Run a coroutine as a task that the broker owns until it is done."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tick(self) -> None:
+        self.state.now = now = monotonic()
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        self.wheel.turn(now)
+        if self.access.epoch != self._access_epoch:
+            self.enforce_access()
+        self.lane.flush()
+
+    async def stop(self) -> None:
+        """Say goodbye to every client and let go of everything."""
+        for connection in list(self.connections):
+            connection.close(Reason.SERVER_SHUTTING_DOWN, "the node is stopping", discard_will=True)
+        self.lane.flush()
+        deadline = self.loop.time() + _STOP_S
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for session in self.sessions:
+            session.cancel_timers()
+        self.delayed.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # Sessions
+
+    def open_session(self, client_id: str, clean_start: bool, connection: Connection) -> tuple[Session, bool]:
+        """The session for an accepted CONNECT, its old connection and, if asked for, its old state ended; and whether it was there."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            self.statistics.taken_over += 1
+            # The client is back before the delay has passed, unless this very connection ends the session.
+            is_back = not clean_start and session.expiry_s > 0 and session.will is not None and session.will.delay_s > 0
+            session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id", discard_will=is_back)
+            session = self.sessions.get(client_id)  # gone, if its expiry was 0
+        if session is not None and clean_start:
+            self.statistics.discarded += 1
+            self.end_session(session)
+            session = None
+        is_present = session is not None
+        if session is None:
+            limits = self.settings.session
+            flow = Flow(client_id, self.state, limits.queue_messages_max, limits.queue_bytes_max, limits.queue_qos0)
+            session = Session(client_id, flow, monotonic())
+            self.sessions.add(session)
+            self.statistics.created += 1
+            self.hooks.tell("session_created", client_id)
+        else:
+            session.cancel_timers()  # [MQTT-3.1.3-9]: back in time, so no will
+            session.will = None
+            session.ended_at = 0.0
+            self.statistics.resumed += 1
+            self.hooks.tell("session_resumed", client_id)
+        session.connection = connection
+        return session, is_present
+
+    def leave_session(self, session: Session, discard_will: bool) -> None:
+        """Its connection has ended: publish the will now or later, and end the session now or later."""
+        session.connection = None
+        session.flow.detach()
+        if discard_will:
+            session.will = None
+        if session.expiry_s == 0:
+            self.end_session(session)
+            return
+        session.ended_at = monotonic()
+        self.groups.redispatch(session.flow, is_over=False)
+        will = session.will
+        if will is not None:
+            if will.delay_s == 0:
+                self._publish_will(session)
+            elif will.delay_s < session.expiry_s or session.expiry_s == NEVER:
+                session.will_timer = self.loop.call_later(will.delay_s, self._publish_will, session)
+        if session.expiry_s != NEVER:
+            session.expiry_timer = self.loop.call_later(session.expiry_s, self._expire, session)
+
+    def _expire(self, session: Session) -> None:
+        self.statistics.expired += 1
+        self.end_session(session)
+        self.lane.flush()
+
+    def end_session(self, session: Session) -> None:
+        """Forget everything about it; a will that still waits is published, for the session ends [MQTT-3.1.2-8]."""
+        session.cancel_timers()
+        if session.will is not None:
+            self._publish_will(session)
+        for written, subscription in list(session.subscriptions.items()):
+            self.drop_subscription(session, written, subscription)
+        self.groups.redispatch(session.flow, is_over=True)
+        session.feeds = None
+        self.sessions.remove(session)
+        self.statistics.ended += 1
+        self.hooks.tell("session_ended", session.client_id)
+
+    def drop_subscription(self, session: Session, written: str, subscription: Subscription) -> None:
+        """Take one subscription out of the session and of the routes."""
+        del session.subscriptions[written]
+        if subscription.group is not None:
+            self.groups.leave(subscription.group, session.flow)
+        else:
+            self.routes.remove(subscription.topic_filter, session.flow)
+        if self.exclusive.get(subscription.topic_filter) is session:
+            del self.exclusive[subscription.topic_filter]
+
+    def _publish_will(self, session: Session) -> None:
+        will: Will | None = session.will
+        session.will = None
+        session.will_timer = None
+        if will is None:
+            return
+        topic = will.message.topic.decode()
+        rules = self.access.rules_for(session.client_id, session.user_name)
+        if rules.unrestricted or rules.may_publish(topic):
+            self.publish(will.message, session.flow, session.user_name)
+        else:
+            self.state.counters.dropped_not_authorized += 1
+            self.state.drop("not_authorized", session.client_id, will.message.topic)
+        self.lane.flush()
+
+    # Messages
+
+    def publish(self, message: Message, publisher: Flow | None = None, user_name: str | None = None, client: Client | None = None) -> int:
+        """Retain and route a message whose right to be published is settled; how many got it, or a refusal (0x80 and above)."""
+        route = self.routes.resolve(message.topic)
+        if route is None:
+            return Reason.TOPIC_NAME_INVALID
+        if route.flags & HOOK_PUBLISH:
+            changed = self.hooks.publish(message, client)
+            if changed is None:
+                self.statistics.dropped_by_hook += 1
+                self.state.drop("hook", message.publisher, message.topic)
+                return 0
+            if changed.topic != message.topic:
+                route = self.routes.resolve(changed.topic)
+                if route is None:
+                    return Reason.TOPIC_NAME_INVALID
+            message = changed
+        if route.flags & TRACED:
+            self.tracer.on_message(message)
+        if message.retain and not self._retain(message, user_name):
+            return Reason.QUOTA_EXCEEDED
+        if route.flags & HOOK_DELIVER:
+            return self._deliver_with_hooks(message, route, publisher)
+        reached = self.lane.publish(message, route, publisher)
+        if publisher is None:
+            self.state.congested = None  # nobody to hold
+        return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
+
+    def _retain(self, message: Message, user_name: str | None) -> bool:
+        if not message.payload:
+            self.retained.remove(message.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            return True
+        bytes_max = self.settings.retained.payload_bytes_max
+        if (bytes_max and len(message.payload) > bytes_max) or not self.retained.put(message, user_name):
+            self.statistics.dropped_retained_full += 1
+            self.state.drop("retained_full", message.publisher, message.topic)
+            return False
+        return True
+
+    def _deliver_with_hooks(self, message: Message, route: Route, publisher: Flow | None) -> int:
+        reached = 0
+        for subscription in route.targets:
+            target = subscription if subscription.flow is not None else subscription.group.choose(message)
+            if target is None or (target.no_local and target.flow is publisher):
+                continue
+            changed = self.hooks.deliver(message, target.flow.client_id)
+            if changed is None:
+                self.statistics.dropped_by_hook += 1
+                self.state.drop("hook", target.flow.client_id, message.topic)
+                continue
+            target.flow.deliver(
+                changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published
+            )
+            reached += 1
+        return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
+
+    def _inspect(self, topic: bytes) -> int:
+        flags = ASK_INNER if topic.startswith(b"$") else 0
+        if self.hooks.publishes or self.hooks.delivers or self.tracer.filters:
+            name = topic.decode()
+            if self.hooks.concerns(self.hooks.publishes, name):
+                flags |= HOOK_PUBLISH
+            if self.hooks.concerns(self.hooks.delivers, name):
+                flags |= HOOK_DELIVER
+            if self.tracer.concerns(name):
+                flags |= TRACED
+        return flags
+
+    # Changes at run time
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take over settings that can change while clients are connected."""
+        self.settings = settings
+        self.state.outbox_bytes_max = settings.limits.outbox_bytes_max
+        self.groups.strategy = settings.shared.strategy
+        self.retained.messages_max = settings.retained.messages_max
+        if settings.limits.connections_per_s != self.accepts.rate:
+            self.accepts = TokenBucket(settings.limits.connections_per_s, monotonic())
+        for session in self.sessions:
+            session.flow.queue_messages_max = settings.session.queue_messages_max
+            session.flow.queue_bytes_max = settings.session.queue_bytes_max
+            session.flow.queue_qos0 = settings.session.queue_qos0
+        self.enforce_access()
+
+    def enforce_access(self) -> None:
+        """Rules have changed: drop what is no longer allowed, and nothing else."""
+        self._access_epoch = self.access.epoch
+        for connection in list(self.connections):
+            connection.take_rules()
+        for session in list(self.sessions):
+            rules = self.access.rules_for(session.client_id, session.user_name)
+            if rules.unrestricted:
+                continue
+            removed = False
+            for written, subscription in list(session.subscriptions.items()):
+                if not rules.may_subscribe(subscription.topic_filter.decode()):
+                    log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
+                    self.drop_subscription(session, written, subscription)
+                    removed = True
+            if removed:
+                kept = [subscription.topic_filter.decode() for subscription in session.subscriptions.values()]
+                session.flow.withdraw(lambda delivery, kept=kept: not _is_wanted(delivery, kept))  # type: ignore[misc]
+
+    def _on_trace_change(self) -> None:
+        self.routes.refresh()
+        for connection in self.connections:
+            connection.take_trace()
+
+
+def _is_wanted(delivery: Delivery, topic_filters: list[str]) -> bool:
+    """Whether a waiting message still belongs to one of these subscriptions; a released one is only a packet id."""
+    if delivery.message is None:
+        return True
+    topic = delivery.message.topic.decode()
+    return any(matches(topic_filter, topic) for topic_filter in topic_filters)

@@ -1,0 +1,345 @@
+"""How a client comes and goes: CONNECT, AUTH, DISCONNECT and the end of a connection."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from braidmq.access.contract import Credentials, Granted, Refused, Verdict
+from braidmq.base.errors import ProtocolViolation
+from braidmq.broker.messages import make_message
+from braidmq.broker.sessions import Session, Will
+from braidmq.lane.channel import HOLD_BUSY
+from braidmq.lane.scanner import topic_error
+from braidmq.mqtt.packets import MQTT5, Auth, Connack, Connect, Disconnect
+from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection import Connection
+
+log = logging.getLogger("braidmq.connection")
+
+
+def on_connect(connection: Connection, packet: Connect) -> None:
+    """Take up a CONNECT: what can be refused at once is, the rest waits for the authenticator."""
+    connection.version = packet.version
+    connection.is_v5 = packet.version == MQTT5
+    settings = connection.broker.settings
+    properties = packet.properties
+    if properties.maximum_packet_size is not None:
+        connection.frame_max_out = properties.maximum_packet_size
+    connection.wants_reasons = properties.request_problem_information != 0
+    refusal = _judge(connection, packet)
+    if refusal is not None:
+        connection.refuse(refusal.reason, refusal.detail)
+        return
+    if packet.client_id:
+        connection.client_id = packet.client_id
+    else:
+        connection.client_id = f"auto-{secrets.token_hex(12)}"
+    connection.pending_connect = packet
+    method = properties.authentication_method
+    if method is not None and method not in connection.broker.access.methods:
+        connection.refuse(Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method!r} is not offered")
+        return
+    waiting = connection.broker.statistics.authenticating
+    if waiting >= settings.limits.authentications_max:
+        connection.refuse(Reason.SERVER_BUSY, "too many clients are being authenticated")
+        return
+    connection.hold(HOLD_BUSY)
+    if method is not None:
+        connection.exchange = connection.broker.access.begin(method, _credentials(connection, packet))
+        connection.broker.run(_step(connection, properties.authentication_data or b""))
+    else:
+        connection.broker.run(_authenticate(connection, packet))
+
+
+def _judge(connection: Connection, packet: Connect) -> Refused | None:
+    """What can be said against a CONNECT without asking anybody."""
+    broker = connection.broker
+    settings = broker.settings
+    if packet.bridge and not settings.mqtt.allow_bridge_bit:
+        return Refused(Reason.UNSUPPORTED_PROTOCOL_VERSION, "bridges are not allowed here; see mqtt.allow_bridge_bit")
+    if not packet.client_id and packet.version < MQTT5 and not packet.clean_start:
+        # [MQTT-3.1.3-8] of 3.1.1
+        return Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id needs a clean session")
+    if len(packet.client_id.encode()) > settings.mqtt.client_id_bytes_max:
+        return Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"the client id is above {settings.mqtt.client_id_bytes_max} bytes")
+    if packet.will is not None and topic_error(packet.will.topic.encode(), settings.mqtt.topic_levels_max):
+        return Refused(Reason.TOPIC_NAME_INVALID, "the will's topic is not a topic name")
+    if len(broker.sessions) >= settings.session.sessions_max and broker.sessions.get(packet.client_id) is None:
+        return Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
+    return None
+
+
+def _credentials(connection: Connection, packet: Connect) -> Credentials:
+    origin = connection.origin
+    assert origin is not None  # set when the connection was made
+    return Credentials(
+        client_id=connection.client_id,
+        user_name=packet.user_name,
+        password=packet.password,
+        certificate_name=origin.certificate_name,
+        peer_host=origin.peer_host,
+        listener=origin.listener,
+        anonymous_allowed=origin.anonymous_allowed,
+    )
+
+
+async def _authenticate(connection: Connection, packet: Connect) -> None:
+    broker = connection.broker
+    broker.statistics.authenticating += 1
+    try:
+        credentials = _credentials(connection, packet)
+        verdict = await broker.hooks.authenticate(credentials) if broker.hooks.authenticates else None
+        if verdict is None:
+            verdict = await broker.access.authenticate(credentials)
+    except Exception:
+        log.exception("authenticating %s failed", connection.client_id)
+        verdict = Refused(Reason.SERVER_UNAVAILABLE, "authentication failed")
+    finally:
+        broker.statistics.authenticating -= 1
+    _conclude(connection, packet, verdict, b"")
+    broker.lane.flush()
+
+
+def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: bytes) -> None:
+    """The verdict is there: let the client in or not. Nothing is awaited from here on."""
+    if connection.is_closed:
+        return
+    connection.pending_connect = None
+    connection.exchange = None
+    if isinstance(verdict, Refused):
+        connection.broker.statistics.authentication_failure += 1
+        log.info("%s %s refused: %s", connection.peer(), connection.client_id, verdict.detail)
+        # What exactly was wrong is for the log: the client learns the code only.
+        connection.refuse(verdict.reason, "")
+        return
+    connection.broker.statistics.authentication_success += 1
+    connection.user_name = verdict.user_name
+    reason = connection.broker.hooks.connect(connection.describe()) if connection.broker.hooks.connects else 0
+    if reason:
+        connection.refuse(reason, "refused by a hook")
+        return
+    _open(connection, packet, data)
+    connection.resume(HOLD_BUSY)
+
+
+def _open(connection: Connection, packet: Connect, data: bytes) -> None:
+    broker = connection.broker
+    settings = broker.settings
+    session, is_present = broker.open_session(connection.client_id, packet.clean_start, connection)
+    properties = packet.properties
+    expiry_s = _expiry(connection, packet)
+    session.expiry_s = expiry_s
+    session.user_name = connection.user_name
+    session.will = _will(connection, packet)
+    connection.session = session
+    connection.flow = session.flow
+    connection.frame_max = settings.mqtt.packet_bytes_max
+    connection.is_strict_payload = settings.mqtt.check_payload_format
+    connection.opened_at = monotonic()
+    connection.take_rules()
+    connection.take_trace()
+    connection.meter(settings.limits.messages_per_s, settings.limits.bytes_per_s)
+    keep_alive = packet.keep_alive
+    if settings.mqtt.keep_alive_max and (keep_alive == 0 or keep_alive > settings.mqtt.keep_alive_max):
+        keep_alive = settings.mqtt.keep_alive_max
+    connection.watch_keep_alive(keep_alive)
+    window = settings.mqtt.inflight_max
+    if connection.is_v5:
+        connection.receive_maximum = settings.mqtt.receive_maximum
+        connection.alias_in_max = settings.mqtt.topic_alias_maximum
+        connection.alias_out_max = min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out)
+        window = min(window, properties.receive_maximum or 65535)
+    connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data)))
+    connection.is_open = True
+    session.flow.attach(connection, window)
+    if session.feeds:
+        connection.wants_room = True
+        connection.on_room()
+    statistics = broker.statistics
+    statistics.connected += 1
+    statistics.live += 1
+    statistics.connections_max = max(statistics.connections_max, statistics.live)
+    log.debug("%s %s connected", connection.peer(), connection.client_id)
+    if broker.settings.sys.presence:
+        _tell_presence(connection, "connected", {"connected_at": int(time() * 1000), "clean_start": packet.clean_start})
+
+
+def _expiry(connection: Connection, packet: Connect) -> int:
+    """Seconds that the session outlives its connection: what was asked, within what is allowed."""
+    settings = connection.broker.settings.session
+    if connection.is_v5:
+        asked = packet.properties.session_expiry_interval or 0
+    else:
+        asked = 0 if packet.clean_start else int(settings.expiry_mqtt3)
+    return min(asked, int(settings.expiry_max)) if settings.expiry_max else asked
+
+
+def _will(connection: Connection, packet: Connect) -> Will | None:
+    will = packet.will
+    if will is None:
+        return None
+    message = make_message(
+        will.topic, will.payload, will.qos, will.retain, replace(will.properties, will_delay_interval=None), connection.client_id
+    )
+    return Will(message, will.properties.will_delay_interval or 0)
+
+
+def _capabilities(connection: Connection, packet: Connect, keep_alive: int, data: bytes) -> Properties:
+    """What CONNACK tells an MQTT 5 client; what is at the protocol's default is left out."""
+    settings = connection.broker.settings
+    asked = packet.properties
+    expiry_s = connection.session.expiry_s if connection.session is not None else 0
+    wants_response = asked.request_response_information == 1 and bool(settings.mqtt.response_topic_prefix)
+    return Properties(
+        session_expiry_interval=expiry_s if expiry_s != (asked.session_expiry_interval or 0) else None,
+        receive_maximum=settings.mqtt.receive_maximum,
+        maximum_packet_size=settings.mqtt.packet_bytes_max,
+        assigned_client_identifier=None if packet.client_id else connection.client_id,
+        topic_alias_maximum=settings.mqtt.topic_alias_maximum or None,
+        server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
+        response_information=f"{settings.mqtt.response_topic_prefix}{connection.client_id}/" if wants_response else None,
+        authentication_method=asked.authentication_method,
+        authentication_data=data or None,
+    )
+
+
+# Enhanced authentication
+
+
+def on_auth(connection: Connection, packet: Auth) -> None:
+    """AUTH: the next step of a login, or a login anew on an open connection."""
+    properties = packet.properties
+    if connection.pending_connect is not None:
+        expected = connection.pending_connect.properties.authentication_method
+        if packet.reason != Reason.CONTINUE_AUTHENTICATION or connection.exchange is None:
+            raise ProtocolViolation(Reason.PROTOCOL_ERROR, "AUTH out of turn")
+    else:
+        expected = connection.method
+        if expected is None:  # [MQTT-4.12.0-7]
+            raise ProtocolViolation(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+        if packet.reason == Reason.RE_AUTHENTICATE and connection.exchange is None:
+            connection.exchange = connection.broker.access.begin(expected, _credentials_again(connection))
+        elif packet.reason != Reason.CONTINUE_AUTHENTICATION or connection.exchange is None:
+            raise ProtocolViolation(Reason.PROTOCOL_ERROR, "AUTH out of turn")
+    if properties.authentication_method != expected:  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
+        raise ProtocolViolation(Reason.PROTOCOL_ERROR, "the authentication method has changed")
+    connection.hold(HOLD_BUSY)
+    connection.broker.run(_step(connection, properties.authentication_data or b""))
+
+
+def _credentials_again(connection: Connection) -> Credentials:
+    packet = Connect(connection.client_id, MQTT5, user_name=connection.user_name)
+    return _credentials(connection, packet)
+
+
+async def _step(connection: Connection, data: bytes) -> None:
+    broker = connection.broker
+    packet = connection.pending_connect
+    exchange = connection.exchange
+    assert exchange is not None  # the callers have just set or checked it
+    broker.statistics.authenticating += 1
+    try:
+        answer, verdict = await exchange.step(data)
+    except Exception:
+        log.exception("authenticating %s failed", connection.client_id)
+        answer, verdict = b"", Refused(Reason.SERVER_UNAVAILABLE, "authentication failed")
+    finally:
+        broker.statistics.authenticating -= 1
+    if connection.is_closed:
+        return
+    if packet is not None:
+        connection.method = packet.properties.authentication_method
+    if verdict is None:
+        _send_auth(connection, Reason.CONTINUE_AUTHENTICATION, answer)
+        connection.resume(HOLD_BUSY)
+    elif packet is not None:
+        _conclude(connection, packet, verdict, answer)
+    else:
+        _conclude_again(connection, verdict, answer)
+    broker.lane.flush()
+
+
+def _conclude_again(connection: Connection, verdict: Verdict, answer: bytes) -> None:
+    connection.exchange = None
+    match verdict:
+        case Granted(user_name=user_name) if user_name == connection.user_name:
+            _send_auth(connection, Reason.SUCCESS, answer)
+            connection.resume(HOLD_BUSY)
+        case Granted():
+            connection.close(Reason.NOT_AUTHORIZED, "authenticated again as somebody else")
+        case Refused():
+            connection.close(verdict.reason, "")  # [MQTT-4.12.1-2]
+
+
+def _send_auth(connection: Connection, reason: Reason, data: bytes) -> None:
+    properties = Properties(authentication_method=connection.method, authentication_data=data or None)
+    connection.send_packet(Auth(int(reason), properties))
+
+
+# The end
+
+
+def on_disconnect(connection: Connection, packet: Disconnect) -> None:
+    """The client says goodbye: with 0x00 its will is not published [MQTT-3.14.4-3]."""
+    session = connection.session
+    asked = packet.properties.session_expiry_interval
+    if session is not None and asked is not None:
+        if session.expiry_s == 0 and asked > 0:
+            raise ProtocolViolation(Reason.PROTOCOL_ERROR, "DISCONNECT cannot give a session an expiry that CONNECT did not")
+        expiry_max = int(connection.broker.settings.session.expiry_max)
+        session.expiry_s = min(asked, expiry_max) if expiry_max else asked
+    connection.close(packet.reason, "", say=False, discard_will=packet.reason == Reason.SUCCESS)
+
+
+def on_closed(connection: Connection, session: Session, reason: int, detail: str, discard_will: bool) -> None:
+    """An open connection is over, whoever ended it."""
+    broker = connection.broker
+    connection.session = None
+    broker.statistics.disconnected += 1
+    broker.statistics.live -= 1
+    broker.statistics.disconnects[int(reason)] += 1
+    log.debug("%s %s disconnected: 0x%02X %s", connection.peer(), connection.client_id, reason, detail)
+    broker.leave_session(session, discard_will)
+    broker.hooks.tell("disconnect", connection.describe(), int(reason))
+    if broker.settings.sys.presence:
+        _tell_presence(connection, "disconnected", {"disconnected_at": int(time() * 1000), "reason": _reason_name(reason)})
+
+
+def _reason_name(reason: int) -> str:
+    try:
+        return Reason(reason).name.lower()
+    except ValueError:
+        return f"0x{reason:02x}"
+
+
+def _tell_presence(connection: Connection, event: str, more: dict[str, object]) -> None:
+    """Publish the event under ``$SYS/brokers/NODE/clients/ID/``, as JSON; only if somebody listens."""
+    broker = connection.broker
+    # A client id is text of a client's choosing: as a topic level it must be one level and no wildcard.
+    level = "".join("_" if char in "/+#" else char for char in connection.client_id)
+    topic = f"$SYS/brokers/{broker.settings.node.name}/clients/{level}/{event}"
+    route = broker.routes.resolve(topic.encode())
+    if route is None or not route.targets:
+        return
+    origin = connection.origin
+    body: dict[str, object] = {
+        "clientid": connection.client_id,
+        "username": connection.user_name,
+        "ipaddress": origin.peer_host if origin is not None else None,
+        "sockport": int(origin.peer_port) if origin is not None else None,
+        "proto_ver": connection.version,
+        "keepalive": connection.keep_alive,
+        "ts": int(time() * 1000),
+        **more,
+    }
+    payload = json.dumps(body, separators=(",", ":")).encode()
+    broker.publish(make_message(topic, payload))

@@ -1,0 +1,338 @@
+"""The asyncio shell of one client connection: it joins the transport, the fast lane below and the broker beside it.
+
+What a packet means is decided in ``connecting``, ``subscribing`` and ``publishing``; here it is told which, and how a connection ends.
+States: *new* (nothing but a CONNECT is taken), *joining* (its CONNECT is being decided; reading is held, or waits for AUTH), *open*, *closed*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from braidmq.access.contract import Exchange, Rules
+from braidmq.base.errors import ProtocolViolation, UnsupportedProtocol
+from braidmq.broker import connecting, publishing, subscribing
+from braidmq.broker.hooks import Client
+from braidmq.broker.limits import TokenBucket
+from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
+from braidmq.broker.sessions import Session
+from braidmq.lane.channel import HOLD_CLOSED, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Route
+from braidmq.lane.scanner import topic_error
+from braidmq.mqtt import codec
+from braidmq.mqtt.packets import (
+    MQTT5,
+    MQTT311,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from braidmq.mqtt.properties import NO_PROPERTIES, Properties
+from braidmq.mqtt.reasons import Reason, connack_return_code
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+log = logging.getLogger("braidmq.connection")
+
+_LINGER_S = 5.0  # how long a closed connection may take to be written out
+_ACKS = {Puback: 4, Pubrec: 5, Pubrel: 6, Pubcomp: 7}
+
+
+class Connection(Channel, asyncio.BufferedProtocol):
+    """One client connection, from accept to the end."""
+
+    __slots__ = (
+        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "broker", "client_id", "exchange", "is_closed",
+        "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons", "wheel_slot",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, listener: ListenerInfo) -> None:
+        super().__init__(broker.lane, broker.settings.limits.preauth_packet_bytes)
+        self.broker = broker
+        self._listener = listener
+        self.origin: Origin | None = None
+        self.wheel_slot = -1
+        self.version = MQTT311
+        self.client_id = ""
+        self.user_name: str | None = None
+        self.session: Session | None = None
+        self.rules: Rules | None = None
+        self.exchange: Exchange | None = None  # enhanced authentication under way
+        self.pending_connect: Connect | None = None  # what it is for; None: the client authenticates anew
+        self.method: str | None = None  # of enhanced authentication, as CONNECT named it
+        self.keep_alive = 0
+        self.opened_at = 0.0
+        self.is_closed = False
+        self.wants_reasons = True
+        self._limit_s = 0.0  # silence after which the client counts as gone; 0: never
+        self._buckets: tuple[TokenBucket, TokenBucket] | None = None
+        self._queue_timer: asyncio.TimerHandle | None = None
+        self._feeding = False
+
+    # The transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self.transport = transport
+        transport.set_write_buffer_limits(self.broker.settings.limits.outbox_bytes_max)  # type: ignore[attr-defined]
+        self.origin = describe_peer(transport, self._listener)
+        self.broker.connections.add(self)
+        self.broker.wheel.watch(self, monotonic() + self.broker.settings.limits.connect_timeout)
+
+    def eof_received(self) -> bool | None:
+        """The client will send no more: the transport closes itself."""
+        return None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The network connection is gone."""
+        self.close(Reason.UNSPECIFIED_ERROR, "the connection was lost", say=False)
+        self.transport = None
+        self.broker.connections.discard(self)
+        self.broker.wheel.forget(self)
+        self._listener.release()
+
+    def close(self, reason: int, detail: str, *, say: bool = True, discard_will: bool = False) -> None:
+        """End the connection, telling an MQTT 5 client why if it may be told. The session lives on as its expiry says."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        was_open = self.is_open
+        if say and was_open and self.version == MQTT5:
+            self.send_packet(Disconnect(reason, Properties(reason_string=detail) if detail else NO_PROPERTIES))
+        self.is_open = False
+        self.hold(HOLD_CLOSED)
+        if self._queue_timer is not None:
+            self._queue_timer.cancel()
+        transport = self.transport
+        if transport is not None:
+            rest = self.outbox.take()
+            if rest:
+                transport.write(rest)
+            transport.close()
+            self.broker.wheel.watch(self, monotonic() + _LINGER_S)
+        session = self.session
+        if was_open and session is not None:
+            connecting.on_closed(self, session, reason, detail, discard_will)
+
+    def abort(self) -> None:
+        """Drop the network connection at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def check_deadline(self, now: float) -> float:
+        """CONNECT must come in time, then something within the keep-alive; a closed connection must be gone soon."""
+        if self.is_closed:
+            self.abort()
+            return 0.0
+        if not self.is_open:
+            log.debug("%s: no accepted CONNECT in time", self.peer())
+            self.refuse(Reason.SERVER_BUSY if self.is_greeted else Reason.UNSPECIFIED_ERROR, "too slow to connect", say=False)
+            return 0.0
+        if self._limit_s == 0:
+            return 0.0
+        due = self.last_seen + self._limit_s
+        if due > now:
+            return due
+        if self.hold_bits:
+            return now + self._limit_s  # it is we who do not read
+        self.close(Reason.KEEP_ALIVE_TIMEOUT, f"nothing heard for {now - self.last_seen:.1f} s")
+        return 0.0
+
+    def watch_keep_alive(self, keep_alive: int) -> None:
+        """Expect a packet within one and a half times this many seconds [MQTT-3.1.2-22]; 0: never mind."""
+        self.keep_alive = keep_alive
+        self._limit_s = keep_alive * self.broker.settings.mqtt.keep_alive_factor
+        self.last_seen = monotonic()
+        if self._limit_s:
+            self.broker.wheel.watch(self, self.last_seen + self._limit_s)
+        else:
+            self.broker.wheel.forget(self)
+
+    # Packets
+
+    def send_packet(self, packet: Packet) -> None:
+        """Put a packet into the outbox; reason texts are left out if the client does not want them or they do not fit."""
+        if not self.wants_reasons and not isinstance(packet, Connack | Disconnect):
+            packet.properties = NO_PROPERTIES  # type: ignore[union-attr]  # [MQTT-3.1.2-29]
+        frame = codec.encode_fitting(packet, self.version, self.frame_max_out)
+        if frame is not None:
+            self.broker.statistics.packets_sent[type(packet).__name__.lower()] += 1
+            self.send(frame)
+
+    def on_packet(self, kind: int, flags: int, body: bytes) -> None:
+        """Decode a packet that the lane does not know, and act on it."""
+        try:
+            packet = codec.decode(kind << 4 | flags, body, self.version)
+            self.broker.statistics.packets_received[type(packet).__name__.lower()] += 1
+            self._act(packet)
+        except UnsupportedProtocol as unsupported:
+            self._refuse_protocol(unsupported)
+        except ProtocolViolation as violation:
+            if self.is_greeted or kind != 1:
+                self.on_violation(violation.reason, violation.detail)
+            else:
+                self._refuse_malformed(violation, body)
+
+    def _act(self, packet: Packet) -> None:
+        if not self.is_greeted:
+            if not isinstance(packet, Connect):
+                raise ProtocolViolation(Reason.PROTOCOL_ERROR, "the first packet is not a CONNECT")
+            self.is_greeted = True
+            connecting.on_connect(self, packet)
+            return
+        if isinstance(packet, Auth):
+            connecting.on_auth(self, packet)
+            return
+        if not self.is_open:
+            # [MQTT-3.1.2-30]: until CONNACK only AUTH and DISCONNECT may come from a client that authenticates in steps.
+            if isinstance(packet, Disconnect):
+                self.close(packet.reason, "", say=False)
+                return
+            raise ProtocolViolation(Reason.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNACK")
+        match packet:
+            case Subscribe():
+                subscribing.on_subscribe(self, packet)
+            case Unsubscribe():
+                subscribing.on_unsubscribe(self, packet)
+            case Disconnect():
+                connecting.on_disconnect(self, packet)
+            case Puback() | Pubrec() | Pubrel() | Pubcomp():
+                self.acknowledged(_ACKS[type(packet)], packet.packet_id, packet.reason)
+            case Connect():
+                raise ProtocolViolation(Reason.PROTOCOL_ERROR, "a second CONNECT")  # [MQTT-3.1.0-2]
+            case _:
+                raise ProtocolViolation(Reason.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} is for servers to send")
+
+    def _refuse_protocol(self, unsupported: UnsupportedProtocol) -> None:
+        self.version = MQTT5 if unsupported.level >= MQTT5 else MQTT311
+        self.refuse(Reason.UNSUPPORTED_PROTOCOL_VERSION, unsupported.detail)
+
+    def _refuse_malformed(self, violation: ProtocolViolation, body: bytes) -> None:
+        # MQTT 5 allows a CONNACK for a CONNECT that is malformed further on; MQTT 3 wants none [MQTT-3.1.4-1].
+        self.version = MQTT5 if body[:7] == b"\x00\x04MQTT\x05" else MQTT311
+        self.refuse(violation.reason, violation.detail, say=self.version == MQTT5)
+
+    def refuse(self, reason: int, detail: str, *, say: bool = True) -> None:
+        """Answer CONNECT with a refusal and close; MQTT 3 is told only what it has a code for [MQTT-3.2.2-6]."""
+        self.broker.statistics.refusals[int(reason)] += 1
+        if say and not self.is_closed and (self.version == MQTT5 or connack_return_code(reason) is not None):
+            self.send_packet(Connack(int(reason), False, Properties(reason_string=detail) if self.version == MQTT5 else NO_PROPERTIES))
+        self.close(reason, detail, say=False)
+
+    def on_violation(self, reason: int, detail: str) -> None:
+        """Tell an MQTT 5 client what it broke, and close."""
+        log.info("%s %s: %s", self.peer(), self.client_id or "-", detail)
+        if self.pending_connect is not None:
+            self.refuse(reason, detail)
+        else:
+            self.close(reason, detail)
+
+    # What the lane hands up
+
+    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
+        return publishing.publish(self, message, route, payload_format)
+
+    def on_bad_topic(self, topic: bytes) -> None:
+        levels_max = self.broker.settings.mqtt.topic_levels_max
+        reason = topic_error(topic, levels_max)
+        self.on_violation(reason, "a PUBLISH to what is not a topic name")
+
+    def on_denied(self, topic: bytes) -> bool:
+        return publishing.deny(self, topic)
+
+    def may_publish(self, topic: bytes) -> bool:
+        rules = self.rules
+        allowed = rules is not None and (rules.unrestricted or rules.may_publish(topic.decode()))
+        if allowed:
+            self.broker.statistics.authorization_allow += 1
+        else:
+            self.broker.statistics.authorization_deny += 1
+        return allowed
+
+    def on_hold(self, bit: int) -> None:
+        loop = self.broker.loop
+        if bit == HOLD_WORK:
+            loop.call_soon(self.resume, HOLD_WORK)
+        elif bit == HOLD_QUEUE:
+            self._queue_timer = loop.call_later(self.broker.settings.session.queue_wait, self._wait_no_more)
+
+    def schedule_release(self) -> None:
+        self.broker.loop.call_soon(self._release)
+
+    def _release(self) -> None:
+        if self._queue_timer is not None:
+            self._queue_timer.cancel()
+            self._queue_timer = None
+        self.resume(HOLD_QUEUE)
+
+    def _wait_no_more(self) -> None:
+        self._queue_timer = None
+        if self.held_by is not None:
+            self.held_by.is_stalled = True  # from now on what it cannot take is dropped
+        self.resume(HOLD_QUEUE)
+
+    def meter(self, messages_per_s: float, bytes_per_s: float) -> None:
+        """Hold the client to these rates; 0 means no limit."""
+        self.is_metered = messages_per_s > 0 or bytes_per_s > 0
+        now = monotonic()
+        self._buckets = (TokenBucket(messages_per_s, now), TokenBucket(bytes_per_s, now)) if self.is_metered else None
+
+    def on_metered(self, messages: int, size: int) -> None:
+        if self._buckets is None:
+            return
+        now = monotonic()
+        wait_s = max(self._buckets[0].take(messages, now), self._buckets[1].take(size, now))
+        if wait_s > 0 and not self.hold_bits & HOLD_RATE:
+            self.hold(HOLD_RATE)
+            self.broker.loop.call_later(wait_s, self.resume, HOLD_RATE)
+
+    def on_room(self) -> None:
+        if not self._feeding:
+            self._feeding = True
+            self.broker.loop.call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._feeding = False
+        subscribing.feed_retained(self)
+
+    def on_trace(self, inbound: bool, frame: bytes) -> None:
+        self.broker.tracer.on_frame(self.client_id, inbound, frame)
+
+    # What changes at run time
+
+    def take_rules(self) -> None:
+        """Ask for the rules in force now and forget earlier answers."""
+        self.rules = self.broker.access.rules_for(self.client_id, self.user_name)
+        self.is_restricted = not self.rules.unrestricted
+        self.forget_verdicts()
+
+    def take_trace(self) -> None:
+        """Follow this client's frames, or no longer."""
+        self.is_traced = self.client_id in self.broker.tracer.clients
+
+    def peer(self) -> str:
+        """Where the client is, for logs."""
+        return f"{self.origin.peer_host}:{self.origin.peer_port}" if self.origin is not None else "-"
+
+    def describe(self) -> Client:
+        """The client as hooks see it."""
+        origin = self.origin
+        return Client(
+            self.client_id,
+            self.user_name,
+            origin.peer_host if origin is not None else "",
+            origin.listener if origin is not None else "",
+            self.version,
+        )

@@ -1,0 +1,54 @@
+"""``$delayed/SECONDS/topic``: messages that are published later."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from braidmq.base.settings import DelayedSettings
+from braidmq.lane.message import Message
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+PREFIX = b"$delayed/"
+
+
+def parse(topic: bytes) -> tuple[int, bytes] | None:
+    """Seconds and inner topic of a ``$delayed`` topic; None if it is not written right."""
+    seconds, slash, inner = topic[len(PREFIX) :].partition(b"/")
+    if not slash or not inner or not seconds.isdigit() or len(seconds) > 9:
+        return None
+    return int(seconds), inner
+
+
+class DelayedMessages:
+    """Messages that wait for their time, bounded in number and delay."""
+
+    def __init__(self, broker: Broker, settings: DelayedSettings) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._waiting: set[asyncio.TimerHandle] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, message: Message, delay_s: int, user_name: str | None) -> bool:
+        """Publish the message after the delay; False if that is too long or too many wait."""
+        if delay_s > self._settings.delay_max or len(self._waiting) >= self._settings.messages_max:
+            return False
+
+        def publish() -> None:
+            self._waiting.discard(timer)
+            self._broker.publish(message, None, user_name)
+            self._broker.lane.flush()
+
+        timer = self._broker.loop.call_later(delay_s, publish)
+        self._waiting.add(timer)
+        return True
+
+    def stop(self) -> None:
+        """Forget all that waits."""
+        for timer in self._waiting:
+            timer.cancel()
+        self._waiting.clear()

@@ -1,0 +1,179 @@
+"""Python code of the operator that is asked, or told, at the broker's turning points.
+
+A hook is an object with any of the methods of ``Hook``. Publish and deliver hooks name a topic filter: whether a message meets one is settled
+when its topic's route is built, so a broker without hooks, or a topic without them, pays nothing. A hook that raises refuses (connect, authenticate, publish, deliver)
+or is logged and passed over (the events): it never takes the broker down.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from braidmq.access.contract import Credentials, Refused, Verdict
+from braidmq.base.errors import ConfigError
+from braidmq.lane.message import Message
+from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import matches
+
+log = logging.getLogger("braidmq.hooks")
+
+
+class Client(msgspec.Struct, frozen=True):
+    """A client as hooks see it."""
+
+    client_id: str
+    user_name: str | None
+    peer_host: str
+    listener: str
+    version: int
+
+
+class Hook:
+    """Base for hooks; override what you need. ``topic_filter`` says which messages ``publish`` and ``deliver`` are asked about."""
+
+    topic_filter = "#"
+
+    def connect(self, client: Client) -> int:
+        """Before CONNACK: 0 lets the client in, another reason code refuses it."""
+        return 0
+
+    async def authenticate(self, credentials: Credentials) -> Verdict | None:
+        """Decide instead of the configured authenticator, or give None to leave it to that."""
+        return None
+
+    def publish(self, message: Message, client: Client | None) -> Message | None:
+        """The message to route in place of this one; None drops it. ``client`` is None for the broker's own messages."""
+        return message
+
+    def deliver(self, message: Message, client_id: str) -> Message | None:
+        """The message that this subscriber gets; None keeps it from them."""
+        return message
+
+    def disconnect(self, client: Client, reason: int) -> None:
+        """A connection has ended."""
+
+    def session_created(self, client_id: str) -> None:
+        """A session began."""
+
+    def session_resumed(self, client_id: str) -> None:
+        """A client came back to its session."""
+
+    def session_ended(self, client_id: str) -> None:
+        """A session is over and its state is gone."""
+
+
+class Hooks:
+    """The hooks in use, by what they override."""
+
+    def __init__(self) -> None:
+        self._all: list[Hook] = []
+        self.connects: list[Hook] = []
+        self.authenticates: list[Hook] = []
+        self.publishes: list[Hook] = []
+        self.delivers: list[Hook] = []
+        self.on_change: Callable[[], None] = lambda: None
+
+    def add(self, hook: Hook) -> None:
+        """Use the hook from now on."""
+        self._all.append(hook)
+        for name, users in self._lists():
+            if _overrides(hook, name):
+                users.append(hook)
+        self.on_change()
+
+    def remove(self, hook: Hook) -> None:
+        """Use it no more."""
+        self._all.remove(hook)
+        for _, users in self._lists():
+            if hook in users:
+                users.remove(hook)
+        self.on_change()
+
+    def _lists(self) -> tuple[tuple[str, list[Hook]], ...]:
+        return (
+            ("connect", self.connects),
+            ("authenticate", self.authenticates),
+            ("publish", self.publishes),
+            ("deliver", self.delivers),
+        )
+
+    def concerns(self, users: list[Hook], topic: str) -> bool:
+        """Whether one of these hooks wants to see messages of the topic."""
+        return any(matches(hook.topic_filter, topic) for hook in users)
+
+    def connect(self, client: Client) -> int:
+        """0, or the first refusal."""
+        for hook in self.connects:
+            try:
+                reason = hook.connect(client)
+            except Exception:
+                log.exception("connect hook %r failed; the client is refused", hook)
+                return int(Reason.UNSPECIFIED_ERROR)
+            if reason:
+                return reason
+        return 0
+
+    async def authenticate(self, credentials: Credentials) -> Verdict | None:
+        """The first verdict of a hook; None if all leave it to the authenticator."""
+        for hook in self.authenticates:
+            try:
+                verdict = await hook.authenticate(credentials)
+            except Exception:
+                log.exception("authenticate hook %r failed; the client is refused", hook)
+                return Refused(int(Reason.SERVER_UNAVAILABLE), "an authenticate hook failed")
+            if verdict is not None:
+                return verdict
+        return None
+
+    def publish(self, message: Message, client: Client | None) -> Message | None:
+        """What the hooks make of a message; None if one drops it."""
+        return self._pass(self.publishes, "publish", message, client)
+
+    def deliver(self, message: Message, client_id: str) -> Message | None:
+        """What the hooks make of a message for one subscriber; None if one keeps it back."""
+        return self._pass(self.delivers, "deliver", message, client_id)
+
+    def _pass(self, users: list[Hook], name: str, message: Message, who: Client | str | None) -> Message | None:
+        topic = message.topic.decode()
+        for hook in users:
+            if not matches(hook.topic_filter, topic):
+                continue
+            try:
+                changed: Message | None = getattr(hook, name)(message, who)
+            except Exception:
+                log.exception("%s hook %r failed; the message is dropped", name, hook)
+                return None
+            if changed is None:
+                return None
+            message = changed
+        return message
+
+    def tell(self, event: str, *arguments: Any) -> None:
+        """Call an event method of every hook that has it."""
+        for hook in self._all:
+            try:
+                getattr(hook, event)(*arguments)
+            except Exception:
+                log.exception("%s hook %r failed", event, hook)
+
+
+def _overrides(hook: Hook, name: str) -> bool:
+    return getattr(type(hook), name, None) is not getattr(Hook, name)
+
+
+def load(names: tuple[str, ...]) -> Hooks:
+    """Hooks named as ``package.module:Class`` in the configuration, made without arguments."""
+    hooks = Hooks()
+    for name in names:
+        module_name, _, class_name = name.partition(":")
+        try:
+            hook = getattr(importlib.import_module(module_name), class_name)()
+        except Exception as error:
+            raise ConfigError("hooks.load", f"{name!r} cannot be loaded ({error})", "name it as package.module:Class") from error
+        hooks.add(hook)
+    return hooks

@@ -1,0 +1,153 @@
+"""Where a connection came from, and the listener it came through.
+
+A connection is made for a ``ListenerInfo`` and owes it two calls: ``describe_peer`` once in ``connection_made`` (or later, before
+``connection_lost``) and ``release`` exactly once in ``connection_lost``, which frees its place under ``connections_max``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal, Protocol
+
+import msgspec
+
+from braidmq.base.settings import ListenerSettings
+from braidmq.broker.listeners.certificate_name import certificate_name
+from braidmq.broker.listeners.proxy_protocol import ProxyHeader
+
+ListenerKind = Literal["tcp", "tls", "ws", "wss"]
+TLS_KINDS: tuple[ListenerKind, ...] = ("tls", "wss")
+WEBSOCKET_KINDS: tuple[ListenerKind, ...] = ("ws", "wss")
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """Who is at the other end of a connection; through a proxy, the client behind it."""
+
+    listener: str  # "tcp:default"
+    kind: ListenerKind
+    peer_host: str
+    peer_port: int
+    certificate_name: str | None  # verified, and only if the listener takes user names from certificates
+    anonymous_allowed: bool
+    proxied: bool
+    secure: bool
+
+
+class ListenerInfo:
+    """A listener as its connections see it; ``live`` counts the places taken, those still shaking hands included."""
+
+    __slots__ = ("anonymous_allowed", "id", "kind", "live", "secure", "settings")
+
+    def __init__(self, kind: ListenerKind, name: str, settings: ListenerSettings, *, on_loopback: bool) -> None:
+        self.id = f"{kind}:{name}"
+        self.kind: ListenerKind = kind
+        self.settings = settings
+        self.secure = kind in TLS_KINDS
+        self.live = 0
+        if settings.allow_anonymous is None:
+            # Behind a proxy on this machine the clients come from anywhere, so loopback alone proves nothing there.
+            self.anonymous_allowed = on_loopback and not settings.proxy_protocol
+        else:
+            self.anonymous_allowed = settings.allow_anonymous
+
+    def describe(self, transport: asyncio.BaseTransport) -> Origin:
+        """The origin of a connection that came straight to this listener."""
+        host, port = peer_address(transport)
+        return Origin(
+            self.id, self.kind, host, port, self._certificate_name(transport), self.anonymous_allowed, False, self.secure
+        )
+
+    def release(self) -> None:
+        """Give back the place that a connection had."""
+        self.live -= 1
+
+    def _certificate_name(self, transport: asyncio.BaseTransport) -> str | None:
+        form = self.settings.user_from_certificate
+        if not form or not self.secure:
+            return None
+        return certificate_name(transport.get_extra_info("ssl_object"), form)
+
+
+class Arrival(ListenerInfo):
+    """The listener as one connection sees it that has to pass a PROXY header or a TLS handshake first.
+
+    ``is_met`` turns true when the connection asks who its peer is. ``release`` may come twice.
+    """
+
+    __slots__ = ("_listener", "header", "is_met")
+
+    def __init__(self, listener: ListenerInfo, header: ProxyHeader | None = None) -> None:
+        self.id = listener.id
+        self.kind = listener.kind
+        self.settings = listener.settings
+        self.secure = listener.secure
+        self.anonymous_allowed = listener.anonymous_allowed
+        self.live = 1
+        self.header = header
+        self.is_met = False
+        self._listener = listener
+
+    def describe(self, transport: asyncio.BaseTransport) -> Origin:
+        """The origin of this connection, as the proxy told it if there is one."""
+        self.is_met = True
+        origin = super().describe(transport)
+        header = self.header
+        if header is None:
+            return origin
+        host, port = header.source if header.source is not None else (origin.peer_host, origin.peer_port)
+        name = origin.certificate_name
+        if name is None and self.settings.user_from_certificate == "cn":
+            name = header.certificate_name
+        return msgspec.structs.replace(
+            origin,
+            peer_host=host,
+            peer_port=port,
+            certificate_name=name,
+            proxied=header.source is not None,
+            secure=origin.secure or header.secure,
+        )
+
+    def release(self) -> None:
+        """Give back the place, once."""
+        if self.live:
+            self.live = 0
+            self._listener.release()
+
+
+class FedConnection(Protocol):
+    """What listeners need of a connection beyond ``asyncio.BufferedProtocol``: bytes that arrive in messages."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview: ...
+    def buffer_updated(self, nbytes: int) -> None: ...
+    def eof_received(self) -> bool | None: ...
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the MQTT stream; called in order, also when reading was paused in the same turn of the loop."""
+        ...
+
+
+class MakeConnection(Protocol):
+    """Makes the protocol object of one new connection; it must not reach out before ``connection_made``."""
+
+    def __call__(self, listener: ListenerInfo, /) -> FedConnection: ...
+
+
+def describe_peer(transport: asyncio.BaseTransport, listener: ListenerInfo) -> Origin:
+    """The origin of the connection on this transport, for ``connection_made``."""
+    return listener.describe(transport)
+
+
+def peer_address(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    """Host and port of the socket's other end; ``("", 0)`` if it is already gone."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return "", 0
+    host: str = peer[0]
+    # A dual-stack socket reports IPv4 peers as ::ffff:a.b.c.d; bans and rules know them as a.b.c.d.
+    if host.startswith("::ffff:") and "." in host:
+        host = host[7:]
+    return host.partition("%")[0], peer[1]

@@ -1,0 +1,107 @@
+"""Listening sockets: from the address in the configuration to a bound socket, or to an error that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+from typing import Any
+
+from braidmq.base.addresses import Address, is_loopback, parse_address
+from braidmq.base.errors import ConfigError
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# A fleet that reconnects at once must find room in the kernel's queue; the kernel cuts it to net.core.somaxconn.
+LISTEN_BACKLOG = 8192
+
+
+def parse_bind(bind: str, key: str) -> Address:
+    """Read the address of a listener; ``ConfigError`` names the key."""
+    try:
+        return parse_address(bind)
+    except ValueError as error:
+        hint = 'write "127.0.0.1:1883", "[::1]:1883", or ":1883" for every address'
+        raise ConfigError(key, f"{bind!r} {error}", hint) from None
+
+
+def parse_networks(networks: tuple[str, ...], key: str) -> tuple[Network, ...]:
+    """Read addresses and networks such as ``10.0.0.0/8`` or ``::1``."""
+    try:
+        return tuple(ipaddress.ip_network(text, strict=False) for text in networks)
+    except ValueError as error:
+        raise ConfigError(key, str(error), 'write addresses or networks such as "10.0.0.7" or "10.0.0.0/8"') from None
+
+
+def reach_this_machine_only(sockets: list[socket.socket]) -> bool:
+    """Are all these sockets bound to loopback addresses?"""
+    return all(is_loopback(listening.getsockname()[0]) for listening in sockets)
+
+
+def bound_address(listening: socket.socket) -> tuple[str, int]:
+    """Where the socket really listens, also if port 0 was asked for."""
+    host, port = listening.getsockname()[:2]
+    return host, port
+
+
+async def open_sockets(bind: str, key: str) -> list[socket.socket]:
+    """Open a listening socket for each address that ``bind`` names; all of them or, with ``ConfigError``, none."""
+    host, port = parse_bind(bind, key)
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(key, f"cannot resolve {host!r}: {error.strerror or error}", "give an address of this machine") from None
+    opened: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            # Port 0: the second family takes the port that the system chose for the first.
+            wanted_port = opened[0].getsockname()[1] if opened else port
+            try:
+                opened.append(_open_socket(family, (address[0], wanted_port, *address[2:])))
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and not host:
+                    continue  # "every address" of a machine with one family is the addresses of that family
+                raise _bind_error(key, Address(str(address[0]), wanted_port), error) from None
+        if not opened:
+            raise ConfigError(key, f"this machine has no address for {bind!r}")
+    except ConfigError:
+        for listening in opened:
+            listening.close()
+        raise
+    return opened
+
+
+def _open_socket(family: int, address: tuple[Any, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit these two, so no connection pays a system call for them.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        # SO_REUSEADDR lets two sockets bind one address; only listening shows that another process has it.
+        listening.listen(LISTEN_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _bind_error(key: str, address: Address, error: OSError) -> ConfigError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            hint = "is another broker running? stop it, or set another port (0 lets the system choose one)"
+            return ConfigError(key, f"address {address} is in use", hint)
+        case errno.EACCES:
+            hint = "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
+            return ConfigError(key, f"no right to bind {address}", hint)
+        case errno.EADDRNOTAVAIL:
+            return ConfigError(key, f"{address.host} is not an address of this machine", "`ip address` lists those that are")
+        case _:
+            return ConfigError(key, f"cannot bind {address}: {os.strerror(error.errno or 0)}")

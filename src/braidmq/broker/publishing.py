@@ -1,0 +1,73 @@
+"""The long way of a PUBLISH: retained messages, ``$``-topics, hooks, checked payloads, refusals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braidmq.broker import delayed
+from braidmq.broker.hooks import Client
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Route
+from braidmq.lane.scanner import topic_error
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection import Connection
+
+
+def publish(connection: Connection, message: Message, route: Route, payload_format: int) -> int:
+    """Publish what is not plain; the reason code to acknowledge it with, or -1 if the connection is over."""
+    broker = connection.broker
+    if payload_format and broker.settings.mqtt.check_payload_format and not _is_utf8(message.payload):
+        broker.statistics.dropped_payload_format += 1
+        broker.state.drop("payload_format", connection.client_id, message.topic)
+        return Reason.PAYLOAD_FORMAT_INVALID
+    if message.topic.startswith(b"$"):
+        return _publish_dollar(connection, message)
+    return broker.publish(message, connection.flow, connection.user_name, _client(connection))
+
+
+def _client(connection: Connection) -> Client | None:
+    return connection.describe() if connection.broker.hooks.publishes else None
+
+
+def _publish_dollar(connection: Connection, message: Message) -> int:
+    broker = connection.broker
+    if not message.topic.startswith(delayed.PREFIX):
+        # $SYS, $LINK and the like are the broker's own; $share and $exclusive are forms of filters.
+        broker.statistics.dropped_reserved += 1
+        broker.state.drop("reserved", connection.client_id, message.topic)
+        return Reason.NOT_AUTHORIZED
+    parsed = delayed.parse(message.topic)
+    if parsed is None or topic_error(parsed[1], broker.settings.mqtt.topic_levels_max) or parsed[1].startswith(b"$"):
+        return Reason.TOPIC_NAME_INVALID
+    delay_s, topic = parsed
+    if not connection.may_publish(topic):
+        broker.state.counters.dropped_not_authorized += 1
+        broker.state.drop("not_authorized", connection.client_id, topic)
+        return Reason.NOT_AUTHORIZED if deny(connection, topic) else -1
+    inner = Message(topic, message.payload, message.qos, message.retain, message.publisher)
+    if message.properties:
+        expires_at = message.expires_at + delay_s if message.expires_at else 0.0
+        inner.set_properties(message.properties, expires_at, message.expiry_offset)
+    if not broker.delayed.add(inner, delay_s, connection.user_name):
+        broker.statistics.dropped_delayed_full += 1
+        broker.state.drop("delayed_full", connection.client_id, topic)
+        return Reason.QUOTA_EXCEEDED
+    return Reason.SUCCESS
+
+
+def deny(connection: Connection, topic: bytes) -> bool:
+    """A PUBLISH without permission: MQTT 5 is told by the acknowledgement; False if MQTT 3 is to be cut off for it."""
+    if connection.is_v5 or connection.broker.settings.mqtt.deny_action == "ignore":
+        return True
+    connection.close(Reason.NOT_AUTHORIZED, "publishing without permission")
+    return False
+
+
+def _is_utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

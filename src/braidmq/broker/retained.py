@@ -1,0 +1,142 @@
+"""The last retained message of each topic, found by topic or by filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Subscription
+
+
+class Retained:
+    """A retained message and the user that published it, whose right to do so may be asked for again."""
+
+    __slots__ = ("message", "user_name")
+
+    def __init__(self, message: Message, user_name: str | None) -> None:
+        self.message = message
+        self.user_name = user_name
+
+
+class _Node:
+    """A topic level."""
+
+    __slots__ = ("below", "held")
+
+    def __init__(self) -> None:
+        self.below: dict[bytes, _Node] | None = None
+        self.held: Retained | None = None
+
+
+class RetainedStore:
+    """Retained messages in memory, bounded by ``messages_max`` (0: no bound)."""
+
+    def __init__(self, messages_max: int) -> None:
+        self.messages_max = messages_max
+        self._by_topic: dict[bytes, Retained] = {}
+        self._root = _Node()
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def get(self, topic: bytes) -> Retained | None:
+        """The message of a topic; None if there is none or it has expired."""
+        held = self._by_topic.get(topic)
+        if held is not None and _is_expired(held):
+            self.remove(topic)
+            return None
+        return held
+
+    def put(self, message: Message, user_name: str | None) -> bool:
+        """Keep it in place of the topic's last one; False if the store is full."""
+        topic = message.topic
+        if topic not in self._by_topic and self.messages_max and len(self._by_topic) >= self.messages_max:
+            return False
+        held = Retained(message, user_name)
+        self._by_topic[topic] = held
+        node = self._root
+        for level in topic.split(b"/"):
+            if node.below is None:
+                node.below = {}
+            below = node.below.get(level)
+            if below is None:
+                below = node.below[level] = _Node()
+            node = below
+        node.held = held
+        return True
+
+    def remove(self, topic: bytes) -> bool:
+        """Forget the topic's message; False if there was none."""
+        if self._by_topic.pop(topic, None) is None:
+            return False
+        path = [self._root]
+        levels = topic.split(b"/")
+        for level in levels:
+            node = path[-1]
+            assert node.below is not None  # every held topic has its path
+            path.append(node.below[level])
+        path[-1].held = None
+        for level in reversed(levels):
+            node = path.pop()
+            if node.held is not None or node.below:
+                break
+            above = path[-1].below
+            assert above is not None
+            del above[level]
+        return True
+
+    def match(self, topic_filter: bytes) -> Iterator[Retained]:
+        """The messages that match, one at a time; what changes meanwhile may or may not be seen. Expired ones are passed over."""
+        if b"+" not in topic_filter and b"#" not in topic_filter:
+            held = self.get(topic_filter)
+            if held is not None:
+                yield held
+            return
+        levels = topic_filter.split(b"/")
+        # Each open level of the walk is a list of its own, so that the tree may change while a slow client is served.
+        walk: list[tuple[Iterator[_Node], int]] = [(iter((self._root,)), 0)]
+        while walk:
+            nodes, depth = walk[-1]
+            node = next(nodes, None)
+            if node is None:
+                walk.pop()
+                continue
+            level = levels[depth] if depth < len(levels) else b""
+            if depth == len(levels) or level == b"#":
+                held = node.held
+                if held is not None and not _is_expired(held):
+                    yield held
+                if depth == len(levels):
+                    continue
+            if node.below is None:
+                continue
+            if level in (b"#", b"+"):
+                below = node.below
+                if depth == 0:  # [MQTT-4.7.2-1]: a leading wildcard does not reach $-topics
+                    found = [child for name, child in below.items() if name[:1] != b"$"]
+                else:
+                    found = list(below.values())
+                walk.append((iter(found), depth if level == b"#" else depth + 1))
+            else:
+                child = node.below.get(level)
+                if child is not None:
+                    walk.append((iter((child,)), depth + 1))
+
+    def topics(self) -> Iterator[bytes]:
+        """All topics; the store must not change meanwhile."""
+        return iter(self._by_topic)
+
+
+class RetainedFeed:
+    """Retained messages on their way to a new subscription."""
+
+    __slots__ = ("messages", "subscription")
+
+    def __init__(self, messages: Iterator[Retained], subscription: Subscription) -> None:
+        self.messages = messages
+        self.subscription = subscription
+
+
+def _is_expired(held: Retained) -> bool:
+    return bool(held.message.expires_at) and held.message.expires_at <= monotonic()

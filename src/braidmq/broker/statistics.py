@@ -1,0 +1,29 @@
+"""What is counted off the message path; the rest is in ``lane.state.Counters``."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Statistics:
+    """Plain integers since the node started."""
+
+    def __init__(self) -> None:
+        self.connected = self.disconnected = self.live = self.connections_max = 0
+        self.authenticating = 0  # CONNECTs and AUTHs that wait for an authenticator now
+        self.created = self.resumed = self.taken_over = self.discarded = self.expired = self.ended = 0
+        self.dropped_by_hook = self.dropped_retained_full = self.dropped_reserved = self.dropped_delayed_full = 0
+        self.dropped_payload_format = 0
+        self.authentication_success = self.authentication_failure = 0
+        self.authorization_allow = self.authorization_deny = 0
+        self.handshake_failures = 0
+        self.packets_received: Counter[str] = Counter()  # by kind, those that the lane does not count
+        self.packets_sent: Counter[str] = Counter()
+        self.refusals: Counter[int] = Counter()  # CONNACK by reason code
+        self.disconnects: Counter[int] = Counter()  # ends of connections by reason code
+        self.drops: Counter[str] = Counter()
+        self.listener_refusals: Counter[str] = Counter()  # connections that ended before MQTT began, by reason
+
+    def on_refused(self, listener: str, reason: str) -> None:
+        """A listener refused a connection."""
+        self.listener_refusals[reason] += 1

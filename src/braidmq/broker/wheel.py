@@ -1,0 +1,58 @@
+"""Deadlines of many connections at the price of one timer.
+
+A connection is in the bucket of the half second in which it is next to be looked at; looking costs one comparison, since a busy client's
+deadline moves with everything it sends and is not touched on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+TICK_S = 0.5
+
+
+class Watched(Protocol):
+    """Something with a deadline."""
+
+    wheel_slot: int  # the bucket it is in; -1: none
+
+    def check_deadline(self, now: float) -> float:
+        """Act if the deadline has passed. When to look again, or 0.0 for never."""
+        ...
+
+
+class Wheel:
+    """Buckets by half second on the monotonic clock. ``turn`` is called about every ``TICK_S``."""
+
+    def __init__(self, now: float) -> None:
+        self._buckets: dict[int, set[Watched]] = {}
+        self._turned = int(now / TICK_S)
+
+    def watch(self, item: Watched, when: float) -> None:
+        """Look at the item at ``when`` or up to a tick later; replaces what was set before."""
+        self.forget(item)
+        # Rounding up: a deadline is never called before its time.
+        slot = max(int(when / TICK_S) + 1, self._turned + 1)
+        self._buckets.setdefault(slot, set()).add(item)
+        item.wheel_slot = slot
+
+    def forget(self, item: Watched) -> None:
+        """Look no more."""
+        if item.wheel_slot >= 0:
+            bucket = self._buckets.get(item.wheel_slot)
+            if bucket is not None:
+                bucket.discard(item)
+                if not bucket:
+                    del self._buckets[item.wheel_slot]
+            item.wheel_slot = -1
+
+    def turn(self, now: float) -> None:
+        """Look at everything that is due."""
+        slot = int(now / TICK_S)
+        for due in range(self._turned + 1, slot + 1):
+            self._turned = due
+            for item in self._buckets.pop(due, ()):
+                item.wheel_slot = -1
+                again = item.check_deadline(now)
+                if again:
+                    self.watch(item, again)

@@ -1,0 +1,106 @@
+"""The ``braidmq`` command. Each subcommand is loaded when it is used, so that none slows down or breaks another."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import click
+
+from braidmq import __version__
+from braidmq.base.errors import BraidError, UsageError
+
+_COMMANDS: Final = {
+    "start": ("braidmq.cli.start:start", "Run a node."),
+    "check": ("braidmq.cli.check:check", "Check a configuration without starting anything."),
+    "pub": ("braidmq.cli.pub:pub", "Publish messages; takes the letters of mosquitto_pub."),
+    "sub": ("braidmq.cli.sub:sub", "Print messages; takes the letters of mosquitto_sub."),
+    "bench": ("braidmq.cli.bench.commands:bench", "Measure a broker; takes the letters of emqtt_bench."),
+    "passwd": ("braidmq.cli.passwd:passwd", "Set passwords in a password file."),
+    "import-mosquitto": ("braidmq.cli.import_mosquitto:import_mosquitto", "Take over a Mosquitto configuration."),
+    "ctl": ("braidmq.cli.ctl.commands:ctl", "See and steer a running node."),
+}
+_TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"
+_MOSQUITTO_LIKE: Final = ("pub", "sub")  # whose usage errors end with 1, as scripts know it
+
+
+class _Commands(click.Group):
+    """Knows the subcommands by name and help line; imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(f"the module {error.name} is missing; install braidmq again") from None
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+
+@click.command(cls=_Commands)
+@click.version_option(__version__, prog_name="braidmq")
+def braidmq() -> None:
+    """braidmq, an MQTT broker and its tools. `braidmq COMMAND --help` tells about one command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process; every failure is one line and an exit status."""
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    from braidmq.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
+
+    name = arguments[0] if arguments and arguments[0] in _COMMANDS else ""
+    try:
+        result = braidmq.main(arguments, prog_name="braidmq", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except CommandFailed as failure:
+        return _fail(name, str(failure), failure.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return EXIT_USAGE
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "braidmq"
+        _fail("", f"{command}: {error.format_message()} (see {command} --help)", 0)
+        return EXIT_FAILED if name in _MOSQUITTO_LIKE else EXIT_USAGE
+    except click.ClickException as error:
+        return _fail(name, error.format_message(), error.exit_code)
+    except UsageError as error:
+        return _fail(name, str(error), EXIT_USAGE)
+    except BraidError as error:
+        return _fail(name, str(error), EXIT_FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `braidmq sub | head` is no error; but nothing may be flushed into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except OSError as error:
+        return _fail(name, f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
+    except Exception as error:
+        if _TRACEBACK_WANTED in os.environ:
+            raise
+        return _fail(name, f"failed unexpectedly: {error!r} (set {_TRACEBACK_WANTED}=1 to see where)", EXIT_FAILED)
+
+
+def _fail(name: str, sentence: str, exit_code: int) -> int:
+    click.echo(f"braidmq {name}: {sentence}" if name else sentence, err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The fast lane: framing, routing, delivery and outboxes; bytes and ints, no I/O, no logging.
+
+A build compiles these modules and puts the compiled ones in front of the plain ones (``setup.py`` has the list). Both forms pass
+the same tests. ``BRAIDMQ_PURE=1`` in the environment chooses the plain form even where a compiled one is there.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+_FOLDER = Path(__file__).parent
+
+
+class _PlainForm:
+    """Finds the modules of this package as plain Python, passing over compiled ones."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        package, _, module = name.rpartition(".")
+        source = _FOLDER / f"{module}.py"
+        if package != __name__ or not source.exists():
+            return None
+        return importlib.util.spec_from_file_location(name, source)
+
+
+if os.environ.get("BRAIDMQ_PURE", "") not in ("", "0"):
+    sys.meta_path.insert(0, _PlainForm)  # type: ignore[arg-type]  # a class with a static find_spec is a finder
+
+
+def is_compiled() -> bool:
+    """Whether the compiled form is the one in use."""
+    from braidmq.lane import scanner
+
+    return not str(scanner.__file__).endswith(".py")

@@ -1,0 +1,485 @@
+"""The server side of one client connection, as far as messages take it: bytes in, frames apart, messages on, bytes out.
+
+PUBLISH, the acknowledgements and PINGREQ are dealt with here. Every other packet, and every case that is not plain, goes up to the
+subclass in ``broker`` through the ``on_...`` methods at the end.
+
+Reading can be *held*, for the reasons below, one bit each. While it is, what was received waits in ``_rest`` and the transport is paused; when the
+last reason goes, ``resume`` takes up where it stopped. Nothing resumes inside another channel's callback, since all share one scanner.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+from braidmq.lane.flow import Flow, Outlet
+from braidmq.lane.lane import RECEIVE_BYTES, Lane
+from braidmq.lane.message import Message, from_scan
+from braidmq.lane.outbox import Outbox
+from braidmq.lane.routes import Route, Subscription
+from braidmq.lane.scanner import Scanner, topic_error
+
+HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
+HOLD_QUEUE = 2  # a subscriber's queue is filling up
+HOLD_RATE = 4  # the client is above its rate
+HOLD_WORK = 8  # this callback has done enough: others first
+HOLD_CLOSED = 16  # the connection is over
+
+ASK_INNER = 1  # a route's flag: access is checked on the inner topic, by the long way
+
+_CARRY_MAX = RECEIVE_BYTES // 4
+_COLD_WORK = 200  # a packet that goes up costs about as much as this many deliveries
+_VERDICTS_MAX = 1024
+_PINGRESP = b"\xd0\x00"
+_MALFORMED = 0x81
+_PROTOCOL_ERROR = 0x82
+_NOT_AUTHORIZED = 0x87
+_NO_MATCHING_SUBSCRIBERS = 0x10
+_ID_NOT_FOUND = 0x92
+_RECEIVE_MAXIMUM_EXCEEDED = 0x93
+_TOPIC_ALIAS_INVALID = 0x94
+
+
+class Channel(Outlet):
+    """A connection's fast half. The subclass sets the public fields when CONNECT is accepted and calls ``open``."""
+
+    __slots__ = (
+        "_aliases_in", "_aliases_out", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "_writable",
+        "alias_in_max", "alias_out_max", "flow", "frame_max", "frame_max_out", "held_by", "hold_bits", "is_dirty", "is_greeted", "is_metered",
+        "is_open", "is_restricted", "is_strict_payload", "is_traced", "is_v5", "lane", "last_seen", "outbox", "receive_maximum",
+        "transport", "wants_room",
+    )  # fmt: skip
+
+    def __init__(self, lane: Lane, frame_max: int) -> None:
+        self.lane = lane
+        self.frame_max = frame_max  # of what the client sends
+        self.frame_max_out = 268_435_460  # of what the client takes
+        self.transport: Any = None
+        self.flow: Flow | None = None
+        self.outbox = Outbox()
+        self.last_seen = lane.state.now
+        self.is_greeted = False  # a CONNECT has come
+        self.is_open = False  # and was accepted
+        self.is_v5 = False
+        self.is_restricted = False  # publishing needs permission
+        self.is_metered = False  # rates are limited
+        self.is_traced = False
+        self.is_strict_payload = False
+        self.is_dirty = False
+        self.wants_room = False  # tell ``on_room`` when there is place in the outbox
+        self.hold_bits = 0
+        self.held_by: Flow | None = None  # whose queue was full
+        self.receive_maximum = 65535
+        self.alias_in_max = 0
+        self.alias_out_max = 0
+        self._aliases_in: dict[int, bytes] | None = None
+        self._aliases_out: dict[bytes, int] | None = None
+        self._verdicts: dict[bytes, bool] | None = None
+        self._rest: bytearray | None = None
+        self._carried = 0
+        self._writable = True
+        self._last_topic = b""
+        self._last_route: Route | None = None
+        self._last_version = -1
+
+    # Bytes in
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport is to read to: behind a small rest of the last read, so that it need not be joined later."""
+        lane = self.lane
+        rest = self._rest
+        self._carried = 0
+        if rest is None or len(rest) > _CARRY_MAX:
+            return lane.view
+        self._carried = carried = len(rest)
+        lane.buffer[:carried] = rest
+        return lane.view[carried:]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """The transport has read this many bytes to where ``get_buffer`` said."""
+        carried = self._carried
+        if carried:
+            self._carried = 0
+            self._rest = None
+        self._take(self.lane.buffer, carried + nbytes, nbytes)
+
+    def feed(self, data: bytes) -> None:
+        """Take received bytes from a transport that has a buffer of its own, such as a WebSocket."""
+        self._take(data, len(data), len(data))
+
+    def _take(self, buffer: bytes | bytearray, have: int, fresh: int) -> None:
+        lane = self.lane
+        state = lane.state
+        self.last_seen = state.now
+        state.counters.bytes_received += fresh
+        if self.hold_bits & HOLD_CLOSED:
+            return
+        rest = self._rest
+        if rest is not None:
+            rest += memoryview(buffer)[:have]
+            buffer = rest
+            have = len(rest)
+            self._rest = None
+        if self.hold_bits:
+            self._keep(buffer, 0, have)
+        else:
+            before = state.counters.messages_received
+            self._run(buffer, have)
+            if self.is_metered:
+                self.on_metered(state.counters.messages_received - before, fresh)
+        lane.flush()
+
+    def _keep(self, buffer: bytes | bytearray, start: int, have: int) -> None:
+        if start >= have:
+            self._rest = None
+        elif buffer is self.lane.buffer or isinstance(buffer, bytes):
+            self._rest = bytearray(memoryview(buffer)[start:have])
+        else:
+            # A large frame in the making: it is not copied again for each part that comes.
+            del buffer[:start]
+            self._rest = buffer
+
+    def _run(self, buffer: bytes | bytearray, have: int) -> None:
+        """Deal with every whole frame in the buffer; keep what is left."""
+        lane = self.lane
+        state = lane.state
+        counters = state.counters
+        scan = lane.scan
+        if not self.is_greeted and have and buffer[0] != 0x10:
+            # Not MQTT, or not a CONNECT: there is nothing to wait for [MQTT-3.1.0-1].
+            self.on_violation(_PROTOCOL_ERROR, "the first packet is not a CONNECT")
+            return
+        scan.load(buffer, have, self.frame_max)
+        while not self.hold_bits:
+            if state.work > state.work_max:
+                self.hold(HOLD_WORK)
+                break
+            status = scan.next()
+            if status == 0:
+                break
+            if status < 0:
+                is_large = scan.error != _MALFORMED
+                self.on_violation(scan.error, "a packet above the maximum size" if is_large else "a frame with a wrong length")
+                break
+            kind = scan.kind
+            if self.is_traced:
+                self.on_trace(True, scan.frame())
+            if self.is_open and kind == 3:
+                self._on_publish_frame(scan)
+            elif self.is_open and 4 <= kind <= 7:
+                self._on_ack_frame(scan)
+            elif self.is_open and kind == 12 and scan.flags == 0 and scan.end == scan.body:
+                counters.pingreq_received += 1
+                self.send(_PINGRESP)
+            else:
+                state.work += _COLD_WORK
+                self.on_packet(kind, scan.flags, scan.frame_body())
+                scan.frame_max = self.frame_max  # larger once the client is let in
+        if not self.hold_bits & HOLD_CLOSED:
+            self._keep(buffer, scan.end, have)
+
+    # PUBLISH
+
+    def _on_publish_frame(self, scan: Scanner) -> None:
+        lane = self.lane
+        counters = lane.state.counters
+        flow = self.flow
+        code = scan.parse_publish(self.is_v5)
+        if code:
+            self.on_violation(code, "a PUBLISH that breaks the rules")
+            return
+        qos = scan.qos
+        counters.messages_received += 1
+        if qos == 0:
+            counters.publish_qos0_received += 1
+        elif qos == 1:
+            counters.publish_qos1_received += 1
+        else:
+            counters.publish_qos2_received += 1
+            if flow.is_receiving(scan.packet_id):  # a repeat
+                self.send_ack(0x50, scan.packet_id, 0)
+                counters.pubrec_sent += 1
+                return
+            if flow.received_count() >= self.receive_maximum:  # [MQTT-3.3.4-7]
+                self.on_violation(_RECEIVE_MAXIMUM_EXCEEDED, "more QoS 2 messages in flight than the Receive Maximum")
+                return
+        if self._last_version == lane.routes.version and scan.alias_at < 0 and scan.topic_is(self._last_topic):
+            route = self._last_route
+        else:
+            route = self._find_route(scan)
+            if route is None:
+                return
+        if route.flags or scan.retain or (self.is_strict_payload and scan.payload_format):
+            code = self.on_publish(from_scan(scan, route.topic, flow.client_id, monotonic()), route, scan.payload_format)
+            if code < 0:
+                return
+        elif qos == 0:
+            lane.forward(scan, route, flow, self.is_v5)
+            return
+        else:
+            message = from_scan(scan, route.topic, flow.client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
+            code = 0 if lane.publish(message, route, flow) else _NO_MATCHING_SUBSCRIBERS
+        self._acknowledge(qos, scan.packet_id, code)
+        if lane.state.congested is not None:
+            congested = lane.state.congested
+            lane.state.congested = None
+            congested.hold(self)
+            self.held_by = congested
+            counters.publishers_held += 1
+            self.hold(HOLD_QUEUE)
+
+    def _acknowledge(self, qos: int, packet_id: int, code: int) -> None:
+        counters = self.lane.state.counters
+        if qos == 1:
+            counters.puback_sent += 1
+            self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
+        elif qos == 2:
+            counters.pubrec_sent += 1
+            if code < 0x80:
+                self.flow.receive(packet_id)
+            elif not self.is_v5:
+                self.flow.receive(packet_id)  # MQTT 3 cannot say no: it goes through the motions
+            self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
+
+    def _find_route(self, scan: Scanner) -> Route | None:
+        """The route of the PUBLISH at hand; None if it was refused, and then everything is said and done."""
+        lane = self.lane
+        topic = scan.topic()
+        if scan.alias_at >= 0:
+            if scan.alias > self.alias_in_max:
+                self.on_violation(_TOPIC_ALIAS_INVALID, "a topic alias above the maximum")
+                return None
+            if self._aliases_in is None:
+                self._aliases_in = {}
+            if topic:
+                if topic_error(topic, 65536) == 0:
+                    self._aliases_in[scan.alias] = topic
+            else:
+                topic = self._aliases_in.get(scan.alias, b"")
+                if not topic:
+                    self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
+                    return None
+        route = lane.routes.resolve(topic)
+        if route is None:
+            self.on_bad_topic(topic)
+            return None
+        if self.is_restricted and not route.flags & ASK_INNER and not self._may_publish(topic):
+            counters = lane.state.counters
+            counters.dropped_not_authorized += 1
+            lane.state.drop("not_authorized", self.flow.client_id, topic)
+            if self.on_denied(topic):
+                self._acknowledge(scan.qos, scan.packet_id, _NOT_AUTHORIZED)
+            return None
+        self._last_topic = route.topic
+        self._last_route = route
+        self._last_version = lane.routes.version
+        return route
+
+    def _may_publish(self, topic: bytes) -> bool:
+        verdicts = self._verdicts
+        if verdicts is None or len(verdicts) >= _VERDICTS_MAX:
+            verdicts = self._verdicts = {}
+        verdict = verdicts.get(topic)
+        if verdict is None:
+            verdict = verdicts[topic] = self.may_publish(topic)
+        return verdict
+
+    def forget_verdicts(self) -> None:
+        """Access rules have changed: ask again for every topic."""
+        self._verdicts = None
+        self._last_version = -1
+
+    # Acknowledgements
+
+    def _on_ack_frame(self, scan: Scanner) -> None:
+        code = scan.parse_ack(self.is_v5)
+        if code == 0:
+            self.acknowledged(scan.kind, scan.packet_id, scan.reason)
+        elif code > 0:
+            self.on_violation(code, "an acknowledgement that breaks the rules")
+        else:  # it has properties
+            self.on_packet(scan.kind, scan.flags, scan.frame_body())
+
+    def acknowledged(self, kind: int, packet_id: int, reason: int) -> None:
+        """PUBACK (4), PUBREC (5), PUBREL (6) or PUBCOMP (7) from the client."""
+        counters = self.lane.state.counters
+        flow = self.flow
+        if kind == 4:
+            counters.puback_received += 1
+            if not flow.on_puback(packet_id, reason):
+                counters.stray_acks += 1
+        elif kind == 5:
+            counters.pubrec_received += 1
+            if flow.on_pubrec(packet_id, reason):
+                if reason < 0x80:
+                    counters.pubrel_sent += 1
+                    self.send_ack(0x62, packet_id, 0)
+            else:
+                counters.stray_acks += 1
+                if reason < 0x80:
+                    counters.pubrel_sent += 1
+                    self.send_ack(0x62, packet_id, _ID_NOT_FOUND if self.is_v5 else 0)
+        elif kind == 6:
+            counters.pubrel_received += 1
+            counters.pubcomp_sent += 1
+            if flow.forget_received(packet_id):
+                self.send_ack(0x70, packet_id, 0)
+            else:
+                counters.stray_acks += 1
+                self.send_ack(0x70, packet_id, _ID_NOT_FOUND if self.is_v5 else 0)
+        else:
+            counters.pubcomp_received += 1
+            if not flow.on_pubcomp(packet_id):
+                counters.stray_acks += 1
+        if self.wants_room:
+            self.on_room()
+
+    # Bytes out
+
+    def _mark(self) -> None:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.lane.state.dirty.append(self)
+
+    def send(self, frame: bytes) -> None:
+        """Put a whole frame into the outbox."""
+        if self.is_traced:
+            self.on_trace(False, frame)
+        self.outbox.push(frame)
+        self._mark()
+
+    def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
+        self.outbox.push_ack(first_byte, packet_id, reason)
+        if self.is_traced:
+            self.on_trace(False, bytes((first_byte, 3, packet_id >> 8, packet_id & 255, reason)))  # reason spelled out
+        self._mark()
+
+    def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
+        topic = message.topic
+        alias = 0
+        if self.alias_out_max:
+            aliases = self._aliases_out
+            if aliases is None:
+                aliases = self._aliases_out = {}
+            alias = -aliases.get(topic, 0)
+            if alias == 0 and len(aliases) < self.alias_out_max:
+                alias = len(aliases) + 1
+        size = self.outbox.push_publish(
+            flags, topic, packet_id, self.is_v5, message.properties, subscription.identifiers, message.payload, alias, expiry,
+            message.expiry_offset, self.frame_max_out,
+        )  # fmt: skip
+        if size == 0:
+            return 0
+        if alias > 0:
+            self._aliases_out[topic] = alias
+        if self.is_traced:
+            self.on_trace(False, bytes((flags, 0)) + topic)
+        self._mark()
+        return size
+
+    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
+        if (
+            self.is_v5 != v5
+            or self.alias_out_max
+            or self.is_traced
+            or scan.end - scan.start > self.frame_max_out
+            or self.outbox.size >= self.lane.state.outbox_bytes_max
+        ):
+            return False
+        self.outbox.push_frame(scan)
+        self._mark()
+        return True
+
+    def is_clogged(self) -> bool:
+        return self.outbox.size >= self.lane.state.outbox_bytes_max
+
+    def has_room(self) -> bool:
+        """Whether a paced sender may put more into the outbox: half of it is free."""
+        return self._writable and self.outbox.size * 2 < self.lane.state.outbox_bytes_max
+
+    def flush(self) -> None:
+        self.is_dirty = False
+        if self._writable and self.transport is not None and self.outbox.size:
+            data = self.outbox.take()
+            self.lane.state.counters.bytes_sent += len(data)
+            self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        """The transport has enough: let the outbox fill."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self._writable = True
+        self.flush()
+        if self.flow is not None and self.is_open:
+            self.flow.pump()
+        if self.wants_room:
+            self.on_room()
+        self.lane.flush()
+
+    # Holding
+
+    def hold(self, bit: int) -> None:
+        """Stop reading for this reason."""
+        if not self.hold_bits and self.transport is not None and bit != HOLD_CLOSED:
+            self.transport.pause_reading()
+        self.hold_bits |= bit
+        self.on_hold(bit)
+
+    def resume(self, bit: int) -> None:
+        """This reason is gone; go on if it was the last. Not to be called from another channel's callback."""
+        if not self.hold_bits & bit:
+            return
+        self.hold_bits &= ~bit
+        if self.hold_bits:
+            return
+        rest = self._rest
+        self._rest = None
+        if rest is not None:
+            self._run(rest, len(rest))
+        if not self.hold_bits and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+        self.lane.flush()
+
+    # What the subclass does
+
+    def on_packet(self, kind: int, flags: int, body: bytes) -> None:
+        """A packet that the fast lane does not know."""
+        raise NotImplementedError
+
+    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
+        """A PUBLISH that is not plain; the reason code to acknowledge it with, or -1 if the connection is over."""
+        raise NotImplementedError
+
+    def on_bad_topic(self, topic: bytes) -> None:
+        """A PUBLISH to what is not a topic."""
+        raise NotImplementedError
+
+    def on_denied(self, topic: bytes) -> bool:
+        """A PUBLISH without permission, counted already; False if the connection is over."""
+        raise NotImplementedError
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Ask the access rules; the answer is remembered until ``forget_verdicts``."""
+        raise NotImplementedError
+
+    def on_violation(self, reason: int, detail: str) -> None:
+        """The client broke the protocol: answer and close."""
+        raise NotImplementedError
+
+    def on_hold(self, bit: int) -> None:
+        """Reading was held for this reason."""
+        raise NotImplementedError
+
+    def on_metered(self, messages: int, size: int) -> None:
+        """So much came in one read; called if ``is_metered``."""
+        raise NotImplementedError
+
+    def on_room(self) -> None:
+        """There may be place for more; called if ``wants_room``."""
+        raise NotImplementedError
+
+    def on_trace(self, inbound: bool, frame: bytes) -> None:
+        """A frame passed; called if ``is_traced``."""
+        raise NotImplementedError

@@ -1,0 +1,75 @@
+cimport cython
+
+from braidmq.lane.message cimport Message
+from braidmq.lane.routes cimport Subscription
+from braidmq.lane.scanner cimport Scanner
+from braidmq.lane.state cimport Counters, State
+
+
+cdef class Outlet:
+    cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
+    cdef bint forward_frame(self, Scanner scan, bint v5) except *
+    cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
+    cdef bint is_clogged(self) except *
+    cdef void flush(self) except *
+    cpdef void schedule_release(self) except *
+
+
+@cython.freelist(1024)
+cdef class Delivery:
+    cdef public Message message
+    cdef readonly Subscription subscription
+    cdef readonly int qos
+    cdef readonly bint retain
+    cdef public bint is_released, is_sent, is_live
+
+
+cdef class Flow:
+    cdef readonly str client_id
+    cdef readonly State state
+    cdef public Outlet channel
+    cdef public Py_ssize_t queue_messages_max, queue_bytes_max
+    cdef public bint queue_qos0
+    cdef readonly Py_ssize_t window, outstanding, queue_bytes
+    cdef public bint is_stalled
+    cdef int _last_id
+    cdef dict _inflight
+    cdef object _queue, _resend
+    cdef set _received
+    cdef list _waiting
+
+    @cython.locals(channel=Outlet)
+    cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
+    @cython.locals(expiry="long long")
+    cpdef void deliver_late(self, Message message, Subscription subscription, int qos, bint retain) except *
+    @cython.locals(counters=Counters)
+    cdef void _send_qos0(self, Outlet channel, Message message, Subscription subscription, bint retain, long long expiry) except *
+    @cython.locals(inflight=dict, packet_id=int, flags=int, counters=Counters, delivery=Delivery)
+    cdef void _send(self, Outlet channel, Message message, Subscription subscription, int qos, bint retain, long long expiry) except *
+    @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t)
+    cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *
+    cpdef bint is_congested(self) except *
+    cpdef void hold(self, Outlet publisher) except *
+    cpdef void release_publishers(self) except *
+    @cython.locals(channel=Outlet, counters=Counters, delivery=Delivery, message=Message, expiry="long long")
+    cpdef void pump(self) except *
+    @cython.locals(inflight=dict, delivery=Delivery, message=Message, packet_id=int, flags=int, expiry="long long")
+    cdef void _send_again(self, Outlet channel) except *
+    cpdef bint on_puback(self, int packet_id, int reason) except *
+    @cython.locals(delivery=Delivery)
+    cpdef bint on_pubrec(self, int packet_id, int reason) except *
+    cpdef bint on_pubcomp(self, int packet_id) except *
+    @cython.locals(inflight=dict, delivery=Delivery)
+    cdef bint _settle(self, int packet_id, int qos, bint is_released) except *
+    @cython.locals(received=set)
+    cpdef bint receive(self, int packet_id) except *
+    cpdef bint is_receiving(self, int packet_id) except *
+    @cython.locals(received=set)
+    cpdef bint forget_received(self, int packet_id) except *
+    cpdef Py_ssize_t received_count(self)
+    @cython.locals(delivery=Delivery)
+    cpdef void attach(self, Outlet channel, Py_ssize_t window) except *
+    cpdef void detach(self) except *
+    cpdef Py_ssize_t queue_messages(self)
+    cpdef Py_ssize_t inflight_messages(self)
+    cpdef bint has_place(self, Message message) except *

@@ -1,0 +1,375 @@
+"""The flow of a session, the part that messages pass through: the in-flight window, the queue behind it, and the QoS 2 ids of the client.
+
+A message goes out at once if the client is there, its window is open and nothing waits before it; otherwise it joins the queue, which is bounded in
+messages and bytes. What was sent and is not acknowledged stays *in flight* under its packet id, in the order it was first sent:
+
+    QoS 1   sent --PUBACK--> gone
+    QoS 2   sent --PUBREC--> released (PUBREL sent, the message itself let go) --PUBCOMP--> gone
+
+On a new connection everything in flight is sent again in that order, PUBLISH with DUP or PUBREL, before anything from the queue
+[MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what this connection has seen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import ceil
+from time import monotonic
+
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Subscription
+from braidmq.lane.scanner import Scanner
+from braidmq.lane.state import State
+
+PUBREL = 0x62
+
+
+class Outlet:
+    """A connected client as its session sees it; the channel is the one there is."""
+
+    __slots__ = ()
+
+    def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
+        """Put a PUBLISH into the outbox; its size, or 0 if the client does not take packets that large."""
+        raise NotImplementedError
+
+    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
+        """Put the QoS 0 PUBLISH that the scanner stands on into the outbox as it is; False if it cannot go unchanged."""
+        raise NotImplementedError
+
+    def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
+        """Put PUBACK, PUBREC, PUBREL or PUBCOMP into the outbox."""
+        raise NotImplementedError
+
+    def is_clogged(self) -> bool:
+        """Whether more should wait in the queue because the client does not read."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Hand the outbox to the transport."""
+        raise NotImplementedError
+
+    def schedule_release(self) -> None:
+        """Let a publisher that was held for a full queue go on, after the running callback."""
+        raise NotImplementedError
+
+
+class Delivery:
+    """One message on its way to one session."""
+
+    __slots__ = ("is_live", "is_released", "is_sent", "message", "qos", "retain", "subscription")
+
+    def __init__(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        self.message: Message | None = message  # None once the client has it (QoS 2, released)
+        self.subscription = subscription
+        self.qos = qos
+        self.retain = retain
+        self.is_released = False
+        self.is_sent = False  # the client may have it
+        self.is_live = False  # and on the present connection
+
+
+class Flow:
+    """What the messages of one session pass through; it outlives connections."""
+
+    __slots__ = (
+        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "is_stalled", "outstanding",
+        "queue_bytes", "queue_bytes_max", "queue_messages_max", "queue_qos0", "state", "window",
+    )  # fmt: skip
+
+    def __init__(self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool) -> None:
+        self.client_id = client_id
+        self.state = state
+        self.queue_messages_max = queue_messages_max
+        self.queue_bytes_max = queue_bytes_max
+        self.queue_qos0 = queue_qos0
+        self.channel: Outlet | None = None
+        self.window = 0
+        self.outstanding = 0
+        self.queue_bytes = 0
+        self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
+        self._last_id = 0
+        # Most sessions never need these: they are made on first use.
+        self._inflight: dict[int, Delivery] | None = None
+        self._queue: deque[Delivery] | None = None
+        self._resend: deque[int] | None = None
+        self._received: set[int] | None = None
+        self._waiting: list[Outlet] | None = None
+
+    # Towards the client
+
+    def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """Send the message or let it wait; QoS 0 waits only if ``queue_qos0``. The newest is dropped if the queue is full."""
+        channel = self.channel
+        if qos == 0:
+            if channel is not None:
+                self._send_qos0(channel, message, subscription, retain, -1)
+            elif self.queue_qos0:
+                self._enqueue(message, subscription, 0, retain)
+            return
+        if channel is not None and self.outstanding < self.window and not self._queue and not self._resend and not channel.is_clogged():
+            self._send(channel, message, subscription, qos, retain, -1)
+        else:
+            self._enqueue(message, subscription, qos, retain)
+
+    def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """The same for a message that was kept for a while, such as a retained one: its expiry has been running."""
+        if message.expires_at and self.channel is not None and not self._queue and self.outstanding < self.window:
+            expiry = ceil(message.expires_at - monotonic())
+            if expiry <= 0:
+                self.state.counters.dropped_expired += 1
+            elif qos:
+                self._send(self.channel, message, subscription, qos, retain, expiry)
+            else:
+                self._send_qos0(self.channel, message, subscription, retain, expiry)
+        else:
+            self.deliver(message, subscription, qos, retain)
+
+    def _send_qos0(self, channel: Outlet, message: Message, subscription: Subscription, retain: bool, expiry: int) -> None:
+        counters = self.state.counters
+        if channel.is_clogged():
+            counters.dropped_outbox_full += 1
+            self.state.drop("outbox_full", self.client_id, message.topic)
+        elif channel.send_publish(message, subscription, 0x31 if retain else 0x30, 0, expiry):
+            counters.publish_qos0_sent += 1
+        else:
+            counters.dropped_too_large += 1
+            self.state.drop("too_large", self.client_id, message.topic)
+
+    def _send(
+        self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int
+    ) -> None:
+        inflight = self._inflight
+        if inflight is None:
+            inflight = self._inflight = {}
+        packet_id = self._last_id
+        while True:
+            packet_id = 1 if packet_id >= 65535 else packet_id + 1
+            if packet_id not in inflight:
+                break
+        counters = self.state.counters
+        flags = 0x30 | qos << 1 | (1 if retain else 0)
+        if not channel.send_publish(message, subscription, flags, packet_id, expiry):
+            # [MQTT-3.1.2-25]: carry on as though it was sent and acknowledged.
+            counters.dropped_too_large += 1
+            self.state.drop("too_large", self.client_id, message.topic)
+            return
+        self._last_id = packet_id
+        delivery = Delivery(message, subscription, qos, retain)
+        delivery.is_sent = delivery.is_live = True
+        inflight[packet_id] = delivery
+        self.outstanding += 1
+        if qos == 1:
+            counters.publish_qos1_sent += 1
+        else:
+            counters.publish_qos2_sent += 1
+
+    def _enqueue(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        cost = message.cost()
+        waiting = len(queue)
+        if waiting >= self.queue_messages_max or self.queue_bytes + cost > self.queue_bytes_max:
+            self.state.counters.dropped_queue_full += 1
+            self.state.drop("queue_full", self.client_id, message.topic)
+            return
+        queue.append(Delivery(message, subscription, qos, retain))
+        self.queue_bytes += cost
+        if self.channel is not None and not self.is_stalled and self.is_congested():
+            self.state.congested = self
+
+    def is_congested(self) -> bool:
+        """Whether publishers should wait: the queue is more than half full. The other half takes what is under way already."""
+        queue = self._queue
+        if queue is None:
+            return False
+        return len(queue) * 2 > self.queue_messages_max or self.queue_bytes * 2 > self.queue_bytes_max
+
+    def hold(self, publisher: Outlet) -> None:
+        """Remember a publisher to release when the queue has drained."""
+        if self._waiting is None:
+            self._waiting = []
+        self._waiting.append(publisher)
+
+    def release_publishers(self) -> None:
+        """Let every held publisher go on."""
+        waiting = self._waiting
+        self._waiting = None
+        if waiting is not None:
+            for publisher in waiting:
+                publisher.schedule_release()
+
+    def pump(self) -> None:
+        """Send what waits, as far as the window and the outbox allow."""
+        channel = self.channel
+        if channel is None:
+            return
+        if self._resend:
+            self._send_again(channel)
+        queue = self._queue
+        if not queue:
+            return
+        counters = self.state.counters
+        while queue and self.outstanding < self.window and not channel.is_clogged():
+            delivery = queue.popleft()
+            message = delivery.message
+            assert message is not None  # only what was sent is released
+            self.queue_bytes -= message.cost()
+            expiry = -1
+            if message.expires_at:
+                expiry = ceil(message.expires_at - monotonic())
+                if expiry <= 0:  # [MQTT-3.3.2-5]
+                    counters.dropped_expired += 1
+                    self.state.drop("expired", self.client_id, message.topic)
+                    continue
+            if delivery.qos:
+                self._send(channel, message, delivery.subscription, delivery.qos, delivery.retain, expiry)
+            else:
+                self._send_qos0(channel, message, delivery.subscription, delivery.retain, expiry)
+        if not self.is_congested():
+            self.is_stalled = False
+            if self._waiting is not None:
+                self.release_publishers()
+
+    def _send_again(self, channel: Outlet) -> None:
+        resend = self._resend
+        inflight = self._inflight
+        if resend is None or inflight is None:
+            return
+        while resend and self.outstanding < self.window and not channel.is_clogged():
+            packet_id = resend.popleft()
+            delivery = inflight.get(packet_id)
+            if delivery is None:
+                continue
+            if delivery.is_released:
+                channel.send_ack(PUBREL, packet_id, 0)
+            else:
+                message = delivery.message
+                assert message is not None
+                flags = 0x38 | delivery.qos << 1 | (1 if delivery.retain else 0)
+                expiry = -1
+                if message.expires_at:  # once sent it no longer expires, but the client should see what is left
+                    expiry = max(0, ceil(message.expires_at - monotonic()))
+                if not channel.send_publish(message, delivery.subscription, flags, packet_id, expiry):
+                    del inflight[packet_id]
+                    continue
+            delivery.is_live = True
+            self.outstanding += 1
+
+    # Acknowledgements from the client
+
+    def on_puback(self, packet_id: int, reason: int) -> bool:
+        """The client has a QoS 1 message, or refused it (0x80 and above): either way it is settled [MQTT-4.4.0-2]."""
+        return self._settle(packet_id, 1, False)
+
+    def on_pubrec(self, packet_id: int, reason: int) -> bool:
+        """The client has a QoS 2 message: release it; or refused it: it is settled. False for an unknown id."""
+        if reason >= 0x80:
+            return self._settle(packet_id, 2, False)
+        delivery = None if self._inflight is None else self._inflight.get(packet_id)
+        if delivery is None or delivery.qos != 2:
+            return False
+        delivery.is_released = True
+        delivery.message = None
+        return True
+
+    def on_pubcomp(self, packet_id: int) -> bool:
+        """The client has let go of the packet id. False for an unknown one."""
+        return self._settle(packet_id, 2, True)
+
+    def _settle(self, packet_id: int, qos: int, is_released: bool) -> bool:
+        inflight = self._inflight
+        if inflight is None:
+            return False
+        delivery = inflight.get(packet_id)
+        if delivery is None or delivery.qos != qos or delivery.is_released != is_released:
+            return False
+        del inflight[packet_id]
+        if delivery.is_live:
+            self.outstanding -= 1
+        self.state.counters.acked += 1
+        if self._queue or self._resend:
+            self.pump()
+        return True
+
+    # QoS 2 from the client
+
+    def receive(self, packet_id: int) -> bool:
+        """Note a QoS 2 PUBLISH of the client; False if it is a repeat of one that is not released yet [MQTT-4.3.3-10]."""
+        received = self._received
+        if received is None:
+            received = self._received = set()
+        elif packet_id in received:
+            return False
+        received.add(packet_id)
+        return True
+
+    def is_receiving(self, packet_id: int) -> bool:
+        """Whether a QoS 2 PUBLISH with this id came in and is not released."""
+        return self._received is not None and packet_id in self._received
+
+    def forget_received(self, packet_id: int) -> bool:
+        """PUBREL of the client, or its PUBLISH was refused: the id may be used anew. False for an unknown one."""
+        received = self._received
+        if received is None or packet_id not in received:
+            return False
+        received.remove(packet_id)
+        return True
+
+    def received_count(self) -> int:
+        """QoS 2 messages of the client that it has not released."""
+        return 0 if self._received is None else len(self._received)
+
+    # Connections
+
+    def attach(self, channel: Outlet, window: int) -> None:
+        """A client is there: send again what is in flight, then the queue. ``window`` is at most its Receive Maximum."""
+        self.channel = channel
+        self.window = window
+        self.outstanding = 0
+        self.is_stalled = False
+        if self._inflight:
+            self._resend = deque(self._inflight)
+            for delivery in self._inflight.values():
+                delivery.is_live = False
+        self.pump()
+
+    def detach(self) -> None:
+        """The client is gone; what comes now waits."""
+        self.channel = None
+        self._resend = None
+        self.release_publishers()
+
+    # Looking in
+
+    def queue_messages(self) -> int:
+        """How many messages wait in the queue."""
+        return 0 if self._queue is None else len(self._queue)
+
+    def inflight_messages(self) -> int:
+        """How many messages are sent and not settled."""
+        return 0 if self._inflight is None else len(self._inflight)
+
+    def has_place(self, message: Message) -> bool:
+        """Whether the queue would take this message."""
+        if self._queue is None:
+            return self.queue_messages_max > 0 and message.cost() <= self.queue_bytes_max
+        return len(self._queue) < self.queue_messages_max and self.queue_bytes + message.cost() <= self.queue_bytes_max
+
+    def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
+        """Take out every delivery, in flight or queued, that the caller does not want here any more; how many."""
+        taken = 0
+        for packet_id, delivery in list(self._inflight.items()) if self._inflight else ():
+            if is_unwanted(delivery):
+                taken += 1
+                del self._inflight[packet_id]
+                if delivery.is_live:
+                    self.outstanding -= 1
+        if self._queue:
+            kept = deque(delivery for delivery in self._queue if not is_unwanted(delivery))
+            taken += len(self._queue) - len(kept)
+            self._queue = kept
+            self.queue_bytes = sum(delivery.message.cost() for delivery in kept)
+        return taken

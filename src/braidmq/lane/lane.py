@@ -1,0 +1,98 @@
+"""What joins the channels of a node: one receive buffer, one scanner, the routes, and the hand-over of a message to its destinations."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from braidmq.lane.flow import Flow
+from braidmq.lane.message import Message, from_scan
+from braidmq.lane.routes import Route, RouteTable
+from braidmq.lane.scanner import Scanner
+from braidmq.lane.state import State
+
+RECEIVE_BYTES = 262_144
+
+
+class Lane:
+    """Shared by all channels that run on one event loop."""
+
+    __slots__ = ("buffer", "routes", "scan", "state", "view")
+
+    def __init__(self, state: State, routes: RouteTable) -> None:
+        self.state = state
+        self.routes = routes
+        self.scan = Scanner()
+        # One buffer for all: a buffer for each connection would cost more than all the rest of it.
+        self.buffer = bytearray(RECEIVE_BYTES)
+        self.view = memoryview(self.buffer)
+
+    def publish(self, message: Message, route: Route, publisher: Flow | None) -> int:
+        """Hand the message to every destination of the route; how many there were. ``flush`` must follow."""
+        state = self.state
+        counters = state.counters
+        reached = 0
+        for subscription in route.targets:
+            flow = subscription.flow
+            if flow is None:
+                subscription = subscription.group.choose(message)
+                if subscription is None:
+                    continue
+                flow = subscription.flow
+            elif subscription.no_local and flow is publisher:
+                counters.dropped_no_local += 1
+                continue
+            qos = message.qos if message.qos < subscription.qos else subscription.qos
+            flow.deliver(message, subscription, qos, message.retain and subscription.retain_as_published)
+            reached += 1
+        state.work += reached
+        counters.delivered += reached
+        if reached == 0:
+            counters.dropped_no_subscribers += 1
+        return reached
+
+    def forward(self, scan: Scanner, route: Route, publisher: Flow, v5: bool) -> None:
+        """The same for a QoS 0 PUBLISH still in the receive buffer: where nothing differs its very bytes are passed on."""
+        state = self.state
+        counters = state.counters
+        message: Message | None = None
+        reached = 0
+        sent = 0
+        unchanged = scan.alias_at < 0 and not scan.retain
+        for subscription in route.targets:
+            flow = subscription.flow
+            if unchanged and flow is not None and not subscription.identifiers:
+                if subscription.no_local and flow is publisher:
+                    counters.dropped_no_local += 1
+                    continue
+                channel = flow.channel
+                if channel is not None and channel.forward_frame(scan, v5):
+                    reached += 1
+                    sent += 1
+                    continue
+            if message is None:
+                message = from_scan(scan, route.topic, publisher.client_id, monotonic())
+            if flow is None:
+                subscription = subscription.group.choose(message)
+                if subscription is None:
+                    continue
+                flow = subscription.flow
+            elif subscription.no_local and flow is publisher:
+                counters.dropped_no_local += 1
+                continue
+            flow.deliver(message, subscription, 0, message.retain and subscription.retain_as_published)
+            reached += 1
+        state.work += reached
+        counters.delivered += reached
+        counters.publish_qos0_sent += sent
+        if reached == 0:
+            counters.dropped_no_subscribers += 1
+
+    def flush(self) -> None:
+        """Write what was put into outboxes: once for each client, however many messages."""
+        state = self.state
+        while state.dirty:
+            dirty = state.dirty
+            state.dirty = []
+            for channel in dirty:
+                channel.flush()
+        state.work = 0

@@ -1,0 +1,19 @@
+cimport cython
+
+from braidmq.lane.scanner cimport Scanner
+
+
+@cython.freelist(1024)
+cdef class Message:
+    cdef readonly bytes topic, payload, properties
+    cdef readonly int qos
+    cdef readonly bint retain
+    cdef readonly object publisher
+    cdef readonly double expires_at
+    cdef readonly Py_ssize_t expiry_offset
+
+    cpdef void set_properties(self, bytes properties, double expires_at, Py_ssize_t expiry_offset) except *
+    cpdef Py_ssize_t cost(self)
+
+
+cpdef Message from_scan(Scanner scan, bytes topic, object publisher, double now)

@@ -1,0 +1,55 @@
+cimport cython
+
+
+cdef class Subscription:
+    cdef readonly object flow, group
+    cdef readonly bytes topic_filter, identifiers
+    cdef readonly int qos
+    cdef readonly bint no_local, retain_as_published
+
+    cpdef object owner(self)
+
+
+cdef class Route:
+    cdef readonly bytes topic
+    cdef public list targets
+    cdef public bint stale
+    cdef public long long wild_version
+    cdef public int flags
+
+
+cdef class TrieNode:
+    cdef readonly dict children, here, multi
+    cdef public TrieNode single
+
+    cpdef bint is_empty(self)
+
+
+cdef Subscription _merge(Subscription first, Subscription second)
+
+
+cdef class RouteTable:
+    cdef dict _exact, _fresh, _aged
+    cdef TrieNode _root
+    cdef Py_ssize_t _cache_max, _levels_max
+    cdef readonly long long version, wild_version, count
+    cdef public object inspector
+
+    @cython.locals(node=TrieNode)
+    cpdef bint add(self, Subscription subscription) except *
+    cdef bint _add_exact(self, bytes topic, object owner, Subscription subscription) except *
+    @cython.locals(route=Route)
+    cdef void _spoil(self, bytes topic) except *
+    @cython.locals(node=TrieNode, below=TrieNode)
+    cdef tuple _node(self, bytes topic_filter)
+    cpdef bint remove(self, bytes topic_filter, object owner) except *
+    cdef bint _remove_exact(self, bytes topic, object owner) except *
+    @cython.locals(node=TrieNode, below=TrieNode)
+    cdef bint _remove_wild(self, bytes topic_filter, object owner) except *
+    @cython.locals(node=TrieNode, below=TrieNode, first=TrieNode, root=TrieNode, frontier=list, reached=list, levels=list, level=bytes, found=list, i=Py_ssize_t, depth=Py_ssize_t)
+    cpdef list match_wild(self, bytes topic)
+    @cython.locals(route=Route)
+    cpdef Route resolve(self, bytes topic)
+    @cython.locals(found=list, merged=dict, subscription=Subscription, topic=bytes)
+    cdef void _build(self, Route route) except *
+    cpdef void refresh(self) except *

@@ -1,0 +1,306 @@
+"""From a topic to its destinations.
+
+Exact subscriptions live in a dict keyed by topic, those with wildcards in a trie. What a topic resolves to, a *route*, is cached:
+it is rebuilt when an exact subscription of that very topic changes, or after any wildcard subscription has changed. Clients that come and
+go with exact topics therefore never empty the cache. The cache has two halves; when the fresh one is full the aged one is let go, which keeps
+what is used and bounds the rest.
+
+``version`` rises with every change, so that whoever keeps a route may go on using it while the number stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from braidmq.lane.scanner import topic_error
+
+
+class Subscription:
+    """One destination: the flow of a session, or a group of which one is chosen for each message."""
+
+    __slots__ = ("flow", "group", "identifiers", "no_local", "qos", "retain_as_published", "topic_filter")
+
+    def __init__(
+        self,
+        flow: Any,
+        topic_filter: bytes,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifiers: bytes = b"",
+        group: Any = None,
+    ) -> None:
+        self.flow = flow
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifiers = identifiers  # as encoded PUBLISH properties
+        self.group = group
+
+    def owner(self) -> object:
+        """Whom it belongs to: at most one subscription per owner and filter."""
+        return self.group if self.flow is None else self.flow
+
+
+class Route:
+    """The destinations of one topic, at most one for each session."""
+
+    __slots__ = ("flags", "stale", "targets", "topic", "wild_version")
+
+    def __init__(self, topic: bytes) -> None:
+        self.topic = topic
+        self.targets: list[Subscription] = []
+        self.stale = True  # an exact subscription has changed
+        self.wild_version = -1
+        self.flags = 0  # what the inspector said; not 0: the message takes the long way
+
+
+class TrieNode:
+    """A level of the wildcard filters."""
+
+    __slots__ = ("children", "here", "multi", "single")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, TrieNode] = {}
+        self.single: TrieNode | None = None  # "+"
+        self.here: dict[object, Subscription] = {}  # filters that end at this level
+        self.multi: dict[object, Subscription] = {}  # filters that end in "#" below it
+
+    def is_empty(self) -> bool:
+        """Nothing hangs here any more."""
+        return not (self.children or self.here or self.multi or self.single is not None)
+
+
+def _merge(first: Subscription, second: Subscription) -> Subscription:
+    """One copy for two subscriptions of a session: the higher QoS [MQTT-3.3.4-2] and all identifiers [MQTT-3.3.4-4]."""
+    return Subscription(
+        first.flow,
+        first.topic_filter,
+        max(first.qos, second.qos),
+        first.no_local and second.no_local,
+        first.retain_as_published or second.retain_as_published,
+        first.identifiers + second.identifiers,
+    )
+
+
+class RouteTable:
+    """All subscriptions of a node and the cache of routes over them."""
+
+    __slots__ = ("_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "inspector", "version", "wild_version")
+
+    def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
+        self._exact: dict[bytes, Subscription | dict[object, Subscription]] = {}
+        self._root = TrieNode()
+        self._fresh: dict[bytes, Route] = {}
+        self._aged: dict[bytes, Route] = {}
+        self._cache_max = cache_max // 2
+        self._levels_max = levels_max
+        self.version = 0
+        self.wild_version = 0
+        self.count = 0
+        self.inspector: Callable[[bytes], int] | None = None  # gives a route's flags
+
+    def add(self, subscription: Subscription) -> bool:
+        """Add or replace the owner's subscription to this filter; True if it is new."""
+        topic_filter = subscription.topic_filter
+        owner = subscription.owner()
+        if b"+" in topic_filter or b"#" in topic_filter:
+            node, multi = self._node(topic_filter)
+            bucket = node.multi if multi else node.here
+            is_new = owner not in bucket
+            bucket[owner] = subscription
+            self.wild_version += 1
+        else:
+            is_new = self._add_exact(topic_filter, owner, subscription)
+        self.version += 1
+        self.count += is_new
+        return is_new
+
+    def _add_exact(self, topic: bytes, owner: object, subscription: Subscription) -> bool:
+        held = self._exact.get(topic)
+        if held is None:
+            is_new = True
+            self._exact[topic] = subscription
+        elif isinstance(held, dict):
+            is_new = owner not in held
+            held[owner] = subscription
+        elif held.owner() is owner:
+            is_new = False
+            self._exact[topic] = subscription
+        else:
+            is_new = True
+            self._exact[topic] = {held.owner(): held, owner: subscription}
+        self._spoil(topic)
+        return is_new
+
+    def _spoil(self, topic: bytes) -> None:
+        route = self._fresh.get(topic) or self._aged.get(topic)
+        if route is not None:
+            route.stale = True
+
+    def _node(self, topic_filter: bytes) -> tuple[TrieNode, bool]:
+        levels = topic_filter.split(b"/")
+        multi = levels[-1] == b"#"
+        if multi:
+            levels.pop()
+        node = self._root
+        for level in levels:
+            if level == b"+":
+                if node.single is None:
+                    node.single = TrieNode()
+                node = node.single
+            else:
+                below = node.children.get(level)
+                if below is None:
+                    below = node.children[level] = TrieNode()
+                node = below
+        return node, multi
+
+    def remove(self, topic_filter: bytes, owner: object) -> bool:
+        """Take the owner's subscription to this filter out; False if there was none."""
+        if b"+" in topic_filter or b"#" in topic_filter:
+            found = self._remove_wild(topic_filter, owner)
+            self.wild_version += found
+        else:
+            found = self._remove_exact(topic_filter, owner)
+        self.version += found
+        self.count -= found
+        return found
+
+    def _remove_exact(self, topic: bytes, owner: object) -> bool:
+        held = self._exact.get(topic)
+        if held is None:
+            return False
+        if isinstance(held, dict):
+            if held.pop(owner, None) is None:
+                return False
+            if len(held) == 1:
+                self._exact[topic] = next(iter(held.values()))
+        elif held.owner() is owner:
+            del self._exact[topic]
+        else:
+            return False
+        self._spoil(topic)
+        return True
+
+    def _remove_wild(self, topic_filter: bytes, owner: object) -> bool:
+        levels = topic_filter.split(b"/")
+        multi = levels[-1] == b"#"
+        if multi:
+            levels.pop()
+        path = [self._root]
+        for level in levels:
+            node = path[-1]
+            below = node.single if level == b"+" else node.children.get(level)
+            if below is None:
+                return False
+            path.append(below)
+        node = path[-1]
+        if (node.multi if multi else node.here).pop(owner, None) is None:
+            return False
+        for level in reversed(levels):
+            if not path.pop().is_empty():
+                break
+            if level == b"+":
+                path[-1].single = None
+            else:
+                del path[-1].children[level]
+        return True
+
+    def match_wild(self, topic: bytes) -> list[Subscription]:
+        """The wildcard subscriptions that a topic matches, in no order."""
+        found: list[Subscription] = []
+        root = self._root
+        levels = topic.split(b"/")
+        if topic[:1] == b"$":  # [MQTT-4.7.2-1]: a leading wildcard does not reach these
+            first = root.children.get(levels[0])
+            frontier = [] if first is None else [first]
+            depth = 1
+        else:
+            frontier = [root]
+            depth = 0
+        for i in range(depth, len(levels)):
+            if not frontier:
+                return found
+            level = levels[i]
+            reached: list[TrieNode] = []
+            for node in frontier:
+                if node.multi:
+                    found.extend(node.multi.values())
+                if node.single is not None:
+                    reached.append(node.single)
+                below = node.children.get(level)
+                if below is not None:
+                    reached.append(below)
+            frontier = reached
+        for node in frontier:
+            if node.here:
+                found.extend(node.here.values())
+            if node.multi:  # "a/#" matches "a" too
+                found.extend(node.multi.values())
+        return found
+
+    def resolve(self, topic: bytes) -> Route | None:
+        """The route of a topic, fresh; None if the topic is not a valid one (``topic_error`` says why)."""
+        route = self._fresh.get(topic)
+        if route is None:
+            route = self._aged.get(topic)
+            if route is None:
+                if topic_error(topic, self._levels_max):
+                    return None
+                route = Route(topic)
+            if len(self._fresh) >= self._cache_max:
+                # Routes let go here are no longer told of changes: the version keeps others from using them.
+                self._aged = self._fresh
+                self._fresh = {}
+                self.version += 1
+            self._fresh[topic] = route
+        if route.stale or route.wild_version != self.wild_version:
+            self._build(route)
+        return route
+
+    def _build(self, route: Route) -> None:
+        topic = route.topic
+        found = self.match_wild(topic)
+        held = self._exact.get(topic)
+        if held is not None:
+            if isinstance(held, dict):
+                found.extend(held.values())
+            else:
+                found.append(held)
+        if len(found) > 1:
+            merged: dict[object, Subscription] = {}
+            for subscription in found:
+                # A member of a group gets its share beside what it subscribed to itself, so groups are never merged.
+                key = (subscription.group, subscription.topic_filter) if subscription.flow is None else subscription.flow
+                other = merged.get(key)
+                merged[key] = subscription if other is None else _merge(other, subscription)
+            found = list(merged.values())
+        route.targets = found
+        route.stale = False
+        route.wild_version = self.wild_version
+        route.flags = 0 if self.inspector is None else self.inspector(topic)
+
+    def refresh(self) -> None:
+        """Forget every cached route: what the inspector says has changed."""
+        self._fresh = {}
+        self._aged = {}
+        self.version += 1
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """Every subscription; the table must not change meanwhile."""
+        for held in self._exact.values():
+            if isinstance(held, dict):
+                yield from held.values()
+            else:
+                yield held
+        nodes = [self._root]
+        while nodes:
+            node = nodes.pop()
+            yield from node.here.values()
+            yield from node.multi.values()
+            nodes.extend(node.children.values())
+            if node.single is not None:
+                nodes.append(node.single)

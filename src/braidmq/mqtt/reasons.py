@@ -1,0 +1,142 @@
+"""Every MQTT 5 reason code, the packets each may travel in, and the MQTT 3 return codes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from braidmq.mqtt.packet_types import PacketType
+
+_CONNACK, _DISCONNECT, _AUTH = PacketType.CONNACK, PacketType.DISCONNECT, PacketType.AUTH
+_PUBACK, _PUBREC, _PUBREL, _PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
+_SUBACK, _UNSUBACK = PacketType.SUBACK, PacketType.UNSUBACK
+
+
+class Reason(IntEnum):
+    """A reason code under its name in the specification; 0x80 and above are failures."""
+
+    SUCCESS = 0x00
+    NORMAL_DISCONNECTION = 0x00
+    GRANTED_QOS_0 = 0x00
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    DISCONNECT_WITH_WILL_MESSAGE = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    CONTINUE_AUTHENTICATION = 0x18
+    RE_AUTHENTICATE = 0x19
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+_PACKETS_OF: Final[dict[Reason, tuple[PacketType, ...]]] = {
+    Reason.SUCCESS: (_CONNACK, _PUBACK, _PUBREC, _PUBREL, _PUBCOMP, _SUBACK, _UNSUBACK, _DISCONNECT, _AUTH),
+    Reason.GRANTED_QOS_1: (_SUBACK,),
+    Reason.GRANTED_QOS_2: (_SUBACK,),
+    Reason.DISCONNECT_WITH_WILL_MESSAGE: (_DISCONNECT,),
+    Reason.NO_MATCHING_SUBSCRIBERS: (_PUBACK, _PUBREC),
+    Reason.NO_SUBSCRIPTION_EXISTED: (_UNSUBACK,),
+    Reason.CONTINUE_AUTHENTICATION: (_AUTH,),
+    Reason.RE_AUTHENTICATE: (_AUTH,),
+    Reason.UNSPECIFIED_ERROR: (_CONNACK, _PUBACK, _PUBREC, _SUBACK, _UNSUBACK, _DISCONNECT),
+    Reason.MALFORMED_PACKET: (_CONNACK, _DISCONNECT),
+    Reason.PROTOCOL_ERROR: (_CONNACK, _DISCONNECT),
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR: (_CONNACK, _PUBACK, _PUBREC, _SUBACK, _UNSUBACK, _DISCONNECT),
+    Reason.UNSUPPORTED_PROTOCOL_VERSION: (_CONNACK,),
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: (_CONNACK,),
+    Reason.BAD_USER_NAME_OR_PASSWORD: (_CONNACK,),
+    Reason.NOT_AUTHORIZED: (_CONNACK, _PUBACK, _PUBREC, _SUBACK, _UNSUBACK, _DISCONNECT),
+    Reason.SERVER_UNAVAILABLE: (_CONNACK,),
+    Reason.SERVER_BUSY: (_CONNACK, _DISCONNECT),
+    Reason.BANNED: (_CONNACK,),
+    Reason.SERVER_SHUTTING_DOWN: (_DISCONNECT,),
+    # The table of all codes (section 2.4) gives this one to DISCONNECT too; the table of DISCONNECT leaves it out.
+    Reason.BAD_AUTHENTICATION_METHOD: (_CONNACK, _DISCONNECT),
+    Reason.KEEP_ALIVE_TIMEOUT: (_DISCONNECT,),
+    Reason.SESSION_TAKEN_OVER: (_DISCONNECT,),
+    Reason.TOPIC_FILTER_INVALID: (_SUBACK, _UNSUBACK, _DISCONNECT),
+    Reason.TOPIC_NAME_INVALID: (_CONNACK, _PUBACK, _PUBREC, _DISCONNECT),
+    Reason.PACKET_IDENTIFIER_IN_USE: (_PUBACK, _PUBREC, _SUBACK, _UNSUBACK),
+    Reason.PACKET_IDENTIFIER_NOT_FOUND: (_PUBREL, _PUBCOMP),
+    Reason.RECEIVE_MAXIMUM_EXCEEDED: (_DISCONNECT,),
+    Reason.TOPIC_ALIAS_INVALID: (_DISCONNECT,),
+    Reason.PACKET_TOO_LARGE: (_CONNACK, _DISCONNECT),
+    Reason.MESSAGE_RATE_TOO_HIGH: (_DISCONNECT,),
+    Reason.QUOTA_EXCEEDED: (_CONNACK, _PUBACK, _PUBREC, _SUBACK, _DISCONNECT),
+    Reason.ADMINISTRATIVE_ACTION: (_DISCONNECT,),
+    Reason.PAYLOAD_FORMAT_INVALID: (_CONNACK, _PUBACK, _PUBREC, _DISCONNECT),
+    Reason.RETAIN_NOT_SUPPORTED: (_CONNACK, _DISCONNECT),
+    Reason.QOS_NOT_SUPPORTED: (_CONNACK, _DISCONNECT),
+    Reason.USE_ANOTHER_SERVER: (_CONNACK, _DISCONNECT),
+    Reason.SERVER_MOVED: (_CONNACK, _DISCONNECT),
+    Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: (_SUBACK, _DISCONNECT),
+    Reason.CONNECTION_RATE_EXCEEDED: (_CONNACK, _DISCONNECT),
+    Reason.MAXIMUM_CONNECT_TIME: (_DISCONNECT,),
+    Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: (_SUBACK, _DISCONNECT),
+    Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: (_SUBACK, _DISCONNECT),
+}
+
+# Plain ints, because hashing an IntEnum member costs more than hashing an int on every lookup.
+REASONS_OF: Final[dict[PacketType, frozenset[int]]] = {
+    packet_type: frozenset(int(reason) for reason, packets in _PACKETS_OF.items() if packet_type in packets)
+    for packet_type in PacketType
+}
+
+# [MQTT-3.9.3-2] of 3.1.1: nothing else may be in a SUBACK.
+SUBACK_RETURN_CODES: Final = frozenset((0x00, 0x01, 0x02, 0x80))
+
+_CONNACK_RETURN_CODES: Final[dict[int, int]] = {
+    Reason.SUCCESS: 0,
+    Reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    Reason.SERVER_UNAVAILABLE: 3,
+    Reason.SERVER_BUSY: 3,
+    Reason.QUOTA_EXCEEDED: 3,
+    Reason.USE_ANOTHER_SERVER: 3,
+    Reason.SERVER_MOVED: 3,
+    Reason.CONNECTION_RATE_EXCEEDED: 3,
+    Reason.BAD_USER_NAME_OR_PASSWORD: 4,
+    Reason.NOT_AUTHORIZED: 5,
+    Reason.BANNED: 5,
+} | {return_code: return_code for return_code in range(1, 6)}
+
+
+def connack_return_code(reason: int) -> int | None:
+    """The MQTT 3 return code for a CONNACK reason; None when none fits and the connection is closed without a CONNACK.
+
+    A return code (0 to 5) stands for itself: no CONNACK reason of MQTT 5 has these numbers, except success.
+    """
+    return _CONNACK_RETURN_CODES.get(reason)

@@ -1,0 +1,180 @@
+"""Topic names and topic filters (section 4.7 of the specification): validity, matching, inclusion, `$share`.
+
+Nothing here recurses or builds more than the list of levels, so a topic of many thousand levels costs its length.
+`matches`, `covers` and `overlaps` expect names and filters that the checks accept.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Final
+
+from msgspec import Struct
+
+from braidmq.base.errors import ProtocolViolation
+from braidmq.mqtt.reasons import Reason
+
+LEVELS_MAX: Final = 128
+TOPIC_BYTES_MAX: Final = 65_535
+
+_SHARE_PREFIX: Final = "$share/"
+_EXCLUSIVE_PREFIX: Final = "$exclusive/"
+
+
+class SubscriptionTarget(Struct, frozen=True, gc=False):
+    """What a subscription matches, and how: `topic_filter` is without the `$share/GROUP/` or `$exclusive/` before it."""
+
+    topic_filter: str
+    group: str | None = None
+    exclusive: bool = False
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise `ProtocolViolation` (0x90) unless the text may be a topic name, whatever its number of levels."""
+    flaw = _flaw(topic)
+    if flaw:
+        raise _invalid_name(f"a topic name {flaw}")
+    if "+" in topic or "#" in topic:
+        raise _invalid_name("a topic name contains a wildcard")  # [MQTT-4.7.0-1]
+
+
+def check_topic(topic: str, levels_max: int = LEVELS_MAX) -> None:
+    """Raise `ProtocolViolation` (0x90) unless the text is a topic name of at most `levels_max` levels."""
+    check_topic_name(topic)
+    if topic.count("/") >= levels_max:
+        raise _invalid_name(f"a topic name has more than {levels_max} levels")
+
+
+def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
+    """Raise `ProtocolViolation` (0x8F) unless the text is a topic filter of at most `levels_max` levels.
+
+    The levels of a `$share` or `$exclusive` subscription are those of the filter inside.
+    """
+    topic_filter = parse_subscription(topic_filter).topic_filter
+    flaw = _flaw(topic_filter)
+    if flaw:
+        raise _invalid_filter(f"a topic filter {flaw}")
+    if topic_filter.count("/") >= levels_max:
+        raise _invalid_filter(f"a topic filter has more than {levels_max} levels")
+    hash_at = topic_filter.find("#")
+    # [MQTT-4.7.1-1]: alone or right after a slash, and always the last character.
+    if hash_at >= 0 and (hash_at != len(topic_filter) - 1 or topic_filter[-2:] not in ("#", "/#")):
+        raise _invalid_filter("# is not the whole last level of a topic filter")
+    # [MQTT-4.7.1-2]: nothing beside it in its level.
+    if "+" in topic_filter and any("+" in level and level != "+" for level in topic_filter.split("/")):
+        raise _invalid_filter("+ is not a whole level of a topic filter")
+
+
+def parse_subscription(topic_filter: str) -> SubscriptionTarget:
+    """Take `$share/GROUP/FILTER` or `$exclusive/FILTER` apart; raises `ProtocolViolation` (0x8F) if it is neither whole.
+
+    The filter inside is not checked; one inside another is refused, because it could only mean a mistake.
+    """
+    if topic_filter.startswith(_SHARE_PREFIX):
+        group, slash, inner = topic_filter[len(_SHARE_PREFIX) :].partition("/")
+        # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+        if not group or "+" in group or "#" in group:
+            raise _invalid_filter("the share name is empty or contains a wildcard")
+        if not slash or not inner:
+            raise _invalid_filter("a shared subscription has no topic filter")
+        target = SubscriptionTarget(inner, group=group)
+    elif topic_filter.startswith(_EXCLUSIVE_PREFIX):
+        inner = topic_filter[len(_EXCLUSIVE_PREFIX) :]
+        if not inner:
+            raise _invalid_filter("an exclusive subscription has no topic filter")
+        target = SubscriptionTarget(inner, exclusive=True)
+    else:
+        return SubscriptionTarget(topic_filter)
+    if inner.startswith((_SHARE_PREFIX, _EXCLUSIVE_PREFIX)):
+        raise _invalid_filter("a shared or exclusive subscription is inside another")
+    return target
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether a message published to `topic` is for a subscriber of `topic_filter`."""
+    if topic_filter == topic:
+        return True
+    if topic[0] == "$" and topic_filter[0] in "+#":
+        return False  # [MQTT-4.7.2-1]
+    topic_levels = topic.split("/")
+    filter_levels = topic_filter.split("/")
+    if filter_levels[-1] == "#":
+        # The level above # is matched too: a/# matches a.
+        filter_levels.pop()
+        if len(topic_levels) < len(filter_levels):
+            return False
+    elif len(topic_levels) != len(filter_levels):
+        return False
+    # zip ends with the filter, whose levels are never more than the topic's here.
+    return all(wanted in ("+", level) for wanted, level in zip(filter_levels, topic_levels, strict=False))
+
+
+def covers(wider: str, narrower: str) -> bool:
+    """Whether every topic that `narrower` matches is matched by `wider` too."""
+    if wider == narrower:
+        return True
+    if _are_apart_by_dollar(wider, narrower):
+        return False
+    wider_levels, narrower_levels = _levels(wider), _levels(narrower)
+    if wider_levels[-1] == "#":
+        wider_levels.pop()
+        if len(narrower_levels) < len(wider_levels):
+            return False
+    elif len(narrower_levels) != len(wider_levels):
+        return False
+    for wide, narrow in zip(wider_levels, narrower_levels, strict=False):
+        # A # in the narrower one stands for no level as well, which neither a name nor + does.
+        if narrow == "#" or wide not in ("+", narrow):
+            return False
+    return True
+
+
+def overlaps(a: str, b: str) -> bool:
+    """Whether there is a topic that both filters match."""
+    if a == b:
+        return True
+    if _are_apart_by_dollar(a, b) or _are_apart_by_dollar(b, a):
+        return False
+    for level_a, level_b in zip_longest(_levels(a), _levels(b)):
+        # Reached with equal levels before it, # takes whatever is left of the other, even nothing.
+        if level_a == "#" or level_b == "#":
+            return True
+        if level_a is None or level_b is None:
+            return False
+        if level_a != level_b and level_a != "+" and level_b != "+":
+            return False
+    return True
+
+
+def _levels(topic_filter: str) -> list[str]:
+    # Elsewhere # matches the topic above it too. Above these two there is no topic, since none is empty
+    # [MQTT-4.7.3-1], so they ask for one level more, as if they said it.
+    if topic_filter in ("#", "/#"):
+        topic_filter = topic_filter.replace("#", "+/#")
+    return topic_filter.split("/")
+
+
+def _are_apart_by_dollar(wild: str, named: str) -> bool:
+    # [MQTT-4.7.2-1]: a filter that begins with a wildcard matches no topic that begins with $.
+    return wild[0] in "+#" and named[0] == "$"
+
+
+def _flaw(text: str) -> str:
+    """Why the text can be neither a name nor a filter; empty if it may be one."""
+    if not text:
+        return "is empty"  # [MQTT-4.7.3-1]
+    if "\0" in text:
+        return "contains U+0000"  # [MQTT-4.7.3-2]
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        return "contains a lone surrogate"  # [MQTT-1.5.4-1]
+    return f"has more than {TOPIC_BYTES_MAX} bytes" if size > TOPIC_BYTES_MAX else ""  # [MQTT-4.7.3-3]
+
+
+def _invalid_name(detail: str) -> ProtocolViolation:
+    return ProtocolViolation(Reason.TOPIC_NAME_INVALID, detail)
+
+
+def _invalid_filter(detail: str) -> ProtocolViolation:
+    return ProtocolViolation(Reason.TOPIC_FILTER_INVALID, detail)

@@ -1,0 +1,148 @@
+"""The composition root: builds every part of a node from its configuration, starts and stops them in order.
+
+The only module that knows all of them. A node lives on the event loop that called ``start``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from pathlib import Path
+
+from braidmq.access.local import LocalAccess
+from braidmq.api.server import ApiServer
+from braidmq.base.addresses import Address
+from braidmq.base.config import Config, describe_changes
+from braidmq.base.errors import ConfigError
+from braidmq.base.settings import Settings
+from braidmq.broker import hooks
+from braidmq.broker.broker import Broker
+from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.broker.sys_topics import SysTopics
+from braidmq.lane import is_compiled
+from braidmq.operations import NodeOperations
+
+log = logging.getLogger("braidmq.node")
+
+_FILES_SPARE = 64  # descriptors besides those of connections
+
+
+class Node:
+    """One broker process. ``start`` returns when it serves; ``stop`` when everything is closed."""
+
+    def __init__(self, config: Config | Settings) -> None:
+        self.config = config if isinstance(config, Config) else Config(config, {}, [])
+        self.settings = self.config.settings
+        self._broker: Broker | None = None
+        self._access: LocalAccess | None = None
+        self._listeners: ListenerSet | None = None
+        self._sys: SysTopics | None = None
+        self._api: ApiServer | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, once started."""
+        assert self._broker is not None, "the node is not started"
+        return self._broker
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Where each listener is bound, such as ``"tcp:default"``."""
+        return self._listeners.addresses() if self._listeners is not None else {}
+
+    @property
+    def api_address(self) -> Address | None:
+        """Where status and metrics are served."""
+        return self._api.address if self._api is not None else None
+
+    async def start(self) -> None:
+        """Start everything, or raise ``ConfigError`` and leave nothing behind."""
+        settings = self.settings
+        data_dir = Path(settings.node.data_dir)
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("node.data_dir", f"cannot make {data_dir}: {error.strerror}", "choose another directory") from None
+        if not is_compiled():
+            log.warning("the fast lane is not compiled: everything works, slowly; install a C compiler and install again")
+        for note in self.config.notes:
+            log.info("%s", note)
+        _raise_file_limit()
+        try:
+            await self._start(settings, data_dir)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, settings: Settings, data_dir: Path) -> None:
+        self._access = access = await asyncio.to_thread(LocalAccess, settings)
+        for problem in access.problems:
+            log.error("%s; until that is mended nobody gets in by it", problem)
+        self._broker = broker = Broker(settings, access, hooks.load(settings.hooks.load))
+        access.on_change = broker.enforce_access
+        self._watcher = asyncio.get_running_loop().create_task(access.watch())
+        self._listeners = ListenerSet(
+            settings, broker.make_connection, admit=broker.admit, on_refused=broker.statistics.on_refused
+        )
+        # The API comes first: its socket in the data directory is what keeps a second node out of it.
+        self._api = ApiServer(NodeOperations(self), bind=settings.api.bind, data_dir=data_dir)
+        await self._api.start()
+        await self._listeners.start()
+        self._sys = SysTopics(broker)
+        self._sys.start()
+        for name, (host, port) in self.addresses.items():
+            log.info("%s listens on %s", name, Address(host, port))
+
+    async def stop(self) -> None:
+        """Stop accepting, say goodbye to the clients, close everything."""
+        if self._listeners is not None:
+            self._listeners.stop_accepting()
+        if self._sys is not None:
+            self._sys.stop()
+        if self._broker is not None:
+            await self._broker.stop()
+        if self._api is not None:
+            await self._api.stop()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._access is not None:
+            await self._access.close()
+
+    async def reload(self, config: Config) -> list[str]:
+        """Take over a changed configuration and changed files; clients that are still allowed stay. The keys that need a restart."""
+        changes = describe_changes(self.settings, config.settings)
+        self.config = config
+        self.settings = config.settings
+        if self._access is not None:
+            await self._access.reload()
+        if self._listeners is not None:
+            await self._listeners.reload_certificates()
+        self.broker.reconfigure(config.settings)
+        return changes.restart
+
+    @property
+    def listeners(self) -> ListenerSet:
+        """The listeners, once started."""
+        assert self._listeners is not None, "the node is not started"
+        return self._listeners
+
+    @property
+    def access(self) -> LocalAccess:
+        """Access control, once started."""
+        assert self._access is not None, "the node is not started"
+        return self._access
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file: take as many as the system allows, and say how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError) as error:
+            log.warning("the limit of open files stays at %d: %s", soft, error)
+    log.info("room for %d connections (RLIMIT_NOFILE %d)", max(0, soft - _FILES_SPARE), soft)

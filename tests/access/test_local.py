@@ -1,0 +1,306 @@
+"""The one object that the node builds: files, rules and bans together, and what happens when they change."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from braidmq.access import bans, hashes, passwords, scram
+from braidmq.access.contract import Authenticator, Authorizer, Credentials, Granted, Refused, Verdict
+from braidmq.access.files import Signature
+from braidmq.access.local import LocalAccess
+from braidmq.base.errors import Corruption
+from braidmq.base.settings import AccessSettings, NodeSettings, Settings
+from braidmq.mqtt.reasons import Reason
+from tests.access.fakes import FakeClock, login, run
+from tests.access.scram_client import ScramClient
+
+
+class Site:
+    """A folder with the files of one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.password_file = folder / "passwd"
+        self.acl_file = folder / "acl"
+        self.clock = FakeClock()
+        passwords.set_password(str(self.password_file), "alice", hashes.make(b"secret"), scram.make_keys("secret"))
+        self.acl_file.write_text("user alice\ntopic a/#\n")
+
+    def access(self, **others: Any) -> LocalAccess:
+        settings = Settings(
+            node=NodeSettings(data_dir=str(self.data_dir)),
+            access=AccessSettings(password_file=str(self.password_file), acl_file=str(self.acl_file), ban_failures=3, **others),
+        )
+        return LocalAccess(settings, self.clock, self.clock)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def reason(verdict: Verdict | None) -> int:
+    assert isinstance(verdict, Refused)
+    return verdict.reason
+
+
+def test_it_is_what_the_broker_asks_for(site: Site) -> None:
+    access = site.access()
+
+    authenticator: Authenticator = access
+    authorizer: Authorizer = access
+
+    assert authenticator.methods == {"SCRAM-SHA-256"}
+    assert authorizer.rules_for("c1", "alice").may_publish("a/b")
+    assert not authorizer.rules_for("c1", "bob").may_publish("a/b")
+    assert access.problems == ()
+
+
+def test_defaults_need_no_files_and_restrict_nothing(tmp_path: Path) -> None:
+    access = LocalAccess(Settings(node=NodeSettings(data_dir=str(tmp_path / "data"))))
+
+    assert access.methods == frozenset()
+    assert access.rules_for("c1", None).unrestricted
+    assert run(access.authenticate(login(anonymous_allowed=True))) == Granted(None)
+    assert isinstance(run(access.authenticate(login())), Refused)
+
+
+def test_wrong_passwords_lead_to_a_ban_at_that_address_only(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        for _ in range(3):
+            assert reason(await access.authenticate(login("alice", b"wrong"))) == Reason.BAD_USER_NAME_OR_PASSWORD
+
+        assert reason(await access.authenticate(login("alice", b"secret"))) == Reason.BANNED
+        assert await access.authenticate(login("alice", b"secret", peer_host="192.0.2.2")) == Granted("alice")
+        site.clock.advance(300)
+        assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
+        await access.close()
+
+    run(scenario())
+
+
+def test_under_attack_from_one_address_who_was_right_before_still_gets_in(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
+        for number in range(3 * bans.ADDRESS_FACTOR):
+            access.bans.record_failure(login(f"user{number}"))
+
+        assert reason(await access.authenticate(login("someone", b"guess"))) == Reason.CONNECTION_RATE_EXCEEDED
+        assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
+        await access.close()
+
+    run(scenario())
+
+
+def test_a_broken_file_on_our_side_bans_nobody(site: Site) -> None:
+    async def scenario() -> None:
+        site.password_file.write_text("rubbish\n")
+        access = site.access()
+        for _ in range(10):
+            assert reason(await access.authenticate(login("alice", b"secret"))) == Reason.SERVER_UNAVAILABLE
+        assert access.bans.list() == ()
+        assert len(access.problems) == 1
+        await access.close()
+
+    run(scenario())
+
+
+async def scram_login(access: LocalAccess, client: ScramClient, credentials: Credentials) -> Verdict | None:
+    exchange = access.begin("SCRAM-SHA-256", credentials)
+    server_first, verdict = await exchange.step(client.first())
+    if verdict is not None:
+        return verdict
+    return (await exchange.step(client.final(server_first)))[1]
+
+
+def test_scram_logs_in_and_its_failures_count_for_the_user_it_names(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        assert await scram_login(access, ScramClient("alice", "secret"), login()) == Granted("alice")
+        for _ in range(3):
+            assert reason(await scram_login(access, ScramClient("alice", "wrong"), login())) == Reason.NOT_AUTHORIZED
+
+        assert reason(await scram_login(access, ScramClient("alice", "secret"), login())) == Reason.BANNED
+        assert reason(await access.authenticate(login("alice", b"secret"))) == Reason.BANNED
+        await access.close()
+
+    run(scenario())
+
+
+def test_a_banned_client_gets_no_exchange(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        await access.ban(client_id="c1")
+        _, verdict = await access.begin("SCRAM-SHA-256", login()).step(ScramClient("alice", "secret").first())
+        assert reason(verdict) == Reason.BANNED
+
+    run(scenario())
+
+
+def test_reload_takes_changes_at_once_raises_the_epoch_and_tells(site: Site) -> None:
+    async def scenario() -> None:
+        told = []
+        access = site.access()
+        access.on_change = lambda: told.append(access.epoch)
+        before = access.epoch
+        site.acl_file.write_text("user alice\ntopic b/#\n")
+
+        assert access.rules_for("c1", "alice").may_publish("a/x")
+        await access.reload()
+
+        assert access.epoch > before
+        assert told == [access.epoch]
+        assert not access.rules_for("c1", "alice").may_publish("a/x")
+        assert access.rules_for("c1", "alice").may_publish("b/x")
+
+    run(scenario())
+
+
+def test_a_change_is_noticed_once_the_file_has_come_to_rest(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        assert not await access.reload_if_changed()
+
+        site.acl_file.write_text("")  # an editor that empties the file before it writes
+        assert not await access.reload_if_changed()
+        site.acl_file.write_text("user alice\ntopic b/#\n")
+        assert not await access.reload_if_changed()
+        assert access.rules_for("c1", "alice").may_publish("a/x")
+
+        assert await access.reload_if_changed()
+        assert access.rules_for("c1", "alice").may_publish("b/x")
+        assert not await access.reload_if_changed()
+
+    run(scenario())
+
+
+def test_a_file_that_breaks_while_running_denies_and_recovers(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        site.acl_file.unlink()
+        await access.reload()
+        assert not access.rules_for("c1", "alice").may_publish("a/x")
+        assert "acl" in access.problems[0]
+
+        site.acl_file.write_text("user alice\ntopic a/#\n")
+        await access.reload()
+        assert access.rules_for("c1", "alice").may_publish("a/x")
+        assert access.problems == ()
+
+    run(scenario())
+
+
+def test_a_file_without_rights_denies_until_the_rights_come_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        with monkeypatch.context() as patched:
+            # As root even a file of mode 0 can be read.
+            patched.setattr("braidmq.access.files.read_text", refuse_to_read)
+            access = site.access()
+        assert not access.rules_for("c1", "alice").may_publish("a/x")
+        assert len(access.problems) == 2
+
+        site.acl_file.chmod(0o640)
+        assert not await access.reload_if_changed()
+        assert await access.reload_if_changed()
+        assert access.rules_for("c1", "alice").may_publish("a/x")
+
+    def refuse_to_read(path: str) -> tuple[str, Signature]:
+        raise PermissionError(13, "Permission denied", path)
+
+    run(scenario())
+
+
+def test_watch_takes_changes_by_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braidmq.access.local._WATCH_INTERVAL_S", 0.01)
+
+    async def scenario() -> None:
+        access = site.access()
+        changed = asyncio.Event()
+        access.on_change = changed.set
+        watching = asyncio.create_task(access.watch())
+        site.acl_file.write_text("user alice\ntopic b/#\n")
+
+        await asyncio.wait_for(changed.wait(), 10)
+
+        assert access.rules_for("c1", "alice").may_publish("b/x")
+        watching.cancel()
+
+    run(scenario())
+
+
+def test_who_may_stay_after_a_change(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        alice, certificate = login("alice"), login(certificate_name="device-1")
+        anonymous = login(anonymous_allowed=True)
+        assert access.is_still_allowed(alice, "alice")
+        assert access.is_still_allowed(certificate, "device-1")
+        assert access.is_still_allowed(anonymous, None)
+
+        passwords.delete_user(str(site.password_file), "alice")
+        await access.reload()
+        assert not access.is_still_allowed(alice, "alice")
+        assert access.is_still_allowed(certificate, "device-1")
+
+        await access.ban(user_name="device-1")
+        assert not access.is_still_allowed(certificate, "device-1")
+        assert access.is_still_allowed(anonymous, None)
+
+        site.password_file.write_text("rubbish\n")
+        await access.reload()
+        assert not access.is_still_allowed(anonymous, None)
+
+    run(scenario())
+
+
+def test_operators_bans_outlive_a_restart(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        await access.ban(user_name="alice", reason="noise")
+        await access.ban(address="198.51.100.0/24")
+        assert await access.unban(address="198.51.100.0/24")
+        assert not await access.unban(address="198.51.100.0/24")
+
+        again = site.access()
+
+        assert [(ban.user_name, ban.reason) for ban in again.bans.list()] == [("alice", "noise")]
+        assert reason(await again.authenticate(login("alice", b"secret"))) == Reason.BANNED
+
+    run(scenario())
+    assert (site.data_dir / "bans.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_node_does_not_start_without_the_bans_it_had(site: Site) -> None:
+    site.data_dir.mkdir()
+    (site.data_dir / "bans.json").write_text("{")
+
+    with pytest.raises(Corruption, match=r"bans\.json"):
+        site.access()
+
+
+def test_a_password_file_open_to_all_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.password_file.chmod(0o644)
+
+    site.access()
+
+    assert "chmod 600" in caplog.text
+
+
+def test_no_password_appears_in_any_log_line(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        for _ in range(4):
+            await access.authenticate(login("alice", b"hunter2hunter2"))
+        await access.close()
+
+    with caplog.at_level("DEBUG"):
+        run(scenario())
+
+    assert "banned" in caplog.text
+    assert "hunter2" not in caplog.text

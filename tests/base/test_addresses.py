@@ -1,0 +1,89 @@
+"""Addresses to listen on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.base.addresses import Address, clash, is_loopback, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:1883", "127.0.0.1", 1883),
+        ("0.0.0.0:1883", "0.0.0.0", 1883),
+        (":1883", "", 1883),
+        ("[::1]:1883", "::1", 1883),
+        ("[::]:0", "::", 0),
+        ("localhost:65535", "localhost", 65535),
+        ("broker-1.example:8883", "broker-1.example", 8883),
+    ],
+)
+def test_addresses_are_read(text: str, host: str, port: int) -> None:
+    assert parse_address(text) == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1883", "has no port"),
+        ("", "has no port"),
+        ("127.0.0.1:", "not a port"),
+        ("127.0.0.1:65536", "not a port"),
+        ("127.0.0.1:-1", "not a port"),
+        ("127.0.0.1:mqtt", "not a port"),
+        ("::1:1883", r"stands in brackets: \[::1\]:1883"),
+        ("[::g]:1883", "not an IPv6 address"),
+        ("[127.0.0.1]:1883", "not an IPv6 address"),
+        ("127.0.0.256:1883", "not an IPv4 address"),
+        ("127.1:1883", "not an IPv4 address"),
+        ("a b:1883", "not a host"),
+        ("mqtt://host:1883", "not a host"),
+    ],
+)
+def test_what_is_no_address_is_refused_in_words(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("h.example", False),
+    ],
+)
+def test_only_addresses_of_this_machine_alone_are_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("127.0.0.1:1883", "127.0.0.1:1883", True),
+        ("127.0.0.1:1883", "127.0.0.1:1884", False),
+        ("127.0.0.1:1883", "127.0.0.2:1883", False),
+        ("0.0.0.0:1883", "127.0.0.1:1883", True),
+        (":1883", "[::1]:1883", True),
+        ("[::]:1883", "127.0.0.1:1883", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+    ],
+)
+def test_two_listeners_clash_where_a_second_bind_would_fail(one: str, other: str, expected: bool) -> None:
+    assert clash(parse_address(one), parse_address(other)) is expected
+    assert clash(parse_address(other), parse_address(one)) is expected
+
+
+@given(st.one_of(st.ip_addresses().map(str), st.just(""), st.just("localhost")), st.integers(0, 65535))
+def test_an_address_survives_writing_and_reading(host: str, port: int) -> None:
+    address = Address(host, port)
+
+    assert parse_address(str(address)) == address

@@ -1,0 +1,547 @@
+"""MQTT over WebSocket on real sockets: the upgrade, frames of every shape, back-pressure and closing.
+
+The client here builds its frames by hand, so that it can send wrong ones; one test uses the ``websockets`` library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import websockets
+
+from braidmq.base.settings import Bytes, LimitSettings, ListenerSettings, MqttSettings, Seconds
+from braidmq.broker.listeners import websocket as module
+from braidmq.broker.listeners.websocket import choose_subprotocol
+from tests.support.certificates import Authority
+from tests.support.echo_listeners import LOOPS, EchoHouse, open_house, run
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+LOCAL = ListenerSettings(bind="127.0.0.1:0")
+
+both_loops = pytest.mark.parametrize("loop_name", LOOPS)
+
+
+class Frame(NamedTuple):
+    """A frame from the server."""
+
+    opcode: int
+    payload: bytes
+    is_final: bool
+
+
+def client_frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0, length: int | None = None) -> bytes:
+    """A masked frame as a client sends it; ``length`` is what the header claims, if that is not the truth."""
+    size = len(payload) if length is None else length
+    first = opcode | (0x80 if fin else 0) | rsv << 4
+    if size < 126:
+        header = struct.pack(">BB", first, 0x80 | size)
+    elif size < 65536:
+        header = struct.pack(">BBH", first, 0xFE, size)
+    else:
+        header = struct.pack(">BBQ", first, 0xFF, size)
+    mask = os.urandom(4)
+    masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+    return header + mask + masked
+
+
+def request(path: str = "/mqtt", **headers: str) -> bytes:
+    """An upgrade request; a header given as "" is left out, underscores stand for hyphens."""
+    fields = {
+        "Host": "localhost",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Protocol": "mqtt",
+    } | {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = [f"{name}: {value}\r\n" for name, value in fields.items() if value]
+    return f"GET {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+
+
+class Client:
+    """A WebSocket client that sends what it is told."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, opcode: int, payload: bytes = b"", **options: Any) -> None:
+        self.writer.write(client_frame(opcode, payload, **options))
+
+    async def receive(self) -> Frame:
+        first, second = await self.reader.readexactly(2)
+        assert not second & 0x80, "a server does not mask"
+        size = second
+        if size == 126:
+            (size,) = struct.unpack(">H", await self.reader.readexactly(2))
+        elif size == 127:
+            (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
+        return Frame(first & 0x0F, await self.reader.readexactly(size), bool(first & 0x80))
+
+    async def assert_closed_with(self, code: int) -> None:
+        """The server says why, waits for our close frame, and then the socket ends."""
+        frame = await self.receive()
+        assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", code))
+        self.send(CLOSE, frame.payload[:2])
+        assert await self.reader.read() == b""
+
+
+@contextlib.asynccontextmanager
+async def client_of(house: EchoHouse, listener: str = "ws:default", **options: Any) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection(*house.address(listener), **options)
+    writer.write(request())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+async def answer_to(house: EchoHouse, sent: bytes) -> bytes:
+    """All that the server answers until it closes."""
+    reader, writer = await asyncio.open_connection(*house.address("ws:default"))
+    writer.write(sent)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+@both_loops
+def test_the_upgrade_agrees_on_mqtt_and_the_peer_is_known(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house:
+            reader, writer = await asyncio.open_connection(*house.address("ws:default"))
+            writer.write(request(X_Forwarded_For="203.0.113.9"))
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+
+            assert head.startswith("http/1.1 101 ")
+            assert "\r\nsec-websocket-protocol: mqtt\r\n" in head
+            # RFC 6455, section 1.3, has this answer to this key.
+            assert "\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n" in head
+            origin = house.connections[0].origin
+            assert (origin.peer_host, origin.peer_port) == writer.get_extra_info("sockname")
+            assert (origin.kind, origin.proxied, origin.secure, origin.anonymous_allowed) == ("ws", False, False, True)
+            writer.close()
+            await house.until(lambda: house.live("ws:default") == 0)
+            assert house.connections[0].is_lost
+
+    run(loop_name, scenario())
+
+
+def test_the_first_known_subprotocol_of_the_client_is_taken() -> None:
+    assert choose_subprotocol(["mqtt"]) == "mqtt"
+    assert choose_subprotocol(["chat, mqttv3.1 ,mqtt"]) == "mqttv3.1"
+    assert choose_subprotocol(["chat", "mqtt"]) == "mqtt"
+    assert choose_subprotocol(["MQTT5", "xmqtt"]) is None
+    assert choose_subprotocol([]) is None
+
+
+@both_loops
+def test_a_browser_that_lists_keep_alive_beside_upgrade_gets_in(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house:
+            reader, writer = await asyncio.open_connection(*house.address("ws:default"))
+            writer.write(request("/mqtt?token=1", Connection="keep-alive, Upgrade", Origin="http://example.org"))
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            writer.close()
+
+    run(loop_name, scenario())
+
+
+@both_loops
+@pytest.mark.parametrize(
+    ("sent", "status", "reason"),
+    [
+        (request(Sec_WebSocket_Protocol=""), 400, "ws_subprotocol"),
+        (request(Sec_WebSocket_Protocol="chat"), 400, "ws_subprotocol"),
+        (request("/"), 404, "ws_path"),
+        (request("/mqtt/"), 404, "ws_path"),
+        (request(Upgrade=""), 400, "ws_handshake"),
+        (request(Sec_WebSocket_Key="short"), 400, "ws_handshake"),
+        (request(Sec_WebSocket_Version="12"), 400, "ws_handshake"),
+        (b"POST /mqtt HTTP/1.1\r\nHost: x\r\n\r\n", 400, "ws_handshake"),
+        (b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04abcd\r\n\r\n", 400, "ws_handshake"),
+    ],
+    ids=["no subprotocol", "other subprotocol", "root", "longer path", "no upgrade", "bad key", "version", "post", "mqtt"],
+)
+def test_a_wrong_request_gets_an_http_error_and_no_connection(
+    loop_name: str, sent: bytes, status: int, reason: str
+) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house:
+            answer = await answer_to(house, sent)
+
+            assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+            await house.until(lambda: house.refusals[reason] == 1 and house.live("ws:default") == 0)
+            assert house.refusals.total() == 1
+            assert not house.connections
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_request_that_never_ends_is_bounded_in_time_and_size(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL, limits=LimitSettings(connect_timeout=Seconds(0.2))) as house:
+            assert await answer_to(house, b"GET /mqtt HTTP/1.1\r\nHost: ") == b""
+            await house.until(lambda: house.refusals["ws_handshake"] == 1 and house.live("ws:default") == 0)
+
+        async with open_house(ws=LOCAL, limits=LimitSettings(connect_timeout=Seconds(60))) as house:
+            with contextlib.suppress(ConnectionResetError):
+                assert await answer_to(house, b"GET /mqtt HTTP/1.1\r\nX: " + b"x" * 100_000) == b""
+            await house.until(lambda: house.refusals["ws_handshake"] == 1 and house.live("ws:default") == 0)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 8192, 8193, 65535, 65536, 300_000])
+def test_a_frame_of_any_size_comes_back_as_one_binary_frame(loop_name: str, size: int) -> None:
+    payload = os.urandom(size)
+
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            client.send(BINARY, b"connect")
+            assert (await client.receive()).payload == b"connect"
+
+            client.send(BINARY, payload)
+
+            assert await client.receive() == Frame(BINARY, payload, True)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_fragments_and_frames_in_one_segment_are_fed_in_order(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.echoes = False
+            client.writer.write(
+                client_frame(BINARY, b"ab", fin=False)
+                + client_frame(PING, b"between")
+                + client_frame(CONTINUATION, b"cd", fin=False)
+                + client_frame(CONTINUATION, b"ef")
+                + client_frame(BINARY, b"gh")
+            )
+            assert await client.receive() == Frame(PONG, b"between", True)
+            await house.until(lambda: bytes(house.connections[0].received) == b"abcdefgh")
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_frame_that_arrives_in_single_bytes_is_read(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for byte in client_frame(BINARY, b"slowly"):
+                client.writer.write(bytes([byte]))
+                await client.writer.drain()
+                await asyncio.sleep(0)
+            assert (await client.receive()).payload == b"slowly"
+
+    run(loop_name, scenario())
+
+
+@both_loops
+@pytest.mark.parametrize(
+    ("sent", "code", "reason"),
+    [
+        (client_frame(TEXT, b"hello"), 1003, "ws_text"),
+        (client_frame(CONTINUATION, b"x"), 1002, "ws_framing"),
+        (client_frame(BINARY, b"x", fin=False) + client_frame(BINARY, b"y"), 1002, "ws_framing"),
+        (client_frame(BINARY, b"x", rsv=4), 1002, "ws_framing"),
+    ],
+    ids=["text", "stray continuation", "message within a message", "reserved bit"],
+)
+def test_a_wrong_frame_closes_with_its_code(loop_name: str, sent: bytes, code: int, reason: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.echoes = False
+            client.writer.write(sent + client_frame(BINARY, b"ignored"))
+
+            await client.assert_closed_with(code)
+            assert b"ignored" not in house.connections[0].received
+            await house.until(lambda: house.connections[0].is_lost and house.live("ws:default") == 0)
+            assert house.refusals == {reason: 1}
+
+    run(loop_name, scenario())
+
+
+@both_loops
+@pytest.mark.parametrize(
+    "sent",
+    [
+        bytes([0x82, 0x02]) + b"ab",
+        client_frame(3, b"x"),
+        client_frame(PING, b"x", fin=False),
+        client_frame(PING, bytes(126)),
+    ],
+    ids=["not masked", "unknown opcode", "fragmented ping", "long ping"],
+)
+def test_broken_framing_closes_as_a_protocol_error(loop_name: str, sent: bytes) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            client.writer.write(sent)
+
+            frame = await client.receive()
+            assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", 1002))
+            await house.until(lambda: house.connections[0].is_lost and house.live("ws:default") == 0)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_frame_above_the_largest_packet_is_refused_by_its_header_alone(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL, mqtt=MqttSettings(packet_bytes_max=Bytes(100_000))) as house, client_of(house) as client:
+            client.send(BINARY, b"x")
+            await client.receive()
+
+            client.send(BINARY, b"x", length=2**40)
+
+            frame = await client.receive()
+            assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", 1009))
+            await house.until(lambda: house.connections[0].is_lost)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_before_the_first_answer_little_may_arrive(loop_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_WAIT_S", 0.1)
+
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL, limits=LimitSettings(preauth_packet_bytes=Bytes(4096))) as house:
+            house.echoes = False
+            async with client_of(house) as client:
+                # A first small frame does not lift the bound; only an answer does.
+                client.send(BINARY, b"x")
+                client.send(BINARY, bytes(70_000), length=500_000)
+                frame = await client.receive()
+                assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", 1009))
+                await house.until(lambda: house.refusals["ws_size"] == 1 and house.live("ws:default") == 0)
+
+            house.echoes = True
+            async with client_of(house) as client:
+                client.send(BINARY, b"x")
+                await client.receive()
+                client.send(BINARY, bytes(200_000))
+                assert len((await client.receive()).payload) == 200_000
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_lying_length_waits_and_costs_only_what_arrived(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            client.send(BINARY, b"first")
+            await client.receive()
+            client.send(BINARY, b"only this", length=1_000_000)
+            client.send(PING, b"inside the frame")
+            await asyncio.sleep(0.05)
+
+            assert bytes(house.connections[0].received) == b"first"
+            # Whoever owns the connection ends it when its time is over.
+            house.connections[0].transport.abort()
+            with contextlib.suppress(ConnectionResetError):
+                assert await client.reader.read() == b""
+            await house.until(lambda: house.live("ws:default") == 0)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_the_close_handshake_of_the_client_is_answered(loop_name: str) -> None:
+    async def scenario() -> None:
+        for payload in (b"", struct.pack(">H", 1000) + b"bye", struct.pack(">H", 4001)):
+            async with open_house(ws=LOCAL) as house, client_of(house) as client:
+                client.send(CLOSE, payload)
+
+                frame = await client.receive()
+                assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", 1000))
+                assert await client.reader.read() == b""
+                await house.until(lambda house=house: house.connections[0].is_lost)  # type: ignore[misc]
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_closing_sends_what_was_written_before_and_waits_for_the_answer(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            transport = house.connections[0].transport
+            transport.write(b"goodbye")
+            transport.close()
+            transport.write(b"too late")
+
+            assert transport.is_closing()
+            assert (await client.receive()).payload == b"goodbye"
+            await client.assert_closed_with(1000)
+            await house.until(lambda: house.connections[0].is_lost)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_peer_that_never_answers_the_close_is_dropped(loop_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_WAIT_S", 0.1)
+
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.connections[0].transport.close()
+            assert (await client.receive()).opcode == CLOSE
+
+            await house.until(lambda: house.connections[0].is_lost and house.live("ws:default") == 0)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_connection_that_is_not_read_is_told_to_pause_and_later_to_resume(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house, limit=1024) as client:
+            connection = house.connections[0]
+            connection.transport.set_write_buffer_limits(high=65536, low=16384)
+            written = 0
+            while not connection.writing_paused:
+                connection.transport.write(bytes(60_000))
+                written += 60_000
+                await asyncio.sleep(0)
+            assert connection.transport.get_write_buffer_size() > 65536
+
+            received = 0
+            while received < written:
+                received += len((await client.receive()).payload)
+            await house.until(lambda: connection.writing_resumed == 1)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_pings_of_a_client_that_reads_nothing_do_not_pile_up_answers(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house, limit=1024) as client:
+            connection = house.connections[0]
+            connection.transport.set_write_buffer_limits(high=65536, low=16384)
+            while not connection.writing_paused:
+                connection.transport.write(bytes(60_000))
+                await asyncio.sleep(0)
+            waiting = connection.transport.get_write_buffer_size()
+
+            house.echoes = False
+            for _ in range(2000):
+                client.send(PING, bytes(125))
+            client.send(BINARY, b"end")
+            await house.until(lambda: bytes(connection.received) == b"end")
+
+            assert connection.transport.get_write_buffer_size() <= waiting
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_paused_connection_stops_reading_and_goes_on_where_it_was(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.echoes = False
+            connection = house.connections[0]
+            client.send(BINARY, b"a")
+            await house.until(lambda: bytes(connection.received) == b"a")
+
+            connection.transport.pause_reading()
+            client.send(BINARY, b"b")
+            await asyncio.sleep(0.05)
+            assert bytes(connection.received) == b"a"
+
+            connection.transport.resume_reading()
+            await house.until(lambda: bytes(connection.received) == b"ab")
+
+    run(loop_name, scenario())
+
+
+def test_a_fast_sender_does_not_blow_up_the_read_buffer() -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.echoes = False
+            connection = house.connections[0]
+            protocol: Any = connection.transport._ws.underlying_transport.get_protocol()
+            frames = client_frame(BINARY, bytes(1000)) * 5000
+            connection.transport.write(b"answered")
+            # While reading is paused the kernel's buffer fills, so that one read could take megabytes.
+            connection.transport.pause_reading()
+            client.writer.write(frames)
+            await asyncio.sleep(0.05)
+            connection.transport.resume_reading()
+            await house.until(lambda: len(connection.received) == 5_000_000)
+
+            assert len(module.WSProtocol.get_buffer(protocol, -1)) <= 4 * module.READ_BYTES_MAX
+
+    run("uvloop", scenario())
+
+
+@both_loops
+def test_secure_websocket_with_a_library_client(loop_name: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.server()
+
+    async def scenario() -> None:
+        settings = ListenerSettings(bind="127.0.0.1:0", cert_file=server.cert_file, key_file=server.key_file, path="/ws")
+        async with open_house(wss=settings) as house:
+            host, port = house.address("wss:default")
+            async with websockets.connect(
+                f"wss://localhost:{port}/ws", host=host, ssl=authority.client_context(), subprotocols=["mqtt"]  # type: ignore[list-item]
+            ) as client:
+                assert client.subprotocol == "mqtt"
+                for payload in (b"a", os.urandom(200_000)):
+                    await client.send(payload)
+                    assert await client.recv() == payload
+                await (await client.ping())
+                origin = house.connections[0].origin
+                assert (origin.kind, origin.secure) == ("wss", True)
+            assert client.close_code == 1000
+            await house.until(lambda: house.live("wss:default") == 0)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_plain_bytes_on_a_secure_listener_are_refused_before_http(loop_name: str, tmp_path: Path) -> None:
+    server = Authority(tmp_path).server()
+
+    async def scenario() -> None:
+        settings = ListenerSettings(bind="127.0.0.1:0", cert_file=server.cert_file, key_file=server.key_file)
+        async with open_house(wss=settings) as house:
+            _, writer = await asyncio.open_connection(*house.address("wss:default"))
+            writer.write(request())
+            await house.until(lambda: house.refusals["tls_not_tls"] == 1 and house.live("wss:default") == 0)
+            writer.close()
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_connection_that_raises_is_closed_and_gives_its_place_back(
+    loop_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.connections[0].feed = lambda data: 1 // 0  # type: ignore[method-assign]
+            client.send(BINARY, b"x")
+
+            frame = await client.receive()
+            assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", 1011))
+            await house.until(lambda: house.connections[0].is_lost and house.live("ws:default") == 0)
+
+    run(loop_name, scenario())
+    assert "ZeroDivisionError" in caplog.text

@@ -1,0 +1,62 @@
+"""Policy shared by all tests: where programs are found, what a missing one means, how long property tests search."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("default"), max_examples=30)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# `make` unpacks missing programs there; servers are in sbin, which a user's PATH often lacks.
+os.environ["PATH"] = os.pathsep.join(
+    [str(ROOT / ".tools" / "programs"), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]
+)
+os.environ["NODE_PATH"] = str(ROOT / ".tools" / "node" / "node_modules")
+
+
+def is_pure() -> bool:
+    """True if the compiled lane is switched off."""
+    return os.environ.get("BRAIDMQ_PURE") == "1"
+
+
+def is_there(program: str) -> bool:
+    """True if the program is on the PATH; ``mqtt.js`` stands for the MQTT.js library of node."""
+    if program == "mqtt.js":
+        return shutil.which("node") is not None and Path(os.environ["NODE_PATH"], "mqtt").is_dir()
+    return shutil.which(program) is not None
+
+
+def pytest_report_header() -> list[str]:
+    """Say which form of the lane is under test."""
+    return [f"lane: {'pure Python, asked for by BRAIDMQ_PURE' if is_pure() else 'compiled where built'}"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test of the lane is a smoke test; soak tests run only when asked for by mark."""
+    for item in items:
+        if "lane" in item.path.relative_to(ROOT).parts:
+            item.add_marker(pytest.mark.smoke)
+    if "soak" not in config.getoption("markexpr"):
+        soak = [item for item in items if item.get_closest_marker("soak")]
+        if soak:
+            config.hook.pytest_deselected(items=soak)
+            items[:] = [item for item in items if item not in soak]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests whose programs are missing; where everything must be there (CI is set), fail them instead."""
+    missing = [program for mark in item.iter_markers("needs") for program in mark.args if not is_there(program)]
+    if missing:
+        reason = f"not on this machine: {', '.join(missing)} (`make test` provides what it can)"
+        if os.environ.get("CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)

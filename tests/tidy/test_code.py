@@ -1,0 +1,138 @@
+"""Rules about code that no linter knows: docstrings, layers of Cython files, words, skips, dependencies."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.tree import ROOT, SOURCES, project_files, relative
+
+PYTHON = [file for file in project_files() if file.suffix == ".py"]
+OURS = [file for file in PYTHON if file.is_relative_to(SOURCES)]
+# No layer above is imported; import-linter sees .py files, this list serves the .pyx and .pxd files.
+LAYERS = ["cli", "testing", "node", "api", "broker", "access", "mqtt", "lane", "base"]
+# distribution -> module, where the names differ
+MODULES = {"argon2-cffi": "argon2", "prometheus-client": "prometheus_client", "tomli-w": "tomli_w"}
+
+
+def public_definitions(file: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    """The public classes and functions of a module, and the public methods of public classes."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, node
+            if isinstance(node, ast.ClassDef):
+                for member in node.body:
+                    if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
+                        yield f"{node.name}.{member.name}", member
+
+
+@pytest.mark.parametrize("file", OURS, ids=relative)
+def test_everything_public_says_what_it_promises(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    # A setter's promise is its getter's; an override's is that of what it overrides.
+    exempt = {"setter", "override", "overload"}
+
+    def is_exempt(node: ast.AST) -> bool:
+        names = [name for each in getattr(node, "decorator_list", []) for name in ast.unparse(each).split(".")]
+        return bool(exempt.intersection(names))
+
+    assert ast.get_docstring(tree), "the module has no docstring"
+    assert [name for name, node in public_definitions(file) if not ast.get_docstring(node) and not is_exempt(node)] == []
+
+
+@pytest.mark.parametrize("file", OURS, ids=relative)
+def test_modules_postpone_annotations(file: Path) -> None:
+    body = ast.parse(file.read_text()).body
+    imports_anything = any(isinstance(node, ast.Import | ast.ImportFrom) for node in body)
+
+    assert not imports_anything or "from __future__ import annotations" in file.read_text()
+
+
+def test_cython_files_import_from_lower_layers_only() -> None:
+    above = {
+        (relative(file), layer)
+        for file in project_files()
+        if file.suffix in {".pyx", ".pxd"} and file.is_relative_to(SOURCES)
+        for layer in re.findall(r"(?:from|import|cimport)\s+braidmq\.(\w+)", file.read_text())
+        if LAYERS.index(layer) < LAYERS.index(file.relative_to(SOURCES).parts[0])
+    }
+
+    assert above == set()
+
+
+def test_the_lane_and_the_protocol_do_no_io_in_cython_either() -> None:
+    forbidden = re.compile(
+        r"^\s*(?:from|import|cimport)\s+(asyncio|socket|ssl|threading|selectors|logging|subprocess|uvloop)\b", re.M
+    )
+
+    hits = {relative(file): forbidden.findall(file.read_text()) for file in project_files() if file.suffix in {".pyx", ".pxd"}}
+
+    assert {file: found for file, found in hits.items() if found} == {}
+
+
+def test_each_compiled_module_has_a_form_that_runs_uncompiled() -> None:
+    assert [relative(file) for file in SOURCES.rglob("*.pyx") if not file.with_suffix(".py").exists()] == []
+
+
+def test_no_work_is_left_for_later_in_the_code() -> None:
+    words = re.compile(r"\b({})\b".format("|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"])))
+    code = [file for file in project_files() if file.suffix in {".py", ".pyx", ".pxd", ".c"}]
+
+    assert [relative(file) for file in code if words.search(file.read_text())] == []
+
+
+def test_missing_programs_are_declared_by_mark_so_that_ci_can_refuse_them() -> None:
+    calls = re.compile(r"pytest\.skip\(|mark\.skip\b|mark\.skipif|importorskip|mark\.xfail")
+    # Policy lives in conftest files; this one spells the words out.
+    exempt = {"conftest.py", Path(__file__).name}
+    tests = [file for file in PYTHON if file.is_relative_to(ROOT / "tests") and file.name not in exempt]
+
+    assert [relative(file) for file in tests if calls.search(file.read_text())] == []
+
+
+def test_names_of_tests_are_sentences() -> None:
+    short = {
+        f"{relative(file)}::{node.name}"
+        for file in PYTHON
+        if file.is_relative_to(ROOT / "tests") and file.name.startswith("test_")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_") and node.name.count("_") < 3
+    }
+
+    assert short == set()
+
+
+def test_test_files_of_one_folder_mirror_a_layer_or_a_kind_of_test() -> None:
+    kinds = {"benchmarks", "clients", "conformance", "contracts", "scenarios", "soak", "support", "tidy"}
+    folders = {file.relative_to(ROOT / "tests").parts[0] for file in PYTHON if file.is_relative_to(ROOT / "tests")} - {
+        "conftest.py"
+    }
+
+    assert folders - kinds - set(LAYERS) - {"test_testing.py"} == set()
+
+
+def third_party_imports(files: list[Path]) -> set[str]:
+    """Top-level names of modules that are neither Python's nor ours."""
+    found: set[str] = set()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"braidmq", "cython"}
+
+
+def test_what_the_package_imports_is_what_it_depends_on() -> None:
+    # The pytest fixture is for those who have pytest; nobody else imports that module.
+    imported = third_party_imports([file for file in OURS if "testing" not in file.relative_to(SOURCES).parts[0]])
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=!~\[; ]", each)[0] for each in declared}
+
+    assert imported == {MODULES.get(name, name) for name in names}

@@ -1,0 +1,50 @@
+"""Rules about documentation: links lead somewhere, generated pages are fresh."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts import configuration_page
+from tests.tidy.tree import ROOT, project_files, relative
+
+PAGES = [file for file in project_files() if file.suffix == ".md"]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(target)
+
+    assert broken == []
+
+
+def test_the_configuration_page_is_what_the_keys_say() -> None:
+    assert configuration_page.PAGE.read_text() == configuration_page.render(), "run: python scripts/configuration_page.py"
+
+
+def test_the_change_log_names_the_version() -> None:
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "src" / "braidmq" / "__init__.py").read_text())
+
+    assert version
+    assert version[1] in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["install", "run", "test", "check", "bench", "format", "soak", "build", "clean", "help"])
+def test_the_makefile_has_what_the_pages_promise(name: str) -> None:
+    assert re.search(rf"^{name}:.*## \S", (ROOT / "Makefile").read_text(), re.M)
