@@ -31,7 +31,7 @@ help: ## this list
 install: .tools/.built ## set up .venv; braidmq is .venv/bin/braidmq afterwards
 
 run: install ## start a node (CONFIG=file.toml for a configuration of your own)
-	@exec $(VENV)/braidmq start $(if $(CONFIG),-c $(CONFIG)) $(ARGS)
+	@exec $(VENV)/braidmq start --hints $(if $(CONFIG),-c $(CONFIG)) $(ARGS)
 
 test: test-compiled test-pure ## all tests, then the lane's and the smoke tests without the compiled lane
 

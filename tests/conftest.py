@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,21 @@ def is_pure() -> bool:
 
 
 def is_there(program: str) -> bool:
-    """True if the program is on the PATH; ``mqtt.js`` stands for the MQTT.js library of node."""
+    """True if the program is on the PATH; ``mqtt.js`` stands for node's MQTT.js, ``ipv6`` for a loopback address of that kind."""
+    if program == "ipv6":
+        return has_ipv6()
     if program == "mqtt.js":
         return shutil.which("node") is not None and Path(os.environ["NODE_PATH"], "mqtt").is_dir()
     return shutil.which(program) is not None
+
+
+def has_ipv6() -> bool:
+    """True if this machine has an IPv6 loopback address."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def pytest_report_header() -> list[str]:

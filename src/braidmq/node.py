@@ -13,7 +13,7 @@ from pathlib import Path
 from braidmq.access.local import LocalAccess
 from braidmq.api.server import ApiServer
 from braidmq.base.addresses import Address
-from braidmq.base.config import Config, describe_changes
+from braidmq.base.config import Config, describe_changes, from_settings
 from braidmq.base.errors import ConfigError
 from braidmq.base.settings import Settings
 from braidmq.broker import hooks
@@ -32,7 +32,7 @@ class Node:
     """One broker process. ``start`` returns when it serves; ``stop`` when everything is closed."""
 
     def __init__(self, config: Config | Settings) -> None:
-        self.config = config if isinstance(config, Config) else Config(config, {}, [])
+        self.config = config if isinstance(config, Config) else from_settings(config)
         self.settings = self.config.settings
         self._broker: Broker | None = None
         self._access: LocalAccess | None = None
@@ -118,7 +118,7 @@ class Node:
         if self._access is not None:
             await self._access.reload()
         if self._listeners is not None:
-            await self._listeners.reload_certificates()
+            await self._listeners.reconfigure(config.settings)
         self.broker.reconfigure(config.settings)
         return changes.restart
 

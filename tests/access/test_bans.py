@@ -57,9 +57,22 @@ def test_a_ban_ends_when_its_time_is_over() -> None:
 
     clock.advance(9.9)
     assert bans_in_force.check(login("alice")) is not None
+    assert len(bans_in_force.list()) == 1
     clock.advance(0.1)
-    assert bans_in_force.check(login("alice")) is None
     assert bans_in_force.list() == ()
+    assert bans_in_force.check(login("alice")) is None
+    assert len(bans_in_force) == 0
+
+
+def test_a_ban_that_is_over_is_dropped_when_it_is_met() -> None:
+    clock = FakeClock()
+    bans_in_force = table(clock)
+    bans_in_force.add(address="192.0.2.0/24", duration_s=10)
+
+    clock.advance(10)
+
+    assert bans_in_force.check(login("alice")) is None
+    assert len(bans_in_force) == 0
 
 
 @pytest.mark.parametrize("names", [{}, {"address": "nowhere"}, {"address": "192.0.2.0/33"}, {"user_name": "a", "duration_s": 0}])

@@ -130,7 +130,7 @@ def test_after_failures_in_a_row_nobody_is_asked_for_a_while_then_one_is(caplog:
         for _ in range(10):
             await deadline.authenticate(login("alice"))
         assert backend.asked == 3
-        assert deadline.is_alarmed
+        assert deadline.guard.is_alarmed
 
         clock.advance(2)
         await asyncio.gather(*(deadline.authenticate(login(f"user{number}")) for number in range(10)))
@@ -139,7 +139,7 @@ def test_after_failures_in_a_row_nobody_is_asked_for_a_while_then_one_is(caplog:
         clock.advance(2)
         backend.answer = answering(Granted("alice"))
         assert await deadline.authenticate(login("alice")) == Granted("alice")
-        assert not deadline.is_alarmed
+        assert not deadline.guard.is_alarmed
         assert await deadline.authenticate(login("alice")) == Granted("alice")
 
     with caplog.at_level(logging.WARNING):
@@ -171,7 +171,7 @@ def test_questions_under_way_are_bounded_even_those_given_up() -> None:
         assert isinstance(verdict, Refused)
         assert verdict.reason == Reason.CONNECTION_RATE_EXCEEDED
         assert backend.asked == 2
-        for task in list(deadline._under_way):
+        for task in list(deadline.guard._under_way):
             task.cancel()
 
     run(scenario())

@@ -32,7 +32,7 @@ def test_a_hash_made_by_mosquitto_passwd_verifies(tmp_path: Path, scheme: str, p
 
 
 @pytest.mark.parametrize("prefix", [b"2a", b"2b"])
-def test_bcrypt_verifies(prefix: bytes) -> None:
+def test_bcrypt_hashes_of_either_prefix_verify(prefix: bytes) -> None:
     text = bcrypt.hashpw(b"secret", bcrypt.gensalt(4, prefix)).decode()
 
     hashes.check_form(text)

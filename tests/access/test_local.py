@@ -19,6 +19,10 @@ from tests.access.fakes import FakeClock, login, run
 from tests.access.scram_client import ScramClient
 
 
+def settings_of(data_dir: Path, **access: Any) -> Settings:
+    return Settings(node=NodeSettings(data_dir=str(data_dir)), access=AccessSettings(**access))
+
+
 class Site:
     """A folder with the files of one node."""
 
@@ -31,11 +35,11 @@ class Site:
         self.acl_file.write_text("user alice\ntopic a/#\n")
 
     def access(self, **others: Any) -> LocalAccess:
-        settings = Settings(
-            node=NodeSettings(data_dir=str(self.data_dir)),
-            access=AccessSettings(password_file=str(self.password_file), acl_file=str(self.acl_file), ban_failures=3, **others),
-        )
-        return LocalAccess(settings, self.clock, self.clock)
+        return LocalAccess(self.settings(**others), self.clock, self.clock)
+
+    def settings(self, **others: Any) -> Settings:
+        files = {"password_file": str(self.password_file), "acl_file": str(self.acl_file)}
+        return settings_of(self.data_dir, **{**files, "ban_failures": 3, **others})
 
 
 @pytest.fixture
@@ -158,6 +162,30 @@ def test_reload_takes_changes_at_once_raises_the_epoch_and_tells(site: Site) -> 
         assert told == [access.epoch]
         assert not access.rules_for("c1", "alice").may_publish("a/x")
         assert access.rules_for("c1", "alice").may_publish("b/x")
+
+    run(scenario())
+
+
+def test_reload_takes_other_files_and_numbers_from_the_configuration(site: Site, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
+        passwords.set_password(str(tmp_path / "other"), "bob", hashes.make(b"secret"), None)
+
+        await access.reload(site.settings(password_file=str(tmp_path / "other"), acl_file="", ban_failures=1, cache_ttl=0))
+
+        assert access.rules_for("c1", "bob").unrestricted
+        assert await access.authenticate(login("bob", b"secret")) == Granted("bob")
+        assert reason(await access.authenticate(login("alice", b"secret"))) == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert reason(await access.authenticate(login("alice", b"secret"))) == Reason.BANNED
+
+        await access.reload(settings_of(site.data_dir))
+        assert access.methods == frozenset()
+        await access.reload(site.settings(acl_no_match="allow"))
+        assert access.methods == {"SCRAM-SHA-256"}
+        assert access.rules_for("c1", "bob").may_publish("anything")
+        assert await access.authenticate(login("alice", b"secret", peer_host="192.0.2.9")) == Granted("alice")
+        await access.close()
 
     run(scenario())
 

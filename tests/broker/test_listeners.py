@@ -8,7 +8,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from cryptography.x509.oid import NameOID
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.settings import LimitSettings, Listeners, ListenerSettings, Settings
@@ -18,6 +20,11 @@ from tests.support.certificates import Authority
 from tests.support.echo_listeners import LOOPS, EchoHouse, open_house, run
 
 LOCAL = ListenerSettings(bind="127.0.0.1:0")
+
+UPGRADE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: mqtt\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 both_loops = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -40,16 +47,7 @@ async def is_dropped(address: tuple[str, int]) -> bool:
     return answer == b""
 
 
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback address")
+needs_ipv6 = pytest.mark.needs("ipv6")
 
 
 @both_loops
@@ -146,18 +144,15 @@ def test_connections_above_the_bound_are_dropped_until_one_leaves(loop_name: str
             address = house.address(f"{kind}:default")
             info = house.listeners.listeners[f"{kind}:default"]
             writers = [(await asyncio.open_connection(*address))[1] for _ in range(2)]
-            while info.live < 2:
-                await asyncio.sleep(0.001)
+            await house.until(lambda: info.live == 2)
 
             assert await is_dropped(address)
             assert house.refusals == {"connections_max": 1}
 
             writers[0].close()
-            while info.live > 1:
-                await asyncio.sleep(0.001)
+            await house.until(lambda: info.live == 1)
             third = (await asyncio.open_connection(*address))[1]
-            while info.live < 2:
-                await asyncio.sleep(0.001)
+            await house.until(lambda: info.live == 2)
             for writer in (writers[1], third):
                 writer.close()
 
@@ -174,8 +169,7 @@ def test_whoever_admits_connections_can_refuse_them(loop_name: str, kind: str) -
             address = house.address(f"{kind}:default")
             _, writer = await asyncio.open_connection(*address)
             info = house.listeners.listeners[f"{kind}:default"]
-            while info.live == 0:
-                await asyncio.sleep(0.001)
+            await house.until(lambda: info.live == 1)
 
             assert await is_dropped(address)
             assert house.refusals == {"connection_rate": 1}
@@ -248,10 +242,7 @@ def test_after_stopping_nobody_comes_in_and_those_inside_stay(loop_name: str, ki
             context = authority.client_context() if kind == "tls" else None
             reader, writer = await asyncio.open_connection(*address, ssl=context)
             if kind == "ws":
-                writer.write(
-                    b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: mqtt\r\n"
-                    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-                )
+                writer.write(UPGRADE)
                 await reader.readuntil(b"\r\n\r\n")
             await house.until(lambda: len(house.connections) == 1)
 
@@ -262,6 +253,24 @@ def test_after_stopping_nobody_comes_in_and_those_inside_stay(loop_name: str, ki
             assert (await reader.readexactly(8 if kind == "ws" else 6)).endswith(b"inside")
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection(*address)
+            writer.close()
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_connection_made_in_the_very_turn_of_the_stop_stays(loop_name: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.server()
+
+    async def scenario() -> None:
+        settings = ListenerSettings(bind="127.0.0.1:0", cert_file=pair.cert_file, key_file=pair.key_file)
+        async with open_house(tls=settings) as house:
+            house.on_met = house.listeners.stop_accepting
+            reader, writer = await asyncio.open_connection(*house.address("tls:default"), ssl=authority.client_context())
+            writer.write(b"inside")
+
+            assert await reader.readexactly(6) == b"inside"
             writer.close()
 
     run(loop_name, scenario())
@@ -321,5 +330,65 @@ def test_listeners_of_one_kind_are_told_apart_by_name() -> None:
         house.listeners.stop_accepting()
         for connection in house.connections:
             connection.transport.abort()
+
+    run("uvloop", scenario())
+
+
+@both_loops
+def test_settings_that_bind_nothing_change_while_clients_stay(loop_name: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, pump = authority.server(), authority.client((NameOID.COMMON_NAME, "pump"))
+    before = ListenerSettings(bind="127.0.0.1:0", cert_file=pair.cert_file, key_file=pair.key_file)
+
+    def with_tls(**keys: Any) -> Settings:
+        return Settings(listeners=Listeners(tls={"default": msgspec.structs.replace(before, **keys)}))
+
+    async def scenario() -> None:
+        async with open_house(tls=before) as house:
+            address = house.address("tls:default")
+            reader, writer = await asyncio.open_connection(*address, ssl=authority.client_context())
+
+            verified = with_tls(
+                bind="127.0.0.1:1",
+                ca_file=authority.cert_file,
+                verify="required",
+                user_from_certificate="cn",
+                allow_anonymous=False,
+            )
+            await house.listeners.reconfigure(verified)
+            _, second = await asyncio.open_connection(*address, ssl=authority.client_context(pump))
+            await house.until(lambda: len(house.connections) == 2)
+
+            assert [each.origin.certificate_name for each in house.connections] == [None, "pump"]
+            assert [each.origin.anonymous_allowed for each in house.connections] == [True, False]
+            writer.write(b"still here")
+            assert await reader.readexactly(10) == b"still here"
+
+            # A change that cannot be loaded changes nothing, not even the keys that need no file.
+            await house.listeners.reconfigure(
+                with_tls(ca_file="absent", verify="optional", allow_anonymous=True, connections_max=1)
+            )
+            _, third = await asyncio.open_connection(*address, ssl=authority.client_context(pump))
+            await house.until(lambda: len(house.connections) == 3)
+            assert not house.connections[2].origin.anonymous_allowed
+            assert house.connections[2].origin.certificate_name == "pump"
+            for each in (writer, second, third):
+                each.close()
+
+    run(loop_name, scenario())
+
+
+def test_a_smaller_bound_on_connections_holds_at_once() -> None:
+    async def scenario() -> None:
+        async with open_house(tcp=LOCAL) as house:
+            address = house.address("tcp:default")
+            writer = await echo(address)
+
+            smaller = ListenerSettings(bind="127.0.0.1:0", connections_max=1)
+            await house.listeners.reconfigure(Settings(listeners=Listeners(tcp={"default": smaller, "new": LOCAL})))
+
+            assert await is_dropped(address)
+            assert set(house.listeners.addresses()) == {"tcp:default"}
+            writer.close()
 
     run("uvloop", scenario())

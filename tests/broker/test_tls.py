@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
 from braidmq.base.errors import ConfigError
-from braidmq.base.settings import CertificateSettings, LimitSettings, Listeners, ListenerSettings, Seconds, Settings
+from braidmq.base.settings import CertificateSettings, LimitSettings, Listeners, ListenerSettings, Settings
+from braidmq.base.units import Seconds
 from braidmq.broker.listeners import check_certificates
 from braidmq.broker.listeners.certificate_name import common_name, distinguished_name
 from braidmq.broker.listeners.tls import TlsContexts, build_context
@@ -35,6 +36,10 @@ def authority(tmp_path: Path) -> Authority:
 
 def secured(server: Pair, **keys: Any) -> ListenerSettings:
     return ListenerSettings(bind="127.0.0.1:0", cert_file=server.cert_file, key_file=server.key_file, **keys)
+
+
+def content(file_name: str) -> str:
+    return Path(file_name).read_text()
 
 
 async def echo(house: EchoHouse, context: ssl.SSLContext, server_name: str = "localhost") -> ssl.SSLObject:
@@ -125,9 +130,7 @@ def test_without_a_certificate_an_optional_listener_has_no_name_and_a_required_o
 
 @both_loops
 @pytest.mark.parametrize("verify", ["optional", "required"])
-def test_an_expired_or_foreign_certificate_is_refused(
-    loop_name: str, authority: Authority, tmp_path: Path, verify: str
-) -> None:
+def test_an_expired_or_foreign_certificate_is_refused(loop_name: str, authority: Authority, tmp_path: Path, verify: str) -> None:
     expired = authority.client((CN, "old"), expired=True)
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", "Other CA")
@@ -186,7 +189,7 @@ def test_the_name_that_the_client_asks_for_chooses_the_certificate(loop_name: st
             async def served(server_name: str) -> str:
                 certificate = (await echo(house, authority.client_context(), server_name)).getpeercert()
                 assert certificate is not None
-                return certificate["subject"][0][0][1]  # type: ignore[return-value, index]
+                return certificate["subject"][0][0][1]
 
             assert await served("one.example") == "one.example"
             assert await served("ONE.example") == "one.example"
@@ -232,7 +235,9 @@ def test_a_client_below_the_least_version_is_refused(loop_name: str, authority: 
 
 
 # A hello of TLS 1.0 with one cipher suite, as the client would send it.
-TLS10_HELLO = bytes.fromhex("160301002d0100002903010000000000000000000000000000000000000000000000000000000000000000000002c0140100")
+TLS10_HELLO = bytes.fromhex(
+    "160301002d0100002903010000000000000000000000000000000000000000000000000000000000000000000002c0140100"
+)
 
 
 @both_loops
@@ -245,9 +250,7 @@ TLS10_HELLO = bytes.fromhex("160301002d01000029030100000000000000000000000000000
     ],
     ids=["mqtt", "http", "tls 1.0"],
 )
-def test_plain_bytes_and_old_versions_end_the_connection(
-    loop_name: str, authority: Authority, said: bytes, reason: str
-) -> None:
+def test_plain_bytes_and_old_versions_end_the_connection(loop_name: str, authority: Authority, said: bytes, reason: str) -> None:
     async def scenario() -> None:
         async with open_house(tls=secured(authority.server())) as house:
             reader, writer = await asyncio.open_connection(*house.address("tls:default"))
@@ -304,7 +307,7 @@ def test_hundreds_of_failed_handshakes_leave_no_tasks_and_no_places(authority: A
 @both_loops
 def test_a_reload_changes_new_handshakes_and_keeps_open_connections(loop_name: str, authority: Authority) -> None:
     server = authority.server("localhost", file_stem="served")
-    first = Path(server.cert_file).read_text()
+    first = content(server.cert_file)
 
     async def scenario() -> None:
         async with open_house(tls=secured(server)) as house:
@@ -316,7 +319,7 @@ def test_a_reload_changes_new_handshakes_and_keeps_open_connections(loop_name: s
             seen = (await echo(house, authority.client_context())).getpeercert(binary_form=True)
 
             assert seen is not None
-            assert ssl.DER_cert_to_PEM_cert(seen).split() == Path(server.cert_file).read_text().split() != first.split()
+            assert ssl.DER_cert_to_PEM_cert(seen).split() == content(server.cert_file).split() != first.split()
             writer.write(b"still here")
             assert await reader.readexactly(10) == b"still here"
             writer.close()
@@ -331,7 +334,7 @@ def test_a_ca_that_is_taken_away_is_no_longer_trusted(loop_name: str, authority:
     pump = authority.client((CN, "pump"))
     stranger = other.client((CN, "stranger"))
     trusted = tmp_path / "trusted.pem"
-    trusted.write_text(Path(authority.cert_file).read_text() + Path(other.cert_file).read_text())
+    trusted.write_text(content(authority.cert_file) + content(other.cert_file))
 
     async def scenario() -> None:
         settings = secured(authority.server(), ca_file=str(trusted), verify="required")
@@ -339,7 +342,7 @@ def test_a_ca_that_is_taken_away_is_no_longer_trusted(loop_name: str, authority:
             await echo(house, authority.client_context(stranger))
             await house.until(lambda: house.live("tls:default") == 0)
 
-            trusted.write_text(Path(authority.cert_file).read_text())
+            trusted.write_text(content(authority.cert_file))
             await house.listeners.reload_certificates()
 
             await assert_refused(house, authority.client_context(stranger), "tls_certificate")
@@ -349,9 +352,7 @@ def test_a_ca_that_is_taken_away_is_no_longer_trusted(loop_name: str, authority:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_revoked_client_cannot_resume_its_session_past_the_new_list(
-    authority: Authority, version: ssl.TLSVersion
-) -> None:
+def test_a_revoked_client_cannot_resume_its_session_past_the_new_list(authority: Authority, version: ssl.TLSVersion) -> None:
     pump = authority.client((CN, "pump"))
     crl_file = authority.revoke()
     settings = secured(authority.server(), ca_file=authority.cert_file, verify="required", crl_file=crl_file)
@@ -359,9 +360,10 @@ def test_a_revoked_client_cannot_resume_its_session_past_the_new_list(
     context.maximum_version = version
 
     def talk(address: tuple[str, int], session: ssl.SSLSession | None) -> ssl.SSLSession | None:
-        with socket.create_connection(address) as raw, context.wrap_socket(
-            raw, server_hostname="localhost", session=session
-        ) as tls:
+        with (
+            socket.create_connection(address) as raw,
+            context.wrap_socket(raw, server_hostname="localhost", session=session) as tls,
+        ):
             tls.sendall(b"word")
             if tls.recv(4) != b"word":
                 raise ConnectionResetError
@@ -379,6 +381,30 @@ def test_a_revoked_client_cannot_resume_its_session_past_the_new_list(
             with pytest.raises(OSError):
                 await asyncio.to_thread(talk, address, session)
             await house.until(lambda: house.refusals["tls_certificate"] == 1)
+
+    run("uvloop", scenario())
+
+
+@pytest.mark.parametrize(("verify", "is_resumed"), [("none", True), ("required", False)])
+def test_only_a_listener_without_client_certificates_resumes_sessions_of_tls_13(
+    authority: Authority, verify: str, is_resumed: bool
+) -> None:
+    keys = {"ca_file": authority.cert_file, "verify": verify} if verify != "none" else {}
+    context = authority.client_context(authority.client((CN, "pump")))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    def talk(address: tuple[str, int], session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        raw = socket.create_connection(address)
+        with context.wrap_socket(raw, server_hostname="localhost", session=session) as tls:
+            tls.sendall(b"word")
+            assert tls.recv(4) == b"word"
+            return tls.session, tls.session_reused
+
+    async def scenario() -> None:
+        async with open_house(tls=secured(authority.server(), **keys)) as house:
+            session, _ = await asyncio.to_thread(talk, house.address("tls:default"), None)
+            _, resumed = await asyncio.to_thread(talk, house.address("tls:default"), session)
+            assert bool(resumed) is is_resumed
 
     run("uvloop", scenario())
 
@@ -431,6 +457,8 @@ def test_a_first_load_that_fails_names_the_key_and_the_file(authority: Authority
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
         )
     )
+    mixed = tmp_path / "mixed.pem"
+    mixed.write_text(content(crl_file) + content(other.cert_file))
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("nothing of use")
     verified = {"ca_file": authority.cert_file, "verify": "required"}
@@ -443,6 +471,7 @@ def test_a_first_load_that_fails_names_the_key_and_the_file(authority: Authority
         "ca_file  ": (secured(server, verify="required", ca_file=server.cert_file), "no CA certificate"),
         "crl_file": (secured(server, crl_file=str(garbage), **verified), "cannot use"),
         "crl_file ": (secured(server, crl_file=authority.cert_file, **verified), "revocation lists"),
+        "crl_file  ": (secured(server, crl_file=str(mixed), **verified), "revocation lists"),
         "sni.one.cert_file": (
             secured(server, sni={"one": CertificateSettings(cert_file="absent", key_file="absent")}),
             "cannot read absent",
@@ -465,7 +494,13 @@ def test_names_are_taken_from_subjects_that_leave_no_doubt() -> None:
     assert common_name(((("commonName", "pump\x00admin"),),)) is None
     assert common_name(((("commonName", ""),),)) is None
     assert distinguished_name(()) is None
-    assert distinguished_name(((("countryName", "DE"),), (("organizationName", "A+B"), ("commonName", "#x "),))) == (
-        "O=A\\+B+CN=\\#x\\ ,C=DE"
-    )
+    assert distinguished_name(
+        (
+            (("countryName", "DE"),),
+            (
+                ("organizationName", "A+B"),
+                ("commonName", "#x "),
+            ),
+        )
+    ) == ("O=A\\+B+CN=\\#x\\ ,C=DE")
     assert distinguished_name(((("commonName", "a\nb"),),)) is None

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 import websockets
 
-from braidmq.base.settings import Bytes, LimitSettings, ListenerSettings, MqttSettings, Seconds
+from braidmq.base.settings import LimitSettings, ListenerSettings, MqttSettings
+from braidmq.base.units import Bytes, Seconds
 from braidmq.broker.listeners import websocket as module
 from braidmq.broker.listeners.websocket import choose_subprotocol
 from tests.support.certificates import Authority
@@ -173,9 +174,7 @@ def test_a_browser_that_lists_keep_alive_beside_upgrade_gets_in(loop_name: str) 
     ],
     ids=["no subprotocol", "other subprotocol", "root", "longer path", "no upgrade", "bad key", "version", "post", "mqtt"],
 )
-def test_a_wrong_request_gets_an_http_error_and_no_connection(
-    loop_name: str, sent: bytes, status: int, reason: str
-) -> None:
+def test_a_wrong_request_gets_an_http_error_and_no_connection(loop_name: str, sent: bytes, status: int, reason: str) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
             answer = await answer_to(house, sent)
@@ -377,6 +376,20 @@ def test_the_close_handshake_of_the_client_is_answered(loop_name: str) -> None:
 
 
 @both_loops
+@pytest.mark.parametrize("last", [(CLOSE, b""), (TEXT, b"x")], ids=["close", "text"])
+def test_what_came_before_the_end_in_the_same_read_is_still_fed(loop_name: str, last: tuple[int, bytes]) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            house.echoes = False
+            client.writer.write(client_frame(BINARY, b"a") + client_frame(BINARY, b"b") + client_frame(*last))
+
+            assert (await client.receive()).opcode == CLOSE
+            assert bytes(house.connections[0].received) == b"ab"
+
+    run(loop_name, scenario())
+
+
+@both_loops
 def test_closing_sends_what_was_written_before_and_waits_for_the_answer(loop_name: str) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
@@ -389,6 +402,21 @@ def test_closing_sends_what_was_written_before_and_waits_for_the_answer(loop_nam
             assert (await client.receive()).payload == b"goodbye"
             await client.assert_closed_with(1000)
             await house.until(lambda: house.connections[0].is_lost)
+
+    run(loop_name, scenario())
+
+
+@both_loops
+def test_a_connection_that_had_paused_reading_still_hears_the_answer_to_its_close(loop_name: str) -> None:
+    async def scenario() -> None:
+        async with open_house(ws=LOCAL) as house, client_of(house) as client:
+            transport = house.connections[0].transport
+            transport.pause_reading()
+            await asyncio.sleep(0)
+            transport.close()
+
+            async with asyncio.timeout(module.CLOSE_WAIT_S / 2):
+                await client.assert_closed_with(1000)
 
     run(loop_name, scenario())
 
@@ -500,7 +528,10 @@ def test_secure_websocket_with_a_library_client(loop_name: str, tmp_path: Path) 
         async with open_house(wss=settings) as house:
             host, port = house.address("wss:default")
             async with websockets.connect(
-                f"wss://localhost:{port}/ws", host=host, ssl=authority.client_context(), subprotocols=["mqtt"]  # type: ignore[list-item]
+                f"wss://localhost:{port}/ws",
+                host=host,
+                ssl=authority.client_context(),
+                subprotocols=["mqtt"],  # type: ignore[list-item]
             ) as client:
                 assert client.subprotocol == "mqtt"
                 for payload in (b"a", os.urandom(200_000)):
@@ -531,9 +562,7 @@ def test_plain_bytes_on_a_secure_listener_are_refused_before_http(loop_name: str
 
 
 @both_loops
-def test_a_connection_that_raises_is_closed_and_gives_its_place_back(
-    loop_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_that_raises_is_closed_and_gives_its_place_back(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.connections[0].feed = lambda data: 1 // 0  # type: ignore[method-assign]

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
-from click.testing import CliRunner, Result
 
 from braidmq.base.sample import sample
-from braidmq.cli.check import check
+from braidmq.cli.main import main
+
+
+class Result(msgspec.Struct):
+    """How the command ended, and what it said."""
+
+    exit_code: int
+    output: str
+    errors: str
 
 
 @pytest.fixture
-def run_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def run_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run ``braidmq check`` on a file with the given text."""
     monkeypatch.chdir(tmp_path)
 
     def run(text: str, *options: str) -> Result:
         Path("braidmq.toml").write_text(text)
-        return CliRunner().invoke(check, ["-c", "braidmq.toml", *options])
+        with pytest.raises(SystemExit) as ended:
+            main(["check", "-c", "braidmq.toml", *options])
+        return Result(ended.value.code, *capsys.readouterr())
 
     return run
 
@@ -26,7 +36,7 @@ def run_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_good_file_is_ok(run_check) -> None:
     result = run_check('[log]\nlevel = "debug"')
 
-    assert (result.exit_code, result.output) == (0, "ok\n")
+    assert result == Result(0, "ok\n", "")
 
 
 def test_a_wrong_value_is_one_line_and_status_2(run_check) -> None:
@@ -34,7 +44,7 @@ def test_a_wrong_value_is_one_line_and_status_2(run_check) -> None:
 
     assert result.exit_code == 2
     assert (
-        result.output == "braidmq check: mqtt.recieve_maximum: unknown key (braidmq.toml); did you mean mqtt.receive_maximum?\n"
+        result.errors == "braidmq check: mqtt.recieve_maximum: unknown key (braidmq.toml); did you mean mqtt.receive_maximum?\n"
     )
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from braidmq.access import hashes
 from braidmq.access.scram import format_keys, make_keys
-from tests.conformance.statements import SPECIFICATIONS
+from braidmq.mqtt.packets import MQTT5, MQTT311
+from braidmq.testing import Broker
 from tests.support.wire import Wires, unique
 
+VERSIONS = {"3.1.1": MQTT311, "5.0": MQTT5}
 FOREIGN_PORT = "BRAIDMQ_TEST_PORT"
 FOREIGN_WS_PORT = "BRAIDMQ_TEST_WS_PORT"
 
@@ -38,8 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes ``version`` for each specification whose statements it shows."""
     if "version" in metafunc.fixturenames:
         named = {key.split(":")[0] for marker in metafunc.definition.iter_markers("shows") for key in marker.args}
-        chosen = [name for name in SPECIFICATIONS if name in named]
-        metafunc.parametrize("version", [SPECIFICATIONS[name] for name in chosen], ids=[f"v{name}" for name in chosen])
+        chosen = [name for name in VERSIONS if name in named]
+        metafunc.parametrize("version", [VERSIONS[name] for name in chosen], ids=[f"v{name}" for name in chosen])
 
 
 class Brokers:
@@ -52,10 +54,8 @@ class Brokers:
     def get(self, name: str, **tables: Any) -> Address:
         """The running broker of this name, started with these settings."""
         if name not in self._running:
-            from braidmq.testing import Broker
-
             broker = self._stack.enter_context(Broker(**tables))
-            self._running[name] = Address(broker.host, broker.port, broker.ports["ws:default"][1])
+            self._running[name] = Address(broker.host, broker.port, broker.ports["ws:default"])
         return self._running[name]
 
     def special(self, name: str, **tables: Any) -> Address:
@@ -129,6 +129,15 @@ def guarded_broker(brokers: Brokers, tmp_path_factory: pytest.TempPathFactory) -
 def connect_guarded(guarded_broker: Address, version: int) -> Iterator[Wires]:
     """Opens clients on the broker that asks for a password."""
     wires = Wires(guarded_broker.host, guarded_broker.port, version)
+    yield wires
+    wires.close()
+
+
+@pytest.fixture
+def connect_broken(brokers: Brokers, version: int) -> Iterator[Wires]:
+    """Opens clients on a broker in which something fails for ``unlucky`` clients."""
+    address = brokers.special("broken", hooks={"load": ["tests.conformance.broken_hook:BrokenHook"]})
+    wires = Wires(address.host, address.port, version)
     yield wires
     wires.close()
 

@@ -129,7 +129,7 @@ def test_impossible_connect_flags_are_malformed(connect: Wires, version: int, fl
         pytest.param(lambda version: raw.connect(version, flags=0x82), id="user flag, no name"),
         pytest.param(lambda version: raw.connect(version, flags=0xC2, rest=raw.text("u")), id="password flag, no password"),
         pytest.param(lambda version: raw.connect(version, rest=raw.text("u")), id="name, no user flag"),
-        pytest.param(lambda version: raw.connect(version, flags=0x82, rest=raw.text("u") + raw.text("p")), id="password, no flag"),
+        pytest.param(lambda version: raw.connect(version, flags=0x82, rest=raw.text("u") + raw.text("p")), id="no password flag"),
         pytest.param(lambda version: raw.connect(version, rest=raw.will(version, "w", b"x")), id="will, no flag"),
         pytest.param(
             lambda version: raw.frame(0x10, raw.text("MQTT"), raw.u8(version), b"\x02\x00\x3c", raw.properties(version)),

@@ -9,7 +9,7 @@ import pytest
 from braidmq.mqtt.packets import Disconnect, Publish, Will
 from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires
+from tests.support.wire import Wires, unique
 
 
 @shows("5.0: MQTT-3.12.4-1", "3.1.1: MQTT-3.12.4-1")
@@ -147,6 +147,17 @@ def test_a_reason_code_of_another_packet_closes_the_connection(connect: Wires, v
     client.send(packet)
 
     client.expect_disconnect(0x81, 0x82)
+
+
+@shows("3.1.1: MQTT-4.8.0-2")
+def test_an_error_inside_the_broker_closes_that_connection_alone(connect_broken: Wires, version: int) -> None:
+    bystander, unlucky = connect_broken(), connect_broken.open()
+
+    unlucky.send_request(client_id=unique("unlucky"))
+
+    # 3.1.1 may name it with return code 3, "server unavailable".
+    assert unlucky.read_to_end() in {b"", b"\x20\x02\x00\x03"}
+    bystander.ping()
 
 
 @shows("3.1.1: MQTT-7.0.0-2")

@@ -106,9 +106,7 @@ def test_the_window_holds_for_a_resumed_session(connect: Wires, version: int, to
 
 
 @shows("5.0: MQTT-3.3.4-7", "5.0: MQTT-4.9.0-2", "5.0: MQTT-4.13.1-1")
-def test_more_than_the_brokers_receive_maximum_closes_the_connection(
-    connect_small: Wires, version: int, topic: str
-) -> None:
+def test_more_than_the_brokers_receive_maximum_closes_the_connection(connect_small: Wires, version: int, topic: str) -> None:
     client = connect_small()
     maximum = client.connack.properties.receive_maximum
     assert maximum == 5

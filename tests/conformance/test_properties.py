@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_properties_are_passed_on_unchanged_and_in_order(connect: Wires, version
     publisher, subscribers = connect(), [connect(), connect()]
     for subscriber in subscribers:
         subscriber.subscribe(topic, qos=qos)
-    sent = {
+    sent: dict[str, Any] = {
         "payload_format_indicator": 1,
         "content_type": "application/x-ä",
         "response_topic": topic + "/answer",

@@ -191,9 +191,7 @@ def test_takeover_hands_the_session_to_the_newer_connection(connect: Wires, vers
 
 @shows("5.0: MQTT-3.1.4-3", "5.0: MQTT-3.1.2-8", "5.0: MQTT-3.2.2-2", "5.0: MQTT-3.2.2-3")
 @pytest.mark.parametrize("clean_start", [True, False])
-def test_takeover_of_a_session_that_ends_with_its_connection(
-    connect: Wires, version: int, topic: str, clean_start: bool
-) -> None:
+def test_takeover_of_a_session_that_ends_with_its_connection(connect: Wires, version: int, topic: str, clean_start: bool) -> None:
     observer = connect()
     observer.subscribe(topic)
     older = connect(session_expiry_interval=0, will=Will(topic, b"will", 0, False))

@@ -154,6 +154,7 @@ MALFORMED: dict[str, tuple[Callable[[int], bytes], int]] = {
     "no identifier": (lambda version: raw.frame(0x82, b"\x00"), 0x81),
 }
 
+
 @shows(
     "5.0: MQTT-3.8.3-2",
     "5.0: MQTT-3.8.3-5",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from braidmq.mqtt.packets import Publish
@@ -136,7 +138,7 @@ def test_the_broker_stays_within_the_clients_aliases(connect: Wires, version: in
 
 @shows("5.0: MQTT-3.1.2-27")
 @pytest.mark.parametrize("asked", [{}, {"topic_alias_maximum": 0}], ids=["absent", "0"])
-def test_no_alias_goes_to_a_client_that_takes_none(connect: Wires, version: int, topic: str, asked: dict[str, int]) -> None:
+def test_no_alias_goes_to_a_client_that_takes_none(connect: Wires, version: int, topic: str, asked: dict[str, Any]) -> None:
     publisher, subscriber = connect(), connect(**asked)
     subscriber.subscribe(topic)
 

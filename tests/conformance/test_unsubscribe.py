@@ -119,9 +119,7 @@ def test_unsuback_is_a_packet_identifier_in_3_1_1(connect: Wires, version: int, 
     ("build", "reason"),
     [
         pytest.param(lambda version: raw.unsubscribe(version), 0x82, id="no filter"),
-        pytest.param(
-            lambda version: raw.frame(0xA2, b"\x00\x01", raw.properties(version), b"\x00\x09ab"), 0x81, id="cut filter"
-        ),
+        pytest.param(lambda version: raw.frame(0xA2, b"\x00\x01", raw.properties(version), b"\x00\x09ab"), 0x81, id="cut filter"),
         pytest.param(lambda version: raw.frame(0xA2, b"\x00"), 0x81, id="no identifier"),
     ],
 )

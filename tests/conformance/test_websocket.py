@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -9,6 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationError
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as connect_websocket
+from websockets.typing import Subprotocol
 
 from braidmq.mqtt.codec import decode
 from braidmq.mqtt.packets import Connack, Packet, Pingresp, Publish, Suback
@@ -44,7 +46,7 @@ class Socket:
 
     def close_code(self) -> int | None:
         """Wait for the server to close and give its code."""
-        with pytest.raises(ConnectionClosed):
+        with contextlib.suppress(ConnectionClosed):
             while True:
                 self.connection.recv(timeout=DEADLINE_S)
         return self.connection.close_code
@@ -59,7 +61,8 @@ class Sockets:
     def open(self, subprotocols: list[str] | None, path: str = "/mqtt") -> Socket:
         """The WebSocket handshake and nothing more."""
         uri = f"ws://{self._address.host}:{self._address.ws_port}{path}"
-        connection = connect_websocket(uri, subprotocols=subprotocols, proxy=None, close_timeout=1, legacy=True)  # type: ignore[arg-type]
+        offered = None if subprotocols is None else [Subprotocol(name) for name in subprotocols]
+        connection = connect_websocket(uri, subprotocols=offered, proxy=None, close_timeout=1, legacy=True)
         self._stack.callback(connection.close)
         return Socket(connection, self._version)
 

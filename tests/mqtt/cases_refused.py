@@ -138,6 +138,7 @@ PUBLISH = [
     Refused("publish 5 with a reason string", V5, 0x30, b"\0\x01t\x04\x1f\0\x01w", MALFORMED),
     Refused("publish 5 without a property length", V5, 0x30, b"\0\x01t", MALFORMED),
     Refused("publish 5 with properties past its end", V5, 0x30, b"\0\x01t\x05x", MALFORMED),
+    Refused("publish 5 with an alias twice and properties past its end", V5, 0x30, b"\0\x01t\x7f\x23\0\x01\x23\0\x01", MALFORMED),
     Refused("publish 5 whose last property runs into the payload", V5, 0x30, b"\0\x01t\x03\x02\0\0\0\x01xx", MALFORMED),
 ]
 

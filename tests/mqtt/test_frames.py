@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from braidmq.base.errors import ProtocolViolation, UsageError
+from braidmq.base.errors import ProtocolViolation
 from braidmq.mqtt.codec import FrameSplitter, decode, encode, encode_fitting
-from braidmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Suback, Subscribe, SubscribeOption
+from braidmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Suback
 from braidmq.mqtt.properties import Properties
 from tests.mqtt.cases import ACCEPTED, Accepted
 
@@ -136,27 +136,3 @@ def test_a_message_is_sent_whole_or_not_at_all() -> None:
 
     assert encode_fitting(message, 5, size) is not None
     assert encode_fitting(message, 5, size - 1) is None
-
-
-@pytest.mark.parametrize(
-    "packet",
-    [
-        Publish("t", b"", 1),
-        Publish("t", b"", 0, packet_id=1),
-        Publish("a/+", b""),
-        Publish("", b""),
-        Subscribe(1, []),
-        Subscribe(1, [SubscribeOption("a", 3)]),
-        Puback(0),
-        Puback(65_536),
-        Puback(1, 0x92),
-        Puback(1, 0, Properties(receive_maximum=1)),
-        Connack(0, False, Properties(receive_maximum=0)),
-        Connack(0, False, Properties(reason_string="x" * 65_536)),
-        Disconnect(0, Properties(reason_string="\ud800")),
-    ],
-    ids=repr,
-)
-def test_encode_refuses_what_breaks_the_rules(packet: Packet) -> None:
-    with pytest.raises(UsageError):
-        encode(packet, 5)

@@ -187,6 +187,14 @@ def test_the_number_of_levels_is_bounded() -> None:
             check("/" * 32_000)
 
 
+@pytest.mark.parametrize("topic_filter", ["$share/g", "$share/g/", "$share//t", "$share/+/t", "$exclusive/"])
+def test_half_of_a_shared_or_exclusive_subscription_is_not_taken_apart(topic_filter: str) -> None:
+    with pytest.raises(ProtocolViolation) as refused:
+        parse_subscription(topic_filter)
+
+    assert refused.value.reason == 0x8F
+
+
 @pytest.mark.parametrize(
     ("topic_filter", "target"),
     [

@@ -65,7 +65,9 @@ class Authority:
         names = x509.SubjectAlternativeName(
             [x509.DNSName(host), *(x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "::1"))]
         )
-        return self._sign([(NameOID.COMMON_NAME, host)], ExtendedKeyUsageOID.SERVER_AUTH, names=names, file_stem=file_stem or host)
+        return self._sign(
+            [(NameOID.COMMON_NAME, host)], ExtendedKeyUsageOID.SERVER_AUTH, names=names, file_stem=file_stem or host
+        )
 
     def client(self, *subject: tuple[x509.ObjectIdentifier, str], expired: bool = False) -> Pair:
         """A certificate for a client with this subject."""
@@ -120,9 +122,7 @@ class Authority:
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         return Pair(
             self._write(f"{file_stem}.crt", certificate.public_bytes(serialization.Encoding.PEM)),
             self._write(f"{file_stem}.key", private),

@@ -87,6 +87,7 @@ class EchoHouse:
 
     def __init__(self, settings: Settings, **options: Any) -> None:
         self.echoes = True
+        self.on_met: Callable[[], None] = lambda: None  # called within ``connection_made``
         self.connections: list[EchoConnection] = []
         self.refusals: Counter[str] = Counter()
         self.changed = asyncio.Event()
@@ -97,6 +98,7 @@ class EchoHouse:
     def met(self, connection: EchoConnection) -> None:
         """A connection came to life."""
         self.connections.append(connection)
+        self.on_met()
         self.changed.set()
 
     def address(self, listener: str) -> tuple[str, int]:
@@ -108,11 +110,12 @@ class EchoHouse:
         return self.listeners.listeners[listener].live
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is looked at after each thing that happens to a connection or listener."""
+        """Wait until the condition holds; looked at after each event, and now and then for places taken silently."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self.changed.clear()
-                await self.changed.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), 0.01)
 
     def _refused(self, listener: str, reason: str) -> None:
         self.refusals[reason] += 1
@@ -122,9 +125,13 @@ class EchoHouse:
 
 @contextlib.asynccontextmanager
 async def open_house(
-    *, limits: LimitSettings | None = None, mqtt: MqttSettings | None = None, options: dict[str, Any] | None = None, **kinds: ListenerSettings
+    *,
+    limits: LimitSettings | None = None,
+    mqtt: MqttSettings | None = None,
+    options: dict[str, Any] | None = None,
+    **kinds: ListenerSettings,
 ) -> AsyncIterator[EchoHouse]:
-    """Start one listener for each kind given, named ``default``; the port is the system's choice if ``bind`` says so."""
+    """Start one listener of each kind given, named ``default``; ``options`` are those of ``ListenerSet``."""
     listeners = Listeners(**{kind: {"default": listener} for kind, listener in kinds.items()})
     settings = Settings(listeners=listeners, limits=limits or LimitSettings(), mqtt=mqtt or MqttSettings())
     house = EchoHouse(settings, **(options or {}))

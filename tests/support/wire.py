@@ -260,6 +260,23 @@ class Wire:
             pass
         assert not self._buffer, f"wanted the end of the stream, got {bytes(self._buffer[:64])!r}"
 
+    def receive_bytes(self, count: int, timeout_s: float = DEADLINE_S) -> bytes:
+        """So many bytes as they come, whatever packets they are."""
+        deadline = time.monotonic() + timeout_s
+        while len(self._buffer) < count:
+            if not self._fill(deadline):
+                raise Closed(f"closed after {len(self._buffer)} of {count} bytes")
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def has_arrived(self) -> bool:
+        """Whether the broker has sent something that was not received yet."""
+        self._socket.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            return bool(self._buffer or self._held or self._socket.recv(1, socket.MSG_PEEK))
+        return False
+
     def read_to_end(self, timeout_s: float = DEADLINE_S) -> bytes:
         """All that comes until the broker closes."""
         deadline = time.monotonic() + timeout_s

@@ -79,6 +79,17 @@ class PasswordAuthenticator:
         self._upgrade_timer: asyncio.TimerHandle | None = None
         self._upgrade_task: asyncio.Task[None] | None = None
 
+    async def reconfigure(self, path: str, *, cache_ttl_s: float, waiting_max: int, timeout_s: float) -> None:
+        """Take another file, or other bounds; checks under way are not disturbed."""
+        self._cache.set_ttl(cache_ttl_s)
+        self._waiting_max = waiting_max
+        self._timeout_s = timeout_s
+        if path != ("" if self.file is None else self.file.path):
+            await self._finish_upgrades()
+            if not self._decoy_hash:
+                self._decoy_hash = await asyncio.to_thread(hashes.make, self._decoy_key)
+            self.file = await asyncio.to_thread(WatchedFile, passwords.KEY, path, passwords.parse) if path else None
+
     @property
     def methods(self) -> frozenset[str]:
         """SCRAM-SHA-256 if there is a password file."""
@@ -126,11 +137,7 @@ class PasswordAuthenticator:
 
     async def close(self) -> None:
         """Write what is still to be written and end the threads."""
-        if self._upgrade_timer is not None:
-            self._upgrade_timer.cancel()
-            self._start_upgrade()
-        if self._upgrade_task is not None:
-            await self._upgrade_task
+        await self._finish_upgrades()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _check(self, user_name: str, password: bytes) -> Verdict:
@@ -188,6 +195,13 @@ class PasswordAuthenticator:
             self._upgrades[user_name, against] = better_hash
             if self._upgrade_timer is None:
                 self._upgrade_timer = asyncio.get_running_loop().call_later(_UPGRADE_DELAY_S, self._start_upgrade)
+
+    async def _finish_upgrades(self) -> None:
+        if self._upgrade_timer is not None:
+            self._upgrade_timer.cancel()
+            self._start_upgrade()
+        if self._upgrade_task is not None:
+            await self._upgrade_task
 
     def _start_upgrade(self) -> None:
         self._upgrade_timer = None

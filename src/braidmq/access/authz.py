@@ -15,6 +15,7 @@ everything below the place where the name would stand.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Literal, cast
 
@@ -185,6 +186,12 @@ class FileAuthorizer:
     def __init__(self, path: str, *, grants_unmatched: bool) -> None:
         self.epoch = 0
         self.file = WatchedFile(KEY, path, parse) if path else None
+        self._grants_unmatched = grants_unmatched
+
+    async def reconfigure(self, path: str, *, grants_unmatched: bool) -> None:
+        """Take another file, or another answer where the file says nothing."""
+        if path != ("" if self.file is None else self.file.path):
+            self.file = await asyncio.to_thread(WatchedFile, KEY, path, parse) if path else None
         self._grants_unmatched = grants_unmatched
 
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:

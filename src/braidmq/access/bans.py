@@ -87,6 +87,12 @@ class BanTable:
     def __len__(self) -> int:
         return len(self._bans)
 
+    def reconfigure(self, *, failures_max: int, window_s: float, duration_s: float) -> None:
+        """Count failures by other numbers from now on; bans in force stay."""
+        self._failures_max = failures_max
+        self._window_s = window_s
+        self._duration_s = duration_s
+
     def add(
         self,
         *,

@@ -27,6 +27,12 @@ class CredentialCache:
     def __len__(self) -> int:
         return len(self._expires)
 
+    def set_ttl(self, ttl_s: float) -> None:
+        """Remember for another time from now on; what was remembered for the old time is forgotten."""
+        if ttl_s != self._ttl_s:
+            self._ttl_s = ttl_s
+            self._expires.clear()
+
     def digest(self, user_name: str, password_hash: str, password: bytes) -> bytes:
         """The name under which these credentials are remembered."""
         # Lengths in front: no two different triples give the same bytes.

@@ -44,22 +44,20 @@ _PAUSED: Final = Refused(Reason.SERVER_UNAVAILABLE, "the authenticator has faile
 _BUSY: Final = Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients wait for the authenticator")
 
 
-class Deadline:
-    """An ``Authenticator`` in front of another one, that always answers, within ``seconds``, and never by mistake with yes.
+class Guard:
+    """Asks questions of somebody who may be slow, down or wrong; every answer that is not sound is a refusal.
 
     At most ``waiting_max`` questions are under way, those included that were given up but do not end.
     """
 
     def __init__(
         self,
-        authenticator: Authenticator,
         seconds: float,
         *,
         waiting_max: int = 1000,
         pause_s: float = _PAUSE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._authenticator = authenticator
         self._seconds = seconds
         self._waiting_max = waiting_max
         self._pause_s = pause_s
@@ -69,25 +67,12 @@ class Deadline:
         self._paused_until = 0.0
 
     @property
-    def methods(self) -> frozenset[str]:
-        """What the other one knows."""
-        return self._authenticator.methods
-
-    @property
     def is_alarmed(self) -> bool:
-        """Has the authenticator failed several times in a row, without a good answer since?"""
+        """Were there several failures in a row, without a sound answer since?"""
         return self._failures >= _FAILURES_IN_A_ROW
 
-    async def authenticate(self, credentials: Credentials) -> Verdict:
-        """Ask the other one; 0x88 for whatever is not a verdict in time."""
-        return await self._ask(lambda: self._authenticator.authenticate(credentials), _is_verdict)
-
-    def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start an exchange each step of which has the deadline."""
-        return _DeadlineExchange(self, lambda: self._authenticator.begin(method, credentials))
-
-    async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]], is_sound: Callable[[object], bool]) -> T | Refused:
-        """The sound answer, or a refusal of our own."""
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]], is_sound: Callable[[object], bool]) -> T | Refused:
+        """The answer if it comes in time and ``is_sound`` says yes, else a refusal of our own."""
         if not self._may_ask():
             return _PAUSED
         if len(self._under_way) >= self._waiting_max:
@@ -138,16 +123,45 @@ class Deadline:
             task.exception()  # looked at, so that a late failure of an abandoned question is not reported as forgotten
 
 
-class _DeadlineExchange:
-    """An exchange whose every step goes through the deadline."""
+class Deadline:
+    """An ``Authenticator`` in front of another one, that always answers, within ``seconds``, and never by mistake with yes."""
 
-    def __init__(self, deadline: Deadline, begin: Callable[[], Exchange]) -> None:
-        self._deadline = deadline
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        seconds: float,
+        *,
+        waiting_max: int = 1000,
+        pause_s: float = _PAUSE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.guard = Guard(seconds, waiting_max=waiting_max, pause_s=pause_s, clock=clock)
+        self._authenticator = authenticator
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """What the other one knows."""
+        return self._authenticator.methods
+
+    async def authenticate(self, credentials: Credentials) -> Verdict:
+        """Ask the other one; 0x88 for whatever is not a verdict in time."""
+        return await self.guard.ask(lambda: self._authenticator.authenticate(credentials), is_verdict)
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange:
+        """Start an exchange each step of which has the deadline."""
+        return _GuardedExchange(self.guard, lambda: self._authenticator.begin(method, credentials))
+
+
+class _GuardedExchange:
+    """An exchange whose every step goes through the guard."""
+
+    def __init__(self, guard: Guard, begin: Callable[[], Exchange]) -> None:
+        self._guard = guard
         self._begin = begin
         self._exchange: Exchange | None = None
 
     async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        answer = await self._deadline._ask(lambda: self._step(data), _is_step)
+        answer = await self._guard.ask(lambda: self._step(data), _is_step)
         return (b"", answer) if isinstance(answer, Refused) else answer
 
     async def _step(self, data: bytes) -> tuple[bytes, Verdict | None]:
@@ -156,12 +170,8 @@ class _DeadlineExchange:
         return await self._exchange.step(data)
 
 
-async def _run(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    # In a task of its own, so that even an exception before the first await is one of the question's.
-    return await question()
-
-
-def _is_verdict(answer: object) -> bool:
+def is_verdict(answer: object) -> bool:
+    """Is this an answer that an authenticator may give?"""
     match answer:
         case Granted(user_name=user_name):
             return user_name is None or isinstance(user_name, str)
@@ -171,11 +181,16 @@ def _is_verdict(answer: object) -> bool:
             return False
 
 
+async def _run(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # In a task of its own, so that even an exception before the first await is one of the question's.
+    return await question()
+
+
 def _is_step(answer: object) -> bool:
     match answer:
         case (bytes(), None):
             return True
         case (bytes(), verdict):
-            return _is_verdict(verdict)
+            return is_verdict(verdict)
         case _:
             return False

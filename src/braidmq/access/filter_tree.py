@@ -22,13 +22,10 @@ class FilterTree:
     def __init__(self) -> None:
         self._root = _Node()
 
-    def __bool__(self) -> bool:
-        return bool(self._root.children)
-
     def add(self, topic_filter: str) -> None:
         """Put a filter in."""
         node = self._root
-        for level in topic_filter.split("/"):
+        for level in _levels(topic_filter):
             node = node.children.setdefault(level, _Node())
         node.ends = True
 
@@ -41,16 +38,14 @@ class FilterTree:
         """Is there one filter that matches everything that this one can match?"""
         if not self._root.children:
             return False
-        # "+/#" and "#" match the same topics; the shorter form is covered by either.
-        levels = topic_filter.split("/") if topic_filter != "#" else ["+", "#"]
+        levels = _levels(topic_filter)
         count = len(levels)
         stack = [(self._root, 0)]
         while stack:
             node, at = stack.pop()
             children = node.children
-            # [MQTT-4.7.2-1]: a wildcard in the first level does not match what begins with $.
-            is_reserved = at == 0 and levels[0].startswith("$")
-            if "#" in children and not is_reserved:
+            # Met at any depth below the first, # takes the rest, even none.
+            if "#" in children:
                 return True
             if at == count:
                 if node.ends:
@@ -61,7 +56,7 @@ class FilterTree:
                 continue
             if (same := children.get(level)) is not None:
                 stack.append((same, at + 1))
-            if level != "+" and not is_reserved and (any_level := children.get("+")) is not None:
+            if level != "+" and not _is_reserved(level, at) and (any_level := children.get("+")) is not None:
                 stack.append((any_level, at + 1))
         return False
 
@@ -69,31 +64,39 @@ class FilterTree:
         """Is there a topic that both this filter and one of the tree match?"""
         if not self._root.children:
             return False
-        levels = topic_filter.split("/")
+        levels = _levels(topic_filter)
         count = len(levels)
         stack = [(self._root, 0)]
         while stack:
             node, at = stack.pop()
             children = node.children
-            is_reserved = at == 0 and levels[0].startswith("$")
-            if "#" in children and not is_reserved:
+            if "#" in children:
                 return True
             if at == count:
                 if node.ends:
                     return True
                 continue
             level = levels[at]
-            if level in ("+", "#"):
-                found = [child for name, child in children.items() if at > 0 or not name.startswith("$")]
-                if level == "#":
-                    # At least one filter ends at or below each node, and "a/#" matches "a" too.
-                    if at > 0 or found:
-                        return True
-                    continue
-                stack.extend((child, at + 1) for child in found)
-            else:
-                if (same := children.get(level)) is not None:
-                    stack.append((same, at + 1))
-                if not is_reserved and (any_level := children.get("+")) is not None:
-                    stack.append((any_level, at + 1))
+            if level == "#":
+                # At least one filter ends at or below each node.
+                return True
+            if level == "+":
+                stack.extend((child, at + 1) for name, child in children.items() if not _is_reserved(name, at))
+                continue
+            if (same := children.get(level)) is not None:
+                stack.append((same, at + 1))
+            if not _is_reserved(level, at) and (any_level := children.get("+")) is not None:
+                stack.append((any_level, at + 1))
         return False
+
+
+def _levels(topic_filter: str) -> list[str]:
+    """The levels, with # never in a place where it could stand for no level at all: a topic is not empty."""
+    if topic_filter in ("#", "/#"):
+        return [*topic_filter.split("/")[:-1], "+", "#"]
+    return topic_filter.split("/")
+
+
+def _is_reserved(level: str, at: int) -> bool:
+    # [MQTT-4.7.2-1]: a wildcard in the first level does not match what begins with $.
+    return at == 0 and level.startswith("$")

@@ -2,7 +2,7 @@
 
     access = LocalAccess(settings)          reads the files, blocking; call it before serving
     tasks.create_task(access.watch())       takes edits of the files as they come
-    await access.reload()                   on SIGHUP
+    await access.reload(settings)           on SIGHUP
     await access.close()
 
 Broken files never stop the node and never let anybody in; ``problems`` names them.
@@ -148,8 +148,10 @@ class LocalAccess:
             await self._store_bans()
         return is_lifted
 
-    async def reload(self) -> None:
-        """Read every file again now."""
+    async def reload(self, settings: Settings | None = None) -> None:
+        """Read every file again now, as ``settings`` say if they are given; the data directory stays the one of the start."""
+        if settings is not None:
+            await self._reconfigure(settings)
         for file in self._files:
             await file.reload()
         self._tell_change()
@@ -171,6 +173,17 @@ class LocalAccess:
     async def close(self) -> None:
         """Finish writing and end the threads."""
         await self._authenticator.close()
+
+    async def _reconfigure(self, settings: Settings) -> None:
+        access = settings.access
+        self.bans.reconfigure(failures_max=access.ban_failures, window_s=access.ban_window, duration_s=access.ban_duration)
+        await self._authenticator.reconfigure(
+            access.password_file,
+            cache_ttl_s=access.cache_ttl,
+            waiting_max=settings.limits.authentications_max,
+            timeout_s=settings.limits.connect_timeout,
+        )
+        await self._authorizer.reconfigure(access.acl_file, grants_unmatched=access.acl_no_match == "allow")
 
     @property
     def _files(self) -> tuple[WatchedFile[Users] | WatchedFile[AclTable], ...]:

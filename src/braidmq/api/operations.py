@@ -90,7 +90,6 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     qos: int
     no_local: bool = False
     retain_as_published: bool = False
-    retain_handling: int = 0
     subscription_identifier: int | None = None
 
 
@@ -139,6 +138,7 @@ class ConfValue(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     value: str
     origin: Origin
+    note: str = ""  # what else there is to know of a change, such as that it waits for the next start
 
 
 class Operations(Protocol):

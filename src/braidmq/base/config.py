@@ -45,6 +45,15 @@ class Config(msgspec.Struct, frozen=True):
     origins: dict[str, str]
     notes: list[str]
     file: str = ""
+    sources: dict[str, dict[Path, object]] = {}  # what each origin gave
+    keeps_listeners: bool = True  # the default listeners are in the set
+
+    def with_overrides(self, overrides: Mapping[str, object]) -> Config:
+        """The same with these values set at run time, in place of those that were; raises ConfigError."""
+        sources = {origin: found for origin, found in self.sources.items() if origin != ENVIRONMENT}
+        sources[RUN_TIME] = _check_overrides(overrides)
+        sources[ENVIRONMENT] = self.sources.get(ENVIRONMENT, {})
+        return _merge(sources, keeps_listeners=self.keeps_listeners, file=self.file)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Key, value as TOML and origin of everything; secrets are hidden."""
@@ -88,6 +97,13 @@ def load(
 def from_tables(tables: Mapping[str, object]) -> Config:
     """The configuration that a file with these tables would give, apart from any environment; for tests and embedding."""
     return _merge({FILE: flatten(tables, "given tables")}, keeps_listeners="listeners" not in tables)
+
+
+def from_settings(settings: Settings) -> Config:
+    """The configuration with these values; for embedding. Raises ConfigError if they do not go together."""
+    defaults = _default_values()
+    given = {path: value for path, _, value in leaves(settings) if path[0] == "listeners" or defaults.get(path) != value}
+    return _merge({FILE: given}, keeps_listeners=False)
 
 
 def parse_override(name: str, text: str) -> tuple[str, object]:
@@ -212,7 +228,7 @@ def _merge(sources: Mapping[str, dict[Path, object]], *, keeps_listeners: bool, 
         settings = msgspec.structs.replace(settings, listeners=type(settings.listeners)())
     notes = config_checks.check(settings, given)
     origins = {dotted(path): given.get(path, DEFAULT) for path, _, _ in leaves(settings)}
-    return Config(settings, origins, notes, file)
+    return Config(settings, origins, notes, file, dict(sources), keeps_listeners)
 
 
 def _check_complete(values: Mapping[Path, object]) -> None:

@@ -67,7 +67,10 @@ def _check_listener(kind: str, name: str, listener: ListenerSettings, access: Ac
     if kind in TLS_KINDS:
         _check_tls(path, listener)
     else:
-        _refuse_given(path, listener, TLS_KEYS, "belongs to tls and wss listeners")
+        # A proxy that ends TLS may tell the common name of the client's certificate.
+        told_by_proxy = listener.proxy_protocol and listener.user_from_certificate == "cn"
+        keys = tuple(key for key in TLS_KEYS if not (told_by_proxy and key == "user_from_certificate"))
+        _refuse_given(path, listener, keys, "belongs to tls and wss listeners")
     if kind not in WEBSOCKET_KINDS:
         _refuse_given(path, listener, ("path",), "belongs to ws and wss listeners")
     elif not re.fullmatch(r"/[^\s?#]*", listener.path):

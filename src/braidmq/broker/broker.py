@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine
 from time import monotonic
+
+from msgspec.structs import replace
 
 from braidmq.access.local import LocalAccess
 from braidmq.base.settings import Settings
 from braidmq.broker.connection import Connection
 from braidmq.broker.delayed import DelayedMessages
+from braidmq.broker.drops import DropLog
 from braidmq.broker.hooks import Client, Hooks
 from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.retained import RetainedStore
-from braidmq.broker.sessions import NEVER, Session, SessionTable, Will
+from braidmq.broker.messages import make_message
+from braidmq.broker.sessions import NEVER, Session, SessionTable
 from braidmq.broker.shared import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.trace import Tracer
@@ -30,7 +35,7 @@ from braidmq.lane.message import Message
 from braidmq.lane.routes import Route, RouteTable, Subscription
 from braidmq.lane.state import State
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import matches
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, matches
 
 log = logging.getLogger("braidmq.broker")
 
@@ -62,12 +67,15 @@ class Broker:
         self.delayed = DelayedMessages(self, settings.delayed)
         self.tracer = Tracer(self._on_trace_change)
         self.statistics = Statistics()
+        self.drops = DropLog(self.statistics, settings.log.drops)
+        self.state.on_drop = self.drops
         self.connections: set[Connection] = set()
         self.exclusive: dict[bytes, Session] = {}  # $exclusive topics and who has them
         self.wheel = Wheel(self.state.now)
         self.accepts = TokenBucket(settings.limits.connections_per_s, self.state.now)
         self.started_at = monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._drained = asyncio.Event()  # the last connection is gone, while stopping
         self._ticker: asyncio.TimerHandle | None = None
         self._access_epoch = access.epoch
         hooks.on_change = self.routes.refresh
@@ -82,6 +90,13 @@ class Broker:
     def admit(self) -> bool:
         """Whether the rate of new connections allows one more."""
         return self.accepts.admit(monotonic())
+
+    def on_lost(self, connection: Connection) -> None:
+        """A network connection is gone for good."""
+        self.connections.discard(connection)
+        self.wheel.forget(connection)
+        if not self.connections:
+            self._drained.set()
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine as a task that the broker owns until it is done."""
@@ -102,9 +117,11 @@ class Broker:
         for connection in list(self.connections):
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the node is stopping", discard_will=True)
         self.lane.flush()
-        deadline = self.loop.time() + _STOP_S
-        while self.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._drained.wait(), _STOP_S)
+            except TimeoutError:
+                log.info("%d clients did not take their goodbye in time", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
         if self._ticker is not None:
@@ -123,7 +140,7 @@ class Broker:
         if session is not None and session.connection is not None:
             self.statistics.taken_over += 1
             # The client is back before the delay has passed, unless this very connection ends the session.
-            is_back = not clean_start and session.expiry_s > 0 and session.will is not None and session.will.delay_s > 0
+            is_back = not clean_start and session.expiry_s > 0 and session.will_delay_s > 0
             session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id", discard_will=is_back)
             session = self.sessions.get(client_id)  # gone, if its expiry was 0
         if session is not None and clean_start:
@@ -158,12 +175,11 @@ class Broker:
             return
         session.ended_at = monotonic()
         self.groups.redispatch(session.flow, is_over=False)
-        will = session.will
-        if will is not None:
-            if will.delay_s == 0:
-                self._publish_will(session)
-            elif will.delay_s < session.expiry_s or session.expiry_s == NEVER:
-                session.will_timer = self.loop.call_later(will.delay_s, self._publish_will, session)
+        delay_s = session.will_delay_s
+        if delay_s == 0:
+            self._publish_will(session)
+        elif delay_s < session.expiry_s or session.expiry_s == NEVER:
+            session.will_timer = self.loop.call_later(delay_s, self._publish_will, session)
         if session.expiry_s != NEVER:
             session.expiry_timer = self.loop.call_later(session.expiry_s, self._expire, session)
 
@@ -177,13 +193,18 @@ class Broker:
         session.cancel_timers()
         if session.will is not None:
             self._publish_will(session)
+        session.feeds = None
         for written, subscription in list(session.subscriptions.items()):
             self.drop_subscription(session, written, subscription)
         self.groups.redispatch(session.flow, is_over=True)
-        session.feeds = None
+        session.flow.discard()
         self.sessions.remove(session)
         self.statistics.ended += 1
         self.hooks.tell("session_ended", session.client_id)
+
+    def subscription_count(self) -> int:
+        """Subscriptions of all sessions; each member of a shared one counts."""
+        return self.routes.count - len(self.groups) + self.groups.members
 
     def drop_subscription(self, session: Session, written: str, subscription: Subscription) -> None:
         """Take one subscription out of the session and of the routes."""
@@ -192,28 +213,42 @@ class Broker:
             self.groups.leave(subscription.group, session.flow)
         else:
             self.routes.remove(subscription.topic_filter, session.flow)
+            # The same filter may be held in another form, plain beside $exclusive.
+            topic_filter = subscription.topic_filter.decode()
+            other = session.subscriptions.get(topic_filter) or session.subscriptions.get(EXCLUSIVE_PREFIX + topic_filter)
+            if other is not None:
+                self.routes.add(other)
+        if session.feeds is not None:
+            session.feeds = deque(feed for feed in session.feeds if feed.subscription is not subscription)
         if self.exclusive.get(subscription.topic_filter) is session:
             del self.exclusive[subscription.topic_filter]
 
     def _publish_will(self, session: Session) -> None:
-        will: Will | None = session.will
+        will = session.will
         session.will = None
         session.will_timer = None
         if will is None:
             return
-        topic = will.message.topic.decode()
         rules = self.access.rules_for(session.client_id, session.user_name)
-        if rules.unrestricted or rules.may_publish(topic):
-            self.publish(will.message, session.flow, session.user_name)
-        else:
-            self.state.counters.dropped_not_authorized += 1
-            self.state.drop("not_authorized", session.client_id, will.message.topic)
+        if will.topic.startswith("$") or not (rules.unrestricted or rules.may_publish(will.topic)):
+            self.statistics.dropped_wills += 1
+            self.state.drop("not_authorized", session.client_id, will.topic.encode())
+            return
+        self.statistics.own_messages += 1
+        properties = replace(will.properties, will_delay_interval=None)
+        self.publish(
+            make_message(will.topic, will.payload, will.qos, will.retain, properties, session.client_id),
+            session.flow,
+            session.user_name,
+        )
         self.lane.flush()
 
     # Messages
 
     def publish(self, message: Message, publisher: Flow | None = None, user_name: str | None = None, client: Client | None = None) -> int:
         """Retain and route a message whose right to be published is settled; how many got it, or a refusal (0x80 and above)."""
+        if publisher is None:
+            self.statistics.own_messages += 1
         route = self.routes.resolve(message.topic)
         if route is None:
             return Reason.TOPIC_NAME_INVALID
@@ -248,6 +283,7 @@ class Broker:
             self.statistics.dropped_retained_full += 1
             self.state.drop("retained_full", message.publisher, message.topic)
             return False
+        self.statistics.retained += 1
         return True
 
     def _deliver_with_hooks(self, message: Message, route: Route, publisher: Flow | None) -> int:
@@ -258,13 +294,14 @@ class Broker:
                 continue
             changed = self.hooks.deliver(message, target.flow.client_id)
             if changed is None:
-                self.statistics.dropped_by_hook += 1
+                self.statistics.deliveries_dropped_by_hook += 1
                 self.state.drop("hook", target.flow.client_id, message.topic)
                 continue
             target.flow.deliver(
                 changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published
             )
             reached += 1
+        self.state.counters.delivered += reached
         return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
 
     def _inspect(self, topic: bytes) -> int:
@@ -285,6 +322,7 @@ class Broker:
         """Take over settings that can change while clients are connected."""
         self.settings = settings
         self.state.outbox_bytes_max = settings.limits.outbox_bytes_max
+        self.drops.writes = settings.log.drops
         self.groups.strategy = settings.shared.strategy
         self.retained.messages_max = settings.retained.messages_max
         if settings.limits.connections_per_s != self.accepts.rate:
@@ -296,10 +334,15 @@ class Broker:
         self.enforce_access()
 
     def enforce_access(self) -> None:
-        """Rules have changed: drop what is no longer allowed, and nothing else."""
+        """Rules, users or bans have changed: end what is no longer allowed, and nothing else."""
         self._access_epoch = self.access.epoch
         for connection in list(self.connections):
-            connection.take_rules()
+            if not connection.is_open:
+                continue
+            if connection.is_still_allowed():
+                connection.take_rules()
+            else:
+                connection.close(Reason.NOT_AUTHORIZED, "access was withdrawn")
         for session in list(self.sessions):
             rules = self.access.rules_for(session.client_id, session.user_name)
             if rules.unrestricted:
@@ -312,7 +355,7 @@ class Broker:
                     removed = True
             if removed:
                 kept = [subscription.topic_filter.decode() for subscription in session.subscriptions.values()]
-                session.flow.withdraw(lambda delivery, kept=kept: not _is_wanted(delivery, kept))  # type: ignore[misc]
+                self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(kept))
 
     def _on_trace_change(self) -> None:
         self.routes.refresh()
@@ -320,9 +363,13 @@ class Broker:
             connection.take_trace()
 
 
-def _is_wanted(delivery: Delivery, topic_filters: list[str]) -> bool:
-    """Whether a waiting message still belongs to one of these subscriptions; a released one is only a packet id."""
-    if delivery.message is None:
-        return True
-    topic = delivery.message.topic.decode()
-    return any(matches(topic_filter, topic) for topic_filter in topic_filters)
+def _unwanted(topic_filters: list[str]) -> Callable[[Delivery], bool]:
+    """Tells whether a waiting message no longer belongs to one of these subscriptions; a released one is only a packet id."""
+
+    def is_unwanted(delivery: Delivery) -> bool:
+        if delivery.message is None:
+            return False
+        topic = delivery.message.topic.decode()
+        return not any(matches(topic_filter, topic) for topic_filter in topic_filters)
+
+    return is_unwanted

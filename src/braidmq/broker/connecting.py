@@ -8,12 +8,10 @@ import secrets
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.messages import make_message
-from braidmq.broker.sessions import Session, Will
+from braidmq.broker.sessions import Session
 from braidmq.lane.channel import HOLD_BUSY
 from braidmq.lane.scanner import topic_error
 from braidmq.mqtt.packets import MQTT5, Auth, Connack, Connect, Disconnect
@@ -54,7 +52,7 @@ def on_connect(connection: Connection, packet: Connect) -> None:
         return
     connection.hold(HOLD_BUSY)
     if method is not None:
-        connection.exchange = connection.broker.access.begin(method, _credentials(connection, packet))
+        connection.exchange = connection.broker.access.begin(method, credentials(connection, packet.user_name, packet.password))
         connection.broker.run(_step(connection, properties.authentication_data or b""))
     else:
         connection.broker.run(_authenticate(connection, packet))
@@ -78,13 +76,14 @@ def _judge(connection: Connection, packet: Connect) -> Refused | None:
     return None
 
 
-def _credentials(connection: Connection, packet: Connect) -> Credentials:
+def credentials(connection: Connection, user_name: str | None, password: bytes | None = None) -> Credentials:
+    """Who the client says it is, and where it comes from."""
     origin = connection.origin
     assert origin is not None  # set when the connection was made
     return Credentials(
         client_id=connection.client_id,
-        user_name=packet.user_name,
-        password=packet.password,
+        user_name=user_name,
+        password=password,
         certificate_name=origin.certificate_name,
         peer_host=origin.peer_host,
         listener=origin.listener,
@@ -96,10 +95,11 @@ async def _authenticate(connection: Connection, packet: Connect) -> None:
     broker = connection.broker
     broker.statistics.authenticating += 1
     try:
-        credentials = _credentials(connection, packet)
-        verdict = await broker.hooks.authenticate(credentials) if broker.hooks.authenticates else None
+        shown = credentials(connection, packet.user_name, packet.password)
+        verdict = await broker.hooks.authenticate(shown) if broker.hooks.authenticates else None
+        connection.is_vouched = verdict is not None
         if verdict is None:
-            verdict = await broker.access.authenticate(credentials)
+            verdict = await broker.access.authenticate(shown)
     except Exception:
         log.exception("authenticating %s failed", connection.client_id)
         verdict = Refused(Reason.SERVER_UNAVAILABLE, "authentication failed")
@@ -121,7 +121,10 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
         # What exactly was wrong is for the log: the client learns the code only.
         connection.refuse(verdict.reason, "")
         return
-    connection.broker.statistics.authentication_success += 1
+    if verdict.user_name is None:
+        connection.broker.statistics.anonymous += 1
+    else:
+        connection.broker.statistics.authentication_success += 1
     connection.user_name = verdict.user_name
     reason = connection.broker.hooks.connect(connection.describe()) if connection.broker.hooks.connects else 0
     if reason:
@@ -139,7 +142,8 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
     expiry_s = _expiry(connection, packet)
     session.expiry_s = expiry_s
     session.user_name = connection.user_name
-    session.will = _will(connection, packet)
+    session.is_clean = packet.clean_start
+    session.will = packet.will
     connection.session = session
     connection.flow = session.flow
     connection.frame_max = settings.mqtt.packet_bytes_max
@@ -183,16 +187,6 @@ def _expiry(connection: Connection, packet: Connect) -> int:
     return min(asked, int(settings.expiry_max)) if settings.expiry_max else asked
 
 
-def _will(connection: Connection, packet: Connect) -> Will | None:
-    will = packet.will
-    if will is None:
-        return None
-    message = make_message(
-        will.topic, will.payload, will.qos, will.retain, replace(will.properties, will_delay_interval=None), connection.client_id
-    )
-    return Will(message, will.properties.will_delay_interval or 0)
-
-
 def _capabilities(connection: Connection, packet: Connect, keep_alive: int, data: bytes) -> Properties:
     """What CONNACK tells an MQTT 5 client; what is at the protocol's default is left out."""
     settings = connection.broker.settings
@@ -227,18 +221,13 @@ def on_auth(connection: Connection, packet: Auth) -> None:
         if expected is None:  # [MQTT-4.12.0-7]
             raise ProtocolViolation(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         if packet.reason == Reason.RE_AUTHENTICATE and connection.exchange is None:
-            connection.exchange = connection.broker.access.begin(expected, _credentials_again(connection))
+            connection.exchange = connection.broker.access.begin(expected, credentials(connection, connection.user_name))
         elif packet.reason != Reason.CONTINUE_AUTHENTICATION or connection.exchange is None:
             raise ProtocolViolation(Reason.PROTOCOL_ERROR, "AUTH out of turn")
     if properties.authentication_method != expected:  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
         raise ProtocolViolation(Reason.PROTOCOL_ERROR, "the authentication method has changed")
     connection.hold(HOLD_BUSY)
     connection.broker.run(_step(connection, properties.authentication_data or b""))
-
-
-def _credentials_again(connection: Connection) -> Credentials:
-    packet = Connect(connection.client_id, MQTT5, user_name=connection.user_name)
-    return _credentials(connection, packet)
 
 
 async def _step(connection: Connection, data: bytes) -> None:

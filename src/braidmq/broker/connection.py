@@ -54,7 +54,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
     """One client connection, from accept to the end."""
 
     __slots__ = (
-        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "broker", "client_id", "exchange", "is_closed",
+        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "broker", "client_id", "exchange", "is_closed", "is_vouched",
         "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons", "wheel_slot",
     )  # fmt: skip
 
@@ -75,6 +75,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.keep_alive = 0
         self.opened_at = 0.0
         self.is_closed = False
+        self.is_vouched = False  # a hook let it in, so the files have no say
         self.wants_reasons = True
         self._limit_s = 0.0  # silence after which the client counts as gone; 0: never
         self._buckets: tuple[TokenBucket, TokenBucket] | None = None
@@ -99,8 +100,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         """The network connection is gone."""
         self.close(Reason.UNSPECIFIED_ERROR, "the connection was lost", say=False)
         self.transport = None
-        self.broker.connections.discard(self)
-        self.broker.wheel.forget(self)
+        self.broker.on_lost(self)
         self._listener.release()
 
     def close(self, reason: int, detail: str, *, say: bool = True, discard_will: bool = False) -> None:
@@ -119,6 +119,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         if transport is not None:
             rest = self.outbox.take()
             if rest:
+                self.lane.state.counters.bytes_sent += len(rest)
                 transport.write(rest)
             transport.close()
             self.broker.wheel.watch(self, monotonic() + _LINGER_S)
@@ -138,7 +139,10 @@ class Connection(Channel, asyncio.BufferedProtocol):
             return 0.0
         if not self.is_open:
             log.debug("%s: no accepted CONNECT in time", self.peer())
-            self.refuse(Reason.SERVER_BUSY if self.is_greeted else Reason.UNSPECIFIED_ERROR, "too slow to connect", say=False)
+            if self.is_greeted:
+                self.refuse(Reason.SERVER_BUSY, "too slow to connect", say=False)
+            else:
+                self.close(Reason.UNSPECIFIED_ERROR, "no CONNECT in time", say=False)
             return 0.0
         if self._limit_s == 0:
             return 0.0
@@ -147,6 +151,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
             return due
         if self.hold_bits:
             return now + self._limit_s  # it is we who do not read
+        self.broker.statistics.keep_alive_timeouts += 1
         self.close(Reason.KEEP_ALIVE_TIMEOUT, f"nothing heard for {now - self.last_seen:.1f} s")
         return 0.0
 
@@ -221,6 +226,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
 
     def _refuse_malformed(self, violation: ProtocolViolation, body: bytes) -> None:
         # MQTT 5 allows a CONNACK for a CONNECT that is malformed further on; MQTT 3 wants none [MQTT-3.1.4-1].
+        self.broker.statistics.violations[violation.reason] += 1
         self.version = MQTT5 if body[:7] == b"\x00\x04MQTT\x05" else MQTT311
         self.refuse(violation.reason, violation.detail, say=self.version == MQTT5)
 
@@ -233,6 +239,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
 
     def on_violation(self, reason: int, detail: str) -> None:
         """Tell an MQTT 5 client what it broke, and close."""
+        self.broker.statistics.violations[int(reason)] += 1
         log.info("%s %s: %s", self.peer(), self.client_id or "-", detail)
         if self.pending_connect is not None:
             self.refuse(reason, detail)
@@ -272,12 +279,14 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.broker.loop.call_soon(self._release)
 
     def _release(self) -> None:
+        self.is_waiting = False
         if self._queue_timer is not None:
             self._queue_timer.cancel()
             self._queue_timer = None
         self.resume(HOLD_QUEUE)
 
     def _wait_no_more(self) -> None:
+        self.is_waiting = False
         self._queue_timer = None
         if self.held_by is not None:
             self.held_by.is_stalled = True  # from now on what it cannot take is dropped
@@ -311,6 +320,12 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.broker.tracer.on_frame(self.client_id, inbound, frame)
 
     # What changes at run time
+
+    def is_still_allowed(self) -> bool:
+        """Whether the client would be let in today."""
+        access = self.broker.access
+        shown = connecting.credentials(self, self.user_name)
+        return access.bans.check(shown) is None if self.is_vouched else access.is_still_allowed(shown, self.user_name)
 
     def take_rules(self) -> None:
         """Ask for the rules in force now and forget earlier answers."""

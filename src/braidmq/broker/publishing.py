@@ -54,6 +54,7 @@ def _publish_dollar(connection: Connection, message: Message) -> int:
         broker.statistics.dropped_delayed_full += 1
         broker.state.drop("delayed_full", connection.client_id, topic)
         return Reason.QUOTA_EXCEEDED
+    broker.statistics.delayed += 1
     return Reason.SUCCESS
 
 

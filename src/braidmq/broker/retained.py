@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, time
 
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
@@ -12,11 +12,12 @@ from braidmq.lane.routes import Subscription
 class Retained:
     """A retained message and the user that published it, whose right to do so may be asked for again."""
 
-    __slots__ = ("message", "user_name")
+    __slots__ = ("message", "stored_at", "user_name")
 
     def __init__(self, message: Message, user_name: str | None) -> None:
         self.message = message
         self.user_name = user_name
+        self.stored_at = time()
 
 
 class _Node:
@@ -34,6 +35,7 @@ class RetainedStore:
 
     def __init__(self, messages_max: int) -> None:
         self.messages_max = messages_max
+        self.payload_bytes = 0
         self._by_topic: dict[bytes, Retained] = {}
         self._root = _Node()
 
@@ -53,8 +55,9 @@ class RetainedStore:
         topic = message.topic
         if topic not in self._by_topic and self.messages_max and len(self._by_topic) >= self.messages_max:
             return False
-        held = Retained(message, user_name)
-        self._by_topic[topic] = held
+        replaced = self._by_topic.get(topic)
+        self.payload_bytes += len(message.payload) - (len(replaced.message.payload) if replaced is not None else 0)
+        held = self._by_topic[topic] = Retained(message, user_name)
         node = self._root
         for level in topic.split(b"/"):
             if node.below is None:
@@ -68,8 +71,10 @@ class RetainedStore:
 
     def remove(self, topic: bytes) -> bool:
         """Forget the topic's message; False if there was none."""
-        if self._by_topic.pop(topic, None) is None:
+        removed = self._by_topic.pop(topic, None)
+        if removed is None:
             return False
+        self.payload_bytes -= len(removed.message.payload)
         path = [self._root]
         levels = topic.split(b"/")
         for level in levels:

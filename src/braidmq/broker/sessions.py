@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from braidmq.lane.flow import Flow
-from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
+from braidmq.mqtt.packets import Will
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,21 +19,11 @@ if TYPE_CHECKING:
 NEVER = 0xFFFF_FFFF  # the Session Expiry Interval that means: do not expire
 
 
-class Will:
-    """The message to publish for a client that left without a word, and how long to wait before."""
-
-    __slots__ = ("delay_s", "message")
-
-    def __init__(self, message: Message, delay_s: int) -> None:
-        self.message = message
-        self.delay_s = delay_s
-
-
 class Session:
     """The state of one client id."""
 
     __slots__ = (
-        "client_id", "connection", "created_at", "expiry_s", "expiry_timer", "feeds", "flow", "ended_at", "subscriptions", "user_name",
+        "client_id", "connection", "created_at", "expiry_s", "expiry_timer", "feeds", "flow", "ended_at", "is_clean", "subscriptions", "user_name",
         "will", "will_timer",
     )  # fmt: skip
 
@@ -45,8 +35,9 @@ class Session:
         self.created_at = now
         self.ended_at = 0.0  # when the last connection ended; 0: connected
         self.expiry_s = 0
+        self.is_clean = True  # the last CONNECT asked for a clean start
         self.expiry_timer: asyncio.TimerHandle | None = None
-        self.will: Will | None = None
+        self.will: Will | None = None  # to be published if the client leaves without a word
         self.will_timer: asyncio.TimerHandle | None = None
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
         self.feeds: deque[RetainedFeed] | None = None  # retained messages still to be delivered
@@ -55,6 +46,11 @@ class Session:
     def is_connected(self) -> bool:
         """Whether a client is using it now."""
         return self.connection is not None
+
+    @property
+    def will_delay_s(self) -> int:
+        """How long the will waits for the client to come back."""
+        return 0 if self.will is None else self.will.properties.will_delay_interval or 0
 
     def cancel_timers(self) -> None:
         """The client is back, or the session is over: neither expiry nor a delayed will is to happen."""

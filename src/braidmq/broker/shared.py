@@ -94,6 +94,7 @@ class Groups:
         self._routes = routes
         self._groups: dict[tuple[str, bytes], Group] = {}
         self.strategy: Strategy = strategy
+        self.members = 0  # of all groups together
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -108,11 +109,16 @@ class Groups:
             group = self._groups[key] = Group(key, self.strategy)
             self._routes.add(Subscription(None, topic_filter, 2, group=group))
         member = Subscription(flow, topic_filter, qos, False, retain_as_published, identifiers, group)
-        return member, group.put(member)
+        is_new = group.put(member)
+        self.members += is_new
+        return member, is_new
 
     def leave(self, group: Group, flow: Flow) -> None:
         """Take a member out; a group without members is gone."""
-        if group.remove(flow) and not len(group):
+        if not group.remove(flow):
+            return
+        self.members -= 1
+        if not len(group):
             del self._groups[group.key]
             self._routes.remove(group.key[1], group)
 

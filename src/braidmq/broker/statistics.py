@@ -12,13 +12,19 @@ class Statistics:
         self.connected = self.disconnected = self.live = self.connections_max = 0
         self.authenticating = 0  # CONNECTs and AUTHs that wait for an authenticator now
         self.created = self.resumed = self.taken_over = self.discarded = self.expired = self.ended = 0
+        self.kicked = self.keep_alive_timeouts = 0
+        self.subscribed = self.unsubscribed = self.subscriptions_denied = self.subscriptions_refused = 0
+        self.own_messages = self.retained = self.delayed = 0  # published by the node itself; stored; taken in for later
+        self.deliveries_withdrawn = self.deliveries_dropped_by_hook = 0
+        self.dropped_wills = 0  # that their client may no longer publish
         self.dropped_by_hook = self.dropped_retained_full = self.dropped_reserved = self.dropped_delayed_full = 0
         self.dropped_payload_format = 0
-        self.authentication_success = self.authentication_failure = 0
+        self.authentication_success = self.authentication_failure = self.anonymous = 0
         self.authorization_allow = self.authorization_deny = 0
         self.handshake_failures = 0
         self.packets_received: Counter[str] = Counter()  # by kind, those that the lane does not count
         self.packets_sent: Counter[str] = Counter()
+        self.violations: Counter[int] = Counter()  # broken rules of the protocol by reason code
         self.refusals: Counter[int] = Counter()  # CONNACK by reason code
         self.disconnects: Counter[int] = Counter()  # ends of connections by reason code
         self.drops: Counter[str] = Counter()

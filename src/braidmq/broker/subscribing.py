@@ -34,14 +34,18 @@ def on_subscribe(connection: Connection, packet: Subscribe) -> None:
             target = parse_subscription(option.topic_filter)
             check_filter(target.topic_filter, connection.broker.settings.mqtt.topic_levels_max)
         except ProtocolViolation as violation:
+            connection.broker.statistics.subscriptions_refused += 1
             reasons.append(violation.reason)
             continue
         if option.no_local and target.group is not None:  # [MQTT-3.8.3-4]
             raise ProtocolViolation(Reason.PROTOCOL_ERROR, "No Local on a shared subscription")
         reason = _refusal(connection, session, option, target)
         if reason:
+            if reason != Reason.NOT_AUTHORIZED:
+                connection.broker.statistics.subscriptions_refused += 1
             reasons.append(reason)
             continue
+        connection.broker.statistics.subscribed += 1
         subscription, is_new = _add(connection, session, option, target, encoded)
         reasons.append(option.qos)
         if target.group is None and (option.retain_handling == 0 or (option.retain_handling == 1 and is_new)):
@@ -61,6 +65,7 @@ def _refusal(connection: Connection, session: Session, option: SubscribeOption, 
     rules = connection.rules
     if rules is None or not (rules.unrestricted or rules.may_subscribe(target.topic_filter)):
         broker.statistics.authorization_deny += 1
+        broker.statistics.subscriptions_denied += 1
         return Reason.NOT_AUTHORIZED
     if connection.is_restricted:
         broker.statistics.authorization_allow += 1
@@ -105,6 +110,7 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
             except ProtocolViolation as violation:
                 reasons.append(violation.reason)
         else:
+            connection.broker.statistics.unsubscribed += 1
             connection.broker.drop_subscription(session, written, subscription)
             reasons.append(Reason.SUCCESS)
     connection.send_packet(Unsuback(packet.packet_id, reasons))
@@ -128,12 +134,13 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
             message = held.message
             subscription = feed.subscription
             flow.deliver_late(message, subscription, min(message.qos, subscription.qos), True)
+            connection.broker.state.counters.delivered += 1
+    connection.lane.flush()
     if not feeds:
         session.feeds = None
         connection.wants_room = False
-    elif count == 0:
-        connection.on_room()
-    connection.lane.flush()
+    elif connection.has_room() and flow.queue_messages() == 0:
+        connection.on_room()  # else an acknowledgement or the transport tells when to go on
 
 
 def _may_serve(connection: Connection, held: Retained) -> bool:

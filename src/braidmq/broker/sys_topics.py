@@ -84,8 +84,8 @@ class SysTopics:
             "broker/bytes/received": counters.bytes_received,
             "broker/bytes/sent": counters.bytes_sent,
             "broker/retained messages/count": len(broker.retained),
-            "broker/subscriptions/count": broker.routes.count,
-            "broker/shared_subscriptions/count": len(broker.groups),
+            "broker/subscriptions/count": broker.subscription_count(),
+            "broker/shared_subscriptions/count": broker.groups.members,
         }
         values.update(self._load({
             "messages/received": packets,
@@ -107,7 +107,7 @@ class SysTopics:
             f"brokers/{node}/sysdescr": "braidmq",
             f"brokers/{node}/stats/connections/count": sessions,
             f"brokers/{node}/stats/live_connections/count": statistics.live,
-            f"brokers/{node}/stats/subscriptions/count": broker.routes.count,
+            f"brokers/{node}/stats/subscriptions/count": broker.subscription_count(),
             f"brokers/{node}/stats/retained/count": len(broker.retained),
         })  # fmt: skip
         return {topic: str(value) for topic, value in values.items()}

@@ -14,12 +14,39 @@ _LINES_MAX = 1000  # that a slow reader may be behind
 _SHOWN_BYTES = 64
 
 
+class _Reader:
+    """Lines on their way to somebody who follows; the broker does not wait for a slow one, it leaves lines out and says so."""
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[str] = asyncio.Queue(_LINES_MAX)
+        self._missed = 0
+
+    def tell(self, line: str) -> None:
+        """Pass the line on, or count it."""
+        if self._lines.qsize() + 2 > _LINES_MAX:  # a line about those left out must fit too
+            self._missed += 1
+            return
+        if self._missed:
+            self._lines.put_nowait(self._excuse())
+        self._lines.put_nowait(line)
+
+    async def next(self) -> str:
+        """The next line."""
+        if self._missed and self._lines.empty():
+            return self._excuse()
+        return await self._lines.get()
+
+    def _excuse(self) -> str:
+        missed, self._missed = self._missed, 0
+        return f"{time():.3f} {missed} lines left out: the reader is too slow"
+
+
 class Tracer:
     """Who is being followed. ``on_change`` is called whenever that changes, so that channels and routes can be marked."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        self.clients: dict[str, list[asyncio.Queue[str]]] = {}
-        self.filters: dict[str, list[asyncio.Queue[str]]] = {}
+        self.clients: dict[str, list[_Reader]] = {}
+        self.filters: dict[str, list[_Reader]] = {}
         self._on_change = on_change
 
     def concerns(self, topic: str) -> bool:
@@ -29,14 +56,14 @@ class Tracer:
     async def follow(self, kind: str, value: str) -> AsyncIterator[str]:
         """Lines about one ``client`` (id) or ``topic`` (filter), until the caller stops."""
         followed = self.clients if kind == "client" else self.filters
-        queue: asyncio.Queue[str] = asyncio.Queue(_LINES_MAX)
-        followed.setdefault(value, []).append(queue)
+        reader = _Reader()
+        followed.setdefault(value, []).append(reader)
         self._on_change()
         try:
             while True:
-                yield await queue.get()
+                yield await reader.next()
         finally:
-            followed[value].remove(queue)
+            followed[value].remove(reader)
             if not followed[value]:
                 del followed[value]
             self._on_change()
@@ -48,9 +75,9 @@ class Tracer:
             f"PUBLISH {topic} from {message.publisher or '-'} qos={message.qos} retain={int(message.retain)}"
             f" payload={_shown(message.payload)}"
         )
-        for topic_filter, queues in self.filters.items():
+        for topic_filter, readers in self.filters.items():
             if matches(topic_filter, topic):
-                _tell(queues, line)
+                _tell(readers, line)
 
     def on_frame(self, client_id: str, inbound: bool, frame: bytes) -> None:
         """A frame of a followed client passes. CONNECT and AUTH are named only: they hold secrets."""
@@ -69,8 +96,7 @@ def _shown(data: bytes) -> str:
     return repr(data[:_SHOWN_BYTES])[1:] + cut
 
 
-def _tell(queues: list[asyncio.Queue[str]], line: str) -> None:
+def _tell(readers: list[_Reader], line: str) -> None:
     stamped = f"{time():.3f} {line}"
-    for queue in queues:
-        if not queue.full():  # a reader that is behind misses lines, the broker does not wait
-            queue.put_nowait(stamped)
+    for reader in readers:
+        reader.tell(stamped)

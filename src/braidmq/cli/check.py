@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from braidmq.base import config
-from braidmq.base.errors import ConfigError
 from braidmq.base.sample import sample
 
 
@@ -22,11 +21,7 @@ def check(file: Path | None, show: bool, print_sample: bool) -> None:
     if print_sample:
         click.echo(sample(), nl=False)
         return
-    try:
-        loaded = config.load(file)
-    except ConfigError as problem:
-        click.echo(f"braidmq check: {problem}", err=True)
-        raise SystemExit(2) from None
+    loaded = config.load(file)
     if show:
         for key, value, origin in loaded.rows():
             click.echo(f"{key} = {value}  # {origin}")

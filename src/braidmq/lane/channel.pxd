@@ -16,6 +16,7 @@ cdef class Channel(Outlet):
     cdef public Flow flow, held_by
     cdef readonly Outbox outbox
     cdef public double last_seen
+    cdef readonly long long bytes_received, bytes_sent, messages_received, messages_sent
     cdef public bint is_greeted, is_open, is_v5, is_restricted, is_metered, is_traced, is_strict_payload, wants_room
     cdef bint is_dirty, _writable
     cdef readonly int hold_bits
@@ -30,7 +31,7 @@ cdef class Channel(Outlet):
     @cython.locals(state=State, before="long long", rest=bytearray)
     cdef void _take(self, object buffer, Py_ssize_t have, Py_ssize_t fresh) except *
     cdef void _keep(self, object buffer, Py_ssize_t start, Py_ssize_t have) except *
-    @cython.locals(lane=Lane, state=State, counters=Counters, scan=Scanner, status=int, kind=int, is_large=bint)
+    @cython.locals(lane=Lane, state=State, counters=Counters, scan=Scanner, status=int, kind=int, is_large=bint, before="long long")
     cdef void _run(self, object buffer, Py_ssize_t have) except *
     @cython.locals(lane=Lane, counters=Counters, flow=Flow, code=int, qos=int, route=Route, message=Message)
     cdef void _on_publish_frame(self, Scanner scan) except *

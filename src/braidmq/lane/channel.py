@@ -45,8 +45,8 @@ class Channel(Outlet):
 
     __slots__ = (
         "_aliases_in", "_aliases_out", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "_writable",
-        "alias_in_max", "alias_out_max", "flow", "frame_max", "frame_max_out", "held_by", "hold_bits", "is_dirty", "is_greeted", "is_metered",
-        "is_open", "is_restricted", "is_strict_payload", "is_traced", "is_v5", "lane", "last_seen", "outbox", "receive_maximum",
+        "alias_in_max", "alias_out_max", "bytes_received", "bytes_sent", "flow", "frame_max", "frame_max_out", "held_by", "hold_bits", "is_dirty", "is_greeted", "is_metered",
+        "is_open", "is_restricted", "is_strict_payload", "is_traced", "is_v5", "lane", "last_seen", "messages_received", "messages_sent", "outbox", "receive_maximum",
         "transport", "wants_room",
     )  # fmt: skip
 
@@ -58,6 +58,7 @@ class Channel(Outlet):
         self.flow: Flow | None = None
         self.outbox = Outbox()
         self.last_seen = lane.state.now
+        self.bytes_received = self.bytes_sent = self.messages_received = self.messages_sent = 0
         self.is_greeted = False  # a CONNECT has come
         self.is_open = False  # and was accepted
         self.is_v5 = False
@@ -66,6 +67,7 @@ class Channel(Outlet):
         self.is_traced = False
         self.is_strict_payload = False
         self.is_dirty = False
+        self.is_waiting = False
         self.wants_room = False  # tell ``on_room`` when there is place in the outbox
         self.hold_bits = 0
         self.held_by: Flow | None = None  # whose queue was full
@@ -111,7 +113,9 @@ class Channel(Outlet):
         lane = self.lane
         state = lane.state
         self.last_seen = state.now
+        state.work = 0
         state.counters.bytes_received += fresh
+        self.bytes_received += fresh
         if self.hold_bits & HOLD_CLOSED:
             return
         rest = self._rest
@@ -123,10 +127,10 @@ class Channel(Outlet):
         if self.hold_bits:
             self._keep(buffer, 0, have)
         else:
-            before = state.counters.messages_received
+            before = self.messages_received
             self._run(buffer, have)
             if self.is_metered:
-                self.on_metered(state.counters.messages_received - before, fresh)
+                self.on_metered(self.messages_received - before, fresh)
         lane.flush()
 
     def _keep(self, buffer: bytes | bytearray, start: int, have: int) -> None:
@@ -149,6 +153,7 @@ class Channel(Outlet):
             # Not MQTT, or not a CONNECT: there is nothing to wait for [MQTT-3.1.0-1].
             self.on_violation(_PROTOCOL_ERROR, "the first packet is not a CONNECT")
             return
+        before = counters.messages_received
         scan.load(buffer, have, self.frame_max)
         while not self.hold_bits:
             if state.work > state.work_max:
@@ -175,6 +180,7 @@ class Channel(Outlet):
                 state.work += _COLD_WORK
                 self.on_packet(kind, scan.flags, scan.frame_body())
                 scan.frame_max = self.frame_max  # larger once the client is let in
+        self.messages_received += counters.messages_received - before
         if not self.hold_bits & HOLD_CLOSED:
             self._keep(buffer, scan.end, have)
 
@@ -223,10 +229,12 @@ class Channel(Outlet):
         if lane.state.congested is not None:
             congested = lane.state.congested
             lane.state.congested = None
-            congested.hold(self)
-            self.held_by = congested
-            counters.publishers_held += 1
-            self.hold(HOLD_QUEUE)
+            if congested is not flow and not flow.is_congested():  # else its acknowledgements must be read
+                congested.hold(self)
+                self.held_by = congested
+                self.is_waiting = True
+                counters.publishers_held += 1
+                self.hold(HOLD_QUEUE)
 
     def _acknowledge(self, qos: int, packet_id: int, code: int) -> None:
         counters = self.lane.state.counters
@@ -374,6 +382,7 @@ class Channel(Outlet):
             self._aliases_out[topic] = alias
         if self.is_traced:
             self.on_trace(False, bytes((flags, 0)) + topic)
+        self.messages_sent += 1
         self._mark()
         return size
 
@@ -387,6 +396,7 @@ class Channel(Outlet):
         ):
             return False
         self.outbox.push_frame(scan)
+        self.messages_sent += 1
         self._mark()
         return True
 
@@ -402,6 +412,7 @@ class Channel(Outlet):
         if self._writable and self.transport is not None and self.outbox.size:
             data = self.outbox.take()
             self.lane.state.counters.bytes_sent += len(data)
+            self.bytes_sent += len(data)
             self.transport.write(data)
 
     def pause_writing(self) -> None:
@@ -437,7 +448,11 @@ class Channel(Outlet):
         rest = self._rest
         self._rest = None
         if rest is not None:
+            self.lane.state.work = 0
+            before = self.messages_received
             self._run(rest, len(rest))
+            if self.is_metered:
+                self.on_metered(self.messages_received - before, 0)  # the bytes were counted when they came
         if not self.hold_bits and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
         self.lane.flush()

@@ -7,6 +7,8 @@ from braidmq.lane.state cimport Counters, State
 
 
 cdef class Outlet:
+    cdef public bint is_waiting
+
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
     cdef bint forward_frame(self, Scanner scan, bint v5) except *
     cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
@@ -31,6 +33,7 @@ cdef class Flow:
     cdef public Py_ssize_t queue_messages_max, queue_bytes_max
     cdef public bint queue_qos0
     cdef readonly Py_ssize_t window, outstanding, queue_bytes
+    cdef readonly long long dropped
     cdef public bint is_stalled
     cdef int _last_id
     cdef dict _inflight
@@ -42,17 +45,20 @@ cdef class Flow:
     cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
     @cython.locals(expiry="long long")
     cpdef void deliver_late(self, Message message, Subscription subscription, int qos, bint retain) except *
+    cdef void _drop(self, str reason, Message message) except *
     @cython.locals(counters=Counters)
     cdef void _send_qos0(self, Outlet channel, Message message, Subscription subscription, bint retain, long long expiry) except *
     @cython.locals(inflight=dict, packet_id=int, flags=int, counters=Counters, delivery=Delivery)
     cdef void _send(self, Outlet channel, Message message, Subscription subscription, int qos, bint retain, long long expiry) except *
-    @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t)
+    @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t, channel=Outlet)
     cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *
     cpdef bint is_congested(self) except *
     cpdef void hold(self, Outlet publisher) except *
     cpdef void release_publishers(self) except *
     @cython.locals(channel=Outlet, counters=Counters, delivery=Delivery, message=Message, expiry="long long")
     cpdef void pump(self) except *
+    @cython.locals(cost=Py_ssize_t)
+    cdef void _uncount(self, Message message) except *
     @cython.locals(inflight=dict, delivery=Delivery, message=Message, packet_id=int, flags=int, expiry="long long")
     cdef void _send_again(self, Outlet channel) except *
     cpdef bint on_puback(self, int packet_id, int reason) except *
@@ -73,3 +79,5 @@ cdef class Flow:
     cpdef Py_ssize_t queue_messages(self)
     cpdef Py_ssize_t inflight_messages(self)
     cpdef bint has_place(self, Message message) except *
+    @cython.locals(state=State, lost=Py_ssize_t, delivery=Delivery)
+    cpdef void discard(self) except *

@@ -28,7 +28,7 @@ PUBREL = 0x62
 class Outlet:
     """A connected client as its session sees it; the channel is the one there is."""
 
-    __slots__ = ()
+    __slots__ = ("is_waiting",)  # it publishes, and is held until somebody's queue has drained
 
     def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
         """Put a PUBLISH into the outbox; its size, or 0 if the client does not take packets that large."""
@@ -74,7 +74,7 @@ class Flow:
     """What the messages of one session pass through; it outlives connections."""
 
     __slots__ = (
-        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "is_stalled", "outstanding",
+        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "dropped", "is_stalled", "outstanding",
         "queue_bytes", "queue_bytes_max", "queue_messages_max", "queue_qos0", "state", "window",
     )  # fmt: skip
 
@@ -88,6 +88,7 @@ class Flow:
         self.window = 0
         self.outstanding = 0
         self.queue_bytes = 0
+        self.dropped = 0  # messages that this client never got
         self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
         self._last_id = 0
         # Most sessions never need these: they are made on first use.
@@ -107,6 +108,9 @@ class Flow:
                 self._send_qos0(channel, message, subscription, retain, -1)
             elif self.queue_qos0:
                 self._enqueue(message, subscription, 0, retain)
+            else:
+                self.state.counters.dropped_absent += 1
+                self._drop("absent", message)
             return
         if channel is not None and self.outstanding < self.window and not self._queue and not self._resend and not channel.is_clogged():
             self._send(channel, message, subscription, qos, retain, -1)
@@ -119,6 +123,7 @@ class Flow:
             expiry = ceil(message.expires_at - monotonic())
             if expiry <= 0:
                 self.state.counters.dropped_expired += 1
+                self._drop("expired", message)
             elif qos:
                 self._send(self.channel, message, subscription, qos, retain, expiry)
             else:
@@ -126,16 +131,20 @@ class Flow:
         else:
             self.deliver(message, subscription, qos, retain)
 
+    def _drop(self, reason: str, message: Message) -> None:
+        self.dropped += 1
+        self.state.drop(reason, self.client_id, message.topic)
+
     def _send_qos0(self, channel: Outlet, message: Message, subscription: Subscription, retain: bool, expiry: int) -> None:
         counters = self.state.counters
         if channel.is_clogged():
             counters.dropped_outbox_full += 1
-            self.state.drop("outbox_full", self.client_id, message.topic)
+            self._drop("outbox_full", message)
         elif channel.send_publish(message, subscription, 0x31 if retain else 0x30, 0, expiry):
             counters.publish_qos0_sent += 1
         else:
             counters.dropped_too_large += 1
-            self.state.drop("too_large", self.client_id, message.topic)
+            self._drop("too_large", message)
 
     def _send(
         self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int
@@ -153,7 +162,7 @@ class Flow:
         if not channel.send_publish(message, subscription, flags, packet_id, expiry):
             # [MQTT-3.1.2-25]: carry on as though it was sent and acknowledged.
             counters.dropped_too_large += 1
-            self.state.drop("too_large", self.client_id, message.topic)
+            self._drop("too_large", message)
             return
         self._last_id = packet_id
         delivery = Delivery(message, subscription, qos, retain)
@@ -173,12 +182,19 @@ class Flow:
         waiting = len(queue)
         if waiting >= self.queue_messages_max or self.queue_bytes + cost > self.queue_bytes_max:
             self.state.counters.dropped_queue_full += 1
-            self.state.drop("queue_full", self.client_id, message.topic)
+            self._drop("queue_full", message)
             return
         queue.append(Delivery(message, subscription, qos, retain))
         self.queue_bytes += cost
-        if self.channel is not None and not self.is_stalled and self.is_congested():
+        self.state.queued_messages += 1
+        self.state.queued_bytes += cost
+        channel = self.channel
+        if channel is not None and not self.is_stalled and self.is_congested():
             self.state.congested = self
+            if channel.is_waiting:
+                # Its own acknowledgements are behind what it publishes: were it held too, nobody would ever go on.
+                channel.is_waiting = False
+                channel.schedule_release()
 
     def is_congested(self) -> bool:
         """Whether publishers should wait: the queue is more than half full. The other half takes what is under way already."""
@@ -216,13 +232,13 @@ class Flow:
             delivery = queue.popleft()
             message = delivery.message
             assert message is not None  # only what was sent is released
-            self.queue_bytes -= message.cost()
+            self._uncount(message)
             expiry = -1
             if message.expires_at:
                 expiry = ceil(message.expires_at - monotonic())
                 if expiry <= 0:  # [MQTT-3.3.2-5]
                     counters.dropped_expired += 1
-                    self.state.drop("expired", self.client_id, message.topic)
+                    self._drop("expired", message)
                     continue
             if delivery.qos:
                 self._send(channel, message, delivery.subscription, delivery.qos, delivery.retain, expiry)
@@ -232,6 +248,13 @@ class Flow:
             self.is_stalled = False
             if self._waiting is not None:
                 self.release_publishers()
+
+    def _uncount(self, message: Message) -> None:
+        """It has left the queue."""
+        cost = message.cost()
+        self.queue_bytes -= cost
+        self.state.queued_messages -= 1
+        self.state.queued_bytes -= cost
 
     def _send_again(self, channel: Outlet) -> None:
         resend = self._resend
@@ -254,6 +277,9 @@ class Flow:
                     expiry = max(0, ceil(message.expires_at - monotonic()))
                 if not channel.send_publish(message, delivery.subscription, flags, packet_id, expiry):
                     del inflight[packet_id]
+                    self.state.counters.dropped_too_large += 1
+                    self.state.counters.inflight_lost += 1
+                    self._drop("too_large", message)
                     continue
             delivery.is_live = True
             self.outstanding += 1
@@ -365,11 +391,31 @@ class Flow:
             if is_unwanted(delivery):
                 taken += 1
                 del self._inflight[packet_id]
+                self.state.counters.inflight_lost += 1
                 if delivery.is_live:
                     self.outstanding -= 1
         if self._queue:
-            kept = deque(delivery for delivery in self._queue if not is_unwanted(delivery))
-            taken += len(self._queue) - len(kept)
+            kept: deque[Delivery] = deque()
+            for delivery in self._queue:
+                if is_unwanted(delivery):
+                    taken += 1
+                    self._uncount(delivery.message)
+                else:
+                    kept.append(delivery)
             self._queue = kept
-            self.queue_bytes = sum(delivery.message.cost() for delivery in kept)
         return taken
+
+    def discard(self) -> None:
+        """The session is over: let go of everything, and count what the client never got."""
+        state = self.state
+        lost = self.queue_messages()
+        state.queued_messages -= lost
+        state.queued_bytes -= self.queue_bytes
+        self.queue_bytes = 0
+        if self._inflight:
+            state.counters.inflight_lost += len(self._inflight)
+            for delivery in self._inflight.values():
+                lost += not delivery.is_released
+        state.counters.dropped_session_ended += lost
+        self.dropped += lost
+        self._inflight = self._queue = self._resend = self._received = None

@@ -95,4 +95,3 @@ class Lane:
             state.dirty = []
             for channel in dirty:
                 channel.flush()
-        state.work = 0

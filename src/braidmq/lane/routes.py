@@ -88,7 +88,7 @@ def _merge(first: Subscription, second: Subscription) -> Subscription:
 class RouteTable:
     """All subscriptions of a node and the cache of routes over them."""
 
-    __slots__ = ("_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "inspector", "version", "wild_version")
+    __slots__ = ("_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "filters", "inspector", "version", "wild_version")
 
     def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
         self._exact: dict[bytes, Subscription | dict[object, Subscription]] = {}
@@ -100,6 +100,7 @@ class RouteTable:
         self.version = 0
         self.wild_version = 0
         self.count = 0
+        self.filters = 0  # different ones
         self.inspector: Callable[[bytes], int] | None = None  # gives a route's flags
 
     def add(self, subscription: Subscription) -> bool:
@@ -109,6 +110,7 @@ class RouteTable:
         if b"+" in topic_filter or b"#" in topic_filter:
             node, multi = self._node(topic_filter)
             bucket = node.multi if multi else node.here
+            self.filters += not bucket
             is_new = owner not in bucket
             bucket[owner] = subscription
             self.wild_version += 1
@@ -122,6 +124,7 @@ class RouteTable:
         held = self._exact.get(topic)
         if held is None:
             is_new = True
+            self.filters += 1
             self._exact[topic] = subscription
         elif isinstance(held, dict):
             is_new = owner not in held
@@ -179,6 +182,7 @@ class RouteTable:
             if len(held) == 1:
                 self._exact[topic] = next(iter(held.values()))
         elif held.owner() is owner:
+            self.filters -= 1
             del self._exact[topic]
         else:
             return False
@@ -198,8 +202,10 @@ class RouteTable:
                 return False
             path.append(below)
         node = path[-1]
-        if (node.multi if multi else node.here).pop(owner, None) is None:
+        bucket = node.multi if multi else node.here
+        if bucket.pop(owner, None) is None:
             return False
+        self.filters -= not bucket
         for level in reversed(levels):
             if not path.pop().is_empty():
                 break

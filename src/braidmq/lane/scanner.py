@@ -203,10 +203,11 @@ class Scanner:
         return 0
 
     def parse_ack(self, v5: bool) -> int:
-        """Take PUBACK, PUBREC, PUBREL or PUBCOMP apart; 0, a reason code, or -1 if it has properties for the codec to read."""
+        """Take PUBACK, PUBREC, PUBREL or PUBCOMP apart; 0, a reason code, or -1 if the codec must have a look."""
         p, n = self._p, self.end - self.body
         if self.flags != (2 if self.kind == 6 else 0):  # [MQTT-3.6.1-1]
-            return _MALFORMED
+            # MQTT 3.1 alone has a DUP flag on PUBREL: the codec knows the version.
+            return -1 if self.kind == 6 and self.flags == 10 and not v5 else _MALFORMED
         if n < 2 or (n > 2 and not v5):
             return _MALFORMED
         self.packet_id = p[self.body] << 8 | p[self.body + 1]

@@ -269,7 +269,8 @@ cdef class Scanner:
         cdef const unsigned char* p = self.p
         cdef Py_ssize_t n = self.end - self.body
         if self.flags != (2 if self.kind == 6 else 0):  # [MQTT-3.6.1-1]
-            return MALFORMED
+            # MQTT 3.1 alone has a DUP flag on PUBREL: the codec knows the version.
+            return -1 if self.kind == 6 and self.flags == 10 and not v5 else MALFORMED
         if n < 2 or (n > 2 and not v5):
             return MALFORMED
         self.packet_id = (p[self.body] << 8) | p[self.body + 1]

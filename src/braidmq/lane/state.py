@@ -9,9 +9,9 @@ class Counters:
     """Plain integers, counted on the message path and read when somebody asks."""
 
     __slots__ = (
-        "acked", "bytes_received", "bytes_sent", "delivered", "dropped_expired", "dropped_no_local",
-        "dropped_no_subscribers", "dropped_not_authorized", "dropped_outbox_full", "dropped_queue_full", "dropped_too_large",
-        "messages_received", "pingreq_received", "puback_received", "puback_sent", "pubcomp_received", "pubcomp_sent",
+        "acked", "bytes_received", "bytes_sent", "delivered", "dropped_absent", "dropped_expired", "dropped_no_local",
+        "dropped_no_subscribers", "dropped_not_authorized", "dropped_outbox_full", "dropped_queue_full", "dropped_session_ended",
+        "dropped_too_large", "inflight_lost", "messages_received", "pingreq_received", "puback_received", "puback_sent", "pubcomp_received", "pubcomp_sent",
         "publish_qos0_received", "publish_qos0_sent", "publish_qos1_received", "publish_qos1_sent",
         "publish_qos2_received", "publish_qos2_sent", "publishers_held", "pubrec_received", "pubrec_sent",
         "pubrel_received", "pubrel_sent", "stray_acks",
@@ -24,14 +24,15 @@ class Counters:
         self.publish_qos0_sent = self.publish_qos1_sent = self.publish_qos2_sent = 0
         self.puback_received = self.pubrec_received = self.pubrel_received = self.pubcomp_received = 0
         self.puback_sent = self.pubrec_sent = self.pubrel_sent = self.pubcomp_sent = self.pingreq_received = 0
-        self.dropped_expired = self.dropped_no_local = self.dropped_no_subscribers = self.dropped_not_authorized = 0
-        self.dropped_outbox_full = self.dropped_queue_full = self.dropped_too_large = 0
+        self.dropped_absent = self.dropped_expired = self.dropped_no_local = self.dropped_no_subscribers = self.dropped_not_authorized = 0
+        self.dropped_outbox_full = self.dropped_queue_full = self.dropped_session_ended = self.dropped_too_large = 0
+        self.inflight_lost = 0  # left the in-flight window without an acknowledgement
 
 
 class State:
     """Shared by reference. ``now`` is a coarse monotonic clock that the node moves on twice a second."""
 
-    __slots__ = ("congested", "counters", "dirty", "now", "on_drop", "outbox_bytes_max", "work", "work_max")
+    __slots__ = ("congested", "counters", "dirty", "now", "on_drop", "outbox_bytes_max", "queued_bytes", "queued_messages", "work", "work_max")
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
         self.counters = Counters()
@@ -40,6 +41,7 @@ class State:
         self.congested: object | None = None  # the session whose queue the last message filled
         self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
         self.outbox_bytes_max = outbox_bytes_max
+        self.queued_messages = self.queued_bytes = 0  # in the queues of all sessions
         self.work = 0  # deliveries since the running callback began
         self.work_max = work_max
 

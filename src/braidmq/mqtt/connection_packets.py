@@ -129,7 +129,8 @@ def decode_connack(body: bytes, version: int) -> Connack:
     # [MQTT-3.2.2-1]; MQTT 3.1 has no session-present flag either.
     if flags > 1 or (flags and version == MQTT31):
         raise malformed("a reserved CONNACK flag is set")
-    if reason not in REASONS_OF[PacketType.CONNACK] if version == MQTT5 else reason > 5:
+    is_known = reason in REASONS_OF[PacketType.CONNACK] if version == MQTT5 else reason <= 5
+    if not is_known:
         raise protocol_error(f"0x{reason:02X} is no answer to CONNECT")  # [MQTT-3.2.2-8]
     if flags and reason:
         raise protocol_error("a refusal with a session present")  # [MQTT-3.2.2-6]

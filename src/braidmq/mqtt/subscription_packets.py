@@ -82,8 +82,8 @@ def decode_suback(body: bytes, version: int) -> Suback:
     if version == MQTT5:
         properties, at = read_properties(body, at, PacketType.SUBACK)
     reasons = list(body[at:])
-    # [MQTT-3.9.3-2]
-    if not reasons or not (REASONS_OF[PacketType.SUBACK] if version == MQTT5 else SUBACK_RETURN_CODES).issuperset(reasons):
+    known = REASONS_OF[PacketType.SUBACK] if version == MQTT5 else SUBACK_RETURN_CODES
+    if not reasons or not known.issuperset(reasons):  # [MQTT-3.9.3-2]
         raise protocol_error("SUBACK has no reason, or one that is not its own")
     return Suback(packet_id, reasons, properties)
 

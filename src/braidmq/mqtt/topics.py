@@ -18,7 +18,7 @@ LEVELS_MAX: Final = 128
 TOPIC_BYTES_MAX: Final = 65_535
 
 _SHARE_PREFIX: Final = "$share/"
-_EXCLUSIVE_PREFIX: Final = "$exclusive/"
+EXCLUSIVE_PREFIX: Final = "$exclusive/"
 
 
 class SubscriptionTarget(Struct, frozen=True, gc=False):
@@ -78,14 +78,14 @@ def parse_subscription(topic_filter: str) -> SubscriptionTarget:
         if not slash or not inner:
             raise _invalid_filter("a shared subscription has no topic filter")
         target = SubscriptionTarget(inner, group=group)
-    elif topic_filter.startswith(_EXCLUSIVE_PREFIX):
-        inner = topic_filter[len(_EXCLUSIVE_PREFIX) :]
+    elif topic_filter.startswith(EXCLUSIVE_PREFIX):
+        inner = topic_filter[len(EXCLUSIVE_PREFIX) :]
         if not inner:
             raise _invalid_filter("an exclusive subscription has no topic filter")
         target = SubscriptionTarget(inner, exclusive=True)
     else:
         return SubscriptionTarget(topic_filter)
-    if inner.startswith((_SHARE_PREFIX, _EXCLUSIVE_PREFIX)):
+    if inner.startswith((_SHARE_PREFIX, EXCLUSIVE_PREFIX)):
         raise _invalid_filter("a shared or exclusive subscription is inside another")
     return target
 

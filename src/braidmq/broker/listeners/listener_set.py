@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import cast
 
+import msgspec
+
 from braidmq.base.settings import ListenerSettings, Settings
 from braidmq.broker.listeners.origin import TLS_KINDS, WEBSOCKET_KINDS, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.server import ListenerServer
@@ -15,6 +17,8 @@ from braidmq.broker.listeners.websocket import WebSocketProtocol, WebSocketSetti
 
 # Certificates are replaced every few weeks; looking every few seconds costs a handful of stat calls in a thread.
 CERTIFICATE_POLL_S = 5.0
+# What a listener keeps until the node starts again.
+_FIXED_KEYS = ("bind", "enabled", "path", "proxy_protocol", "proxy_peers")
 # A WebSocket frame may hold several packets, and a client may send more behind its CONNECT: room beside the largest packet.
 _FRAME_ROOM_BYTES = 64 * 1024
 
@@ -38,12 +42,14 @@ class ListenerSet:
         self._certificate_poll_s = certificate_poll_s
         self._watcher: asyncio.Task[None] | None = None
         self._servers: dict[str, ListenerServer] = {}
+        self._make_connection = make_connection
+        self._on_refused = on_refused
         for kind, name, listener in _enabled(settings):
             self._servers[f"{kind}:{name}"] = ListenerServer(
                 kind,
                 name,
                 listener,
-                _websocket_maker(settings, listener, make_connection, on_refused) if kind in WEBSOCKET_KINDS else make_connection,
+                self._protocol_maker(settings, kind, listener),
                 connect_timeout_s=settings.limits.connect_timeout,
                 admit=admit,
                 on_refused=on_refused,
@@ -57,6 +63,11 @@ class ListenerSet:
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Where each listener is bound, by id; of a listener on several addresses the first."""
         return {name: server.addresses[0] for name, server in self._servers.items() if server.addresses}
+
+    def certificate_expiry(self) -> float | None:
+        """When the first of the server certificates expires, in seconds since 1970; None without TLS."""
+        ends = (server.tls.expires_at for server in self._servers.values() if server.tls is not None)
+        return min((end for end in ends if end is not None), default=None)
 
     async def start(self) -> None:
         """Start every listener, or none: ``ConfigError`` names the first that cannot be had."""
@@ -77,11 +88,38 @@ class ListenerSet:
         for server in self._servers.values():
             server.stop()
 
+    async def reconfigure(self, settings: Settings) -> None:
+        """Take over changed settings and read all certificates, CAs and CRLs again, for new connections.
+
+        Listeners that were not there at the start, and addresses, wait for a restart. A listener whose TLS files cannot
+        be used keeps all that it has.
+        """
+        for kind, name, listener in _enabled(settings):
+            server = self._servers.get(f"{kind}:{name}")
+            if server is not None:
+                fixed = {key: getattr(server.settings, key) for key in _FIXED_KEYS}
+                changed = msgspec.structs.replace(listener, **fixed)
+                make_protocol = self._protocol_maker(settings, kind, changed)
+                await server.reconfigure(changed, make_protocol, settings.limits.connect_timeout)
+
     async def reload_certificates(self) -> None:
         """Read all certificates, CAs and CRLs again, for new handshakes; a listener with a broken file keeps what it has."""
         for server in self._servers.values():
             if server.tls is not None:
-                await asyncio.to_thread(server.tls.reload)
+                await asyncio.to_thread(server.tls.reload, server.settings)
+
+    def _protocol_maker(self, settings: Settings, kind: ListenerKind, listener: ListenerSettings) -> MakeConnection:
+        if kind not in WEBSOCKET_KINDS:
+            return self._make_connection
+        shared = WebSocketSettings(
+            path=listener.path,
+            handshake_timeout_s=settings.limits.connect_timeout,
+            frame_bytes_max=settings.mqtt.packet_bytes_max + _FRAME_ROOM_BYTES,
+            unanswered_bytes_max=settings.limits.preauth_packet_bytes + _FRAME_ROOM_BYTES,
+            make_connection=self._make_connection,
+            on_refused=self._on_refused,
+        )
+        return cast(MakeConnection, functools.partial(WebSocketProtocol, shared))
 
     async def _watch_certificates(self) -> None:
         while True:
@@ -110,20 +148,6 @@ def _enabled(settings: Settings) -> Iterator[tuple[ListenerKind, str, ListenerSe
         for name, listener in named.items():
             if listener.enabled:
                 yield kind, name, listener
-
-
-def _websocket_maker(
-    settings: Settings, listener: ListenerSettings, make_connection: MakeConnection, on_refused: Callable[[str, str], None]
-) -> MakeConnection:
-    shared = WebSocketSettings(
-        path=listener.path,
-        handshake_timeout_s=settings.limits.connect_timeout,
-        frame_bytes_max=settings.mqtt.packet_bytes_max + _FRAME_ROOM_BYTES,
-        unanswered_bytes_max=settings.limits.preauth_packet_bytes + _FRAME_ROOM_BYTES,
-        make_connection=make_connection,
-        on_refused=on_refused,
-    )
-    return cast(MakeConnection, functools.partial(WebSocketProtocol, shared))
 
 
 def _report_death(task: asyncio.Task[None]) -> None:

@@ -36,19 +36,23 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 class ListenerInfo:
     """A listener as its connections see it; ``live`` counts the places taken, those still shaking hands included."""
 
-    __slots__ = ("anonymous_allowed", "id", "kind", "live", "secure", "settings")
+    __slots__ = ("id", "is_on_loopback", "kind", "live", "secure", "settings")
 
-    def __init__(self, kind: ListenerKind, name: str, settings: ListenerSettings, *, on_loopback: bool) -> None:
+    def __init__(self, kind: ListenerKind, name: str, settings: ListenerSettings, *, is_on_loopback: bool) -> None:
         self.id = f"{kind}:{name}"
         self.kind: ListenerKind = kind
         self.settings = settings
         self.secure = kind in TLS_KINDS
+        self.is_on_loopback = is_on_loopback
         self.live = 0
-        if settings.allow_anonymous is None:
-            # Behind a proxy on this machine the clients come from anywhere, so loopback alone proves nothing there.
-            self.anonymous_allowed = on_loopback and not settings.proxy_protocol
-        else:
-            self.anonymous_allowed = settings.allow_anonymous
+
+    @property
+    def anonymous_allowed(self) -> bool:
+        """May clients without credentials ask to come in here?"""
+        if self.settings.allow_anonymous is not None:
+            return self.settings.allow_anonymous
+        # Behind a proxy on this machine the clients come from anywhere, so loopback alone proves nothing there.
+        return self.is_on_loopback and not self.settings.proxy_protocol
 
     def describe(self, transport: asyncio.BaseTransport) -> Origin:
         """The origin of a connection that came straight to this listener."""
@@ -81,7 +85,7 @@ class Arrival(ListenerInfo):
         self.kind = listener.kind
         self.settings = listener.settings
         self.secure = listener.secure
-        self.anonymous_allowed = listener.anonymous_allowed
+        self.is_on_loopback = listener.is_on_loopback
         self.live = 1
         self.header = header
         self.is_met = False

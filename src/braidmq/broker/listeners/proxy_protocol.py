@@ -171,7 +171,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     while position < len(data):
         start = position + 3
         end = start + int.from_bytes(data[position + 1 : start], "big")
-        if start > len(data) or end > len(data):
+        if end > len(data):
             raise _refusal("field runs past the PROXY header")
         yield data[position], data[start:end]
         position = end

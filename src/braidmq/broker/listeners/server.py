@@ -71,9 +71,9 @@ class ListenerServer:
         on_refused: OnRefused,
     ) -> None:
         self.key = f"listeners.{kind}.{name}"
+        self.settings = settings
         self._kind: ListenerKind = kind
         self._name = name
-        self._settings = settings
         self._make_protocol = make_protocol
         self._connect_timeout_s = connect_timeout_s
         self._admit = admit
@@ -93,15 +93,25 @@ class ListenerServer:
 
     async def start(self) -> None:
         """Bind and accept; raises ``ConfigError`` if the address cannot be had."""
-        self._sockets = await open_sockets(self._settings.bind, f"{self.key}.bind")
-        self.info = ListenerInfo(self._kind, self._name, self._settings, on_loopback=reach_this_machine_only(self._sockets))
+        self._sockets = await open_sockets(self.settings.bind, f"{self.key}.bind")
+        self.info = ListenerInfo(self._kind, self._name, self.settings, is_on_loopback=reach_this_machine_only(self._sockets))
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
-            if self.tls is None and not self._settings.proxy_protocol:
+            if self.tls is None and not self.settings.proxy_protocol:
                 server = await loop.create_server(self._accept_directly, sock=listening, backlog=LISTEN_BACKLOG)
                 self._servers.append(server)
             else:
                 self._accept_from(listening)
+
+    async def reconfigure(self, settings: ListenerSettings, make_protocol: MakeConnection, connect_timeout_s: float) -> None:
+        """Take over settings that differ in nothing that is bound; if their TLS files cannot be used, none of them."""
+        if self.tls is not None and not await asyncio.to_thread(self.tls.reload, settings):
+            return
+        self.settings = settings
+        self._make_protocol = make_protocol
+        self._connect_timeout_s = connect_timeout_s
+        if self.info is not None:
+            self.info.settings = settings
 
     def stop(self) -> None:
         """Accept no more and drop those at their header or handshake; connections beyond that are their owner's to close."""
@@ -122,7 +132,7 @@ class ListenerServer:
         self._servers, self._sockets, self._accept_timers = [], [], {}
 
     def _has_room(self, listener: ListenerInfo) -> bool:
-        if listener.live >= self._settings.connections_max:
+        if listener.live >= self.settings.connections_max:
             self._on_refused(listener.id, "connections_max")
         elif not self._admit():
             self._on_refused(listener.id, "connection_rate")
@@ -173,7 +183,7 @@ class ListenerServer:
         """Take a new connection up to where its protocol takes over. Owns ``accepted`` and the place that it has."""
         is_handed_over = False
         try:
-            if self._settings.proxy_protocol:
+            if self.settings.proxy_protocol:
                 arrival.header = await self._read_proxy_header(accepted, peer_host)
                 if arrival.header is None:
                     return

@@ -20,7 +20,10 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import threading
 from typing import Literal
+
+from cryptography.x509 import load_pem_x509_certificates
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.settings import ListenerSettings
@@ -58,22 +61,32 @@ class TlsContexts:
         self._settings = settings
         self._files = _file_names(settings)
         self._loaded = self._file_state()
+        self._loading = threading.Lock()  # the watcher and a reload may meet; the older settings must not win
         self.current = build_context(key, settings)
+        self.expires_at = _first_expiry(settings)  # of the server certificates, in seconds since 1970
 
     def refresh(self) -> bool:
         """Reload if a file changed since the last try; True if ``current`` is new. Blocks on files: call it in a thread."""
-        state = self._file_state()
-        return state != self._loaded and self._load(state)
+        with self._loading:
+            state = self._file_state()
+            return state != self._loaded and self._load(state)
 
-    def reload(self) -> bool:
-        """Reload whether or not a file changed; True if ``current`` is new. Blocks on files: call it in a thread."""
-        return self._load(self._file_state())
+    def reload(self, settings: ListenerSettings) -> bool:
+        """Reload, changed or not, with these settings; True if ``current`` is new. Blocks on files: call it in a thread."""
+        with self._loading:
+            before = self._settings, self._files
+            self._settings, self._files = settings, _file_names(settings)
+            is_loaded = self._load(self._file_state())
+            if not is_loaded:
+                self._settings, self._files = before
+            return is_loaded
 
     def _load(self, state: FileState) -> bool:
         # The state was taken before the files are read: what changes meanwhile is seen as a change next time.
         self._loaded = state
         try:
             self.current = build_context(self._key, self._settings)
+            self.expires_at = _first_expiry(self._settings)
         except ConfigError as error:
             logger.error("%s; the certificates loaded before stay in use", error)
             return False
@@ -194,6 +207,19 @@ def _file_names(settings: ListenerSettings) -> tuple[str, ...]:
     for certificate in settings.sni.values():
         names += [certificate.cert_file, certificate.key_file]
     return tuple(name for name in names if name)
+
+
+def _first_expiry(settings: ListenerSettings) -> float | None:
+    """When the first of the listener's certificates, which have just been loaded, is over."""
+    found: list[float] = []
+    for name in (settings.cert_file, *(certificate.cert_file for certificate in settings.sni.values())):
+        try:
+            with open(name, "rb") as file:
+                # The server's own certificate comes first in its chain.
+                found.append(load_pem_x509_certificates(file.read())[0].not_valid_after_utc.timestamp())
+        except (OSError, ValueError) as error:
+            logger.warning("%s: its end of validity is not known: %s", name, error)
+    return min(found, default=None)
 
 
 def _stamp(file_name: str) -> tuple[int, int, int] | None:

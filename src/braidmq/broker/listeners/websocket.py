@@ -45,6 +45,10 @@ READ_BYTES_MAX = 64 * 1024
 READ_BUFFER_BYTES = 2048  # where the read buffer begins; an idle client never needs more
 CLOSE_WAIT_S = 3.0
 
+# Members of an enumeration are looked up slowly, and these are needed for every frame.
+_BINARY, _TEXT, _CLOSE, _PING = WSMsgType.BINARY, WSMsgType.TEXT, WSMsgType.CLOSE, WSMsgType.PING
+_DATA = (_BINARY, WSMsgType.CONTINUATION)
+
 # Above this size picows gives the loop a view of a header buffer that its next frame overwrites.
 _SMALL_FRAME_BYTES = 8192
 
@@ -86,6 +90,7 @@ class WebSocketChannel(WSListener):
         "_listener",
         "_settings",
         "_unanswered",
+        "_waiting",
         "_ws",
     )
 
@@ -98,6 +103,7 @@ class WebSocketChannel(WSListener):
         self._is_closing = False
         self._is_in_message = False
         self._is_writing_paused = False
+        self._waiting: list[bytes] = []  # payloads of this turn that are still to be fed
         self._unanswered = 0  # bytes that arrived before our first answer; -1 after it
 
     # What picows calls.
@@ -118,38 +124,48 @@ class WebSocketChannel(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         """The WebSocket is open: make the connection that speaks MQTT on it."""
         self._ws = transport
+        # picows keeps both as long as the connection lives; nobody asks for them again, and they are a good part of its memory.
+        transport.request.headers.clear()
+        transport.response.headers.clear()
         self._connection = self._settings.make_connection(self._listener)
         self._connection.connection_made(self)  # type: ignore[arg-type]  # a transport by its methods, not by its class
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """Feed binary data on; answer the rest."""
+        """Feed binary data on, all that one read brought at once; answer the rest."""
         kind = frame.msg_type
         if self._is_closing:
-            if kind == WSMsgType.CLOSE:
+            if kind == _CLOSE:
                 transport.disconnect()
-        elif kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:
+            return
+        if kind in _DATA:
             # A message begins with a binary frame and goes on with continuations until one has FIN; no extension was agreed.
-            if self._is_in_message != (kind == WSMsgType.CONTINUATION) or frame.rsv1 or frame.rsv2 or frame.rsv3:
+            if self._is_in_message == (kind == _BINARY) or frame.rsv1 or frame.rsv2 or frame.rsv3:
                 self._fail(WSCloseCode.PROTOCOL_ERROR, "ws_framing")
                 return
             self._is_in_message = not frame.fin
-            if self._connection is not None:
-                self._connection.feed(frame.get_payload_as_bytes())
-        elif kind == WSMsgType.PING:
+            self._waiting.append(frame.get_payload_as_bytes())
+            if frame.last_in_buffer:
+                self._feed()
+            return
+        self._feed()
+        if self.is_closing():
+            return
+        if kind == _PING:
             # A peer that sends pings and reads no answers must not fill our memory with pongs; RFC 6455 lets us skip some.
             if not self._is_writing_paused:
                 transport.send_pong(frame.get_payload_as_bytes())
-        elif kind == WSMsgType.CLOSE:
+        elif kind == _CLOSE:
             self._is_closing = True
             transport.send_close(WSCloseCode.OK)
             transport.disconnect()
-        elif kind == WSMsgType.TEXT:
+        elif kind == _TEXT:
             self._fail(WSCloseCode.UNSUPPORTED_DATA, "ws_text")  # [MQTT-6.0.0-1]
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """The socket is gone."""
         connection, self._connection = self._connection, None
         self._is_closing = True
+        self._waiting.clear()
         if connection is not None:
             connection.connection_lost(None)
 
@@ -174,7 +190,7 @@ class WebSocketChannel(WSListener):
         self._unanswered = -1
         size = len(data)
         if size <= _SMALL_FRAME_BYTES:
-            self._ws.send(WSMsgType.BINARY, data)
+            self._ws.send(_BINARY, data)
         else:
             header = struct.pack(">BBH", 0x82, 126, size) if size < 65536 else struct.pack(">BBQ", 0x82, 127, size)
             self._ws.underlying_transport.write(b"".join((header, data)))
@@ -241,6 +257,13 @@ class WebSocketChannel(WSListener):
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._ws = None
+
+    def _feed(self) -> None:
+        waiting = self._waiting
+        if waiting and self._connection is not None:
+            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            waiting.clear()
+            self._connection.feed(data)
 
     def _refuse(self, status: int, reason: str, sentence: str) -> WSUpgradeResponseWithListener:
         self._is_closing = True

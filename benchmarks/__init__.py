@@ -1,0 +1,1 @@
+"""braidmq beside other brokers: same load, same machine, same run. ``python -m benchmarks --help``."""

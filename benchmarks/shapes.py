@@ -1,0 +1,68 @@
+"""The shapes of load and what is asked of braidmq in each."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A flow of messages. ``target``: the least ratio to mosquitto; ``v5``: also run with MQTT 5, to be within 15 % of 3.1.1."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+    target: float | None = None
+    v5: bool = False
+    port: str = "tcp"
+
+
+def _flow(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+PAIR_QOS0 = Shape("pair-qos0", "QoS 0, 10 to 10, window 200", _flow("-m pair -P 10 -q 0 -w 200"), 20, v5=True)
+
+FLOWS = [
+    PAIR_QOS0,
+    Shape("fanout-qos0", "QoS 0, 1 to 50, window 200", _flow("-m fanout -P 1 -S 50 -q 0 -w 200"), 25, v5=True),
+    Shape("pair-qos1", "QoS 1, 10 to 10, window 100", _flow("-m pair -P 10 -q 1 -w 100"), 12, v5=True),
+    Shape("pair-qos2", "QoS 2, 10 to 10, window 100", _flow("-m pair -P 10 -q 2 -w 100"), 12, v5=True),
+    Shape("fanin-qos0", "QoS 0, 20 to one wildcard, window 100", _flow("-m fanin -P 20 -q 0 -w 100"), 15, v5=True),
+    Shape("single-qos0", "QoS 0, 500 to 500, one in flight", _flow("-m pair -P 500 -q 0 -w 1"), 1.2, v5=True),
+    Shape("single-qos1", "QoS 1, 500 to 500, one in flight", _flow("-m pair -P 500 -q 1 -w 1"), 1.2, v5=True),
+    Shape("tls-qos0", "TLS, QoS 0, 10 to 10, window 200", _flow("-m pair -P 10 -q 0 -w 200 -t"), port="tls"),
+    Shape("ws-qos0", "WebSocket, QoS 0, 10 to 10, window 200", _flow("-m pair -P 10 -q 0 -w 200 -x"), port="ws"),
+]
+
+# Measured in ways of their own.
+CONNECT, MEMORY, IDLE, TABLE, LATENCY = "connect", "memory", "idle", "table", "latency"
+OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY]
+ALL = [shape.name for shape in FLOWS] + OTHERS
+
+CONNECT_TARGET = 0.7  # of mosquitto's connects per second
+MEMORY_TARGET_KIB = 6.0  # for an idle subscribed client
+IDLE_TARGET = 0.02  # of a processor, with 10 000 idle connections
+TABLE_TARGET = 0.5  # of the throughput with an empty table
+V5_TARGET = 0.85  # of the throughput with MQTT 3.1.1
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """How long and how much."""
+
+    rounds: int
+    seconds: int
+    clients: int
+    idle_clients: int
+    idle_seconds: float
+    exact: int
+    wildcard: int
+    peer_rounds: int
+    """Of the brokers that no target names."""
+
+
+FULL = Scale(
+    rounds=5, seconds=2, clients=8000, idle_clients=10_000, idle_seconds=10.0, exact=1_000_000, wildcard=100_000, peer_rounds=1
+)
+QUICK = Scale(
+    rounds=1, seconds=1, clients=4000, idle_clients=4000, idle_seconds=3.0, exact=100_000, wildcard=10_000, peer_rounds=0
+)

@@ -1,0 +1,103 @@
+"""The log of a node: text or JSON lines on standard error, with a bound on how often the same kind of line is written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from time import monotonic
+from typing import Literal
+
+_ROOT = "braidmq"
+_KINDS_MAX = 1000
+
+
+class RateLimit(logging.Filter):
+    """Lets through so many lines of one kind (logger and wording, not its arguments) a second, and says how many it kept back."""
+
+    def __init__(self, lines_per_s_max: int) -> None:
+        super().__init__()
+        self.lines_per_s_max = lines_per_s_max
+        self.suppressed = 0
+        self._seen: dict[tuple[str, str], list[float]] = {}  # kind: start of its second, lines in it, lines kept back
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written; errors with a traceback always are."""
+        if record.exc_info:
+            return True
+        now = monotonic()
+        kind = (record.name, str(record.msg))
+        seen = self._seen.get(kind)
+        if seen is None:
+            if len(self._seen) >= _KINDS_MAX:
+                self._seen.clear()
+            self._seen[kind] = [now, 1.0, 0.0]
+            return True
+        if now - seen[0] >= 1.0:
+            if seen[2]:
+                record.msg = f"{record.getMessage()} (and {int(seen[2])} more such lines kept back)"
+                record.args = ()
+            self._seen[kind] = [now, 1.0, 0.0]
+            return True
+        if seen[1] >= self.lines_per_s_max:
+            seen[2] += 1
+            self.suppressed += 1
+            return False
+        seen[1] += 1
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, logger, message, and what ``extra`` added under ``fields``."""
+        line: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """One line of text; control characters of clients' strings cannot break it into several."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level and message; a traceback follows on lines of its own."""
+        message = "".join(char if char.isprintable() else repr(char)[1:-1] for char in record.getMessage())
+        line = f"{self.formatTime(record)} {record.levelname.lower():7} {message}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up(level: str, form: Literal["text", "json"], lines_per_s_max: int) -> None:
+    """Send the log to standard error in this form; may be called again to change it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    limit = RateLimit(lines_per_s_max)
+    limit.suppressed = lines_suppressed()
+    handler.addFilter(limit)
+    root = logging.getLogger(_ROOT)
+    root.handlers[:] = [handler]
+    root.propagate = False
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Write lines of this importance and above."""
+    logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def lines_suppressed() -> int:
+    """How many lines the bound has kept back since the start."""
+    filters = [each for handler in logging.getLogger(_ROOT).handlers for each in handler.filters]
+    return sum(each.suppressed for each in filters if isinstance(each, RateLimit))
+
+
+def level() -> str:
+    """The level in force."""
+    return logging.getLevelName(logging.getLogger(_ROOT).getEffectiveLevel()).lower()

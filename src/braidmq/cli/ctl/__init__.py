@@ -1,0 +1,1 @@
+"""``braidmq ctl``: see and steer a running node."""

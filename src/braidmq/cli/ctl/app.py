@@ -1,0 +1,131 @@
+"""What the commands of ``ctl`` have in common: where the node is, tables or JSON, and lists that come in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import click
+import msgspec
+
+from braidmq.api.operations import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, Page
+from braidmq.cli.ctl.connection import SOCKET_NAME, TOKEN_NAME, NodeConnection
+from braidmq.cli.ctl.show import show_json, show_table
+from braidmq.cli.errors import CommandFailed
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Item = TypeVar("Item")
+
+_OPTIONS: Final = (
+    click.option("--data-dir", envvar="BRAIDMQ_NODE__DATA_DIR", help="The node's data directory.  [default: data]"),
+    click.option(
+        "-c", "--config", "config_file", type=click.Path(), help="The node's configuration, which names that directory."
+    ),
+    click.option("--api", "api_url", help="Speak to http://HOST:PORT instead of the Unix socket."),
+    click.option("--token-file", type=click.Path(), help="The token for --api.  [default: ctl.token in the data directory]"),
+    click.option("--json", "json_wanted", is_flag=True, help="Print JSON."),
+)
+SHARED: Final = __name__  # where the options given after `ctl` are kept
+_NAMES: Final = ("data_dir", "config_file", "api_url", "token_file", "json_wanted")
+
+
+class Ctl(msgspec.Struct):
+    """What a command works with."""
+
+    node: NodeConnection
+    json_wanted: bool
+
+
+def with_node_options(command: Decorated) -> Decorated:
+    """Give a command the options that say where the node is."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def node_command(group: click.Group, name: str) -> Callable[[Callable[Concatenate[Ctl, Parameters], None]], click.Command]:
+    """A command that gets a ``Ctl`` made of its own options and of those given after ``ctl``."""
+
+    def decorate(function: Callable[Concatenate[Ctl, Parameters], None]) -> click.Command:
+        @click.pass_context
+        def run(context: click.Context, /, **given: Any) -> None:
+            own = {name: given.pop(name) for name in _NAMES}
+            shared = context.find_root().meta.get(SHARED, {})
+            chosen = {name: own[name] or shared.get(name) for name in _NAMES}
+            function(Ctl(_connection(chosen), bool(chosen["json_wanted"])), **given)  # type: ignore[call-arg]
+
+        run.__doc__ = function.__doc__
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        return group.command(name)(with_node_options(run))
+
+    return decorate
+
+
+def _connection(chosen: dict[str, Any]) -> NodeConnection:
+    data_dir = Path(chosen["data_dir"] or _configured_data_dir(chosen["config_file"]))
+    if not chosen["api_url"]:
+        return NodeConnection(socket_path=data_dir / SOCKET_NAME)
+    if not chosen["api_url"].startswith(("http://", "https://")):
+        raise click.UsageError("--api takes a URL such as http://127.0.0.1:18083")
+    token_file = Path(chosen["token_file"] or data_dir / TOKEN_NAME)
+    try:
+        token = token_file.read_text().strip()
+    except OSError as error:
+        if chosen["token_file"]:
+            raise CommandFailed(f"{token_file}: {error.strerror}") from None
+        token = ""  # the node says that one is needed
+    return NodeConnection(url=chosen["api_url"], token=token)
+
+
+def _configured_data_dir(config_file: str | None) -> str:
+    if not config_file:
+        return "data"
+    from braidmq.base import config
+
+    return config.load(Path(config_file)).settings.node.data_dir
+
+
+def paged(command: Decorated) -> Decorated:
+    """Give a command that lists something the options of pages."""
+    command = click.option("--all", "everything", is_flag=True, help="Show all, however many.")(command)
+    command = click.option(
+        "--limit", type=click.IntRange(1, PAGE_LIMIT_MAX), default=PAGE_LIMIT_DEFAULT, show_default=True, help="Show so many."
+    )(command)
+    return click.option("--contains", help="Only those whose name contains this.")(command)
+
+
+def show_list(
+    ctl: Ctl,
+    path: str,
+    item_type: type[Item],
+    columns: Sequence[str],
+    row: Callable[[Item], Sequence[object]],
+    *,
+    everything: bool,
+    **parameters: object,
+) -> None:
+    """Fetch one page, or all of them, and show them."""
+    items, more = [], ""
+    for page in _pages(ctl.node, path, Page[item_type], everything, parameters):  # type: ignore[valid-type]
+        items += page.items
+        more = page.cursor
+    if ctl.json_wanted:
+        show_json(msgspec.json.encode(Page(items, more)))
+        return
+    show_table(columns, map(row, items), nothing=f"no {path.strip('/')}")
+    if more:
+        click.echo(f"... there are more: use --all, or --contains and --limit (at most {PAGE_LIMIT_MAX})", err=True)
+
+
+def _pages(
+    node: NodeConnection, path: str, type_: type[Page[Item]], everything: bool, parameters: dict[str, Any]
+) -> Iterator[Page[Item]]:
+    if everything:
+        parameters = {**parameters, "limit": PAGE_LIMIT_MAX}
+    page = node.get(path, type_, **parameters)
+    yield page
+    while everything and page.cursor:
+        page = node.get(path, type_, **parameters, cursor=page.cursor)
+        yield page

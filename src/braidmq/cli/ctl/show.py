@@ -1,0 +1,76 @@
+"""How ``ctl`` shows what a node answers: tables for people, the JSON of the node for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_WIDE: Final = 10_000  # nothing is cut in a pipe
+
+
+def show_json(document: bytes) -> None:
+    """Print a JSON document so that a person can read it too."""
+    click.echo(msgspec.json.format(document, indent=2))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str) -> None:
+    """Print rows under their columns, or ``nothing`` if there are none."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper(), no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(each)) for each in row))
+    if table.row_count == 0:
+        click.echo(nothing)
+        return
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE).print(table)
+
+
+def show_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values below each other."""
+    pairs = [(name, printable(value)) for name, value in fields]
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def printable(value: object) -> str:
+    """The value as text. Clients choose their ids and topics, so nothing in them may steer the terminal."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case _:
+            text = str(value)
+            return text if text.isprintable() else json.dumps(text)[1:-1]
+
+
+def ago(then: float | None) -> str | None:
+    """How long something is past: ``5 m ago``."""
+    return None if then is None else f"{span(max(0.0, time.time() - then))} ago"
+
+
+def ahead(then: float | None) -> str | None:
+    """How far something is off: ``in 5 m``."""
+    return None if then is None else f"in {span(max(0.0, then - time.time()))}"
+
+
+def span(seconds: float) -> str:
+    """A span of time in its two largest units: ``3 d 4 h``."""
+    parts: list[str] = []
+    rest = int(seconds)
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        amount, rest = divmod(rest, size)
+        if amount or (unit == "s" and not parts):
+            parts.append(f"{amount} {unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,98 @@
+"""``braidmq start``: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import click
+
+from braidmq.base import config, logs
+from braidmq.base.addresses import Address
+from braidmq.base.errors import ConfigError
+
+log = logging.getLogger("braidmq.node")
+
+
+@click.command("start")
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="The configuration file; without it the defaults serve.")
+@click.option("--hints", is_flag=True, help="Print how to try the node once it serves.")
+def start(file: Path | None, hints: bool) -> None:
+    """Run a node. SIGTERM or Ctrl-C stop it, SIGHUP makes it read its configuration and files again."""
+    loaded = config.load(file)
+    settings = loaded.settings
+    logs.set_up(settings.log.level, settings.log.format, settings.log.lines_per_s_max)
+    try:
+        import uvloop
+    except ImportError:  # not built for every platform; asyncio's own loop does the same work, slower
+        log.warning("uvloop is not installed: the node runs on asyncio's own event loop, several times slower")
+        asyncio.run(_serve(loaded, file, hints))
+    else:
+        uvloop.run(_serve(loaded, file, hints))
+
+
+async def _serve(loaded: config.Config, file: Path | None, hints: bool) -> None:
+    from braidmq.node import Node
+
+    node = Node(loaded)
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, over.set)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(node, file))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    await node.start()
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    if hints:
+        click.echo(_hints(node.addresses, node.api_address))
+    await over.wait()
+    log.info("stopping")
+    await node.stop()
+
+
+async def _reload(node: object, file: Path | None) -> None:
+    from braidmq.node import Node
+
+    assert isinstance(node, Node)
+    try:
+        loaded = await asyncio.to_thread(config.load, file)
+    except ConfigError as problem:
+        log.error("the configuration was not reloaded: %s", problem)
+        return
+    settings = loaded.settings
+    logs.set_up(settings.log.level, settings.log.format, settings.log.lines_per_s_max)
+    restart = await node.reload(loaded)
+    if restart:
+        log.warning("these keys take effect at the next start: %s", ", ".join(restart))
+    log.info("reloaded")
+
+
+def _hints(addresses: dict[str, tuple[str, int]], api: Address | None) -> str:
+    lines = ["", "braidmq serves:"]
+    lines += [f"  {name:14} {Address(host, port)}" for name, (host, port) in addresses.items()]
+    if api is not None:
+        lines.append(f"  {'status':14} http://{api}/status  http://{api}/metrics")
+    tcp = addresses.get("tcp:default")
+    if tcp is not None:
+        host, port = tcp
+        lines += [
+            "",
+            "Try it:",
+            f"  mosquitto_sub -h {host} -p {port} -t 'demo/#' -v &",
+            f"  mosquitto_pub -h {host} -p {port} -t demo/hello -m world",
+            "",
+            f"  python3 -c 'import paho.mqtt.publish as p; p.single(\"demo/hello\", \"from Python\", hostname=\"{host}\", port={port})'",
+        ]
+    ws = addresses.get("ws:default")
+    if ws is not None:
+        host, port = ws
+        lines.append(f"  node -e 'require(\"mqtt\").connect(\"ws://{host}:{port}/mqtt\").publish(\"demo/hello\", \"from MQTT.js\")'")
+    lines += ["", "  .venv/bin/braidmq ctl status      Ctrl-C stops the node.", ""]
+    return "\n".join(lines)

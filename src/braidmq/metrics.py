@@ -1,0 +1,165 @@
+"""The figures of a running node under the names of ``api.metric_names``. Everything is counted already; nothing is walked through."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from braidmq.access.local import LocalAccess
+from braidmq.base import logs
+from braidmq.broker.broker import Broker
+from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.mqtt.reasons import Reason
+
+# Of these the lane counts those that it sees, and only ``statistics`` those that it does not.
+_PACKETS_IN = ("connect", "subscribe", "unsubscribe", "disconnect", "auth")
+_PACKETS_OUT = ("connack", "suback", "unsuback", "disconnect", "auth")
+
+
+def collect(broker: Broker, access: LocalAccess, listeners: ListenerSet) -> dict[str, float]:
+    """Every metric of the node as it is now."""
+    values = {**_state(broker, access), **_traffic(broker), **_drops(broker), **_packets(broker), **_clients(broker)}
+    expiry = listeners.certificate_expiry()
+    if expiry is not None:
+        values["cert_expiry_at"] = expiry
+    values["log_lines_suppressed"] = logs.lines_suppressed()
+    return values
+
+
+def _state(broker: Broker, access: LocalAccess) -> dict[str, float]:
+    counters = broker.state.counters
+    sent = counters.publish_qos1_sent + counters.publish_qos2_sent
+    return {
+        "uptime_seconds": monotonic() - broker.started_at,
+        "connections_count": len(broker.sessions),
+        "live_connections_count": broker.statistics.live,
+        "sessions_count": len(broker.sessions),
+        "topics_count": broker.routes.filters,
+        "subscriptions_count": broker.subscription_count(),
+        "subscriptions_shared_count": broker.groups.members,
+        "retained_count": len(broker.retained),
+        "retained_bytes": broker.retained.payload_bytes,
+        "delayed_count": len(broker.delayed),
+        "bans_count": len(access.bans),
+        "queue_messages_count": broker.state.queued_messages,
+        "queue_bytes_count": broker.state.queued_bytes,
+        "inflight_count": sent - counters.acked - counters.inflight_lost,
+    }
+
+
+def _traffic(broker: Broker) -> dict[str, float]:
+    counters = broker.state.counters
+    statistics = broker.statistics
+    return {
+        "bytes_received": counters.bytes_received,
+        "bytes_sent": counters.bytes_sent,
+        "messages_received": counters.messages_received,
+        "messages_qos0_received": counters.publish_qos0_received,
+        "messages_qos1_received": counters.publish_qos1_received,
+        "messages_qos2_received": counters.publish_qos2_received,
+        "messages_sent": counters.publish_qos0_sent + counters.publish_qos1_sent + counters.publish_qos2_sent,
+        "messages_qos0_sent": counters.publish_qos0_sent,
+        "messages_qos1_sent": counters.publish_qos1_sent,
+        "messages_qos2_sent": counters.publish_qos2_sent,
+        "messages_publish": counters.messages_received + statistics.own_messages,
+        "messages_acked": counters.acked,
+        "messages_delivered": counters.delivered,
+        "messages_retained": statistics.retained,
+        "messages_delayed": statistics.delayed,
+    }
+
+
+def _drops(broker: Broker) -> dict[str, float]:
+    counters = broker.state.counters
+    statistics = broker.statistics
+    messages = {
+        "no_subscribers": counters.dropped_no_subscribers,
+        "not_authorized": counters.dropped_not_authorized + statistics.dropped_wills,
+        "reserved": statistics.dropped_reserved,
+        "receive_maximum": statistics.violations[Reason.RECEIVE_MAXIMUM_EXCEEDED],
+        "payload_format": statistics.dropped_payload_format,
+        "hook": statistics.dropped_by_hook,
+        "retained_full": statistics.dropped_retained_full,
+        "delayed_full": statistics.dropped_delayed_full,
+    }
+    deliveries = {
+        "queue_full": counters.dropped_queue_full,
+        "expired": counters.dropped_expired,
+        "too_large": counters.dropped_too_large,
+        "no_local": counters.dropped_no_local,
+        "qos0_msg": counters.dropped_absent,
+        "outbox_full": counters.dropped_outbox_full,
+        "not_authorized": statistics.deliveries_withdrawn,
+        "hook": statistics.deliveries_dropped_by_hook,
+        "session_ended": counters.dropped_session_ended,
+    }
+    return {
+        "messages_dropped": sum(messages.values()),
+        **{f"messages_dropped_{reason}": count for reason, count in messages.items()},
+        "delivery_dropped": sum(deliveries.values()),
+        **{f"delivery_dropped_{reason}": count for reason, count in deliveries.items()},
+    }
+
+
+def _packets(broker: Broker) -> dict[str, float]:
+    counters = broker.state.counters
+    statistics = broker.statistics
+    received: dict[str, float] = {name: statistics.packets_received[name] for name in _PACKETS_IN}
+    received |= {
+        "publish": counters.messages_received,
+        "puback": counters.puback_received,
+        "pubrec": counters.pubrec_received,
+        "pubrel": counters.pubrel_received,
+        "pubcomp": counters.pubcomp_received,
+        "pingreq": counters.pingreq_received,
+    }
+    sent: dict[str, float] = {name: statistics.packets_sent[name] for name in _PACKETS_OUT}
+    sent |= {
+        "publish": counters.publish_qos0_sent + counters.publish_qos1_sent + counters.publish_qos2_sent,
+        "puback": counters.puback_sent,
+        "pubrec": counters.pubrec_sent,
+        "pubrel": counters.pubrel_sent,
+        "pubcomp": counters.pubcomp_sent,
+        "pingresp": counters.pingreq_received,
+    }
+    refusals = statistics.refusals
+    return {
+        "packets_received": sum(received.values()),
+        "packets_sent": sum(sent.values()),
+        **{f"packets_{name}_received": count for name, count in received.items()},
+        **{f"packets_{name}_sent": count for name, count in sent.items()},
+        "packets_malformed": sum(statistics.violations.values()),
+        "packets_too_large": statistics.violations[Reason.PACKET_TOO_LARGE],
+        "packets_ack_missed": counters.stray_acks,
+        "packets_connack_error": sum(refusals.values()),
+        "packets_connack_auth_error": sum(
+            refusals[reason]
+            for reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED, Reason.BAD_AUTHENTICATION_METHOD)
+        ),
+        "packets_publish_auth_error": counters.dropped_not_authorized,
+        "packets_subscribe_auth_error": statistics.subscriptions_denied,
+        "packets_subscribe_error": statistics.subscriptions_refused,
+    }
+
+
+def _clients(broker: Broker) -> dict[str, float]:
+    statistics = broker.statistics
+    return {
+        "client_connect": statistics.packets_received["connect"],
+        "client_connected": statistics.connected,
+        "client_disconnected": statistics.disconnected,
+        "client_subscribe": statistics.subscribed,
+        "client_unsubscribe": statistics.unsubscribed,
+        "client_keepalive_timeout": statistics.keep_alive_timeouts,
+        "client_kicked": statistics.kicked,
+        "connections_refused": sum(statistics.listener_refusals.values()),
+        "session_created": statistics.created,
+        "session_resumed": statistics.resumed,
+        "session_takenover": statistics.taken_over,
+        "session_discarded": statistics.discarded,
+        "session_terminated": statistics.ended,
+        "authentication_success": statistics.authentication_success,
+        "authentication_success_anonymous": statistics.anonymous,
+        "authentication_failure": statistics.authentication_failure,
+        "authorization_allow": statistics.authorization_allow,
+        "authorization_deny": statistics.authorization_deny,
+    }

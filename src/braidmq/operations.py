@@ -1,0 +1,399 @@
+"""What an operator sees and does, on a running node: the ``Operations`` of the API, answered from the broker.
+
+Lists may be long and the event loop must not wait for them: their names are gone through in slices, and a page holds the smallest
+names after its cursor. What comes or goes meanwhile may or may not be on the page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from time import monotonic, time
+from typing import Protocol, cast
+
+from braidmq import __version__
+from braidmq.access.bans import Ban as AccessBan
+from braidmq.access.local import LocalAccess
+from braidmq.api.operations import (
+    Ban,
+    BanKind,
+    ClientDetail,
+    ClientInfo,
+    ConfValue,
+    ListenerInfo,
+    LogLevel,
+    Origin,
+    Page,
+    PageRequest,
+    RetainedInfo,
+    Status,
+    SubscriptionInfo,
+    TopicInfo,
+    TraceKind,
+)
+from braidmq.base import config, logs
+from braidmq.base.addresses import Address
+from braidmq.base.config import Config
+from braidmq.base.errors import ConfigError, ProtocolViolation, UsageError
+from braidmq.base.keys import dotted, find_key, parse_path
+from braidmq.base.settings import Settings
+from braidmq.broker.broker import Broker
+from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.broker.sessions import Session
+from braidmq.lane.routes import Subscription
+from braidmq.metrics import collect
+from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
+from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import check_filter
+from braidmq.mqtt.wire import read_varint
+
+_SLICE = 5000  # names looked at in one turn of the loop: about a millisecond
+_DETAIL_SUBSCRIPTIONS = 100
+_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; no MQTT text holds it
+_FROM = " from "  # joins a user or client and the address of a ban that names both
+_PROTOCOLS = {MQTT31: "MQTT 3.1", MQTT311: "MQTT 3.1.1", MQTT5: "MQTT 5"}
+_LATER = "takes effect at the next start"
+
+
+class RunningNode(Protocol):
+    """The node, as far as its operations need it."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def listeners(self) -> ListenerSet: ...
+    @property
+    def access(self) -> LocalAccess: ...
+    async def reload(self, config: Config) -> list[str]:
+        """Take over a changed configuration; the keys that need a restart."""
+        ...
+
+
+class NodeOperations:
+    """Everything runs on the node's event loop; only files are read and written in threads."""
+
+    def __init__(self, node: RunningNode) -> None:
+        self._node = node
+        self._changing = asyncio.Lock()
+
+    def status(self) -> Status:
+        """How the node is now."""
+        broker = self._node.broker
+        listeners = self._listeners()
+        missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
+        return Status(
+            node=self._node.settings.node.name,
+            version=__version__,
+            uptime_s=round(monotonic() - broker.started_at, 3),
+            listeners=listeners,
+            connections=broker.statistics.live,
+            sessions=len(broker.sessions),
+            subscriptions=broker.subscription_count(),
+            retained=len(broker.retained),
+            not_ready=f"these do not listen: {', '.join(missing)}" if missing else "",
+        )
+
+    def metrics(self) -> Mapping[str, float]:
+        """Every counter and gauge by its stem."""
+        return collect(self._node.broker, self._node.access, self._node.listeners)
+
+    # Clients
+
+    async def clients(self, page: PageRequest) -> Page[ClientInfo]:
+        """Sessions in the order of their client ids."""
+        sessions = self._node.broker.sessions
+        names, cursor = await _page([session.client_id for session in sessions], page)
+        found = (sessions.get(name) for name in names)
+        return Page([_client_info(session) for session in found if session is not None], cursor)
+
+    async def client(self, client_id: str) -> ClientDetail | None:
+        """One client, or None if there is no such session."""
+        session = self._node.broker.sessions.get(client_id)
+        if session is None:
+            return None
+        connection = session.connection
+        written = sorted(session.subscriptions)[:_DETAIL_SUBSCRIPTIONS]
+        return ClientDetail(
+            client=_client_info(session),
+            subscriptions=[_subscription_info(client_id, each, session.subscriptions[each]) for each in written],
+            will_topic=session.will.topic if session.will is not None else None,
+            messages_received=connection.messages_received if connection is not None else 0,
+            messages_sent=connection.messages_sent if connection is not None else 0,
+            messages_dropped=session.flow.dropped,
+            bytes_received=connection.bytes_received if connection is not None else 0,
+            bytes_sent=connection.bytes_sent if connection is not None else 0,
+        )
+
+    async def kick(self, client_id: str) -> bool:
+        """Close the client's connection (0x98) and end its session; False if there is none."""
+        broker = self._node.broker
+        session = broker.sessions.get(client_id)
+        if session is None:
+            return False
+        if session.connection is not None:
+            broker.statistics.kicked += 1
+            session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
+        if broker.sessions.get(client_id) is session:  # it did not end with its connection
+            broker.end_session(session)
+        broker.lane.flush()
+        return True
+
+    async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
+        """Subscriptions by client id, then filter, of all clients or of one."""
+        sessions = self._node.broker.sessions
+        chosen = list(sessions) if client_id is None else [session for session in (sessions.get(client_id),) if session]
+        names = (f"{session.client_id}{_BETWEEN}{written}" for session in chosen for written in list(session.subscriptions))
+        keys, cursor = await _page(names, page)
+        found: list[SubscriptionInfo] = []
+        for key in keys:
+            owner, _, written = key.partition(_BETWEEN)
+            session = sessions.get(owner)
+            subscription = session.subscriptions.get(written) if session is not None else None
+            if subscription is not None:
+                found.append(_subscription_info(owner, written, subscription))
+        return Page(found, cursor)
+
+    async def topics(self, page: PageRequest) -> Page[TopicInfo]:
+        """Topic filters that have subscribers; those of shared subscriptions without their group."""
+        chosen = list(self._node.broker.sessions)
+        names = (each.topic_filter.decode() for session in chosen for each in list(session.subscriptions.values()))
+        counts, cursor = await _page(names, page)
+        return Page([TopicInfo(topic_filter=name, subscribers=count) for name, count in counts.items()], cursor)
+
+    # Retained messages
+
+    async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
+        """Retained messages in the order of their topics."""
+        store = self._node.broker.retained
+        names, cursor = await _page((topic.decode() for topic in list(store.topics())), page)
+        found: list[RetainedInfo] = []
+        for name in names:
+            held = store.get(name.encode())
+            if held is not None:
+                message = held.message
+                expires_at = _wall(message.expires_at) if message.expires_at else None
+                found.append(
+                    RetainedInfo(
+                        topic=name,
+                        qos=message.qos,
+                        payload_bytes=len(message.payload),
+                        stored_at=held.stored_at,
+                        expires_at=expires_at,
+                    )
+                )
+        return Page(found, cursor)
+
+    async def retained_remove(self, topic: str) -> bool:
+        """Forget the retained message of a topic; False if there is none."""
+        return self._node.broker.retained.remove(topic.encode())
+
+    # Listeners
+
+    async def listeners(self) -> list[ListenerInfo]:
+        """Every listener of the node."""
+        return self._listeners()
+
+    def _listeners(self) -> list[ListenerInfo]:
+        tables = self._node.settings.listeners
+        bound = self._node.listeners.addresses()
+        infos = self._node.listeners.listeners
+        found: list[ListenerInfo] = []
+        for kind in ("tcp", "tls", "ws", "wss"):
+            for name, settings in getattr(tables, kind).items():
+                listener = f"{kind}:{name}"
+                running = listener in bound
+                found.append(
+                    ListenerInfo(
+                        kind=kind,
+                        name=name,
+                        bind=str(Address(*bound[listener])) if running else settings.bind,
+                        running=running,
+                        connections=infos[listener].live if listener in infos else 0,
+                        connections_max=settings.connections_max,
+                    )
+                )
+        return found
+
+    def _is_enabled(self, listener: ListenerInfo) -> bool:
+        return bool(getattr(self._node.settings.listeners, listener.kind)[listener.name].enabled)
+
+    # Bans
+
+    async def bans(self, page: PageRequest) -> Page[Ban]:
+        """Bans in force, by kind and value. One that names a user or client *and* an address shows as ``NAME from ADDRESS``."""
+        shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
+        names, cursor = await _page(shown, page)
+        return Page([shown[name] for name in names], cursor)
+
+    async def ban_add(self, ban: Ban) -> None:
+        """Ban, and close the connections it concerns. A ban of the same kind and value is replaced."""
+        duration_s = None if ban.until is None else ban.until - time()
+        await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
+        self._node.broker.lane.flush()
+
+    async def ban_remove(self, kind: BanKind, value: str) -> bool:
+        """Lift a ban, its value as ``bans`` shows it; False if there is none."""
+        access = self._node.access
+        name, separator, address = value.rpartition(_FROM)
+        try:
+            if await access.unban(**_names(kind, value)):
+                return True
+            return bool(separator) and kind != "address" and await access.unban(**_names(kind, name), address=address)
+        except UsageError:  # what is not an address was never banned
+            return False
+
+    # Configuration
+
+    async def conf_show(self, prefix: str = "") -> list[ConfValue]:
+        """The configuration in force, or the part of it under a table or key."""
+        found = [
+            ConfValue(key=key, value=value, origin=cast(Origin, origin))
+            for key, value, origin in self._node.config.rows()
+            if not prefix or key == prefix or key.startswith(f"{prefix}.")
+        ]
+        if prefix and not found:
+            raise ConfigError(prefix, "no such key or table", "`conf show` without a name lists all")
+        return found
+
+    async def conf_set(self, key: str, text: str) -> ConfValue:
+        """Set a value at run time and keep it over restarts; raises ConfigError, and then nothing has changed."""
+        name, value = config.parse_override(key, text)
+        return await self._change(name, lambda overrides: {**overrides, name: value})
+
+    async def conf_unset(self, key: str) -> ConfValue:
+        """Take back what ``conf_set`` did; gives what is in force afterwards."""
+        path = parse_path(key)
+        find_key(path, "run time")
+        name = dotted(path)
+        return await self._change(name, lambda overrides: {each: overrides[each] for each in overrides if each != name})
+
+    async def _change(self, name: str, change: _Change) -> ConfValue:
+        node = self._node
+        data_dir = node.settings.node.data_dir
+        async with self._changing:
+            before = node.settings
+            overrides = change(await asyncio.to_thread(config.read_overrides, data_dir))
+            changed = node.config.with_overrides(overrides)
+            await asyncio.to_thread(config.write_overrides, data_dir, overrides)
+            restart = await node.reload(changed)
+            _apply_log(before, changed.settings)
+        row = next((row for row in node.config.rows() if row[0] == name), (name, "not given", config.DEFAULT))
+        return ConfValue(key=name, value=row[1], origin=cast(Origin, row[2]), note=_LATER if name in restart else "")
+
+    # Watching
+
+    def trace(self, kind: TraceKind, value: str) -> AsyncIterator[str]:
+        """Lines about one client id, or about topics that match a filter, until the iterator is closed."""
+        if kind == "topic":
+            try:
+                check_filter(value)
+            except ProtocolViolation as violation:
+                raise UsageError(f"{value!r} is not a topic filter", violation.detail) from None
+        return self._node.broker.tracer.follow(kind, value)
+
+    async def log_level(self, level: LogLevel | None = None) -> LogLevel:
+        """Set the level of the log until the next start, if one is given; gives the level in force."""
+        if level is not None:
+            logs.set_level(level)
+        return cast(LogLevel, logs.level())
+
+
+class _Change(Protocol):
+    def __call__(self, overrides: dict[str, object], /) -> dict[str, object]: ...
+
+
+async def _page(names: Iterable[str], page: PageRequest) -> tuple[dict[str, int], str]:
+    """The smallest names that the page asks for, in order, and how often each comes; and the cursor of the next page.
+
+    ``names`` must bear changes of what it goes through, for others run in between.
+    """
+    wanted = page.limit + 1
+    counts: dict[str, int] = {}
+    largest = ""  # nothing above it is wanted; empty: not known yet
+    after, contains = page.cursor, page.contains
+    for i, name in enumerate(names, 1):
+        if i % _SLICE == 0:
+            await asyncio.sleep(0)
+        if name <= after or (largest and name > largest) or contains not in name:
+            continue
+        counts[name] = counts.get(name, 0) + 1
+        if len(counts) > 4 * wanted:
+            counts = _smallest(counts, wanted)
+            largest = next(reversed(counts))
+    counts = _smallest(counts, wanted)
+    if len(counts) < wanted:
+        return counts, ""
+    counts.popitem()
+    return counts, next(reversed(counts))
+
+
+def _smallest(counts: dict[str, int], wanted: int) -> dict[str, int]:
+    return {name: counts[name] for name in sorted(counts)[:wanted]}
+
+
+def _client_info(session: Session) -> ClientInfo:
+    flow = session.flow
+    connection = session.connection
+    origin = connection.origin if connection is not None else None
+    return ClientInfo(
+        client_id=session.client_id,
+        connected=connection is not None,
+        user_name=session.user_name,
+        peer=connection.peer() if connection is not None else "",
+        listener=origin.listener if origin is not None else "",
+        protocol=_PROTOCOLS[connection.version] if connection is not None else "",
+        clean_start=session.is_clean,
+        keep_alive_s=connection.keep_alive if connection is not None else 0,
+        session_expiry_s=float(session.expiry_s),
+        connected_at=_wall(connection.opened_at) if connection is not None else None,
+        disconnected_at=_wall(session.ended_at) if connection is None else None,
+        subscriptions=len(session.subscriptions),
+        inflight=flow.inflight_messages(),
+        queue_messages=flow.queue_messages(),
+        queue_bytes=flow.queue_bytes,
+    )
+
+
+def _subscription_info(client_id: str, written: str, subscription: Subscription) -> SubscriptionInfo:
+    identifiers = subscription.identifiers  # property 0x0B and its value, or nothing
+    return SubscriptionInfo(
+        client_id=client_id,
+        topic_filter=written,
+        qos=subscription.qos,
+        no_local=subscription.no_local,
+        retain_as_published=subscription.retain_as_published,
+        subscription_identifier=read_varint(identifiers, 1)[0] if identifiers else None,
+    )
+
+
+def _wall(moment: float) -> float:
+    """A moment of the monotonic clock in seconds since 1970."""
+    return round(time() - (monotonic() - moment), 3)
+
+
+def _api_ban(ban: AccessBan) -> Ban:
+    kind: BanKind
+    if ban.client_id is not None:
+        kind, value = "client", ban.client_id
+    elif ban.user_name is not None:
+        kind, value = "user", ban.user_name
+    else:
+        kind, value = "address", ban.address or ""
+    if kind != "address" and ban.address is not None:
+        value = f"{value}{_FROM}{ban.address}"
+    return Ban(kind=kind, value=value, reason=ban.reason, until=ban.until)
+
+
+def _names(kind: BanKind, value: str) -> dict[str, str]:
+    return {{"client": "client_id", "user": "user_name", "address": "address"}[kind]: value}
+
+
+def _apply_log(before: Settings, after: Settings) -> None:
+    if (before.log.format, before.log.lines_per_s_max) != (after.log.format, after.log.lines_per_s_max):
+        logs.set_up(after.log.level, after.log.format, after.log.lines_per_s_max)
+    elif before.log.level != after.log.level:
+        logs.set_level(after.log.level)

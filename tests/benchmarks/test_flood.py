@@ -1,0 +1,128 @@
+"""The load generator tells the truth: what is lost, repeated or delayed on the way is seen."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import build_flood
+
+pytestmark = pytest.mark.needs("gcc")
+
+Forward = Callable[[int, bytes], list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def flood(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_flood(tmp_path_factory.mktemp("flood"))
+
+
+def packets(stream: socket.socket) -> Iterator[tuple[int, bytes, bytes]]:
+    """First byte, body and whole of each packet; lengths stay below 128 in these tests."""
+    data = b""
+    while chunk := stream.recv(65536):
+        data += chunk
+        while len(data) >= 2 and len(data) >= 2 + data[1]:
+            whole, data = data[: 2 + data[1]], data[2 + data[1] :]
+            yield whole[0], whole[2:], whole
+
+
+class FakeBroker:
+    """Takes one publisher and one subscriber; ``forward`` says what becomes of the n-th QoS 0 message."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.subscriber: socket.socket | None = None
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                stream, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
+
+    def _serve(self, stream: socket.socket) -> None:
+        count = 0
+        try:
+            for first, _, whole in packets(stream):
+                if first == 0x10:
+                    stream.sendall(b"\x20\x02\x00\x00")
+                elif first == 0x82:
+                    self.subscriber = stream
+                    stream.sendall(b"\x90\x03\x00\x01\x00")
+                elif first == 0x30:
+                    count += 1
+                    assert self.subscriber is not None
+                    self.subscriber.sendall(b"".join(self.forward(count, whole)))
+        except OSError:
+            pass  # the generator has left
+
+
+def run_flow(flood: Path, forward: Forward, *words: str) -> dict[str, float]:
+    broker = FakeBroker(forward)
+    command = [str(flood), "flow", "-p", str(broker.port), "-m", "pair", "-P", "1", "-q", "0", "-d", "1", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    finally:
+        broker.server.close()
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def test_a_faithful_broker_loses_and_repeats_nothing(flood: Path) -> None:
+    found = run_flow(flood, lambda _, message: [message], "-w", "10")
+
+    assert (found["lost"], found["dup"]) == (0, 0)
+    assert found["delivered_per_s"] > 100
+
+
+def test_every_message_that_never_arrives_is_counted(flood: Path) -> None:
+    found = run_flow(flood, lambda count, message: [] if count in (7, 8, 20) else [message], "-w", "10")
+
+    assert (found["lost"], found["dup"]) == (3, 0)
+
+
+def test_a_message_lost_at_the_very_end_is_counted(flood: Path) -> None:
+    found = run_flow(flood, lambda count, message: [message] if count <= 50 else [], "-w", "10")
+
+    assert (found["lost"], found["dup"]) == (10, 0)
+
+
+def test_every_message_that_arrives_again_is_counted(flood: Path) -> None:
+    found = run_flow(flood, lambda count, message: [message] * (2 if count in (5, 9) else 1), "-w", "10")
+
+    assert (found["lost"], found["dup"]) == (0, 2)
+
+
+def test_with_a_rate_latency_counts_from_the_moment_a_message_was_due(flood: Path) -> None:
+    def stall_once(count: int, message: bytes) -> list[bytes]:
+        if count == 800:
+            time.sleep(0.3)
+        return [message]
+
+    found = run_flow(flood, stall_once, "-w", "100000", "-r", "1000")
+
+    # Of some 1000 messages, those of 0.3 s were late by up to 0.3 s: far more than the one that was held.
+    assert found["p50_ms"] < 100
+    assert 150 < found["p99_ms"] < 400
+
+
+def test_a_broker_that_closes_the_connection_is_an_error_in_words(flood: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        done = subprocess.run(
+            [str(flood), "flow", "-p", str(server.getsockname()[1])], capture_output=True, text=True, timeout=30
+        )
+
+    assert (done.returncode, done.stderr) == (1, "flood: the broker closed a connection\n")

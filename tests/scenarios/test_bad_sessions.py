@@ -1,0 +1,161 @@
+"""Clients that fall silent, and clients that fight over one name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Disconnect, Publish, Will
+from braidmq.mqtt.properties import NO_PROPERTIES, Properties
+from tests.support.stage import Stage, wait_until
+from tests.support.wire import Closed, unique
+
+both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
+
+
+@pytest.mark.row(33)
+def test_a_client_silent_for_one_and_a_half_keep_alives_is_cut_off_and_its_will_follows_after_its_delay(stage: Stage) -> None:
+    topic = unique("w/")
+    witness = stage.connect()
+    witness.subscribe(topic)
+    will = Will(topic, b"gone", 0, False, Properties(will_delay_interval=1))
+    client = stage.connect(keep_alive=1, will=will, session_expiry_interval=60)
+    began = time.monotonic()
+
+    client.expect_disconnect(0x8D)
+    closed = time.monotonic()
+    witness.expect_silence()
+    gone = witness.receive(Publish)
+
+    assert gone.payload == b"gone"
+    assert closed - began >= 1.4
+    assert time.monotonic() - closed >= 0.9
+
+
+@pytest.mark.row(33)
+def test_pings_keep_a_client_alive_and_their_end_ends_it_without_a_word_in_mqtt_3(stage: Stage) -> None:
+    topic = unique("w/")
+    witness = stage.connect()
+    witness.subscribe(topic)
+    client = stage.connect(version=MQTT311, keep_alive=1, will=Will(topic, b"gone", 0, False))
+    lived_until = time.monotonic() + 2.5
+
+    while time.monotonic() < lived_until:
+        client.ping()
+        time.sleep(0.25)
+    witness.expect_silence()
+
+    client.expect_closed()
+    assert witness.receive(Publish).payload == b"gone"
+
+
+@pytest.mark.row(34)
+@both_versions
+def test_of_a_hundred_connections_with_one_name_one_lives(stage: Stage, version: int) -> None:
+    name = unique()
+    wires = [stage.open(version) for _ in range(100)]
+
+    for wire in wires:
+        wire.send_request(client_id=name, persistent=True)
+    connacks = [wire.receive(Connack) for wire in wires]
+    wait_until(lambda: stage.look(lambda inside: inside.statistics.live) == 1, "one is left")
+    ends = []
+    for wire in wires:
+        try:
+            ends.append([packet for packet in wire.drain() if packet])
+        except (Closed, OSError):
+            ends.append(None)
+
+    assert [connack.reason for connack in connacks] == [0] * 100
+    assert sum(not connack.session_present for connack in connacks) == 1, "the first one began the session"
+    assert sum(end is not None for end in ends) == 1
+    assert stage.look(lambda inside: sum(session.client_id == name for session in inside.sessions)) == 1
+
+
+@pytest.mark.row(34)
+def test_everyone_who_loses_a_name_is_told(stage: Stage) -> None:
+    name = unique()
+    wires = [stage.connect(name, persistent=True) for _ in range(20)]
+
+    told = [wire.receive(Disconnect).reason for wire in wires[:-1]]
+
+    assert told == [0x8E] * 19
+    wires[-1].ping()
+    assert [wire.connack.session_present for wire in wires] == [False] + [True] * 19
+
+
+@pytest.mark.row(35)
+@pytest.mark.parametrize("clean_start", [False, True], ids=["clean start 0", "clean start 1"])
+@pytest.mark.parametrize("delay_s", [0, 30], ids=["no delay", "delay"])
+def test_a_takeover_of_a_session_without_expiry_publishes_its_will_and_begins_anew(
+    stage: Stage, clean_start: bool, delay_s: int
+) -> None:
+    topic = unique("w/")
+    witness = stage.connect()
+    witness.subscribe(topic)
+    properties = Properties(will_delay_interval=delay_s) if delay_s else NO_PROPERTIES
+    old = stage.connect(will=Will(topic, b"gone", 0, False, properties))
+    old.subscribe(unique("t/"))
+
+    new = stage.connect(old.client_id, clean_start=clean_start)
+
+    old.expect_disconnect(0x8E)
+    # The session ended with its connection, so a delay of the will ends too.
+    assert witness.receive(Publish).payload == b"gone"
+    assert not new.connack.session_present
+    assert stage.look(lambda inside: len(inside.sessions.get(new.client_id).subscriptions)) == 0
+
+
+@pytest.mark.row(35)
+@both_versions
+def test_a_clean_takeover_of_a_lasting_session_publishes_its_will_and_begins_anew(stage: Stage, version: int) -> None:
+    topic = unique("w/")
+    witness = stage.connect()
+    witness.subscribe(topic)
+    old = stage.connect(version=version, persistent=True, will=Will(topic, b"gone", 0, False))
+    old.subscribe(unique("t/"))
+
+    new = stage.connect(old.client_id, version=version, clean_start=True)
+
+    old.expect_disconnect(0x8E)
+    assert witness.receive(Publish).payload == b"gone"
+    assert not new.connack.session_present
+    assert stage.look(lambda inside: len(inside.sessions.get(new.client_id).subscriptions)) == 0
+
+
+@pytest.mark.row(35)
+def test_a_takeover_that_keeps_the_session_lets_a_delayed_will_be(stage: Stage) -> None:
+    topic, kept = unique("w/"), unique("t/")
+    witness = stage.connect()
+    witness.subscribe(topic)
+    will = Will(topic, b"gone", 0, False, Properties(will_delay_interval=30))
+    old = stage.connect(persistent=True, will=will)
+    old.subscribe(kept)
+
+    new = stage.connect(old.client_id, persistent=True)
+
+    old.expect_disconnect(0x8E)
+    assert new.connack.session_present
+    witness.expect_silence()
+    new.publish(kept, b"still subscribed")
+
+
+@pytest.mark.row(34)
+def test_a_name_that_changes_hands_all_the_time_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
+    stage = start()
+    name = unique()
+
+    for number in range(300):
+        wire = stage.open(MQTT5 if number % 2 else MQTT311)
+        wire.send_request(client_id=name, clean_start=number % 3 == 0)
+        if number % 5 == 0:
+            wire.close()  # gone before its CONNACK
+    last = stage.connect(name, clean_start=True)
+
+    last.ping()
+    last.disconnect()
+    stage.wires.close()
+    stage.wait_empty()
+    assert stage.look(lambda inside: (len(inside.sessions), inside.routes.count)) == (0, 0)
