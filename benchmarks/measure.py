@@ -15,6 +15,7 @@ from benchmarks.brokers import BROKERS, ROOT, Broker, Certificate, make_broker
 from benchmarks.shapes import PAIR_QOS0, Scale, Shape
 
 FLOOD_SOURCES = ROOT / "benchmarks" / "load"
+RUN_TIMEOUT_S = 30
 PEERS_WITHOUT_TARGET = ("nats", "amqtt")
 Say = Callable[[str], None]
 
@@ -202,11 +203,11 @@ class Bench:
                 [str(program), command, "-p", str(broker.ports[port]), *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=self.scale.seconds + 60,
+                timeout=self.scale.seconds + RUN_TIMEOUT_S,
                 text=True,
             )
         except subprocess.TimeoutExpired:
-            return Run(error="no end within a minute")
+            return Run(error=f"no end within {self.scale.seconds + RUN_TIMEOUT_S} s")
         if done.returncode:
             return Run(error=done.stderr.strip().removeprefix("flood: ")[-200:])
         return msgspec.json.decode(done.stdout, type=Run)

@@ -78,11 +78,10 @@ class Node:
 
     async def _start(self, settings: Settings, data_dir: Path) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
-        for problem in access.problems:
-            log.error("%s; until that is mended nobody gets in by it", problem)
-        self._broker = broker = Broker(settings, access, hooks.load(settings.hooks.load))
+        self._broker = broker = Broker(settings, access, hooks.load(settings.hooks.load, settings.limits.connect_timeout))
         access.on_change = broker.enforce_access
         self._watcher = asyncio.get_running_loop().create_task(access.watch())
+        self._watcher.add_done_callback(_report_death)
         self._listeners = ListenerSet(
             settings, broker.make_connection, admit=broker.admit, on_refused=broker.statistics.on_refused
         )
@@ -116,7 +115,7 @@ class Node:
         self.config = config
         self.settings = config.settings
         if self._access is not None:
-            await self._access.reload()
+            await self._access.reload(config.settings)
         if self._listeners is not None:
             await self._listeners.reconfigure(config.settings)
         self.broker.reconfigure(config.settings)
@@ -133,6 +132,12 @@ class Node:
         """Access control, once started."""
         assert self._access is not None, "the node is not started"
         return self._access
+
+
+def _report_death(task: asyncio.Task[None]) -> None:
+    """A background task that dies must not go unnoticed: the loop's handler logs it as an error."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "the watcher of access files died", "exception": error, "task": task})
 
 
 def _raise_file_limit() -> None:

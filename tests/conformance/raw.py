@@ -85,3 +85,13 @@ def subscribe(version: int, *filters: tuple[str | bytes, int], packet_id: int = 
 def unsubscribe(version: int, *filters: str | bytes, packet_id: int = 1, props: bytes = b"", flags: int = 2) -> bytes:
     """UNSUBSCRIBE."""
     return frame(0xA0 | flags, u16(packet_id), properties(version, props), b"".join(text(f) for f in filters))
+
+
+def connack_code(data: bytes) -> int | None:
+    """The code of the one CONNACK that these bytes are, in the form of either version; None for no bytes at all."""
+    if not data:
+        return None
+    assert data[0] == 0x20
+    assert data[1] == len(data) - 2, f"more than a CONNACK: {data!r}"
+    assert data[2] == 0, "a refusal with a session"
+    return data[3]

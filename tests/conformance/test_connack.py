@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -132,11 +133,14 @@ def test_silence_beyond_the_keep_alive_closes_the_connection(connect: Wires, ver
     quiet, lively = connect(keep_alive=1), connect(keep_alive=1)
     assert quiet.connack.properties.server_keep_alive is None
 
-    with pytest.raises(TimeoutError):
-        quiet.receive_any(timeout_s=0.9)
-    lively.ping()
+    started = time.monotonic()
+    while not quiet.has_news(within_s=0.4):
+        lively.ping()
+        assert time.monotonic() - started < 4, "never closed"
 
-    quiet.expect_disconnect(0x8D, timeout_s=3)
+    quiet.expect_disconnect(0x8D)
+    # Not before one and a half times the keep alive; a broker may look at its clocks once a second.
+    assert time.monotonic() - started > 1.4
     lively.ping()
 
 

@@ -54,7 +54,7 @@ def test_another_protocol_name_is_turned_away(connect: Wires, version: int, name
     client.send(raw.connect(version, name=name))
 
     # Silence, or "unsupported protocol version" in the form of either version.
-    assert client.read_to_end() in {b"", b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"}
+    assert raw.connack_code(client.read_to_end()) in {None, 0x84, 0x01}
 
 
 @shows("5.0: MQTT-3.1.2-2", "3.1.1: MQTT-3.1.2-2", "3.1.1: MQTT-3.2.2-4", "3.1.1: MQTT-3.2.2-5")
@@ -64,8 +64,8 @@ def test_an_unknown_protocol_level_is_refused_with_connack(connect: Wires, versi
 
     client.send(raw.connect(version, level=level))
 
-    expected = {b"\x20\x02\x00\x01"} if level < 5 else {b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"}
-    assert client.read_to_end() in expected
+    # Who comes from the past is answered in the words of 3.1.1.
+    assert raw.connack_code(client.read_to_end()) in ({0x01} if level < 5 else {0x84, 0x01})
 
 
 # Connect Flags: 0x80 user name, 0x40 password, 0x20 will retain, 0x18 will QoS, 0x04 will, 0x02 clean start, 0x01 reserved.

@@ -226,7 +226,7 @@ def test_connect_with_wrong_flags_is_refused(connect: Wires, version: int) -> No
     client.send(b"\x11" + raw.connect(version)[1:])
 
     # Nothing may be said (the version is not known yet), or the malformed packet named.
-    assert client.read_to_end() in {b"", b"\x20\x03\x00\x81\x00"}
+    assert raw.connack_code(client.read_to_end()) in {None, 0x81}
 
 
 @shows("5.0: MQTT-2.2.1-3", "3.1.1: MQTT-2.3.1-1")

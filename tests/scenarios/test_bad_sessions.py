@@ -139,7 +139,8 @@ def test_a_takeover_that_keeps_the_session_lets_a_delayed_will_be(stage: Stage) 
     old.expect_disconnect(0x8E)
     assert new.connack.session_present
     witness.expect_silence()
-    new.publish(kept, b"still subscribed")
+    witness.publish(kept, b"still there")
+    assert new.receive(Publish).payload == b"still there"
 
 
 @pytest.mark.row(34)

@@ -181,7 +181,7 @@ def test_the_will_speaks_for_a_client_that_vanishes(clients: Clients, wires: Wir
 
 
 @every_client
-def test_the_will_is_silent_after_a_goodbye(clients: Clients, wires: Wires, topic: str) -> None:
+def test_the_will_is_silent_after_a_goodbye_unless_the_goodbye_asks_for_it(clients: Clients, wires: Wires, topic: str) -> None:
     watcher = wires()
     presence = f"$SYS/brokers/+/clients/{topic[2:]}/disconnected"
     watcher.subscribe(topic, presence, qos=1)
@@ -190,7 +190,9 @@ def test_the_will_is_silent_after_a_goodbye(clients: Clients, wires: Wires, topi
 
     polite.disconnect()
 
-    assert watcher.receive_publish().topic.endswith("/disconnected"), "the session is over and the will was not there before"
+    if polite.wants_will_on_goodbye:
+        assert watcher.receive_publish().payload == b"gone"
+    assert watcher.receive_publish().topic.endswith("/disconnected"), "no will before the end is told"
     watcher.expect_silence()
 
 
@@ -209,7 +211,9 @@ def test_a_session_outlives_its_connection_and_keeps_what_came_meanwhile(clients
     back = clients(client_id, clean_start=False, expiry_s=60)
 
     assert back.connect() in (True, None)
-    assert [back.receive() for _ in sent] == sent
+    came = [back.receive() for _ in sent]
+    for qos in (1, 2):  # some libraries show a QoS 2 message at PUBREL: only within one QoS is there an order
+        assert [message for message in came if message.qos == qos] == [message for message in sent if message.qos == qos]
 
 
 @every_client

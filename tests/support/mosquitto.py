@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import shutil
 import socket
 import subprocess
@@ -32,6 +33,7 @@ def mosquitto(
     for user, password in (users or {}).items():
         subprocess.run([_program("mosquitto_passwd"), "-b", str(passwords), user, password], check=True, capture_output=True)
     lines = [
+        f"user {getpass.getuser()}",  # else, started by root, it could not read files in directories of root
         "per_listener_settings true",
         f"listener {port} 127.0.0.1",
         "allow_anonymous true",
@@ -45,8 +47,6 @@ def mosquitto(
     if cert_file:
         lines += [f"listener {tls_port} 127.0.0.1", "allow_anonymous true", f"certfile {cert_file}", f"keyfile {key_file}"]
     configuration.write_text("\n".join(lines) + "\n")
-    for path in (passwords, configuration, *((rules,) if acl else ())):
-        path.chmod(0o644)  # started by root, Mosquitto reads them as a user of its own
     process = subprocess.Popen([_program("mosquitto"), "-c", str(configuration)], stderr=subprocess.DEVNULL)
     try:
         _await_listener(port, process)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import socket
 import time
 from collections import deque
@@ -188,6 +189,12 @@ class Wire:
         raw = bytes(buffer[:end])
         del buffer[:end]
         return Frame(raw[0], raw[1 + place :], raw)
+
+    def has_news(self, within_s: float) -> bool:
+        """Whether a packet or the end of the stream comes within this time."""
+        if self._held or self._buffer:
+            return True
+        return bool(select.select([self._socket], [], [], within_s)[0])
 
     def receive_any(self, timeout_s: float = DEADLINE_S) -> Packet:
         """The next packet, whatever it is."""

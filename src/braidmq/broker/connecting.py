@@ -28,7 +28,6 @@ def on_connect(connection: Connection, packet: Connect) -> None:
     """Take up a CONNECT: what can be refused at once is, the rest waits for the authenticator."""
     connection.version = packet.version
     connection.is_v5 = packet.version == MQTT5
-    settings = connection.broker.settings
     properties = packet.properties
     if properties.maximum_packet_size is not None:
         connection.frame_max_out = properties.maximum_packet_size
@@ -45,10 +44,6 @@ def on_connect(connection: Connection, packet: Connect) -> None:
     method = properties.authentication_method
     if method is not None and method not in connection.broker.access.methods:
         connection.refuse(Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method!r} is not offered")
-        return
-    waiting = connection.broker.statistics.authenticating
-    if waiting >= settings.limits.authentications_max:
-        connection.refuse(Reason.SERVER_BUSY, "too many clients are being authenticated")
         return
     connection.hold(HOLD_BUSY)
     if method is not None:
@@ -266,7 +261,8 @@ def _conclude_again(connection: Connection, verdict: Verdict, answer: bytes) -> 
         case Granted():
             connection.close(Reason.NOT_AUTHORIZED, "authenticated again as somebody else")
         case Refused():
-            connection.close(verdict.reason, "")  # [MQTT-4.12.1-2]
+            # [MQTT-4.12.1-2]; of all that an authenticator may answer, DISCONNECT has only this code.
+            connection.close(Reason.NOT_AUTHORIZED, "")
 
 
 def _send_auth(connection: Connection, reason: Reason, data: bytes) -> None:

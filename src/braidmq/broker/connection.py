@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from braidmq.broker.hooks import Client
 from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
 from braidmq.broker.sessions import Session
-from braidmq.lane.channel import HOLD_CLOSED, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
+from braidmq.broker.wheel import TICK_S
+from braidmq.lane.channel import HOLD_CLOSED, HOLD_DECODE, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Route
 from braidmq.lane.scanner import topic_error
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("braidmq.connection")
 
+_LARGE_BODY = 16 * 1024
 _LINGER_S = 5.0  # how long a closed connection may take to be written out
 _ACKS = {Puback: 4, Pubrec: 5, Pubrel: 6, Pubcomp: 7}
 
@@ -146,7 +149,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
             return 0.0
         if self._limit_s == 0:
             return 0.0
-        due = self.last_seen + self._limit_s
+        due = self.last_seen + self._limit_s + TICK_S  # the lane's clock may be a tick behind
         if due > now:
             return due
         if self.hold_bits:
@@ -178,8 +181,26 @@ class Connection(Channel, asyncio.BufferedProtocol):
 
     def on_packet(self, kind: int, flags: int, body: bytes) -> None:
         """Decode a packet that the lane does not know, and act on it."""
+        if len(body) > _LARGE_BODY and self.is_open:
+            self.hold(HOLD_DECODE)
+            self.broker.run(self._on_large_packet(kind, flags, body))
+        else:
+            self._decode_and_act(kind, body, lambda: codec.decode(kind << 4 | flags, body, self.version))
+
+    async def _on_large_packet(self, kind: int, flags: int, body: bytes) -> None:
+        """Tens of thousands of filters take a while to decode: a thread does that, and others go on meanwhile."""
         try:
-            packet = codec.decode(kind << 4 | flags, body, self.version)
+            packet = await asyncio.to_thread(codec.decode, kind << 4 | flags, body, self.version)
+        except ProtocolViolation as violation:
+            self.on_violation(violation.reason, violation.detail)
+            return
+        if self.is_open:
+            self._decode_and_act(kind, body, lambda: packet)
+            self.resume(HOLD_DECODE)
+
+    def _decode_and_act(self, kind: int, body: bytes, decode: Callable[[], Packet]) -> None:
+        try:
+            packet = decode()
             self.broker.statistics.packets_received[type(packet).__name__.lower()] += 1
             self._act(packet)
         except UnsupportedProtocol as unsupported:

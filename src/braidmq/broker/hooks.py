@@ -14,13 +14,17 @@ from typing import Any
 
 import msgspec
 
-from braidmq.access.contract import Credentials, Refused, Verdict
+from braidmq.access.contract import Credentials, Verdict
+from braidmq.access.deadline import Guard, is_verdict
 from braidmq.base.errors import ConfigError
 from braidmq.lane.message import Message
-from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.packet_types import PacketType
+from braidmq.mqtt.reasons import REASONS_OF, Reason
 from braidmq.mqtt.topics import matches
 
 log = logging.getLogger("braidmq.hooks")
+
+_REFUSALS = REASONS_OF[PacketType.CONNACK] - {0}
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -70,7 +74,9 @@ class Hook:
 class Hooks:
     """The hooks in use, by what they override."""
 
-    def __init__(self) -> None:
+    def __init__(self, authenticate_timeout_s: float = 10.0) -> None:
+        self._authenticate_timeout_s = authenticate_timeout_s
+        self._guards: dict[Hook, Guard] = {}
         self._all: list[Hook] = []
         self.connects: list[Hook] = []
         self.authenticates: list[Hook] = []
@@ -81,6 +87,7 @@ class Hooks:
     def add(self, hook: Hook) -> None:
         """Use the hook from now on."""
         self._all.append(hook)
+        self._guards[hook] = Guard(self._authenticate_timeout_s)
         for name, users in self._lists():
             if _overrides(hook, name):
                 users.append(hook)
@@ -89,6 +96,7 @@ class Hooks:
     def remove(self, hook: Hook) -> None:
         """Use it no more."""
         self._all.remove(hook)
+        del self._guards[hook]
         for _, users in self._lists():
             if hook in users:
                 users.remove(hook)
@@ -115,17 +123,17 @@ class Hooks:
                 log.exception("connect hook %r failed; the client is refused", hook)
                 return int(Reason.UNSPECIFIED_ERROR)
             if reason:
-                return reason
+                return reason if reason in _REFUSALS else int(Reason.UNSPECIFIED_ERROR)
         return 0
 
     async def authenticate(self, credentials: Credentials) -> Verdict | None:
         """The first verdict of a hook; None if all leave it to the authenticator."""
         for hook in self.authenticates:
-            try:
-                verdict = await hook.authenticate(credentials)
-            except Exception:
-                log.exception("authenticate hook %r failed; the client is refused", hook)
-                return Refused(int(Reason.SERVER_UNAVAILABLE), "an authenticate hook failed")
+            # Whoever is behind it may be slow, down or talk rubbish: then the answer is no.
+            verdict = await self._guards[hook].ask(
+                lambda hook=hook: hook.authenticate(credentials),  # type: ignore[misc]
+                lambda answer: answer is None or is_verdict(answer),
+            )
             if verdict is not None:
                 return verdict
         return None
@@ -166,9 +174,9 @@ def _overrides(hook: Hook, name: str) -> bool:
     return getattr(type(hook), name, None) is not getattr(Hook, name)
 
 
-def load(names: tuple[str, ...]) -> Hooks:
+def load(names: tuple[str, ...], authenticate_timeout_s: float) -> Hooks:
     """Hooks named as ``package.module:Class`` in the configuration, made without arguments."""
-    hooks = Hooks()
+    hooks = Hooks(authenticate_timeout_s)
     for name in names:
         module_name, _, class_name = name.partition(":")
         try:

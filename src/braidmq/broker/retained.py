@@ -9,6 +9,9 @@ from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
 
 
+_STRETCH = 256  # topic levels that are looked at in one go
+
+
 class Retained:
     """A retained message and the user that published it, whose right to do so may be asked for again."""
 
@@ -91,8 +94,11 @@ class RetainedStore:
             del above[level]
         return True
 
-    def match(self, topic_filter: bytes) -> Iterator[Retained]:
-        """The messages that match, one at a time; what changes meanwhile may or may not be seen. Expired ones are passed over."""
+    def match(self, topic_filter: bytes) -> Iterator[Retained | None]:
+        """The messages that match, one at a time, and None for each stretch of the search without one.
+
+        What changes meanwhile may or may not be seen. Expired messages are passed over.
+        """
         if b"+" not in topic_filter and b"#" not in topic_filter:
             held = self.get(topic_filter)
             if held is not None:
@@ -101,7 +107,11 @@ class RetainedStore:
         levels = topic_filter.split(b"/")
         # Each open level of the walk is a list of its own, so that the tree may change while a slow client is served.
         walk: list[tuple[Iterator[_Node], int]] = [(iter((self._root,)), 0)]
+        looked_at = 0
         while walk:
+            looked_at += 1
+            if looked_at % _STRETCH == 0:
+                yield None
             nodes, depth = walk[-1]
             node = next(nodes, None)
             if node is None:
@@ -118,7 +128,7 @@ class RetainedStore:
                 continue
             if level in (b"#", b"+"):
                 below = node.below
-                if depth == 0:  # [MQTT-4.7.2-1]: a leading wildcard does not reach $-topics
+                if node is self._root:  # [MQTT-4.7.2-1]: a leading wildcard does not reach $-topics
                     found = [child for name, child in below.items() if name[:1] != b"$"]
                 else:
                     found = list(below.values())
@@ -138,7 +148,7 @@ class RetainedFeed:
 
     __slots__ = ("messages", "subscription")
 
-    def __init__(self, messages: Iterator[Retained], subscription: Subscription) -> None:
+    def __init__(self, messages: Iterator[Retained | None], subscription: Subscription) -> None:
         self.messages = messages
         self.subscription = subscription
 

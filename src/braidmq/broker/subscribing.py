@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.retained import Retained, RetainedFeed
 from braidmq.broker.sessions import Session
+from braidmq.lane.channel import HOLD_BUSY
 from braidmq.lane.routes import Subscription
 from braidmq.mqtt import wire
 from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
@@ -17,46 +20,135 @@ from braidmq.mqtt.topics import SubscriptionTarget, check_filter, parse_subscrip
 if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
 
+_END = object()
+_FILTERS_AT_ONCE = 500  # of one packet, before others have their turn
 _SLICE = 256  # retained messages for one client before others have their turn
 _SEND_AT_ONCE = 4  # retained messages that are not worth a turn of their own
 
 
 def on_subscribe(connection: Connection, packet: Subscribe) -> None:
     """Subscribe to every filter that may be; one SUBACK with a reason for each, then what is retained."""
-    session = connection.session
-    assert session is not None  # the connection is open
-    identifiers = packet.properties.subscription_identifiers
-    encoded = b"\x0b" + wire.write_varint(identifiers[0]) if identifiers else b""
-    reasons: list[int] = []
-    feeds: list[RetainedFeed] = []
-    for option in packet.subscriptions:
+    _start(connection, _Subscribing(connection, packet))
+
+
+def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
+    """Take filters out, compared literally [MQTT-3.10.4-1]; one UNSUBACK with a reason for each."""
+    _start(connection, _Unsubscribing(connection, packet))
+
+
+def _start(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
+    """Do the work now if it is short, else in slices, so that a packet with a hundred thousand filters delays nobody."""
+    if work.run(_FILTERS_AT_ONCE):
+        work.answer()
+    else:
+        connection.hold(HOLD_BUSY)
+        connection.broker.run(_finish(connection, work))
+
+
+async def _finish(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
+    try:
+        await asyncio.sleep(0)
+        while connection.is_open and not work.run(_FILTERS_AT_ONCE):
+            await asyncio.sleep(0)
+        if connection.is_open:
+            work.answer()
+    except ProtocolViolation as violation:
+        connection.on_violation(violation.reason, violation.detail)
+    connection.resume(HOLD_BUSY)
+    connection.lane.flush()
+
+
+class _Subscribing:
+    """A SUBSCRIBE being worked off."""
+
+    def __init__(self, connection: Connection, packet: Subscribe) -> None:
+        session = connection.session
+        assert session is not None  # the connection is open
+        self._connection = connection
+        self._session = session
+        self._packet_id = packet.packet_id
+        self._options = iter(packet.subscriptions)
+        identifiers = packet.properties.subscription_identifiers
+        self._identifiers = b"\x0b" + wire.write_varint(identifiers[0]) if identifiers else b""
+        self._reasons: list[int] = []
+        self._feeds: list[RetainedFeed] = []
+
+    def run(self, count: int) -> bool:
+        """Deal with this many filters; True when all are done."""
+        for option in islice(self._options, count):
+            self._reasons.append(self._subscribe(option))
+            count -= 1
+        return count > 0
+
+    def _subscribe(self, option: SubscribeOption) -> int:
+        connection = self._connection
+        statistics = connection.broker.statistics
         try:
             target = parse_subscription(option.topic_filter)
             check_filter(target.topic_filter, connection.broker.settings.mqtt.topic_levels_max)
         except ProtocolViolation as violation:
-            connection.broker.statistics.subscriptions_refused += 1
-            reasons.append(violation.reason)
-            continue
+            statistics.subscriptions_refused += 1
+            return violation.reason
         if option.no_local and target.group is not None:  # [MQTT-3.8.3-4]
             raise ProtocolViolation(Reason.PROTOCOL_ERROR, "No Local on a shared subscription")
-        reason = _refusal(connection, session, option, target)
+        reason = _refusal(connection, self._session, option, target)
         if reason:
             if reason != Reason.NOT_AUTHORIZED:
-                connection.broker.statistics.subscriptions_refused += 1
-            reasons.append(reason)
-            continue
-        connection.broker.statistics.subscribed += 1
-        subscription, is_new = _add(connection, session, option, target, encoded)
-        reasons.append(option.qos)
+                statistics.subscriptions_refused += 1
+            return reason
+        statistics.subscribed += 1
+        subscription, is_new = _add(connection, self._session, option, target, self._identifiers)
         if target.group is None and (option.retain_handling == 0 or (option.retain_handling == 1 and is_new)):
-            feeds.append(RetainedFeed(connection.broker.retained.match(subscription.topic_filter), subscription))
-    connection.send_packet(Suback(packet.packet_id, reasons))
-    if feeds:
-        if session.feeds is None:
-            session.feeds = deque()
-        session.feeds.extend(feeds)
-        connection.wants_room = True
-        feed_retained(connection, _SEND_AT_ONCE)
+            self._feeds.append(RetainedFeed(connection.broker.retained.match(subscription.topic_filter), subscription))
+        return option.qos
+
+    def answer(self) -> None:
+        """Send the SUBACK, and begin with what is retained."""
+        connection, session = self._connection, self._session
+        connection.send_packet(Suback(self._packet_id, self._reasons))
+        if self._feeds:
+            if session.feeds is None:
+                session.feeds = deque()
+            session.feeds.extend(self._feeds)
+            connection.wants_room = True
+            feed_retained(connection, _SEND_AT_ONCE)
+
+
+class _Unsubscribing:
+    """An UNSUBSCRIBE being worked off."""
+
+    def __init__(self, connection: Connection, packet: Unsubscribe) -> None:
+        session = connection.session
+        assert session is not None  # the connection is open
+        self._connection = connection
+        self._session = session
+        self._packet_id = packet.packet_id
+        self._filters = iter(packet.topic_filters)
+        self._reasons: list[int] = []
+
+    def run(self, count: int) -> bool:
+        """Deal with this many filters; True when all are done."""
+        for written in islice(self._filters, count):
+            self._reasons.append(self._unsubscribe(written))
+            count -= 1
+        return count > 0
+
+    def _unsubscribe(self, written: str) -> int:
+        broker = self._connection.broker
+        subscription = self._session.subscriptions.get(written)
+        if subscription is not None:
+            broker.statistics.unsubscribed += 1
+            broker.drop_subscription(self._session, written, subscription)
+            return Reason.SUCCESS
+        try:
+            check_filter(parse_subscription(written).topic_filter, broker.settings.mqtt.topic_levels_max)
+        except ProtocolViolation as violation:
+            return violation.reason
+        return Reason.NO_SUBSCRIPTION_EXISTED
+
+    def answer(self) -> None:
+        """Send the UNSUBACK."""
+        self._connection.send_packet(Unsuback(self._packet_id, self._reasons))
 
 
 def _refusal(connection: Connection, session: Session, option: SubscribeOption, target: SubscriptionTarget) -> int:
@@ -96,26 +188,6 @@ def _add(
     return subscription, is_new
 
 
-def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
-    """Take filters out, compared literally [MQTT-3.10.4-1]; one UNSUBACK with a reason for each."""
-    session = connection.session
-    assert session is not None  # the connection is open
-    reasons: list[int] = []
-    for written in packet.topic_filters:
-        subscription = session.subscriptions.get(written)
-        if subscription is None:
-            try:
-                check_filter(parse_subscription(written).topic_filter)
-                reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
-            except ProtocolViolation as violation:
-                reasons.append(violation.reason)
-        else:
-            connection.broker.statistics.unsubscribed += 1
-            connection.broker.drop_subscription(session, written, subscription)
-            reasons.append(Reason.SUCCESS)
-    connection.send_packet(Unsuback(packet.packet_id, reasons))
-
-
 def feed_retained(connection: Connection, count: int = _SLICE) -> None:
     """Deliver retained messages as far as the client takes them; the rest when there is room again."""
     session = connection.session
@@ -125,12 +197,12 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
     flow = session.flow
     while feeds and count and connection.has_room() and flow.queue_messages() == 0:
         feed = feeds[0]
-        held = next(feed.messages, None)
-        if held is None:
+        held = next(feed.messages, _END)
+        if held is _END:
             feeds.popleft()
             continue
         count -= 1
-        if _may_serve(connection, held):
+        if isinstance(held, Retained) and _may_serve(connection, held):
             message = held.message
             subscription = feed.subscription
             flow.deliver_late(message, subscription, min(message.qos, subscription.qos), True)

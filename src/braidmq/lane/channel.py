@@ -24,11 +24,14 @@ HOLD_QUEUE = 2  # a subscriber's queue is filling up
 HOLD_RATE = 4  # the client is above its rate
 HOLD_WORK = 8  # this callback has done enough: others first
 HOLD_CLOSED = 16  # the connection is over
+HOLD_DECODE = 32  # a large packet is being decoded
 
 ASK_INNER = 1  # a route's flag: access is checked on the inner topic, by the long way
 
 _CARRY_MAX = RECEIVE_BYTES // 4
 _COLD_WORK = 200  # a packet that goes up costs about as much as this many deliveries
+_LONG_WORK = 60  # and a message that goes the long way
+_RESOLVE_WORK = 20  # and a topic other than the last one
 _VERDICTS_MAX = 1024
 _PINGRESP = b"\xd0\x00"
 _MALFORMED = 0x81
@@ -212,10 +215,12 @@ class Channel(Outlet):
         if self._last_version == lane.routes.version and scan.alias_at < 0 and scan.topic_is(self._last_topic):
             route = self._last_route
         else:
+            lane.state.work += _RESOLVE_WORK
             route = self._find_route(scan)
             if route is None:
                 return
         if route.flags or scan.retain or (self.is_strict_payload and scan.payload_format):
+            lane.state.work += _LONG_WORK
             code = self.on_publish(from_scan(scan, route.topic, flow.client_id, monotonic()), route, scan.payload_format)
             if code < 0:
                 return
@@ -305,7 +310,8 @@ class Channel(Outlet):
             self.acknowledged(scan.kind, scan.packet_id, scan.reason)
         elif code > 0:
             self.on_violation(code, "an acknowledgement that breaks the rules")
-        else:  # it has properties
+        else:  # it has a reason or properties
+            self.lane.state.work += _COLD_WORK
             self.on_packet(scan.kind, scan.flags, scan.frame_body())
 
     def acknowledged(self, kind: int, packet_id: int, reason: int) -> None:

@@ -203,7 +203,7 @@ class Scanner:
         return 0
 
     def parse_ack(self, v5: bool) -> int:
-        """Take PUBACK, PUBREC, PUBREL or PUBCOMP apart; 0, a reason code, or -1 if the codec must have a look."""
+        """Take PUBACK, PUBREC, PUBREL or PUBCOMP apart; 0, a reason code, or -1 if it is not plain and the codec must look."""
         p, n = self._p, self.end - self.body
         if self.flags != (2 if self.kind == 6 else 0):  # [MQTT-3.6.1-1]
             # MQTT 3.1 alone has a DUP flag on PUBREL: the codec knows the version.
@@ -214,7 +214,7 @@ class Scanner:
         if self.packet_id == 0:
             return _MALFORMED
         self.reason = p[self.body + 2] if n > 2 else 0
-        return 0 if n < 4 else -1
+        return 0 if n < 4 and self.reason == 0 else -1
 
     def topic_is(self, topic: bytes) -> bool:
         """Whether the PUBLISH is to ``topic``, which is not empty."""

@@ -277,7 +277,7 @@ cdef class Scanner:
         if self.packet_id == 0:
             return MALFORMED
         self.reason = p[self.body + 2] if n > 2 else 0
-        return 0 if n < 4 else -1
+        return 0 if n < 4 and self.reason == 0 else -1
 
     cpdef bint topic_is(self, bytes topic):
         cdef Py_ssize_t n = PyBytes_GET_SIZE(topic)

@@ -73,6 +73,8 @@ class Refused(Exception):
 class RealClient(ABC):
     """One client. ``close`` must be called in the end, whatever happened."""
 
+    wants_will_on_goodbye = False  # its DISCONNECT has reason 0x04
+
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.received: SimpleQueue[Message] = SimpleQueue()

@@ -58,6 +58,11 @@ class MosquittoClient(RealClient):
 
     _program: Program | None = None
 
+    @property
+    def wants_will_on_goodbye(self) -> bool:  # type: ignore[override]
+        """mosquitto_sub says goodbye when it is told to end, which in MQTT 5 it takes for a reason to have its will published."""
+        return self.setup.is_v5
+
     def connect(self, *subscriptions: Subscription) -> None:
         """Start mosquitto_sub and read what it says about itself until it is subscribed."""
         setup = self.setup
@@ -115,7 +120,7 @@ class MosquittoClient(RealClient):
         self.received.put(
             Message(
                 topic=came["topic"],
-                payload=came["payload"].encode(),
+                payload=(came["payload"] or "").encode(),  # null: empty
                 qos=came["qos"],
                 retain=bool(came["retain"]),
                 user_properties=tuple(tuple(pair) for pair in properties.get("user-properties", ())),
