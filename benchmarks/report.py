@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -53,7 +54,9 @@ def describe_commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
-    return (git("rev-parse", "--short", "HEAD") or "none") + ("+changes" if git("status", "--porcelain") else "")
+    if not shutil.which("git"):
+        return "unknown"
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+changes" if git("status", "--porcelain") else "")
 
 
 def today() -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from braidmq.lane import is_compiled
+
 ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,11 +24,6 @@ os.environ["PATH"] = os.pathsep.join(
     [str(ROOT / ".tools" / "programs"), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]
 )
 os.environ["NODE_PATH"] = str(ROOT / ".tools" / "node" / "node_modules")
-
-
-def is_pure() -> bool:
-    """True if the compiled lane is switched off."""
-    return os.environ.get("BRAIDMQ_PURE") == "1"
 
 
 def is_there(program: str) -> bool:
@@ -47,9 +44,9 @@ def has_ipv6() -> bool:
         return False
 
 
-def pytest_report_header() -> list[str]:
+def pytest_report_header() -> str:
     """Say which form of the lane is under test."""
-    return [f"lane: {'pure Python, asked for by BRAIDMQ_PURE' if is_pure() else 'compiled where built'}"]
+    return f"lane: {'compiled' if is_compiled() else 'uncompiled'}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

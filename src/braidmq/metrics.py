@@ -1,4 +1,4 @@
-"""The figures of a running node under the names of ``api.metric_names``. Everything is counted already; nothing is walked through."""
+"""The figures of a running node under the names of ``api.metric_names``: all are counted already, nothing is walked through."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _drops(broker: Broker) -> dict[str, float]:
     statistics = broker.statistics
     messages = {
         "no_subscribers": counters.dropped_no_subscribers,
-        "not_authorized": counters.dropped_not_authorized + statistics.dropped_wills,
+        "not_authorized": counters.dropped_not_authorized + statistics.dropped_revoked,
         "reserved": statistics.dropped_reserved,
         "receive_maximum": statistics.violations[Reason.RECEIVE_MAXIMUM_EXCEEDED],
         "payload_format": statistics.dropped_payload_format,

@@ -20,8 +20,6 @@ from tests.support.certificates import Authority
 from tests.support.command import Ended, end, run, start
 from tests.support.mosquitto import Mosquitto, mosquitto
 
-VERSIONS = ["mqttv31", "mqttv311", "mqttv5"]
-
 
 @pytest.fixture(scope="module", params=["braidmq", pytest.param("mosquitto", marks=pytest.mark.needs("mosquitto"))])
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -70,8 +68,9 @@ def start_sub(port: object, topic: str, *arguments: str) -> subprocess.Popen[str
 # -- messages --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("qos", ["0", "1", "2"])
+@pytest.mark.parametrize(
+    ("version", "qos"), [("mqttv31", "1"), ("mqttv311", "0"), ("mqttv311", "2"), ("mqttv5", "1"), ("mqttv5", "2")]
+)
 def test_a_retained_message_is_published_and_printed(port: str, version: str, qos: str) -> None:
     topic = f"retained/{version}/{qos}"
 
@@ -252,7 +251,7 @@ def test_ctrl_c_ends_pub_without_a_traceback(port: str) -> None:
 
     assert process.wait(20) == 130
     assert process.stderr is not None
-    assert process.stderr.read() == ""
+    assert process.stderr.read().strip() == ""
 
 
 def test_a_closed_pipe_ends_sub_without_a_word(port: str) -> None:

@@ -82,7 +82,8 @@ def broker(brokers: Brokers) -> Address:
     if port := os.environ.get(FOREIGN_PORT):
         ws_port = os.environ.get(FOREIGN_WS_PORT)
         return Address("127.0.0.1", int(port), int(ws_port) if ws_port else None)
-    return brokers.get("default")
+    # Tests of "$" topics look at what the broker publishes itself.
+    return brokers.get("default", sys={"interval": 1})
 
 
 @pytest.fixture
@@ -95,10 +96,11 @@ def connect(broker: Address, version: int) -> Iterator[Wires]:
 
 @pytest.fixture(scope="session")
 def small_broker(brokers: Brokers) -> Address:
-    """A broker with low limits, which it announces: packets of 1 KiB, 5 in flight, no topic alias, keep alive of 1 s."""
+    """A broker with low limits, which it announces: packets of 1 KiB, 5 in flight, no alias, keep alive 1 s, expiry 30 s."""
     return brokers.special(
         "small",
         mqtt={"packet_bytes_max": 1024, "receive_maximum": 5, "topic_alias_maximum": 0, "keep_alive_max": 1},
+        session={"expiry_max": 30},
     )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from braidmq.mqtt.packets import Connack, Will
+from braidmq.mqtt.packets import Connack, Disconnect, Publish, Will
 from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, unique
+from tests.support.wire import Closed, Wires, unique
 
 # Table 3-1 of MQTT 5.0, as far as it concerns a CONNECT that was let in or turned away.
 CONNECT_REASONS = {0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F}
@@ -129,16 +129,27 @@ def test_a_keep_alive_above_the_servers_is_overruled(connect_small: Wires, versi
 
 
 @shows("5.0: MQTT-3.2.2-22", "5.0: MQTT-3.1.2-22", "3.1.1: MQTT-3.1.2-24")
-def test_silence_beyond_the_keep_alive_closes_the_connection(connect: Wires, version: int) -> None:
+def test_silence_beyond_the_keep_alive_closes_the_connection(connect: Wires, version: int, topic: str) -> None:
     quiet, lively = connect(keep_alive=1), connect(keep_alive=1)
     assert quiet.connack.properties.server_keep_alive is None
+    quiet.subscribe(topic)
 
+    # What the broker sends is no sign of life from the client; a PUBLISH from it is as good as a PINGREQ.
     started = time.monotonic()
-    while not quiet.has_news(within_s=0.4):
-        lively.ping()
-        assert time.monotonic() - started < 4, "never closed"
+    while True:
+        lively.send(Publish(topic, b"still there?"))
+        try:
+            packet = quiet.receive_any()
+        except Closed:
+            assert version == 4
+            break
+        if isinstance(packet, Disconnect):
+            assert packet.reason == 0x8D
+            quiet.expect_closed()
+            break
+        quiet.has_news(within_s=0.2)
+        assert time.monotonic() - started < 3, "not closed in time"
 
-    quiet.expect_disconnect(0x8D)
     # Not before one and a half times the keep alive; a broker may look at its clocks once a second.
     assert time.monotonic() - started > 1.4
     lively.ping()
@@ -178,6 +189,18 @@ def test_a_wrong_password_is_refused_with_a_fitting_code(connect_guarded: Wires,
     assert told.reason in ({0x86, 0x87} if version == 5 else {0x04, 0x05})
     assert not told.session_present
     client.expect_closed()
+
+
+@shows("5.0: MQTT-3.1.4-2", "5.0: MQTT-3.1.4-3", "3.1.1: MQTT-3.1.4-2")
+def test_only_a_client_that_is_let_in_takes_over(connect_guarded: Wires, version: int) -> None:
+    owner = connect_guarded(user_name="ada", password=b"lovelace")
+    intruder = connect_guarded.open()
+
+    intruder.send_request(client_id=owner.client_id, user_name="ada", password=b"wrong")
+
+    assert intruder.receive(Connack).reason != 0
+    intruder.expect_closed()
+    owner.ping()
 
 
 @shows("5.0: MQTT-3.1.4-2", "5.0: MQTT-3.1.4-6", "3.1.1: MQTT-3.1.4-5")

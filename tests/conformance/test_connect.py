@@ -68,6 +68,15 @@ def test_an_unknown_protocol_level_is_refused_with_connack(connect: Wires, versi
     assert raw.connack_code(client.read_to_end()) in ({0x01} if level < 5 else {0x84, 0x01})
 
 
+@shows("5.0: MQTT-3.1.2-2", "3.1.1: MQTT-3.1.2-2")
+def test_the_level_of_a_bridge_is_refused_unless_it_is_allowed(connect: Wires, version: int) -> None:
+    client = connect.open()
+
+    client.send(raw.connect(version, level=version | 0x80))
+
+    assert raw.connack_code(client.read_to_end()) in {0x84, 0x01}
+
+
 # Connect Flags: 0x80 user name, 0x40 password, 0x20 will retain, 0x18 will QoS, 0x04 will, 0x02 clean start, 0x01 reserved.
 @shows(
     "5.0: MQTT-3.1.2-3",
@@ -146,6 +155,16 @@ def test_a_payload_that_the_flags_do_not_describe_is_malformed(
     client.send(build(version))
 
     client.expect_refusal(0x81)
+
+
+@shows("5.0: MQTT-4.7.0-1", "5.0: MQTT-4.7.3-1", "3.1.1: MQTT-4.7.1-1", "3.1.1: MQTT-4.7.3-1")
+@pytest.mark.parametrize("topic_name", ["a/#", "+", ""])
+def test_a_will_needs_a_topic_name(connect: Wires, version: int, topic_name: str) -> None:
+    client = connect.open()
+
+    client.send(raw.connect(version, flags=0x06, rest=raw.will(version, topic_name, b"x")))
+
+    assert raw.connack_code(client.read_to_end()) in ({0x81, 0x82, 0x90} if version == 5 else {None})
 
 
 @shows("3.1.1: MQTT-3.1.2-22")

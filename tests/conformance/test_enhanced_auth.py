@@ -80,6 +80,13 @@ def test_a_login_by_scram_is_accepted(connect_guarded: Wires, version: int) -> N
     client.subscribe("open/a")
 
 
+@shows("5.0: MQTT-4.12.0-5", "5.0: MQTT-3.1.2-29")
+def test_method_and_data_are_no_problem_information(connect_guarded: Wires, version: int) -> None:
+    client = log_in(connect_guarded, request_problem_information=False)
+
+    assert client.connack.properties.authentication_method == METHOD
+
+
 @shows("5.0: MQTT-4.12.0-1", "5.0: MQTT-3.2.2-7")
 @pytest.mark.parametrize("method", ["GS2-KRB5", "scram-sha-256", "PLAIN"])
 def test_an_unknown_method_is_refused(connect_guarded: Wires, version: int, method: str) -> None:

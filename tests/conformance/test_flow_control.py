@@ -105,6 +105,26 @@ def test_the_window_holds_for_a_resumed_session(connect: Wires, version: int, to
     assert [again.receive_publish().payload for _ in range(5)] == sent[1:]
 
 
+@shows("5.0: MQTT-3.3.4-10", "5.0: MQTT-4.9.0-3", "5.0: MQTT-4.4.0-1")
+def test_pubrel_is_sent_again_without_quota(connect: Wires, version: int, topic: str) -> None:
+    publisher, client = connect(), connect(persistent=True)
+    client.subscribe(topic, qos=2)
+    for qos in (1, 2, 2):
+        publisher.publish(topic, b"x", qos)
+    unacknowledged, *received = client.receive_publishes(3)
+    client.send(*[Pubrec(publish.packet_id or 0) for publish in received])
+    for publish in received:
+        assert client.receive(Pubrel).packet_id == publish.packet_id
+    client.close()
+
+    back = connect(client.client_id, persistent=True, receive_maximum=1)
+    packets = back.drain()
+
+    # The PUBLISH of QoS 1 fills the window; PUBREL is no part of it.
+    assert [packet.packet_id for packet in packets if isinstance(packet, Publish)] == [unacknowledged.packet_id]
+    assert [packet.packet_id for packet in packets if isinstance(packet, Pubrel)] == [publish.packet_id for publish in received]
+
+
 @shows("5.0: MQTT-3.3.4-7", "5.0: MQTT-4.9.0-2", "5.0: MQTT-4.13.1-1")
 def test_more_than_the_brokers_receive_maximum_closes_the_connection(connect_small: Wires, version: int, topic: str) -> None:
     client = connect_small()

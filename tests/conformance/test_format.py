@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,36 @@ def test_a_forwarded_publish_has_no_byte_too_many(connect: Wires, version: int, 
 
     # Built by hand: shortest length, no packet identifier at QoS 0, an empty property set as one zero byte.
     assert subscriber.receive_frame().raw == raw.publish(version, topic, payload)
+
+
+@shows("5.0: MQTT-2.2.2-1", "3.1.1: MQTT-7.0.0-2")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_crosses_versions(connect: Wires, version: int, topic: str, qos: int) -> None:
+    subscriber, publisher = connect(), connect(version=9 - version)
+    subscriber.subscribe(topic, qos=qos)
+    properties: dict[str, Any] = {"content_type": "x", "user_properties": (("a", "b"),), "message_expiry_interval": 100}
+
+    publisher.publish(topic, b"payload", qos, **(properties if publisher.version == 5 else {}))
+    frame = subscriber.receive_frame()
+
+    # 3.1.1 knows no properties; 5.0 has an empty set of them where there were none.
+    place = len(raw.text(topic))
+    packet_id = int.from_bytes(frame.body[place : place + 2], "big") if qos else None
+    if qos:
+        assert packet_id
+    assert frame.raw == raw.publish(version, topic, b"payload", flags=qos << 1, packet_id=packet_id)
+
+
+@shows("5.0: MQTT-1.5.5-1", "5.0: MQTT-3.3.2-17")
+@pytest.mark.parametrize("length", [127, 128, 16_383, 16_384])
+def test_a_property_length_has_no_byte_too_many(connect: Wires, version: int, topic: str, length: int) -> None:
+    subscriber, publisher = connect(), connect()
+    subscriber.subscribe(topic)
+    pair = b"\x26" + raw.text("n") + raw.text("v" * (length - 6))
+
+    publisher.send(raw.publish(version, topic, b"x", props=pair))
+
+    assert subscriber.receive_frame().raw == raw.publish(version, topic, b"x", props=pair)
 
 
 @shows("5.0: MQTT-2.2.2-1")

@@ -102,6 +102,24 @@ def test_an_expired_message_is_dropped_and_a_living_one_ages(connect: Wires, ver
     back.expect_silence()
 
 
+@shows("5.0: MQTT-3.3.2-5", "5.0: MQTT-3.3.2-6")
+def test_a_message_can_expire_while_the_window_is_full(connect: Wires, version: int, topic: str) -> None:
+    publisher, subscriber = connect(), connect(receive_maximum=1)
+    subscriber.subscribe(topic, qos=1)
+    publisher.publish(topic, b"in flight", 1)
+    publisher.publish(topic, b"brief", 1, message_expiry_interval=1)
+    publisher.publish(topic, b"long", 1, message_expiry_interval=100)
+    blocking = subscriber.receive(Publish)
+
+    # As above, time has to pass.
+    time.sleep(1.2)
+    subscriber.acknowledge(blocking)
+    next_one = subscriber.receive_publish()
+
+    assert next_one.payload == b"long"
+    assert next_one.properties.message_expiry_interval in {98, 99}
+
+
 @shows("5.0: MQTT-3.3.2-6")
 def test_an_undelayed_message_keeps_its_expiry(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
@@ -127,6 +145,23 @@ def test_a_retained_message_expires_and_ages(connect: Wires, version: int, topic
     assert found.topic == topic + "/long"
     assert found.properties.message_expiry_interval in {98, 99}
     subscriber.expect_silence()
+
+
+@shows("5.0: MQTT-3.3.2-6")
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_retained_message_ages_for_a_busy_client_too(connect: Wires, version: int, topic: str, qos: int) -> None:
+    publisher, subscriber = connect(), connect(receive_maximum=1)
+    publisher.publish(topic, b"kept", 1, retain=True, message_expiry_interval=100)
+    subscriber.subscribe(topic + "/busy", qos=1)
+    publisher.publish(topic + "/busy", b"fills the window", 1)
+    blocking = subscriber.receive(Publish)
+
+    # As above, time has to pass.
+    time.sleep(1.2)
+    subscriber.subscribe(topic, qos=qos)
+    subscriber.acknowledge(blocking)
+
+    assert subscriber.receive_publish().properties.message_expiry_interval in {98, 99}
 
 
 BAD_PROPERTIES = {

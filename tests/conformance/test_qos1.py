@@ -182,6 +182,31 @@ def test_messages_of_a_publisher_arrive_in_the_order_sent(connect: Wires, versio
         assert [back.receive_publish().payload for _ in sent] == sent
 
 
+@shows("5.0: MQTT-2.2.1-4", "5.0: MQTT-4.3.2-1", "3.1.1: MQTT-2.3.1-4", "3.1.1: MQTT-4.3.2-1")
+def test_an_identifier_in_use_is_passed_over_when_all_have_been_used(connect: Wires, version: int, topic: str) -> None:
+    publisher, subscriber = connect(), connect()
+    subscriber.subscribe(topic, qos=1)
+    publisher.publish(topic, b"never acknowledged", 1)
+    held = subscriber.receive_frame()
+    place = len(raw.text(topic))
+    held_id = held.body[place : place + 2]
+
+    # 65 535 identifiers exist; one more round than that, in batches, as bytes for speed.
+    batch = b"".join(raw.publish(version, topic, b"x", flags=2, packet_id=number) for number in range(1, 401))
+    seen = set()
+    for _ in range(65_536 // 400 + 1):
+        publisher.send(batch)
+        received = [subscriber.receive_frame().body[place : place + 2] for _ in range(400)]
+        seen.update(received)
+        subscriber.send(b"".join(b"\x40\x02" + identifier for identifier in received))
+        for _ in range(400):
+            publisher.receive_frame()
+
+    assert len(seen) == 65_534
+    assert held_id not in seen
+    assert b"\x00\x00" not in seen
+
+
 @shows("5.0: MQTT-4.3.2-4", "3.1.1: MQTT-4.3.2-2")
 def test_a_stray_puback_disturbs_nothing(connect: Wires, version: int, topic: str) -> None:
     client = connect()

@@ -45,6 +45,18 @@ def test_the_last_retained_message_goes_to_newcomers(connect: Wires, version: in
     assert [(publish.payload, publish.qos, publish.retain) for publish in found] == [(b"newer", qos, True)]
 
 
+@shows("5.0: MQTT-3.8.4-8", "3.1.1: MQTT-3.8.4-6")
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_a_retained_message_comes_with_the_lower_qos(connect: Wires, version: int, topic: str, marker: str, granted: int) -> None:
+    publisher = connect()
+    for qos in (0, 1, 2):
+        publisher.publish(f"{topic}/{qos}", b"x", qos, retain=True)
+
+    found = subscribe_and_collect(connect(), marker, SubscribeOption(topic + "/+", granted))
+
+    assert {publish.topic[-1]: publish.qos for publish in found} == {str(qos): min(qos, granted) for qos in (0, 1, 2)}
+
+
 @shows("3.1.1: MQTT-3.3.1-7")
 def test_a_retained_message_of_qos_0_displaces_the_one_before(connect: Wires, version: int, topic: str, marker: str) -> None:
     publisher = connect()
@@ -196,7 +208,7 @@ def test_a_retained_message_keeps_its_properties(connect: Wires, version: int, t
         b"kept",
         1,
         retain=True,
-        content_type="text/x",
+        content_type="t/x",
         user_properties=pairs,
         payload_format_indicator=1,
         correlation_data=b"c",

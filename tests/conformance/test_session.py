@@ -111,20 +111,47 @@ def test_a_session_ends_when_its_expiry_has_passed(connect: Wires, version: int,
     instant.subscribe(topic, qos=1)
     extended = connect(clean_start=False, session_expiry_interval=1)
     extended.subscribe(topic, qos=1)
+    shortened = connect(clean_start=False, session_expiry_interval=60)
+    shortened.subscribe(topic, qos=1)
     brief.disconnect()
     instant.disconnect()
+    shortened.disconnect(session_expiry_interval=0)
     extended.disconnect(session_expiry_interval=60)
 
-    gone_at_once = connect(instant.client_id, clean_start=False)
+    gone_at_once = [connect(client.client_id, clean_start=False) for client in (instant, shortened)]
     # Nothing tells that a session has ended; its time has to pass.
     time.sleep(1.3)
     gone, kept = connect(brief.client_id, clean_start=False), connect(extended.client_id, clean_start=False)
     connect().publish(topic, b"x", 1)
 
-    assert not gone_at_once.connack.session_present
+    assert not any(client.connack.session_present for client in gone_at_once)
     assert not gone.connack.session_present
     gone.expect_silence()
     assert kept.connack.session_present
+
+
+@shows("5.0: MQTT-4.1.0-1")
+def test_a_session_that_is_resumed_in_time_does_not_end(connect: Wires, version: int, topic: str) -> None:
+    publisher, client = connect(), connect(clean_start=False, session_expiry_interval=1)
+    client.subscribe(topic, qos=1)
+    client.close()
+
+    back = connect(client.client_id, clean_start=False, session_expiry_interval=1)
+    # The expiry that began with the first connection runs out during the second.
+    time.sleep(1.3)
+    publisher.publish(topic, b"still subscribed", 1)
+
+    assert back.connack.session_present
+    assert back.receive_publish().payload == b"still subscribed"
+    back.disconnect()
+    assert connect(client.client_id, clean_start=False).connack.session_present
+
+
+@shows("5.0: MQTT-3.1.2-23")
+def test_an_expiry_that_the_server_shortens_is_told(connect_small: Wires, version: int) -> None:
+    client = connect_small(session_expiry_interval=600)
+
+    assert client.connack.properties.session_expiry_interval == 30
 
 
 @shows("5.0: MQTT-4.1.0-1", "3.1.1: MQTT-4.1.0-1", "3.1.1: MQTT-4.1.0-2")

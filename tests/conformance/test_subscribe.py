@@ -145,6 +145,19 @@ def test_no_local_is_about_the_client_and_not_the_connection(connect: Wires, ver
     assert back.receive_publish().payload == b"foreign"
 
 
+@shows("5.0: MQTT-3.8.3-3", "5.0: MQTT-3.3.4-4")
+def test_no_local_takes_its_subscription_out_and_no_other(connect: Wires, version: int, topic: str) -> None:
+    client = connect()
+    client.subscribe(SubscribeOption(topic + "/#", 2, no_local=True), subscription_identifiers=(1,))
+    client.subscribe(SubscribeOption(topic + "/a", 0), subscription_identifiers=(2,))
+
+    client.send(Publish(topic + "/a", b"own", 1, packet_id=1))
+    _, publish = client.receive_until(Publish)
+
+    # It comes by the second subscription: with that one's QoS and identifier.
+    assert (publish.qos, publish.properties.subscription_identifiers) == (0, (2,))
+
+
 MALFORMED: dict[str, tuple[Callable[[int], bytes], int]] = {
     "no filter": (lambda version: raw.subscribe(version), 0x82),
     "options bit 7": (lambda version: raw.subscribe(version, ("t", 0x80)), 0x81),

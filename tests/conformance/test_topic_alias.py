@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.mqtt.packets import Publish
+from braidmq.mqtt.packets import Puback, Publish
 from braidmq.mqtt.properties import Properties
 from tests.conformance import raw
 from tests.conformance.statements import shows
@@ -134,6 +134,42 @@ def test_the_broker_stays_within_the_clients_aliases(connect: Wires, version: in
             understood.append(publish.topic or meanings[alias or 0])
         assert understood == topics
         subscriber.disconnect()
+
+
+@shows("5.0: MQTT-3.3.2-7", "5.0: MQTT-4.4.0-1")
+def test_what_is_sent_again_does_not_lean_on_a_dead_alias(connect: Wires, version: int, topic: str) -> None:
+    publisher, client = connect(), connect(clean_start=False, session_expiry_interval=60, topic_alias_maximum=5)
+    client.subscribe(topic, qos=2)
+    for number in range(6):
+        publisher.publish(topic, b"%d" % number, 1 + number % 2)
+    client.receive_publishes(6)
+    client.close()
+
+    back = connect(client.client_id, clean_start=False, session_expiry_interval=60)
+    again = back.receive_publishes(6)
+
+    assert [(publish.topic, publish.payload) for publish in again] == [(topic, b"%d" % number) for number in range(6)]
+
+
+@shows("5.0: MQTT-3.3.2-12", "5.0: MQTT-3.3.2-7")
+def test_an_alias_is_resolved_before_a_message_is_kept(connect: Wires, version: int, topic: str) -> None:
+    publisher, client = connect(), connect(persistent=True)
+    client.subscribe(topic, qos=1)
+    client.disconnect()
+
+    publisher.send(aliased(topic, 3))
+    alias = Properties(topic_alias=3)
+    publisher.send(Publish("", b"queued", 1, packet_id=1, properties=alias))
+    publisher.send(Publish("", b"kept", 1, retain=True, packet_id=2, properties=alias))
+    publisher.receive(Puback)
+    publisher.receive(Puback)
+    publisher.close()
+    back, newcomer = connect(client.client_id, persistent=True), connect()
+    newcomer.subscribe(topic)
+
+    received = [back.receive_publish(), back.receive_publish(), newcomer.receive(Publish)]
+    assert [(publish.topic, publish.payload) for publish in received] == [(topic, b"queued"), (topic, b"kept"), (topic, b"kept")]
+    assert {publish.properties.topic_alias for publish in received} == {None}
 
 
 @shows("5.0: MQTT-3.1.2-27")

@@ -75,6 +75,21 @@ def test_a_published_will_is_not_published_again(connect: Wires, version: int, t
     observer.expect_silence()
 
 
+@shows("5.0: MQTT-3.1.2-8", "5.0: MQTT-3.1.4-3", "3.1.1: MQTT-3.1.2-8", "3.1.1: MQTT-3.1.4-2")
+def test_the_will_of_a_connection_that_is_taken_over_is_published(connect: Wires, version: int, topic: str) -> None:
+    observer = connect()
+    observer.subscribe(topic)
+    older = connect(persistent=True, will=Will(topic, b"of the older", 0, False))
+
+    newer = connect(older.client_id, persistent=True, will=Will(topic, b"of the newer", 0, False))
+    older.expect_disconnect(0x8E)
+
+    assert newer.connack.session_present
+    assert observer.receive(Publish).payload == b"of the older"
+    newer.close()
+    assert observer.receive(Publish).payload == b"of the newer"
+
+
 @shows("3.1.1: MQTT-3.1.2-12")
 def test_without_the_will_flag_nothing_is_published(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
@@ -155,7 +170,9 @@ def test_the_will_waits_for_its_delay(connect: Wires, version: int, topic: str) 
     left_at = time.monotonic()
     returning.close()
     lost.close()
-    connect(returning.client_id, clean_start=False, session_expiry_interval=60)
+    # Its new will must not be mistaken for the old one when the delay is over.
+    second_will = Will(topic + "/returning", b"not yet", 0, False)
+    back = connect(returning.client_id, clean_start=False, session_expiry_interval=60, will=second_will)
     will = observer.receive(Publish, timeout_s=4)
 
     # A clock tick of slack: the broker may round to its own timer.
@@ -163,6 +180,7 @@ def test_the_will_waits_for_its_delay(connect: Wires, version: int, topic: str) 
     assert (will.topic, will.payload) == (topic + "/lost", b"yes")
     with pytest.raises(TimeoutError):
         observer.receive_any(timeout_s=0.3)
+    back.ping()
 
 
 @shows("5.0: MQTT-3.1.2-8", "5.0: MQTT-4.1.0-2")

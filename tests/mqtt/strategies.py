@@ -81,7 +81,7 @@ def _reasons(packet_type: PacketType) -> st.SearchStrategy[int]:
 
 def valid_packets(version: int) -> st.SearchStrategy[Packet]:
     """Packets that `version` can say without losing anything."""
-    return st.one_of(_connects(version), _publishes(version), *(_mqtt_5() if version == 5 else _mqtt_3(version)))
+    return st.one_of(_connects(version), publishes(version), *(_mqtt_5() if version == 5 else _mqtt_3(version)))
 
 
 def _properties(version: int, place: int) -> st.SearchStrategy[Properties]:
@@ -107,7 +107,8 @@ def _connects(version: int) -> st.SearchStrategy[Connect]:
     return connects.filter(lambda packet: packet.password is None or packet.user_name is not None)
 
 
-def _publishes(version: int) -> st.SearchStrategy[Publish]:
+def publishes(version: int) -> st.SearchStrategy[Publish]:
+    """PUBLISH packets as a server or a client of `version` may send them."""
     properties = _properties(version, PacketType.PUBLISH)
     kinds = [
         st.builds(Publish, topics, binaries, retain=st.booleans(), properties=properties),

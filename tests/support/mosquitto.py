@@ -35,6 +35,7 @@ def mosquitto(
     lines = [
         f"user {getpass.getuser()}",  # else, started by root, it could not read files in directories of root
         "per_listener_settings true",
+        "max_inflight_messages 1000",  # with its default of 20, Mosquitto 2.0.11 now and then forgets to send what it has queued
         f"listener {port} 127.0.0.1",
         "allow_anonymous true",
         f"listener {login_port} 127.0.0.1",

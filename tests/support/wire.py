@@ -405,8 +405,3 @@ class Wires:
 def payloads(packets: Sequence[Packet]) -> list[bytes]:
     """The payloads of the PUBLISHes among these packets."""
     return [packet.payload for packet in packets if isinstance(packet, Publish)]
-
-
-def packet_types(packets: Sequence[Packet]) -> list[PacketType]:
-    """The kinds of these packets."""
-    return [PacketType[type(packet).__name__.upper()] for packet in packets]

@@ -65,11 +65,15 @@ _DROPS: Final = {
     "messages_dropped": _counter("Messages that were not passed on to anybody, whatever the reason."),
     "messages_dropped_no_subscribers": _counter("Messages dropped because nobody is subscribed."),
     "messages_dropped_not_authorized": _counter("Messages dropped because the client may not publish there."),
-    "messages_dropped_receive_maximum": _counter("Messages refused, with their connection, because the client had more in flight than the receive maximum."),
+    "messages_dropped_receive_maximum": _counter(
+        "Messages refused, with their connection, for being more than the receive maximum."
+    ),
     "messages_dropped_reserved": _counter("Messages of clients to topics that are the node's own, such as $SYS."),
     "messages_dropped_payload_format": _counter("Messages refused because their payload is not the UTF-8 it says it is."),
     "messages_dropped_hook": _counter("Messages that a hook refused."),
-    "messages_dropped_retained_full": _counter("Retained messages refused because the store is full or they are too large for it."),
+    "messages_dropped_retained_full": _counter(
+        "Retained messages refused because the store is full or they are too large for it."
+    ),
     "messages_dropped_delayed_full": _counter("Delayed messages refused because too many wait or the delay is too long."),
     "delivery_dropped": _counter("Deliveries to one subscriber that were dropped, whatever the reason."),
     "delivery_dropped_queue_full": _counter("Deliveries dropped because the queue of the session is full."),
@@ -110,7 +114,7 @@ _CLIENTS: Final = {
     "client_unsubscribe": _counter("Subscriptions ended by their client."),
     "client_keepalive_timeout": _counter("Connections closed because the client fell silent."),
     "client_kicked": _counter("Connections closed by the operator."),
-    "connections_refused": _counter("Connections turned away before MQTT began: by limit, rate, proxy header, TLS or HTTP handshake."),
+    "connections_refused": _counter("Connections turned away before MQTT began: by limit, rate, PROXY header or handshake."),
     "session_created": _counter("Sessions made."),
     "session_resumed": _counter("Sessions that their client came back to."),
     "session_takenover": _counter("Sessions taken over by a newer connection of the same client id."),

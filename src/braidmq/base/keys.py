@@ -239,6 +239,8 @@ def _flatten(value: object, path: Path, node: Node, where: str, found: dict[Path
             for name, below in value.items():
                 if not name:
                     raise ConfigError(dotted((*path, name)), f"an empty name ({where})")
+                if below == {}:
+                    raise ConfigError(dotted((*path, name)), f"an empty table ({where})", "give it keys or leave it out")
                 _flatten(below, (*path, name), element, where, found)
         case _:
             typing.assert_never(node)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from time import monotonic
 
@@ -218,8 +217,8 @@ class Broker:
             other = session.subscriptions.get(topic_filter) or session.subscriptions.get(EXCLUSIVE_PREFIX + topic_filter)
             if other is not None:
                 self.routes.add(other)
-        if session.feeds is not None:
-            session.feeds = deque(feed for feed in session.feeds if feed.subscription is not subscription)
+            if session.feeds is not None:
+                session.feeds.pop(subscription.topic_filter, None)
         if self.exclusive.get(subscription.topic_filter) is session:
             del self.exclusive[subscription.topic_filter]
 
@@ -231,7 +230,7 @@ class Broker:
             return
         rules = self.access.rules_for(session.client_id, session.user_name)
         if will.topic.startswith("$") or not (rules.unrestricted or rules.may_publish(will.topic)):
-            self.statistics.dropped_wills += 1
+            self.statistics.dropped_revoked += 1
             self.state.drop("not_authorized", session.client_id, will.topic.encode())
             return
         self.statistics.own_messages += 1
@@ -292,10 +291,8 @@ class Broker:
             target = subscription if subscription.flow is not None else subscription.group.choose(message)
             if target is None or (target.no_local and target.flow is publisher):
                 continue
-            changed = self.hooks.deliver(message, target.flow.client_id)
+            changed = self.ask_deliver_hooks(message, target.flow.client_id)
             if changed is None:
-                self.statistics.deliveries_dropped_by_hook += 1
-                self.state.drop("hook", target.flow.client_id, message.topic)
                 continue
             target.flow.deliver(
                 changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published
@@ -303,6 +300,14 @@ class Broker:
             reached += 1
         self.state.counters.delivered += reached
         return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
+
+    def ask_deliver_hooks(self, message: Message, client_id: str) -> Message | None:
+        """The message as this subscriber gets it; None if a hook keeps it from them, and then it is counted."""
+        changed = self.hooks.deliver(message, client_id)
+        if changed is None:
+            self.statistics.deliveries_dropped_by_hook += 1
+            self.state.drop("hook", client_id, message.topic)
+        return changed
 
     def _inspect(self, topic: bytes) -> int:
         flags = ASK_INNER if topic.startswith(b"$") else 0
@@ -323,7 +328,7 @@ class Broker:
         self.settings = settings
         self.state.outbox_bytes_max = settings.limits.outbox_bytes_max
         self.drops.writes = settings.log.drops
-        self.groups.strategy = settings.shared.strategy
+        self.groups.use(settings.shared.strategy)
         self.retained.messages_max = settings.retained.messages_max
         if settings.limits.connections_per_s != self.accepts.rate:
             self.accepts = TokenBucket(settings.limits.connections_per_s, monotonic())
@@ -354,8 +359,9 @@ class Broker:
                     self.drop_subscription(session, written, subscription)
                     removed = True
             if removed:
-                kept = [subscription.topic_filter.decode() for subscription in session.subscriptions.values()]
-                self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(kept))
+                self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
+                session.flow.release_publishers()  # there is place in its queue now
+        self.lane.flush()
 
     def _on_trace_change(self) -> None:
         self.routes.refresh()
@@ -363,13 +369,22 @@ class Broker:
             connection.take_trace()
 
 
-def _unwanted(topic_filters: list[str]) -> Callable[[Delivery], bool]:
-    """Tells whether a waiting message no longer belongs to one of these subscriptions; a released one is only a packet id."""
+def _unwanted(session: Session) -> Callable[[Delivery], bool]:
+    """Tells whether a delivery no longer belongs to any subscription of the session and can still be taken back."""
+    topic_filters = [subscription.topic_filter.decode() for subscription in session.subscriptions.values()]
 
     def is_unwanted(delivery: Delivery) -> bool:
-        if delivery.message is None:
+        message = delivery.message
+        if message is None or (delivery.is_live and session.is_connected):
+            return False  # the client has it, and its packet id is in use until it is acknowledged
+        topic = message.topic.decode()
+        if any(matches(topic_filter, topic) for topic_filter in topic_filters):
             return False
-        topic = delivery.message.topic.decode()
-        return not any(matches(topic_filter, topic) for topic_filter in topic_filters)
+        if delivery.qos == 2 and delivery.is_sent:
+            # The client may know it by its packet id, which must not come back with another message: let it go by PUBREL.
+            delivery.message = None
+            delivery.is_released = True
+            return False
+        return True
 
     return is_unwanted

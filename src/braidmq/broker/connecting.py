@@ -91,7 +91,9 @@ async def _authenticate(connection: Connection, packet: Connect) -> None:
     broker.statistics.authenticating += 1
     try:
         shown = credentials(connection, packet.user_name, packet.password)
-        verdict = await broker.hooks.authenticate(shown) if broker.hooks.authenticates else None
+        verdict: Verdict | None = None
+        if broker.hooks.authenticates and broker.access.bans.check(shown) is None:
+            verdict = await broker.hooks.authenticate(shown)
         connection.is_vouched = verdict is not None
         if verdict is None:
             verdict = await broker.access.authenticate(shown)

@@ -20,7 +20,7 @@ from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
 from braidmq.broker.sessions import Session
 from braidmq.broker.wheel import TICK_S
-from braidmq.lane.channel import HOLD_CLOSED, HOLD_DECODE, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
+from braidmq.lane.channel import HOLD_CLOSED, HOLD_DECODE, HOLD_OUTBOX, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Route
 from braidmq.lane.scanner import topic_error
@@ -104,6 +104,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.close(Reason.UNSPECIFIED_ERROR, "the connection was lost", say=False)
         self.transport = None
         self.broker.on_lost(self)
+        self.lane.flush()  # what others are told of it
         self._listener.release()
 
     def close(self, reason: int, detail: str, *, say: bool = True, discard_will: bool = False) -> None:
@@ -152,7 +153,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         due = self.last_seen + self._limit_s + TICK_S  # the lane's clock may be a tick behind
         if due > now:
             return due
-        if self.hold_bits:
+        if self.hold_bits & ~HOLD_OUTBOX:
             return now + self._limit_s  # it is we who do not read
         self.broker.statistics.keep_alive_timeouts += 1
         self.close(Reason.KEEP_ALIVE_TIMEOUT, f"nothing heard for {now - self.last_seen:.1f} s")
@@ -292,9 +293,12 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def on_hold(self, bit: int) -> None:
         loop = self.broker.loop
         if bit == HOLD_WORK:
-            loop.call_soon(self.resume, HOLD_WORK)
+            self.schedule_resume(HOLD_WORK)
         elif bit == HOLD_QUEUE:
             self._queue_timer = loop.call_later(self.broker.settings.session.queue_wait, self._wait_no_more)
+
+    def schedule_resume(self, bit: int) -> None:
+        self.broker.loop.call_soon(self.resume, bit)
 
     def schedule_release(self) -> None:
         self.broker.loop.call_soon(self._release)

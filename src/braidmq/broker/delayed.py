@@ -40,8 +40,15 @@ class DelayedMessages:
 
         def publish() -> None:
             self._waiting.discard(timer)
-            self._broker.publish(message, None, user_name)
-            self._broker.lane.flush()
+            broker = self._broker
+            # The right to publish was there when the message came, and must still be.
+            rules = broker.access.rules_for(message.publisher, user_name)
+            if rules.unrestricted or rules.may_publish(message.topic.decode()):
+                broker.publish(message, None, user_name)
+                broker.lane.flush()
+            else:
+                broker.statistics.dropped_revoked += 1
+                broker.state.drop("not_authorized", message.publisher, message.topic)
 
         timer = self._broker.loop.call_later(delay_s, publish)
         self._waiting.add(timer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ class Session:
         self.will: Will | None = None  # to be published if the client leaves without a word
         self.will_timer: asyncio.TimerHandle | None = None
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
-        self.feeds: deque[RetainedFeed] | None = None  # retained messages still to be delivered
+        self.feeds: OrderedDict[bytes, RetainedFeed] | None = None  # retained messages still to be delivered, by filter
 
     @property
     def is_connected(self) -> bool:

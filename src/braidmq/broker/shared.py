@@ -93,11 +93,17 @@ class Groups:
     def __init__(self, routes: RouteTable, strategy: Strategy) -> None:
         self._routes = routes
         self._groups: dict[tuple[str, bytes], Group] = {}
-        self.strategy: Strategy = strategy
+        self._strategy: Strategy = strategy
         self.members = 0  # of all groups together
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def use(self, strategy: Strategy) -> None:
+        """Choose members this way from now on, in the groups that are there too."""
+        self._strategy = strategy
+        for group in self._groups.values():
+            group.strategy = strategy
 
     def join(
         self, name: str, flow: Flow, topic_filter: bytes, qos: int, retain_as_published: bool, identifiers: bytes
@@ -106,7 +112,7 @@ class Groups:
         key = (name, topic_filter)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(key, self.strategy)
+            group = self._groups[key] = Group(key, self._strategy)
             self._routes.add(Subscription(None, topic_filter, 2, group=group))
         member = Subscription(flow, topic_filter, qos, False, retain_as_published, identifiers, group)
         is_new = group.put(member)

@@ -16,7 +16,7 @@ class Statistics:
         self.subscribed = self.unsubscribed = self.subscriptions_denied = self.subscriptions_refused = 0
         self.own_messages = self.retained = self.delayed = 0  # published by the node itself; stored; taken in for later
         self.deliveries_withdrawn = self.deliveries_dropped_by_hook = 0
-        self.dropped_wills = 0  # that their client may no longer publish
+        self.dropped_revoked = 0  # wills and delayed messages that their client may no longer publish
         self.dropped_by_hook = self.dropped_retained_full = self.dropped_reserved = self.dropped_delayed_full = 0
         self.dropped_payload_format = 0
         self.authentication_success = self.authentication_failure = self.anonymous = 0

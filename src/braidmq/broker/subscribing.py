@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.retained import Retained, RetainedFeed
 from braidmq.broker.sessions import Session
 from braidmq.lane.channel import HOLD_BUSY
+from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
 from braidmq.mqtt import wire
 from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _END = object()
 _FILTERS_AT_ONCE = 500  # of one packet, before others have their turn
 _SLICE = 256  # retained messages for one client before others have their turn
+_SEARCH_COST = 16  # a stretch of the search that finds nothing takes as long as this many messages
 _SEND_AT_ONCE = 4  # retained messages that are not worth a turn of their own
 
 
@@ -71,7 +73,7 @@ class _Subscribing:
         identifiers = packet.properties.subscription_identifiers
         self._identifiers = b"\x0b" + wire.write_varint(identifiers[0]) if identifiers else b""
         self._reasons: list[int] = []
-        self._feeds: list[RetainedFeed] = []
+        self._feeds: dict[bytes, RetainedFeed] = {}
 
     def run(self, count: int) -> bool:
         """Deal with this many filters; True when all are done."""
@@ -99,7 +101,8 @@ class _Subscribing:
         statistics.subscribed += 1
         subscription, is_new = _add(connection, self._session, option, target, self._identifiers)
         if target.group is None and (option.retain_handling == 0 or (option.retain_handling == 1 and is_new)):
-            self._feeds.append(RetainedFeed(connection.broker.retained.match(subscription.topic_filter), subscription))
+            feed = RetainedFeed(connection.broker.retained.match(subscription.topic_filter), subscription)
+            self._feeds[subscription.topic_filter] = feed
         return option.qos
 
     def answer(self) -> None:
@@ -108,8 +111,9 @@ class _Subscribing:
         connection.send_packet(Suback(self._packet_id, self._reasons))
         if self._feeds:
             if session.feeds is None:
-                session.feeds = deque()
-            session.feeds.extend(self._feeds)
+                session.feeds = OrderedDict()
+            # A subscription that is renewed starts again: whoever repeats it without reading is not owed ever more.
+            session.feeds.update(self._feeds)
             connection.wants_room = True
             feed_retained(connection, _SEND_AT_ONCE)
 
@@ -195,15 +199,15 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
         return
     feeds = session.feeds
     flow = session.flow
-    while feeds and count and connection.has_room() and flow.queue_messages() == 0:
-        feed = feeds[0]
+    while feeds and count > 0 and connection.has_room() and flow.queue_messages() == 0:
+        feed = next(iter(feeds.values()))
         held = next(feed.messages, _END)
         if held is _END:
-            feeds.popleft()
+            feeds.popitem(last=False)
             continue
-        count -= 1
-        if isinstance(held, Retained) and _may_serve(connection, held):
-            message = held.message
+        count -= 1 if held is not None else _SEARCH_COST
+        message = _served(connection, held) if isinstance(held, Retained) else None
+        if message is not None:
             subscription = feed.subscription
             flow.deliver_late(message, subscription, min(message.qos, subscription.qos), True)
             connection.broker.state.counters.delivered += 1
@@ -215,10 +219,12 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
         connection.on_room()  # else an acknowledgement or the transport tells when to go on
 
 
-def _may_serve(connection: Connection, held: Retained) -> bool:
-    """Whether whoever published it may still do so, if that is asked for again."""
+def _served(connection: Connection, held: Retained) -> Message | None:
+    """The message as this client gets it; None if its publisher may no longer publish it, or if a hook keeps it back."""
     broker = connection.broker
-    if not held.message.publisher or not broker.settings.retained.recheck_publisher:
-        return True
-    rules = broker.access.rules_for(held.message.publisher, held.user_name)
-    return rules.unrestricted or rules.may_publish(held.message.topic.decode())
+    message = held.message
+    if message.publisher and broker.settings.retained.recheck_publisher:
+        rules = broker.access.rules_for(message.publisher, held.user_name)
+        if not (rules.unrestricted or rules.may_publish(message.topic.decode())):
+            return None
+    return broker.ask_deliver_hooks(message, connection.client_id) if broker.hooks.delivers else message

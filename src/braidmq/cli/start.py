@@ -6,12 +6,16 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from braidmq.base import config, logs
 from braidmq.base.addresses import Address
 from braidmq.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from braidmq.node import Node
 
 log = logging.getLogger("braidmq.node")
 
@@ -41,26 +45,28 @@ async def _serve(loaded: config.Config, file: Path | None, hints: bool) -> None:
     over = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, over.set)
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        task = loop.create_task(_reload(node, file))
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
+    hangup = asyncio.Event()
+    # Before the node serves: SIGHUP would end the process otherwise.
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     await node.start()
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    reloading = loop.create_task(_reload_upon(hangup, node, file))
     if hints:
         click.echo(_hints(node.addresses, node.api_address))
     await over.wait()
     log.info("stopping")
+    reloading.cancel()
     await node.stop()
 
 
-async def _reload(node: object, file: Path | None) -> None:
-    from braidmq.node import Node
+async def _reload_upon(hangup: asyncio.Event, node: Node, file: Path | None) -> None:
+    """One reload after the other, so that what was read last is what holds."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        await _reload(node, file)
 
-    assert isinstance(node, Node)
+
+async def _reload(node: Node, file: Path | None) -> None:
     try:
         loaded = await asyncio.to_thread(config.load, file)
     except ConfigError as problem:

@@ -37,7 +37,7 @@ cdef class Channel(Outlet):
     cdef void _on_publish_frame(self, Scanner scan) except *
     @cython.locals(counters=Counters)
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
-    @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters)
+    @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
     cdef Route _find_route(self, Scanner scan)
     cdef bint _may_publish(self, bytes topic) except *
     @cython.locals(code=int)

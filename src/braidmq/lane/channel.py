@@ -16,7 +16,7 @@ from braidmq.lane.flow import Flow, Outlet
 from braidmq.lane.lane import RECEIVE_BYTES, Lane
 from braidmq.lane.message import Message, from_scan
 from braidmq.lane.outbox import Outbox
-from braidmq.lane.routes import Route, Subscription
+from braidmq.lane.routes import CACHED_TOPIC_BYTES_MAX, Route, Subscription
 from braidmq.lane.scanner import Scanner, topic_error
 
 HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
@@ -25,6 +25,7 @@ HOLD_RATE = 4  # the client is above its rate
 HOLD_WORK = 8  # this callback has done enough: others first
 HOLD_CLOSED = 16  # the connection is over
 HOLD_DECODE = 32  # a large packet is being decoded
+HOLD_OUTBOX = 64  # the client does not take our answers
 
 ASK_INNER = 1  # a route's flag: access is checked on the inner topic, by the long way
 
@@ -162,6 +163,11 @@ class Channel(Outlet):
             if state.work > state.work_max:
                 self.hold(HOLD_WORK)
                 break
+            # Messages stop at the bound of the outbox; answers have as much again, then no more is asked for.
+            if not self._writable and self.outbox.size >= 2 * state.outbox_bytes_max:
+                self.hold(HOLD_OUTBOX)
+                break
+            state.work += 1
             status = scan.next()
             if status == 0:
                 break
@@ -272,7 +278,9 @@ class Channel(Outlet):
                 if not topic:
                     self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
                     return None
+        visited = lane.routes.visited
         route = lane.routes.resolve(topic)
+        lane.state.work += lane.routes.visited - visited
         if route is None:
             self.on_bad_topic(topic)
             return None
@@ -289,6 +297,8 @@ class Channel(Outlet):
         return route
 
     def _may_publish(self, topic: bytes) -> bool:
+        if len(topic) > CACHED_TOPIC_BYTES_MAX:
+            return self.may_publish(topic)
         verdicts = self._verdicts
         if verdicts is None or len(verdicts) >= _VERDICTS_MAX:
             verdicts = self._verdicts = {}
@@ -433,6 +443,8 @@ class Channel(Outlet):
             self.flow.pump()
         if self.wants_room:
             self.on_room()
+        if self.hold_bits & HOLD_OUTBOX:
+            self.schedule_resume(HOLD_OUTBOX)
         self.lane.flush()
 
     # Holding
@@ -491,6 +503,10 @@ class Channel(Outlet):
 
     def on_hold(self, bit: int) -> None:
         """Reading was held for this reason."""
+        raise NotImplementedError
+
+    def schedule_resume(self, bit: int) -> None:
+        """Call ``resume`` for this reason, after the running callback."""
         raise NotImplementedError
 
     def on_metered(self, messages: int, size: int) -> None:

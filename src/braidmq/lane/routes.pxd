@@ -32,7 +32,7 @@ cdef class RouteTable:
     cdef dict _exact, _fresh, _aged
     cdef TrieNode _root
     cdef Py_ssize_t _cache_max, _levels_max
-    cdef readonly long long version, wild_version, count, filters
+    cdef readonly long long version, wild_version, count, filters, visited
     cdef public object inspector
 
     @cython.locals(node=TrieNode)

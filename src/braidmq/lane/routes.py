@@ -16,6 +16,10 @@ from typing import Any
 from braidmq.lane.scanner import topic_error
 
 
+# A cache of topics of 64 KiB would be all of the node's memory: longer ones than this are looked up each time.
+CACHED_TOPIC_BYTES_MAX = 512
+
+
 class Subscription:
     """One destination: the flow of a session, or a group of which one is chosen for each message."""
 
@@ -88,7 +92,7 @@ def _merge(first: Subscription, second: Subscription) -> Subscription:
 class RouteTable:
     """All subscriptions of a node and the cache of routes over them."""
 
-    __slots__ = ("_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "filters", "inspector", "version", "wild_version")
+    __slots__ = ("_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "filters", "inspector", "version", "visited", "wild_version")
 
     def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
         self._exact: dict[bytes, Subscription | dict[object, Subscription]] = {}
@@ -101,6 +105,7 @@ class RouteTable:
         self.wild_version = 0
         self.count = 0
         self.filters = 0  # different ones
+        self.visited = 0  # nodes on the way to routes that had to be built, ever: what resolving costs
         self.inspector: Callable[[bytes], int] | None = None  # gives a route's flags
 
     def add(self, subscription: Subscription) -> bool:
@@ -231,6 +236,7 @@ class RouteTable:
             if not frontier:
                 return found
             level = levels[i]
+            self.visited += len(frontier)
             reached: list[TrieNode] = []
             for node in frontier:
                 if node.multi:
@@ -257,6 +263,10 @@ class RouteTable:
                 if topic_error(topic, self._levels_max):
                     return None
                 route = Route(topic)
+                self.visited += 1
+                if len(topic) > CACHED_TOPIC_BYTES_MAX:
+                    self._build(route)
+                    return route
             if len(self._fresh) >= self._cache_max:
                 # Routes let go here are no longer told of changes: the version keeps others from using them.
                 self._aged = self._fresh

@@ -114,7 +114,7 @@ class Scanner:
             if self.packet_id == 0:
                 return _MALFORMED
         self.alias, self.alias_at, self.expiry_at, self.payload_format = 0, -1, -1, 0
-        self.properties_bytes = 0
+        self.properties_at, self.properties_bytes = k, 0
         if v5:
             length = shift = 0
             while True:
@@ -143,6 +143,7 @@ class Scanner:
         p, k = self._p, self.properties_at
         end = k + self.properties_bytes
         seen = set()
+        late = 0  # of what is wrong with a value, not with the format: the format comes first
 
         def text_end(at: int) -> int:
             """Where the length-prefixed field at ``at`` ends, or -1 if it is cut."""
@@ -161,9 +162,24 @@ class Scanner:
                         return _MALFORMED
                     k = stop
                 continue
-            match identifier:
-                case 0x0B:  # [MQTT-3.3.4-6]: a client never sends subscription identifiers
+            if identifier == 0x0B:  # [MQTT-3.3.4-6]: a client never sends subscription identifiers
+                value = shift = 0
+                while True:
+                    if k >= end or shift > 21:
+                        return _MALFORMED
+                    x = p[k]
+                    k += 1
+                    value |= (x & 127) << shift
+                    shift += 7
+                    if not x & 128:
+                        break
+                if shift > 7 and x == 0:
+                    return _MALFORMED
+                if value == 0:
                     return _PROTOCOL_ERROR
+                late = late or _PROTOCOL_ERROR
+                continue
+            match identifier:
                 case 0x01:
                     if end - k < 1:
                         return _MALFORMED
@@ -181,11 +197,11 @@ class Scanner:
                     stop = text_end(k)
                     if stop < 0:
                         return _MALFORMED
-                    value = bytes(p[k + 2 : stop])
-                    if identifier != 0x09 and not is_text(value):
+                    field = bytes(p[k + 2 : stop])
+                    if identifier != 0x09 and not is_text(field):
                         return _MALFORMED
-                    if identifier == 0x08 and topic_error(value, 65536):  # [MQTT-3.3.2-14]
-                        return _PROTOCOL_ERROR
+                    if identifier == 0x08 and topic_error(field, 65536):  # [MQTT-3.3.2-14]
+                        late = _TOPIC_NAME_INVALID
                     k = stop
                 case 0x23:
                     if end - k < 2:
@@ -200,7 +216,7 @@ class Scanner:
             if identifier in seen:
                 return _PROTOCOL_ERROR
             seen.add(identifier)
-        return 0
+        return late
 
     def parse_ack(self, v5: bool) -> int:
         """Take PUBACK, PUBREC, PUBREL or PUBCOMP apart; 0, a reason code, or -1 if it is not plain and the codec must look."""

@@ -202,7 +202,7 @@ cdef class Scanner:
         cdef Py_ssize_t k = self.properties_at, end = self.properties_at + self.properties_bytes, n
         cdef unsigned int seen = 0, bit
         cdef unsigned char x
-        cdef int i
+        cdef int i, shift, late = 0
         while k < end:
             x = p[k]
             k += 1
@@ -217,7 +217,23 @@ cdef class Scanner:
                     k += n
                 continue
             if x == 0x0B:  # [MQTT-3.3.4-6]: a client never sends subscription identifiers
-                return PROTOCOL_ERROR
+                n = shift = 0
+                while True:
+                    if k >= end or shift > 21:
+                        return MALFORMED
+                    x = p[k]
+                    k += 1
+                    n |= (<Py_ssize_t>(x & 127)) << shift
+                    shift += 7
+                    if not (x & 128):
+                        break
+                if shift > 7 and x == 0:
+                    return MALFORMED
+                if n == 0:
+                    return PROTOCOL_ERROR
+                if not late:
+                    late = PROTOCOL_ERROR
+                continue
             if x == 0x01:
                 bit = 1
                 if end - k < 1:
@@ -245,7 +261,7 @@ cdef class Scanner:
                     if check_text(p + k, n):
                         return MALFORMED
                     if check_topic(p + k, n, 65536):  # [MQTT-3.3.2-14]
-                        return PROTOCOL_ERROR
+                        late = TOPIC_NAME_INVALID
                 elif x == 0x03 and check_text(p + k, n):
                     return MALFORMED
                 k += n
@@ -263,7 +279,7 @@ cdef class Scanner:
             if seen & bit:
                 return PROTOCOL_ERROR
             seen |= bit
-        return 0
+        return late
 
     cpdef int parse_ack(self, bint v5):
         cdef const unsigned char* p = self.p

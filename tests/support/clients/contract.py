@@ -81,7 +81,7 @@ class RealClient(ABC):
 
     @abstractmethod
     def connect(self, *subscriptions: Subscription) -> bool | None:
-        """Connect, then subscribe; returns when all is acknowledged. Gives Session Present, or None if the library does not tell."""
+        """Connect, then subscribe; returns when all is acknowledged. Gives Session Present, or None if that is not told."""
 
     @abstractmethod
     def publish(self, message: Message) -> None:

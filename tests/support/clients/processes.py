@@ -54,7 +54,7 @@ class Program:
 
 
 class MosquittoClient(RealClient):
-    """One mosquitto_sub while connected, and a mosquitto_pub for each message. It does not tell whether the session was present."""
+    """One mosquitto_sub while connected, and a mosquitto_pub for each message. It does not tell of Session Present."""
 
     _program: Program | None = None
 
@@ -91,7 +91,7 @@ class MosquittoClient(RealClient):
             except Empty:
                 raise TimeoutError(f"mosquitto_sub did not subscribe: {said}") from None
             if line is None or line.startswith("Connection error"):
-                raise Refused("; ".join(said + [line or "it ended"]))
+                raise Refused("; ".join([*said, line or "it ended"]))
             said.append(line)
             if line.startswith("Subscribed"):
                 break

@@ -8,7 +8,7 @@ import time
 import zlib
 from typing import Final
 
-from braidmq.cli.bench.connection import BenchConnection, Publisher, Subscriber
+from braidmq.cli.bench.connection import Publisher, Subscriber, TimedConnection
 from braidmq.cli.bench.fleet import TICK_S, Fleet, until
 from braidmq.cli.bench.frames import BLOCK_FRAMES_MAX, PublishBlock, payload_with_header
 from braidmq.cli.bench.plan import Plan
@@ -37,7 +37,7 @@ class Load:
 
     async def prepare(self) -> None:
         """Connect everybody."""
-        await self.fleet.bring_up([BenchConnection(self.plan.login(self.role, number), self.tally) for number in self.numbers()])
+        await self.fleet.bring_up([TimedConnection(self.plan.login(self.role, number), self.tally) for number in self.numbers()])
 
     async def run(self) -> None:
         """Hold the connections."""
@@ -54,7 +54,6 @@ class PublishLoad(Load):
         self._publishers = [self._publisher(number) for number in self.numbers()]
         self._left = self.plan.limit or _FOREVER
         await self.fleet.bring_up(self._publishers)
-        self.tally.start_over()
 
     def _publisher(self, number: int) -> Publisher:
         plan = self.plan
@@ -123,7 +122,6 @@ class SubscribeLoad(Load):
             await subscriber.subscribe([self.plan.topic_of(self.role, number)], self.plan.qos)
 
         await self.fleet.bring_up(subscribers, subscribe)
-        self.tally.start_over()
 
     async def run(self) -> None:
         """Receive until the limit is reached, or until stopped."""
@@ -151,7 +149,6 @@ class FlowLoad(Load):
         await self.fleet.bring_up(self._publishers)
         if self.fleet.first_failure is not None:
             raise self.fleet.first_failure  # with somebody missing, the figures would mean nothing
-        self.tally.start_over()
 
     def _subscriber(self, index: int) -> Subscriber:
         slot = 0 if self.plan.shape == "pair" else index

@@ -57,16 +57,16 @@ async def show_progress(plan: Plan, tally: Tally, fleet: Fleet) -> None:
 
 def _progress_line(plan: Plan, tally: Tally, rates: list[float], wanted: int) -> str:
     connecting, sending, receiving = rates
-    parts = [f"connected {tally.connected - tally.disconnected}/{wanted}"]
-    if connecting:
+    parts = [f"{tally.connected - tally.disconnected}/{wanted} up"]  # all of it fits into 80 columns
+    if connecting and (plan.kind == "conn" or tally.connected < wanted):
         parts.append(f"{count_in_words(connecting)} connects/s")
     if plan.kind in ("pub", "flow"):
         parts.append(f"sent {count_in_words(sending)}/s")
     if plan.kind in ("sub", "flow"):
-        parts.append(f"received {count_in_words(receiving)}/s")
+        parts.append(f"got {count_in_words(receiving)}/s")
     recent = tally.take_recent()
     if recent.count:
-        parts.append(f"latency p50 {_ms(recent.quantile_ns(0.5))} p99 {_ms(recent.quantile_ns(0.99))} ms")
+        parts.append(f"p50 {_ms(recent.quantile_ns(0.5))} p99 {_ms(recent.quantile_ns(0.99))} ms")
     if plan.kind in ("sub", "flow"):
         parts.append(f"lost {tally.lost}")
         if tally.duplicates:

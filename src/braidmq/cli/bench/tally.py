@@ -38,11 +38,6 @@ class Tally:
         recent, self.recent = self.recent, Histogram()
         return recent
 
-    def start_over(self) -> None:
-        """Forget the latencies of getting ready."""
-        self.latency = Histogram()
-        self.recent = Histogram()
-
 
 class Sequences:
     """What one subscriber has seen of each publisher: the next sequence that it expects."""

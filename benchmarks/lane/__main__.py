@@ -1,0 +1,96 @@
+"""Prints nanoseconds per step. The uncompiled column comes from a process of its own, with ``BRAIDMQ_PURE=1``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import timeit
+from collections.abc import Callable
+
+from benchmarks.lane import __doc__ as title
+from braidmq.lane.outbox import Outbox
+from braidmq.lane.routes import RouteTable, Subscription
+from braidmq.lane.scanner import FRAME, Scanner
+
+FRAMES = 1000
+EXACT, WILDCARD = 100_000, 100_000
+FRAME_MAX = 1 << 20
+
+
+def publish_frame(topic: bytes, payload: bytes) -> bytes:
+    """A QoS 0 PUBLISH of MQTT 3.1.1 with less than 128 bytes of body."""
+    body = len(topic).to_bytes(2, "big") + topic + payload
+    return bytes((0x30, len(body))) + body
+
+
+def steps() -> dict[str, tuple[Callable[[], object], int]]:
+    """Each step as a function, and how often the function does it."""
+    buffer = publish_frame(b"bench/7/t", b"x" * 64) * FRAMES
+    scan = Scanner()
+
+    def scan_frames() -> None:
+        scan.load(buffer, len(buffer), FRAME_MAX)
+        while scan.next() == FRAME:
+            scan.parse_publish(False)
+
+    outbox = Outbox()
+
+    def fill_outbox() -> None:
+        for number in range(FRAMES):
+            outbox.push_publish(0x32, b"bench/7/t", 1 + number, False, b"", b"", b"x" * 64, 0, -1, -1, FRAME_MAX)
+        outbox.take()
+
+    small, large = RouteTable(128), RouteTable(128)
+    for table in (small, large):
+        table.add(Subscription(object(), b"bench/7/t", 0))
+    for number in range(EXACT):
+        large.add(Subscription(object(), b"table/%d/t" % number, 0))
+    for number in range(WILDCARD):
+        large.add(Subscription(object(), b"bench/+/w%d" % number if number % 2 else b"w%d/+/#" % number, 0))
+    topics = [b"bench/%d/t" % number for number in range(FRAMES)]
+
+    def resolve_known(table: RouteTable) -> Callable[[], object]:
+        return lambda: [table.resolve(b"bench/7/t") for _ in range(FRAMES)]
+
+    def match_new(table: RouteTable) -> Callable[[], object]:
+        return lambda: [table.match_wild(topic) for topic in topics]
+
+    return {
+        "scan and parse a PUBLISH": (scan_frames, FRAMES),
+        "encode a QoS 1 PUBLISH into an outbox": (fill_outbox, FRAMES),
+        "route of a known topic, empty table": (resolve_known(small), FRAMES),
+        "route of a known topic, full table": (resolve_known(large), FRAMES),
+        "match a new topic, empty table": (match_new(small), FRAMES),
+        "match a new topic, full table": (match_new(large), FRAMES),
+    }
+
+
+def measure() -> dict[str, float]:
+    """Nanoseconds per step, the best of several tries: what disturbs can only slow down."""
+    found = {}
+    for name, (function, count) in steps().items():
+        timer = timeit.Timer(function)
+        number, _ = timer.autorange()
+        found[name] = min(timer.repeat(5, max(1, number // 4))) / max(1, number // 4) / count * 1e9
+    return found
+
+
+def main() -> None:
+    """Print the table, or with ``--json`` only what this process measured."""
+    if "--json" in sys.argv:
+        print(json.dumps(measure()))
+        return
+    forms = {}
+    for form, pure in (("compiled", "0"), ("uncompiled", "1")):
+        command = [sys.executable, "-m", "benchmarks.lane", "--json"]
+        done = subprocess.run(command, env={**os.environ, "BRAIDMQ_PURE": pure}, stdout=subprocess.PIPE, check=True)
+        forms[form] = json.loads(done.stdout)
+    print(f"{title}\n\n{'ns per step':40}{'compiled':>12}{'uncompiled':>12}")
+    for name, compiled in forms["compiled"].items():
+        print(f"{name:40}{compiled:12,.0f}{forms['uncompiled'][name]:12,.0f}")
+
+
+if __name__ == "__main__":
+    main()

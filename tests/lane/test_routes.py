@@ -1,0 +1,219 @@
+"""Routes against a naive table: every subscription is held against every topic."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from braidmq.lane.routes import RouteTable, Subscription
+from braidmq.mqtt.topics import matches
+
+# Few levels of few names, so that filters meet topics often.
+LEVELS = st.sampled_from(("a", "b", "", "$x"))
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> str:
+    levels = draw(st.lists(LEVELS | st.just("+"), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        levels.append("#")
+    elif draw(st.integers(0, 9)) == 0:
+        return "#"
+    return "/".join(levels) or "a"
+
+
+class Owner:
+    """Stands for a flow or a group."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OWNERS = [Owner(f"flow{i}") for i in range(4)]
+GROUPS = [Owner(f"group{i}") for i in range(2)]
+
+
+class Routes(RuleBasedStateMachine):
+    """Adds, removes and resolves in any order; the cache is so small that it turns over all the time."""
+
+    @initialize(cache_max=st.sampled_from((2, 4, 1000)))
+    def start(self, cache_max: int) -> None:
+        self.table = RouteTable(128, cache_max)
+        self.model: dict[tuple[str, Owner], Subscription] = {}
+        self.kept: dict[str, tuple[object, int]] = {}
+
+    @rule(
+        topic_filter=filters() | TOPICS,
+        owner=st.sampled_from(OWNERS),
+        qos=st.integers(0, 2),
+        no_local=st.booleans(),
+        as_published=st.booleans(),
+        identifier=st.sampled_from((b"", b"\x0b\x01", b"\x0b\x02")),
+    )
+    def subscribe(self, topic_filter: str, owner: Owner, qos: int, no_local: bool, as_published: bool, identifier: bytes) -> None:
+        subscription = Subscription(owner, topic_filter.encode(), qos, no_local, as_published, identifier)
+        assert self.table.add(subscription) == ((topic_filter, owner) not in self.model)
+        self.model[topic_filter, owner] = subscription
+
+    @rule(topic_filter=filters() | TOPICS, group=st.sampled_from(GROUPS))
+    def share(self, topic_filter: str, group: Owner) -> None:
+        subscription = Subscription(None, topic_filter.encode(), 2, group=group)
+        assert self.table.add(subscription) == ((topic_filter, group) not in self.model)
+        self.model[topic_filter, group] = subscription
+
+    @rule(data=st.data())
+    def remove_one_that_is_there(self, data: st.DataObject) -> None:
+        if self.model:
+            topic_filter, owner = key = data.draw(st.sampled_from(sorted(self.model, key=str)))
+            assert self.table.remove(topic_filter.encode(), owner)
+            del self.model[key]
+
+    @rule(topic_filter=filters() | TOPICS, owner=st.sampled_from(OWNERS + GROUPS))
+    def remove_any(self, topic_filter: str, owner: Owner) -> None:
+        was_there = self.model.pop((topic_filter, owner), None) is not None
+        assert self.table.remove(topic_filter.encode(), owner) == was_there
+
+    @rule(topic=TOPICS)
+    def resolve(self, topic: str) -> None:
+        route = self.table.resolve(topic.encode())
+        assert route is not None
+        assert route.topic == topic.encode()
+        assert self.targets(route.targets) == self.expected(topic)
+        self.kept[topic] = (route, self.table.version)
+
+    @rule()
+    def use_routes_that_were_kept(self) -> None:
+        """While the version stands still, a kept route is as good as a resolved one."""
+        for topic, (route, version) in self.kept.items():
+            if version == self.table.version:
+                assert self.targets(route.targets) == self.expected(topic)  # type: ignore[attr-defined]
+
+    def expected(self, topic: str) -> dict[object, tuple[object, ...]]:
+        """For each session the highest QoS and all identifiers of what matches; each group and filter for itself."""
+        found: dict[object, tuple[object, ...]] = {}
+        for (topic_filter, owner), each in self.model.items():
+            if not matches(topic_filter, topic):
+                continue
+            if each.flow is None:
+                found[owner, topic_filter] = (2, False, False, ())
+                continue
+            qos, no_local, as_published, identifiers = found.get(owner, (0, True, False, ()))
+            found[owner] = (
+                max(qos, each.qos),  # type: ignore[call-overload]
+                no_local and each.no_local,
+                as_published or each.retain_as_published,
+                tuple(sorted((*identifiers, *([each.identifiers] if each.identifiers else [])))),  # type: ignore[misc]
+            )
+        return found
+
+    @staticmethod
+    def targets(subscriptions: list[Subscription]) -> dict[object, tuple[object, ...]]:
+        found: dict[object, tuple[object, ...]] = {}
+        for each in subscriptions:
+            key = (each.group, each.topic_filter.decode()) if each.flow is None else each.flow
+            assert key not in found, "a session is there twice"
+            encoded = each.identifiers
+            identifiers = tuple(sorted(encoded[i : i + 2] for i in range(0, len(encoded), 2)))
+            found[key] = (each.qos, each.no_local, each.retain_as_published, identifiers)
+        return found
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        if hasattr(self, "table"):
+            assert self.table.count == len(self.model)
+            assert self.table.filters == len({topic_filter for topic_filter, _ in self.model})
+
+    @invariant()
+    def every_subscription_is_listed_once(self) -> None:
+        if hasattr(self, "table"):
+            listed = list(self.table.subscriptions())
+            assert len(listed) == len(self.model)
+            assert {id(each) for each in listed} == {id(each) for each in self.model.values()}
+
+
+TestRoutes = Routes.TestCase
+TestRoutes.settings = settings(settings.get_profile("default"), max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(pairs=st.lists(st.tuples(filters() | TOPICS, TOPICS), min_size=1, max_size=20))
+def test_matching_is_that_of_the_specification(pairs: list[tuple[str, str]]) -> None:
+    table = RouteTable(128)
+    for topic_filter, _ in pairs:
+        table.add(Subscription(None, topic_filter.encode(), 0, group=topic_filter))
+
+    for _, topic in pairs:
+        route = table.resolve(topic.encode())
+        assert route is not None
+        found = {each.topic_filter.decode() for each in route.targets}
+        assert found == {topic_filter for topic_filter, _ in pairs if matches(topic_filter, topic)}
+
+
+def test_a_topic_that_is_none_has_no_route() -> None:
+    table = RouteTable(3)
+
+    assert table.resolve(b"a/b/c") is not None
+    for topic in (b"", b"a/+", b"a/b/c/d", b"\xff", b"\0"):
+        assert table.resolve(topic) is None
+
+
+def test_exact_subscriptions_elsewhere_leave_a_route_as_it_is() -> None:
+    table = RouteTable(128)
+    table.add(Subscription(OWNERS[0], b"t", 0))
+    route = table.resolve(b"t")
+    assert route is not None
+    targets = route.targets
+
+    table.add(Subscription(OWNERS[1], b"elsewhere", 0))
+
+    assert table.resolve(b"t") is route
+    assert route.targets is targets
+
+
+def test_the_inspector_is_asked_when_a_route_is_built_and_after_a_refresh() -> None:
+    asked: list[bytes] = []
+    table = RouteTable(128)
+
+    def inspect(topic: bytes) -> int:
+        asked.append(topic)
+        return len(asked)
+
+    table.inspector = inspect
+    for _ in range(3):
+        route = table.resolve(b"t")
+        assert route is not None
+        assert route.flags == 1
+    version = table.version
+
+    table.refresh()
+
+    assert table.version > version
+    route = table.resolve(b"t")
+    assert route is not None
+    assert route.flags == 2
+    assert asked == [b"t", b"t"]
+
+
+def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
+    table = RouteTable(128, cache_max=20)
+    used = table.resolve(b"used")
+
+    for i in range(1000):
+        table.resolve(b"%d" % i)
+        assert table.resolve(b"used") is used
+
+
+def test_removing_the_last_wildcard_leaves_nothing_behind() -> None:
+    table = RouteTable(128)
+    for topic_filter in (b"a/+/c", b"a/#", b"+", b"#", b"a/+/+/#"):
+        table.add(Subscription(OWNERS[0], topic_filter, 0))
+    for topic_filter in (b"a/+/c", b"a/#", b"+", b"#", b"a/+/+/#"):
+        assert table.remove(topic_filter, OWNERS[0])
+
+    assert table.match_wild(b"a/b/c") == []
+    assert (table.count, table.filters) == (0, 0)
+    assert list(table.subscriptions()) == []

@@ -1,0 +1,85 @@
+"""``$exclusive/topic``: one subscriber at a time, and whoever comes second is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from braidmq.mqtt.packets import MQTT5, MQTT311
+from braidmq.mqtt.reasons import Reason
+from tests.support.stage import Stage
+from tests.support.wire import unique
+
+
+@pytest.mark.parametrize(("version", "refusal"), [(MQTT311, 0x80), (MQTT5, Reason.QUOTA_EXCEEDED)], ids=["v3.1.1", "v5.0"])
+def test_the_second_exclusive_subscriber_is_refused_and_the_first_is_served(stage: Stage, version: int, refusal: int) -> None:
+    topic = unique("t/")
+    first, second, sender = (stage.connect(version=version) for _ in range(3))
+    first.subscribe(f"$exclusive/{topic}", qos=1)
+
+    assert second.request_subscribe(f"$exclusive/{topic}", qos=1).reasons == [refusal]
+
+    sender.publish(topic, b"x", 1)
+    assert first.receive_publish().topic == topic
+    second.expect_silence()
+
+
+def test_plain_subscribers_of_the_same_topic_are_not_concerned(stage: Stage) -> None:
+    topic = unique("t/")
+    owner, plain, sender = stage.connect(), stage.connect(), stage.connect()
+    owner.subscribe(f"$exclusive/{topic}")
+
+    plain.subscribe(topic)
+    sender.publish(topic, b"x")
+
+    assert plain.receive_publish().payload == owner.receive_publish().payload == b"x"
+
+
+def test_the_owner_may_subscribe_again_and_hand_over_by_unsubscribing(stage: Stage) -> None:
+    topic = unique("t/")
+    first, second, sender = stage.connect(), stage.connect(), stage.connect()
+    first.subscribe(f"$exclusive/{topic}", qos=0)
+    first.subscribe(f"$exclusive/{topic}", qos=1)
+
+    assert first.unsubscribe(f"$exclusive/{topic}").reasons == [0]
+    second.subscribe(f"$exclusive/{topic}", qos=1)
+    sender.publish(topic, b"x", 1)
+
+    assert second.receive_publish().payload == b"x"
+    first.expect_silence()
+
+
+def test_the_owner_keeps_it_while_its_session_waits_and_loses_it_with_the_session(stage: Stage) -> None:
+    topic = unique("t/")
+    owner, other = stage.connect(persistent=True), stage.connect()
+    owner.subscribe(f"$exclusive/{topic}", qos=1)
+    owner.disconnect()
+    assert other.request_subscribe(f"$exclusive/{topic}").reasons == [Reason.QUOTA_EXCEEDED]
+
+    back = stage.connect(owner.client_id, persistent=True)
+    assert back.connack.session_present
+    back.disconnect(session_expiry_interval=0)
+
+    other.subscribe(f"$exclusive/{topic}")
+
+
+def test_giving_up_the_exclusive_form_leaves_the_plain_one_of_the_same_client(stage: Stage) -> None:
+    topic = unique("t/")
+    client, sender = stage.connect(), stage.connect()
+    client.subscribe(topic, qos=1)
+    client.subscribe(f"$exclusive/{topic}", qos=1)
+    sender.publish(topic, b"once", 1)
+    assert client.receive_publish().payload == b"once"
+
+    client.unsubscribe(f"$exclusive/{topic}")
+    sender.publish(topic, b"again", 1)
+
+    assert client.receive_publish().payload == b"again"
+    client.expect_silence()
+    stage.connect().subscribe(f"$exclusive/{topic}")
+
+
+@pytest.mark.parametrize("form", ["$exclusive/", "$exclusive/a/#/b", "$exclusive/a+"])
+def test_an_exclusive_filter_that_is_written_wrong_is_refused(stage: Stage, form: str) -> None:
+    client = stage.connect()
+
+    assert client.request_subscribe(form).reasons == [Reason.TOPIC_FILTER_INVALID]

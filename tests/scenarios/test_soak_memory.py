@@ -1,0 +1,145 @@
+"""Nothing that clients do stays in the broker: after a storm of everything, what is left is what was there before."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from braidmq.mqtt.packets import MQTT5, MQTT311
+from tests.conformance import raw
+from tests.support.chaos import Chaos
+from tests.support.stage import Stage, resident_bytes, wait_until
+from tests.support.wire import unique
+
+MIB = 1024 * 1024
+SEED = int(os.environ.get("BRAIDMQ_SOAK_SEED", "20240229"))
+SOAK_S = float(os.environ.get("BRAIDMQ_SOAK_SECONDS", "300"))
+
+# Sessions that clients leave behind are over one second later.
+SHORT_LIVED = {"session": {"expiry_max": "1s", "expiry_mqtt3": "1s"}}
+
+
+def our_objects() -> Counter[str]:
+    """How many objects there are of each class that has to do with clients."""
+    gc.collect()
+    classes = Counter(type(each) for each in gc.get_objects())
+    return Counter({kind.__qualname__: count for kind, count in classes.items() if str(kind.__module__).startswith("braidmq.")})
+
+
+def state_of(stage: Stage) -> dict[str, int]:
+    """The sizes of everything in a broker that grows with its clients."""
+    return dict(
+        stage.look(
+            lambda inside: {
+                "connections": len(inside.connections),
+                "sessions": len(inside.sessions),
+                "subscriptions": inside.routes.count,
+                "groups": len(inside.groups),
+                "exclusive": len(inside.exclusive),
+                "delayed": len(inside.delayed),
+                "queued": inside.state.queued_messages,
+                "queued bytes": inside.state.queued_bytes,
+                "authenticating": inside.statistics.authenticating,
+                "live": inside.statistics.live,
+            }
+        )
+    )
+
+
+def settle(stage: Stage) -> None:
+    """Wait until everything that clients left behind is over, and forget what is only remembered for speed."""
+    stage.wait_empty()
+    wait_until(lambda: not any(state_of(stage).values()), "nothing is left of the clients", 10)
+    stage.look(lambda inside: inside.routes.refresh())
+    stage.look(lambda inside: [inside.retained.remove(topic) for topic in list(inside.retained.topics())])
+
+
+def storm(stage: Stage, seed: int, seconds: float) -> int:
+    """Let chaos reign, then wait for silence; how much was done."""
+    chaos = Chaos(stage.broker.host, stage.broker.port, stage.broker.ports["ws:default"], seed)
+    try:
+        chaos.run(seconds)
+    finally:
+        chaos.close()
+    settle(stage)
+    return chaos.actions
+
+
+def test_a_short_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
+    stage = start(**SHORT_LIVED)
+    storm(stage, SEED, 1.0)
+    objects, memory = our_objects(), resident_bytes()
+
+    actions = storm(stage, SEED + 1, 3.0)
+
+    assert actions > 500
+    assert our_objects() == objects
+    assert resident_bytes() - memory < 24 * MIB
+
+
+@pytest.mark.soak
+def test_a_long_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
+    stage = start(**SHORT_LIVED)
+    rounds, began = 0, time.monotonic()
+    storm(stage, SEED, 10.0)
+    objects, memory = our_objects(), [resident_bytes()]
+
+    while time.monotonic() - began < SOAK_S:
+        rounds += 1
+        actions = storm(stage, SEED + rounds, 10.0)
+        memory.append(resident_bytes())
+        print(f"round {rounds}: {actions} actions, {memory[-1] / MIB:.1f} MiB")
+        assert our_objects() == objects
+
+    # What is lost in each round would show more the longer it goes on; the allocator's own needs do not.
+    half = len(memory) // 2
+    assert memory[-1] - memory[half] < 16 * MIB
+    assert memory[-1] - memory[0] < 48 * MIB
+
+
+CHURN: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "half a connect": lambda: raw.connect(MQTT5, client_id=unique())[:10],
+    "a refused connect": lambda: raw.connect(MQTT311, level=9),
+    "a malformed connect": lambda: raw.connect(MQTT5, flags=0x03),
+    "a clean session": lambda: raw.connect(MQTT311, client_id=unique()) + raw.subscribe(MQTT311, ("t", 2), ("+/x/#", 1)),
+    "a violation": lambda: raw.connect(MQTT5, client_id=unique()) + raw.subscribe(MQTT5, ("t", 1)) + b"\xd0\x00",
+    "a will": lambda: raw.connect(MQTT5, client_id=unique(), flags=0x06, rest=raw.will(MQTT5, "w", b"x" * 100)),
+    "qos 2 without an end": lambda: (
+        raw.connect(MQTT5, client_id=unique())
+        + raw.subscribe(MQTT5, ("t", 2))
+        + b"".join(raw.publish(MQTT5, "t", b"x" * 1000, flags=4, packet_id=number) for number in range(1, 10))
+    ),
+    "aliases": lambda: raw.connect(MQTT5, client_id=unique()) + raw.publish(MQTT5, unique(), props=b"\x23\x00\x01"),
+    "an unknown method": lambda: raw.connect(MQTT5, client_id=unique(), props=b"\x15" + raw.text("NONE")),
+    "a lasting session": lambda: (
+        raw.connect(MQTT5, client_id=unique(), props=b"\x11\x00\x00\x00\x01") + raw.subscribe(MQTT5, ("$share/g/t", 1))
+    ),
+}
+
+
+def test_clients_that_come_and_go_leave_nothing_behind(start: Callable[..., Stage]) -> None:
+    stage = start(**SHORT_LIVED)
+
+    def churn(times: int) -> None:
+        for make in CHURN.values():
+            for number in range(times):
+                wire = stage.open()
+                wire.send(make())
+                if number % 2:
+                    wire.close()  # the others are closed all together, when the broker has answered
+        stage.wires.close()
+        settle(stage)
+
+    churn(20)
+    objects, memory = our_objects(), resident_bytes()
+
+    churn(100)
+
+    assert our_objects() == objects
+    assert resident_bytes() - memory < 16 * MIB
