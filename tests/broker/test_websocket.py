@@ -138,9 +138,10 @@ def test_the_upgrade_agrees_on_mqtt_and_the_peer_is_known(loop_name: str) -> Non
     run(loop_name, scenario())
 
 
-def test_the_first_known_subprotocol_of_the_client_is_taken() -> None:
+def test_mqtt_is_the_subprotocol_wherever_it_is_offered() -> None:
     assert choose_subprotocol(["mqtt"]) == "mqtt"
-    assert choose_subprotocol(["chat, mqttv3.1 ,mqtt"]) == "mqttv3.1"
+    assert choose_subprotocol(["chat, mqttv3.1 ,mqtt"]) == "mqtt"
+    assert choose_subprotocol(["chat, mqttv3.1"]) == "mqttv3.1"
     assert choose_subprotocol(["chat", "mqtt"]) == "mqtt"
     assert choose_subprotocol(["MQTT5", "xmqtt"]) is None
     assert choose_subprotocol([]) is None

@@ -84,6 +84,9 @@ class Routes(RuleBasedStateMachine):
         assert route is not None
         assert route.topic == topic.encode()
         assert self.targets(route.targets) == self.expected(topic)
+        echoes = [each.echo for each in route.targets if each.no_local and each.echo is not None]
+        echoes += [each for each in route.targets if not each.no_local]
+        assert self.targets(echoes) == self.expected(topic, own=True)
         self.kept[topic] = (route, self.table.version)
 
     @rule()
@@ -93,19 +96,22 @@ class Routes(RuleBasedStateMachine):
             if version == self.table.version:
                 assert self.targets(route.targets) == self.expected(topic)  # type: ignore[attr-defined]
 
-    def expected(self, topic: str) -> dict[object, tuple[object, ...]]:
-        """For each session the highest QoS and all identifiers of what matches; each group and filter for itself."""
+    def expected(self, topic: str, own: bool = False) -> dict[object, tuple[object, ...]]:
+        """For each session the highest QoS and all identifiers of what matches; each group and filter for itself.
+
+        ``own``: of what each session published itself, so that subscriptions with No Local do not count.
+        """
         found: dict[object, tuple[object, ...]] = {}
         for (topic_filter, owner), each in self.model.items():
-            if not matches(topic_filter, topic):
+            if not matches(topic_filter, topic) or (own and each.no_local):
                 continue
             if each.flow is None:
                 found[owner, topic_filter] = (2, False, False, ())
                 continue
-            qos, no_local, as_published, identifiers = found.get(owner, (0, True, False, ()))
+            qos, no_local, as_published, identifiers = found.get(owner, (0, False, False, ()))
             found[owner] = (
                 max(qos, each.qos),  # type: ignore[call-overload]
-                no_local and each.no_local,
+                no_local or each.no_local,
                 as_published or each.retain_as_published,
                 tuple(sorted((*identifiers, *([each.identifiers] if each.identifiers else [])))),  # type: ignore[misc]
             )

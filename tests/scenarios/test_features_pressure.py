@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.lane.message import Message
-from braidmq.mqtt.packets import MQTT5, MQTT311, Pingreq, Pingresp, Puback, Publish
+from braidmq.mqtt.packets import MQTT5, MQTT311, Pingreq, Pingresp, Puback, Publish, Will
+from braidmq.mqtt.properties import NO_PROPERTIES
 from tests.support.stage import Stage, wait_until
 from tests.support.wire import Wire, payloads, unique
 
@@ -179,6 +180,22 @@ def test_a_held_publisher_is_released_when_the_subscriber_leaves(start: Start) -
     stuck.close()
 
     assert [sender.receive(Puback).packet_id for _ in range(50)] == list(range(1, 51))
+
+
+def test_nobody_is_held_for_a_message_that_has_no_publisher_to_hold(start: Start) -> None:
+    stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
+    stuck, sender, bystander = stage.connect(receive_maximum=1), stage.connect(), stage.connect()
+    stuck.subscribe("t", qos=1)
+    for _ in range(6):
+        sender.publish("t", b"", 1)  # one in flight, half of the queue full
+    mortal = stage.connect("mortal", will=Will("t", b"one more", 1, False, NO_PROPERTIES))
+
+    mortal.close()
+    wait_until(lambda: stage.look(lambda inside: inside.state.queued_messages) == 6, "the will waits as well")
+
+    for _ in range(3):
+        bystander.publish("other", b"", 1)
+    assert stage.look(lambda inside: inside.state.counters.publishers_held) == 0
 
 
 def test_a_held_publisher_does_not_lapse(start: Start) -> None:

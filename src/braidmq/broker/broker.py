@@ -267,10 +267,9 @@ class Broker:
         if message.retain and not self._retain(message, user_name):
             return Reason.QUOTA_EXCEEDED
         if route.flags & HOOK_DELIVER:
-            return self._deliver_with_hooks(message, route, publisher)
-        reached = self.lane.publish(message, route, publisher)
-        if publisher is None:
-            self.state.congested = None  # nobody to hold
+            reached = self._deliver_with_hooks(message, route, publisher)
+        else:
+            reached = self.lane.publish(message, route, publisher)
         return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
 
     def _retain(self, message: Message, user_name: str | None) -> bool:
@@ -289,7 +288,9 @@ class Broker:
         reached = 0
         for subscription in route.targets:
             target = subscription if subscription.flow is not None else subscription.group.choose(message)
-            if target is None or (target.no_local and target.flow is publisher):
+            if target is not None and target.no_local and target.flow is publisher:
+                target = target.echo
+            if target is None:
                 continue
             changed = self.ask_deliver_hooks(message, target.flow.client_id)
             if changed is None:
@@ -298,8 +299,11 @@ class Broker:
                 changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published
             )
             reached += 1
-        self.state.counters.delivered += reached
-        return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
+        counters = self.state.counters
+        counters.delivered += reached
+        if reached == 0:
+            counters.dropped_no_subscribers += 1
+        return reached
 
     def ask_deliver_hooks(self, message: Message, client_id: str) -> Message | None:
         """The message as this subscriber gets it; None if a hook keeps it from them, and then it is counted."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from braidmq.access.contract import Exchange, Rules
 from braidmq.base.errors import ProtocolViolation, UnsupportedProtocol
 from braidmq.broker import connecting, publishing, subscribing
@@ -174,7 +176,8 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def send_packet(self, packet: Packet) -> None:
         """Put a packet into the outbox; reason texts are left out if the client does not want them or they do not fit."""
         if not self.wants_reasons and not isinstance(packet, Connack | Disconnect):
-            packet.properties = NO_PROPERTIES  # type: ignore[union-attr]  # [MQTT-3.1.2-29]
+            # [MQTT-3.1.2-29]; what is no problem information, such as authentication data, stays.
+            packet.properties = replace(packet.properties, reason_string=None, user_properties=())  # type: ignore[union-attr]
         frame = codec.encode_fitting(packet, self.version, self.frame_max_out)
         if frame is not None:
             self.broker.statistics.packets_sent[type(packet).__name__.lower()] += 1

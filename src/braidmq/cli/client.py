@@ -8,6 +8,7 @@ is set and every future that still waits fails with it.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -19,10 +20,12 @@ from braidmq.cli.errors import (
     EXIT_CONNECTION_LOST,
     EXIT_KEEP_ALIVE,
     EXIT_NOT_SUPPORTED,
+    EXIT_TLS,
     EXIT_TOO_LARGE,
     CommandFailed,
     reason_in_words,
     refused_login,
+    tls_failure,
 )
 from braidmq.mqtt.codec import FrameSplitter, decode, encode
 from braidmq.mqtt.packets import (
@@ -97,7 +100,15 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The way is closed, by whomever."""
-        self._end(None if self._closing else Lost(f"the connection was lost{f': {exc}' if exc else ''}"))
+        if self._closing:
+            self._end(None)
+        elif isinstance(exc, ssl.SSLError):
+            # With TLS 1.3 a server refuses a client's certificate only after the handshake.
+            self._end(Lost(tls_failure(exc), exit_code=EXIT_TLS))
+        elif 0 in self._answers:
+            self._end(Lost("the server closed the connection before it answered CONNECT"))
+        else:
+            self._end(Lost(f"the connection was lost{f': {exc}' if exc else ''}"))
 
     def pause_writing(self) -> None:
         """The server reads too slowly."""

@@ -66,7 +66,7 @@ def connection_failure(error: Exception, target: str) -> CommandFailed:
         case ssl.SSLCertVerificationError():
             words, exit_code = f"the server's certificate is not trusted: {error.verify_message}", EXIT_TLS
         case ssl.SSLError():
-            words, exit_code = f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}", EXIT_TLS
+            words, exit_code = tls_failure(error), EXIT_TLS
         case TimeoutError():
             words = "no answer in time"
         case socket.gaierror():
@@ -78,6 +78,12 @@ def connection_failure(error: Exception, target: str) -> CommandFailed:
         case _:
             words = str(error) or type(error).__name__
     return CommandFailed(f"cannot connect to {target}: {words}", exit_code)
+
+
+def tls_failure(error: ssl.SSLError) -> str:
+    """What OpenSSL complains about: ``TLS failed: certificate required``."""
+    words = (error.reason or str(error)).replace("_", " ").lower()
+    return f"TLS failed: {words.removeprefix('tlsv13 alert ').removeprefix('tlsv1 alert ')}"
 
 
 def _os_words(error: OSError) -> str:

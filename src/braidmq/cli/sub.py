@@ -156,7 +156,7 @@ class _Subscriber:
 
     def _check(self, reasons: list[int]) -> None:
         refused = [(topic, reason) for topic, reason in zip(self._topics, reasons, strict=True) if reason >= client.FAILURE]
-        words = "; ".join(f"{topic!r} {self._in_words(reason)}" for topic, reason in refused)
+        words = "; ".join(f"{topic!r}{self._in_words(reason)}" for topic, reason in refused)
         if len(refused) == len(self._topics):
             raise CommandFailed(f"the server refused to subscribe to {words}", refused[-1][1])
         if refused:
@@ -164,7 +164,7 @@ class _Subscriber:
 
     def _in_words(self, reason: int) -> str:
         # MQTT 3.1.1 has one code for every failure, so it says nothing.
-        return f"because of {reason_in_words(reason)}" if self._connection.login.version == MQTT5 else ""
+        return f": {reason_in_words(reason)}" if self._connection.login.version == MQTT5 else ""
 
     def _receive(self, message: Publish) -> None:
         if self._finished.done():

@@ -119,7 +119,8 @@ class Flow:
 
     def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
         """The same for a message that was kept for a while, such as a retained one: its expiry has been running."""
-        if message.expires_at and self.channel is not None and not self._queue and self.outstanding < self.window:
+        is_next = qos == 0 or (not self._queue and self.outstanding < self.window)
+        if message.expires_at and self.channel is not None and is_next:
             expiry = ceil(message.expires_at - monotonic())
             if expiry <= 0:
                 self.state.counters.dropped_expired += 1
@@ -261,9 +262,12 @@ class Flow:
         inflight = self._inflight
         if resend is None or inflight is None:
             return
-        while resend and self.outstanding < self.window and not channel.is_clogged():
-            packet_id = resend.popleft()
+        while resend and not channel.is_clogged():
+            packet_id = resend[0]
             delivery = inflight.get(packet_id)
+            if delivery is not None and not delivery.is_released and self.outstanding >= self.window:
+                break  # [MQTT-4.9.0-3]: only a PUBLISH waits for its turn, not a PUBREL
+            resend.popleft()
             if delivery is None:
                 continue
             if delivery.is_released:

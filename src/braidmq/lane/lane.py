@@ -39,8 +39,10 @@ class Lane:
                     continue
                 flow = subscription.flow
             elif subscription.no_local and flow is publisher:
-                counters.dropped_no_local += 1
-                continue
+                subscription = subscription.echo
+                if subscription is None:
+                    counters.dropped_no_local += 1
+                    continue
             qos = message.qos if message.qos < subscription.qos else subscription.qos
             flow.deliver(message, subscription, qos, message.retain and subscription.retain_as_published)
             reached += 1
@@ -60,10 +62,7 @@ class Lane:
         unchanged = scan.alias_at < 0 and not scan.retain
         for subscription in route.targets:
             flow = subscription.flow
-            if unchanged and flow is not None and not subscription.identifiers:
-                if subscription.no_local and flow is publisher:
-                    counters.dropped_no_local += 1
-                    continue
+            if unchanged and flow is not None and not subscription.identifiers and not subscription.no_local:
                 channel = flow.channel
                 if channel is not None and channel.forward_frame(scan, v5):
                     reached += 1
@@ -77,8 +76,10 @@ class Lane:
                     continue
                 flow = subscription.flow
             elif subscription.no_local and flow is publisher:
-                counters.dropped_no_local += 1
-                continue
+                subscription = subscription.echo
+                if subscription is None:
+                    counters.dropped_no_local += 1
+                    continue
             flow.deliver(message, subscription, 0, message.retain and subscription.retain_as_published)
             reached += 1
         state.work += reached
@@ -90,6 +91,7 @@ class Lane:
     def flush(self) -> None:
         """Write what was put into outboxes: once for each client, however many messages."""
         state = self.state
+        state.congested = None  # if still set, by a message without a publisher to hold, such as a will
         while state.dirty:
             dirty = state.dirty
             state.dirty = []

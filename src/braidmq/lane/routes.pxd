@@ -6,6 +6,7 @@ cdef class Subscription:
     cdef readonly bytes topic_filter, identifiers
     cdef readonly int qos
     cdef readonly bint no_local, retain_as_published
+    cdef public Subscription echo
 
     cpdef object owner(self)
 
@@ -25,7 +26,9 @@ cdef class TrieNode:
     cpdef bint is_empty(self)
 
 
+@cython.locals(merged=Subscription)
 cdef Subscription _merge(Subscription first, Subscription second)
+cdef Subscription _echo(Subscription subscription)
 
 
 cdef class RouteTable:

@@ -23,7 +23,7 @@ CACHED_TOPIC_BYTES_MAX = 512
 class Subscription:
     """One destination: the flow of a session, or a group of which one is chosen for each message."""
 
-    __slots__ = ("flow", "group", "identifiers", "no_local", "qos", "retain_as_published", "topic_filter")
+    __slots__ = ("echo", "flow", "group", "identifiers", "no_local", "qos", "retain_as_published", "topic_filter")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Subscription:
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers  # as encoded PUBLISH properties
         self.group = group
+        self.echo: Subscription | None = None  # if no_local: what the session's own messages are delivered by all the same
 
     def owner(self) -> object:
         """Whom it belongs to: at most one subscription per owner and filter."""
@@ -79,14 +80,24 @@ class TrieNode:
 
 def _merge(first: Subscription, second: Subscription) -> Subscription:
     """One copy for two subscriptions of a session: the higher QoS [MQTT-3.3.4-2] and all identifiers [MQTT-3.3.4-4]."""
-    return Subscription(
+    merged = Subscription(
         first.flow,
         first.topic_filter,
         max(first.qos, second.qos),
-        first.no_local and second.no_local,
+        first.no_local or second.no_local,
         first.retain_as_published or second.retain_as_published,
         first.identifiers + second.identifiers,
     )
+    if merged.no_local:
+        # [MQTT-3.8.3-3] takes out the one subscription that asked for it; the other still gets the session's own messages.
+        echoes = [echo for echo in (_echo(first), _echo(second)) if echo is not None]
+        if echoes:
+            merged.echo = echoes[0] if len(echoes) == 1 else _merge(echoes[0], echoes[1])
+    return merged
+
+
+def _echo(subscription: Subscription) -> Subscription | None:
+    return subscription.echo if subscription.no_local else subscription
 
 
 class RouteTable:

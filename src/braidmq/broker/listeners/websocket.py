@@ -326,12 +326,9 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # picows has no type
 
 
 def choose_subprotocol(offers: Iterable[str]) -> str | None:
-    """The first subprotocol that the client offers and we speak; headers may repeat and hold lists."""
-    for offer in offers:
-        for name in offer.split(","):
-            if name.strip() in SUBPROTOCOLS:
-                return name.strip()
-    return None
+    """The subprotocol of those offered that we speak, ``mqtt`` if it is among them [MQTT-6.0.0-4]; headers may repeat and hold lists."""
+    offered = {name.strip() for offer in offers for name in offer.split(",")}
+    return next((name for name in SUBPROTOCOLS if name in offered), None)
 
 
 def has_token(values: Iterable[str], token: str) -> bool:
