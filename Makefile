@@ -86,8 +86,7 @@ endef
 	@touch $@
 
 .tools/.programs: .tools/.python requirements-node.lock scripts/node/package-lock.json
-	$(PYTHON) scripts/bootstrap.py programs
-	@touch $@
+	$(PYTHON) scripts/bootstrap.py programs && touch $@ || true # without the stamp the next run tries again
 
 .tools/.peers: .tools/.python requirements-peers.lock
 	$(PYTHON) scripts/bootstrap.py peers

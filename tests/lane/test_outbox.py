@@ -109,7 +109,7 @@ def test_a_publish_above_the_clients_maximum_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first_byte", "kind"), [(0x40, Puback), (0x50, Pubrec), (0x62, Pubrel), (0x70, Pubcomp)], ids=["puback", "pubrec", "pubrel", "pubcomp"]
+    ("first_byte", "kind"), [(0x40, Puback), (0x50, Pubrec), (0x62, Pubrel), (0x70, Pubcomp)]
 )  # fmt: skip
 @pytest.mark.parametrize("reason", [0, 0x92])
 def test_an_acknowledgement_is_written_as_the_codec_writes_it(first_byte: int, kind: type[Pubrel], reason: int) -> None:

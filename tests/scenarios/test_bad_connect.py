@@ -169,7 +169,19 @@ def test_a_client_id_of_60_kilobytes_is_refused(stage: Stage, version: int) -> N
     wire.expect_refusal(0x85, 0x02)
 
 
-STRANGE_NAMES = ["+", "#", "a/b", "/", "../../../etc/passwd", "<script>alert(1)</script>", "%c", "$SYS", "a\nb", "'; --", "\u202e"]
+STRANGE_NAMES = [
+    "+",
+    "#",
+    "a/b",
+    "/",
+    "../../../etc/passwd",
+    "<script>alert(1)</script>",
+    "%c",
+    "$SYS",
+    "a\nb",
+    "'; --",
+    "\u202e",
+]
 
 
 @pytest.mark.row(9)

@@ -43,7 +43,7 @@ NOT_CONNECT = {
 }
 
 
-@pytest.mark.row(1)
+@pytest.mark.row(1, "N4")
 @pytest.mark.parametrize("first_bytes", NOT_CONNECT.values(), ids=NOT_CONNECT)
 def test_a_connection_that_does_not_begin_with_connect_is_closed_without_a_word(stage: Stage, first_bytes: bytes) -> None:
     wire = stage.open()
@@ -112,7 +112,9 @@ def test_a_thousand_silent_connections_cost_little_and_go_away(start: Callable[.
 
 
 @pytest.mark.row(3)
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x7f", b"\x80\x00"], ids=["5 bytes", "huge", "long zero"])
+@pytest.mark.parametrize(
+    "length", [b"\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x7f", b"\x80\x00"], ids=["5 bytes", "huge", "long zero"]
+)
 def test_a_connect_with_an_impossible_length_is_closed(stage: Stage, length: bytes) -> None:
     wire = stage.open()
 
@@ -133,7 +135,7 @@ def test_a_wrong_length_within_a_connection_is_malformed(stage: Stage, version: 
     wire.expect_disconnect(0x81)
 
 
-@pytest.mark.row(4)
+@pytest.mark.row(4, "N4")
 @both_versions
 def test_a_connect_of_256_mib_is_refused_by_its_header_alone(stage: Stage, version: int) -> None:
     wire = stage.open(version)
@@ -143,7 +145,7 @@ def test_a_connect_of_256_mib_is_refused_by_its_header_alone(stage: Stage, versi
     wire.expect_closed()
 
 
-@pytest.mark.row(4)
+@pytest.mark.row(4, "N4")
 @both_versions
 def test_a_connect_above_the_cap_for_strangers_is_refused_though_a_friend_may_send_more(
     start: Callable[..., Stage], version: int
@@ -159,7 +161,7 @@ def test_a_connect_above_the_cap_for_strangers_is_refused_though_a_friend_may_se
     friend.publish("t", bytes(100_000))
 
 
-@pytest.mark.row(4)
+@pytest.mark.row(4, "N4")
 def test_memory_does_not_follow_the_lengths_that_strangers_claim(stage: Stage) -> None:
     stage.open().close()
     before = resident_bytes()

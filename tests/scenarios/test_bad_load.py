@@ -140,6 +140,7 @@ ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
 }
 
 
+@pytest.mark.row("N3")
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_a_client_that_keeps_the_broker_busy_does_not_keep_others_waiting(
     start: Callable[..., Stage], attack: Callable[[], Iterator[bytes]]
@@ -157,6 +158,7 @@ def test_a_client_that_keeps_the_broker_busy_does_not_keep_others_waiting(
     assert pings >= 1
 
 
+@pytest.mark.row("N3")
 def test_publishing_to_thousands_of_subscribers_does_not_keep_others_waiting(start: Callable[..., Stage]) -> None:
     stage = start()
     # Both ends of each connection are files of this process.
@@ -183,6 +185,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.row("N2")
 @pytest.mark.parametrize("kind", UNREAD)
 def test_a_client_that_does_not_take_its_answers_is_not_read_any_more(start: Callable[..., Stage], kind: str) -> None:
     stage = start(limits={"outbox_bytes_max": "64KB"})
@@ -197,6 +200,7 @@ def test_a_client_that_does_not_take_its_answers_is_not_read_any_more(start: Cal
     deaf.close()
 
 
+@pytest.mark.row("N2")
 def test_a_client_that_takes_its_answers_late_gets_them_all(start: Callable[..., Stage]) -> None:
     stage = start(limits={"outbox_bytes_max": "64KB"})
     late = open_socket(stage.broker.host, stage.broker.port)
@@ -208,6 +212,7 @@ def test_a_client_that_takes_its_answers_late_gets_them_all(start: Callable[...,
     late.close()
 
 
+@pytest.mark.row("N2")
 def test_a_client_that_takes_nothing_is_cut_off_by_its_keep_alive(start: Callable[..., Stage]) -> None:
     stage = start(limits={"outbox_bytes_max": "64KB"}, mqtt={"keep_alive_max": 1})
     deaf = open_socket(stage.broker.host, stage.broker.port)
@@ -218,6 +223,7 @@ def test_a_client_that_takes_nothing_is_cut_off_by_its_keep_alive(start: Callabl
     deaf.close()
 
 
+@pytest.mark.row("N2")
 def test_long_topics_are_not_remembered(stage: Stage) -> None:
     client = stage.connect(version=MQTT311)
     client.publish("warm", bytes(60_000))
@@ -231,6 +237,7 @@ def test_long_topics_are_not_remembered(stage: Stage) -> None:
     assert resident_bytes() - before < 40 * MIB
 
 
+@pytest.mark.row("N2")
 def test_a_large_message_is_kept_once_for_many_who_are_away(start: Callable[..., Stage]) -> None:
     stage = start()
     for number in range(50):

@@ -208,7 +208,7 @@ def test_a_pubrec_that_refuses_what_is_unknown_gets_no_pubrel(stage: Stage) -> N
     wire.expect_silence()
 
 
-@pytest.mark.row(25)
+@pytest.mark.row(25, "N4")
 @both_versions
 @pytest.mark.parametrize("first_byte", [0x30, 0x82], ids=["publish", "subscribe"])
 def test_a_packet_above_the_maximum_is_refused_by_its_header_alone(stage: Stage, version: int, first_byte: int) -> None:

@@ -105,9 +105,7 @@ BAD_TOPICS = {
 @both_versions
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize(("topic", "reason"), BAD_TOPICS.values(), ids=BAD_TOPICS)
-def test_what_is_no_topic_name_ends_the_connection(
-    stage: Stage, version: int, qos: int, topic: str | bytes, reason: int
-) -> None:
+def test_what_is_no_topic_name_ends_the_connection(stage: Stage, version: int, qos: int, topic: str | bytes, reason: int) -> None:
     wire = stage.connect(version=version)
 
     wire.send(raw.publish(version, topic, flags=qos << 1, packet_id=qos or None))
@@ -242,9 +240,7 @@ def test_what_is_released_makes_room_under_the_receive_maximum(start: Callable[.
 
 @pytest.mark.row(26)
 @pytest.mark.parametrize("payload", [b"\xff", b"\xc0\xaf", b"caf\xe9", b"\xed\xa0\x80"], ids=repr)
-def test_a_payload_that_lies_about_being_text_is_refused_if_that_is_checked(
-    start: Callable[..., Stage], payload: bytes
-) -> None:
+def test_a_payload_that_lies_about_being_text_is_refused_if_that_is_checked(start: Callable[..., Stage], payload: bytes) -> None:
     stage = start(mqtt={"check_payload_format": True})
     witness = stage.connect()
     witness.subscribe("t")

@@ -114,9 +114,7 @@ def test_no_local_on_a_shared_subscription_is_a_protocol_error(stage: Stage) -> 
     [(0x00, b"\x0b\x00", 0x82), (0x40, b"", 0x81), (0x80, b"", 0x81), (0x30, b"", 0x82), (0x03, b"", 0x82)],
     ids=["identifier 0", "reserved bit 6", "reserved bit 7", "retain handling 3", "qos 3"],
 )
-def test_subscription_options_that_cannot_be_end_the_connection(
-    stage: Stage, options: int, props: bytes, reason: int
-) -> None:
+def test_subscription_options_that_cannot_be_end_the_connection(stage: Stage, options: int, props: bytes, reason: int) -> None:
     wire = stage.connect()
 
     wire.send(raw.subscribe(MQTT5, ("t", options), props=props))

@@ -119,7 +119,7 @@ def test_a_frame_shorter_than_its_header_says_is_waited_for_and_then_cut_off(sta
         wire.close()
 
 
-@pytest.mark.row(36)
+@pytest.mark.row(36, "N4")
 @pytest.mark.parametrize("length", [2**24, 2**40, 2**63 - 1])
 def test_a_frame_that_claims_too_much_is_refused_by_its_header_alone(
     open_websocket: Callable[..., WebSocketWire], length: int

@@ -70,6 +70,7 @@ def storm(stage: Stage, seed: int, seconds: float) -> int:
     return chaos.actions
 
 
+@pytest.mark.row("N1", "N2")
 def test_a_short_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
     storm(stage, SEED, 1.0)
@@ -83,6 +84,7 @@ def test_a_short_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: C
 
 
 @pytest.mark.soak
+@pytest.mark.row("N1", "N2")
 def test_a_long_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
     rounds, began = 0, time.monotonic()
@@ -123,6 +125,7 @@ CHURN: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.row("N2")
 def test_clients_that_come_and_go_leave_nothing_behind(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
 

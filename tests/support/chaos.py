@@ -142,7 +142,9 @@ class Chaos:
         flags = qos << 1 | (1 if self._random.random() < 0.2 else 0)
         props = b""
         if version == MQTT5 and self._random.random() < 0.5:
-            props = self._random.choice([b"\x23\x00\x01", b"\x02\x00\x00\x00\x01", b"\x01\x01", b"\x26\x00\x01a\x00\x01b", b"\x23\x00\x63"])
+            props = self._random.choice(
+                [b"\x23\x00\x01", b"\x02\x00\x00\x00\x01", b"\x01\x01", b"\x26\x00\x01a\x00\x01b", b"\x23\x00\x63"]
+            )
         payload = self._random.randbytes(self._random.choice([0, 1, 20, 5000]))
         packet_id = self._random.randrange(1, 20) if qos else None
         return raw.publish(version, self._random.choice(_TOPICS), payload, flags=flags, packet_id=packet_id, props=props)
@@ -162,4 +164,6 @@ class Chaos:
         return b"".join(raw.frame(kind, raw.u16(number), reason) for number in range(1, self._random.randrange(2, 8)))
 
     def _odd(self, version: int) -> bytes:
-        return self._random.choice([b"\xc0\x00", b"\xc0\x00", b"\xc0\x00", b"\xd0\x00", b"\xf0\x00", b"\xe0\x00", self._connect(version)])
+        return self._random.choice(
+            [b"\xc0\x00", b"\xc0\x00", b"\xc0\x00", b"\xd0\x00", b"\xf0\x00", b"\xe0\x00", self._connect(version)]
+        )

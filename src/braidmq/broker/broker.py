@@ -97,11 +97,18 @@ class Broker:
         if not self.connections:
             self._drained.set()
 
-    def run(self, work: Coroutine[None, None, None]) -> None:
-        """Run a coroutine as a task that the broker owns until it is done."""
+    def run(self, work: Coroutine[None, None, None], connection: Connection) -> None:
+        """Run a coroutine for a connection; if it fails, that is logged and the connection is closed."""
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("%s: a packet could not be handled", connection.client_id or connection.peer(), exc_info=error)
+                connection.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "")
+
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(on_done)
 
     def _tick(self) -> None:
         self.state.now = now = monotonic()

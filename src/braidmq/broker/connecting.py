@@ -48,9 +48,9 @@ def on_connect(connection: Connection, packet: Connect) -> None:
     connection.hold(HOLD_BUSY)
     if method is not None:
         connection.exchange = connection.broker.access.begin(method, credentials(connection, packet.user_name, packet.password))
-        connection.broker.run(_step(connection, properties.authentication_data or b""))
+        connection.broker.run(_step(connection, properties.authentication_data or b""), connection)
     else:
-        connection.broker.run(_authenticate(connection, packet))
+        connection.broker.run(_authenticate(connection, packet), connection)
 
 
 def _judge(connection: Connection, packet: Connect) -> Refused | None:
@@ -224,7 +224,7 @@ def on_auth(connection: Connection, packet: Auth) -> None:
     if properties.authentication_method != expected:  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
         raise ProtocolViolation(Reason.PROTOCOL_ERROR, "the authentication method has changed")
     connection.hold(HOLD_BUSY)
-    connection.broker.run(_step(connection, properties.authentication_data or b""))
+    connection.broker.run(_step(connection, properties.authentication_data or b""), connection)
 
 
 async def _step(connection: Connection, data: bytes) -> None:

@@ -187,7 +187,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         """Decode a packet that the lane does not know, and act on it."""
         if len(body) > _LARGE_BODY and self.is_open:
             self.hold(HOLD_DECODE)
-            self.broker.run(self._on_large_packet(kind, flags, body))
+            self.broker.run(self._on_large_packet(kind, flags, body), self)
         else:
             self._decode_and_act(kind, body, lambda: codec.decode(kind << 4 | flags, body, self.version))
 
@@ -259,7 +259,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         """Answer CONNECT with a refusal and close; MQTT 3 is told only what it has a code for [MQTT-3.2.2-6]."""
         self.broker.statistics.refusals[int(reason)] += 1
         if say and not self.is_closed and (self.version == MQTT5 or connack_return_code(reason) is not None):
-            self.send_packet(Connack(int(reason), False, Properties(reason_string=detail) if self.version == MQTT5 else NO_PROPERTIES))
+            self.send_packet(Connack(int(reason), False, Properties(reason_string=detail) if detail else NO_PROPERTIES))
         self.close(reason, detail, say=False)
 
     def on_violation(self, reason: int, detail: str) -> None:

@@ -44,7 +44,7 @@ def _start(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
         work.answer()
     else:
         connection.hold(HOLD_BUSY)
-        connection.broker.run(_finish(connection, work))
+        connection.broker.run(_finish(connection, work), connection)
 
 
 async def _finish(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:

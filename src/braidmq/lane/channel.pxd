@@ -39,6 +39,8 @@ cdef class Channel(Outlet):
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
     @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
     cdef Route _find_route(self, Scanner scan)
+    @cython.locals(topic=bytes, known=bytes, aliases=dict)
+    cdef bytes _find_topic(self, Scanner scan)
     cdef bint _may_publish(self, bytes topic) except *
     @cython.locals(code=int)
     cdef void _on_ack_frame(self, Scanner scan) except *

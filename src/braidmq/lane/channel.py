@@ -158,6 +158,7 @@ class Channel(Outlet):
             self.on_violation(_PROTOCOL_ERROR, "the first packet is not a CONNECT")
             return
         before = counters.messages_received
+        state.congested = None  # what others have left there is not this client's doing
         scan.load(buffer, have, self.frame_max)
         while not self.hold_bits:
             if state.work > state.work_max:
@@ -188,6 +189,7 @@ class Channel(Outlet):
             else:
                 state.work += _COLD_WORK
                 self.on_packet(kind, scan.flags, scan.frame_body())
+                state.congested = None
                 scan.frame_max = self.frame_max  # larger once the client is let in
         self.messages_received += counters.messages_received - before
         if not self.hold_bits & HOLD_CLOSED:
@@ -212,6 +214,8 @@ class Channel(Outlet):
         else:
             counters.publish_qos2_received += 1
             if flow.is_receiving(scan.packet_id):  # a repeat
+                if scan.alias_at >= 0 and self._find_topic(scan) is None:  # it may set an alias for those to come
+                    return
                 self.send_ack(0x50, scan.packet_id, 0)
                 counters.pubrec_sent += 1
                 return
@@ -263,21 +267,9 @@ class Channel(Outlet):
     def _find_route(self, scan: Scanner) -> Route | None:
         """The route of the PUBLISH at hand; None if it was refused, and then everything is said and done."""
         lane = self.lane
-        topic = scan.topic()
-        if scan.alias_at >= 0:
-            if scan.alias > self.alias_in_max:
-                self.on_violation(_TOPIC_ALIAS_INVALID, "a topic alias above the maximum")
-                return None
-            if self._aliases_in is None:
-                self._aliases_in = {}
-            if topic:
-                if topic_error(topic, 65536) == 0:
-                    self._aliases_in[scan.alias] = topic
-            else:
-                topic = self._aliases_in.get(scan.alias, b"")
-                if not topic:
-                    self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
-                    return None
+        topic = self._find_topic(scan)
+        if topic is None:
+            return None
         visited = lane.routes.visited
         route = lane.routes.resolve(topic)
         lane.state.work += lane.routes.visited - visited
@@ -295,6 +287,26 @@ class Channel(Outlet):
         self._last_route = route
         self._last_version = lane.routes.version
         return route
+
+    def _find_topic(self, scan: Scanner) -> bytes | None:
+        """The topic of the PUBLISH at hand, by its alias if need be; None if that was refused."""
+        topic = scan.topic()
+        if scan.alias_at < 0:
+            return topic
+        if scan.alias > self.alias_in_max:
+            self.on_violation(_TOPIC_ALIAS_INVALID, "a topic alias above the maximum")
+            return None
+        aliases = self._aliases_in
+        if aliases is None:
+            aliases = self._aliases_in = {}
+        if topic:
+            if topic_error(topic, 65536) == 0:
+                aliases[scan.alias] = topic
+            return topic
+        known = aliases.get(scan.alias)
+        if known is None:
+            self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
+        return known
 
     def _may_publish(self, topic: bytes) -> bool:
         if len(topic) > CACHED_TOPIC_BYTES_MAX:

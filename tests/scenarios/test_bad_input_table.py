@@ -1,0 +1,49 @@
+"""The page about bad input names for each row the tests that show it, and every test that shows a row is named."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "robustness.md"
+
+# Rows 44 and 45 are about parts that other nodes and the management interface bring.
+ROWS = {str(number) for number in (*range(1, 44), 46)} | {"N1", "N2", "N3", "N4"}
+
+
+def marked_tests() -> dict[str, set[str]]:
+    """The tests of each row, by their marks."""
+    tests: dict[str, set[str]] = defaultdict(set)
+    for file in sorted(Path(__file__).parent.glob("test_*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.row":
+                    for row in mark.args:
+                        tests[str(ast.literal_eval(row))].add(f"{file.stem}::{node.name}")
+    return dict(tests)
+
+
+def named_tests() -> dict[str, set[str]]:
+    """The tests of each row, by the page: a list under the row's number."""
+    tests: dict[str, set[str]] = {}
+    for row, names in re.findall(r"^### (\w+): .*\n\n((?:- .*\n)+)", PAGE.read_text(), re.M):
+        tests[row] = set(re.findall(r"^- `(\S+)`$", names, re.M))
+    return tests
+
+
+def test_every_row_has_an_answer_in_the_table() -> None:
+    answers = dict(re.findall(r"^\| (\w+) \| [^|]+ \| ([^|]+) \|", PAGE.read_text(), re.M))
+
+    assert {row for row, answer in answers.items() if answer.strip() and row != "#"} >= ROWS
+
+
+def test_every_row_has_tests_and_the_page_names_them() -> None:
+    marked = marked_tests()
+
+    assert set(marked) == ROWS
+    assert named_tests() == marked
