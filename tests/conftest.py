@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 from pathlib import Path
 
@@ -24,6 +25,10 @@ os.environ["PATH"] = os.pathsep.join(
     [str(ROOT / ".tools" / "programs"), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]
 )
 os.environ["NODE_PATH"] = str(ROOT / ".tools" / "node" / "node_modules")
+
+# A shell that starts us in the background leaves SIGINT ignored, and programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def is_there(program: str) -> bool:

@@ -61,10 +61,7 @@ class Node:
         """Start everything, or raise ``ConfigError`` and leave nothing behind."""
         settings = self.settings
         data_dir = Path(settings.node.data_dir)
-        try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError("node.data_dir", f"cannot make {data_dir}: {error.strerror}", "choose another directory") from None
+        await asyncio.to_thread(_make_data_dir, data_dir)
         if not is_compiled():
             log.warning("the fast lane is not compiled: everything works, slowly; install a C compiler and install again")
         for note in self.config.notes:
@@ -110,7 +107,7 @@ class Node:
             await self._access.close()
 
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration and changed files; clients that are still allowed stay. The keys that need a restart."""
+        """Take over a changed configuration and changed files; clients still allowed stay. Gives the keys that need a restart."""
         changes = describe_changes(self.settings, config.settings)
         self.config = config
         self.settings = config.settings
@@ -132,6 +129,13 @@ class Node:
         """Access control, once started."""
         assert self._access is not None, "the node is not started"
         return self._access
+
+
+def _make_data_dir(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("node.data_dir", f"cannot make {data_dir}: {error.strerror}", "choose another directory") from None
 
 
 def _report_death(task: asyncio.Task[None]) -> None:

@@ -245,7 +245,7 @@ def test_aliases_end_with_the_connection(bench: Bench) -> None:
 def test_towards_a_client_a_topic_is_spelled_once(bench: Bench) -> None:
     flow = bench.flow()
     listener = bench.channel(flow, MQTT5)
-    listener.alias_out_max = 2
+    listener.allow_aliases(2)
     bench.routes.add(Subscription(flow, b"#", 1))
     client = bench.channel(bench.flow("client"), MQTT5)
 
@@ -258,7 +258,7 @@ def test_towards_a_client_a_topic_is_spelled_once(bench: Bench) -> None:
 def test_an_alias_whose_first_message_was_too_large_is_not_used(bench: Bench) -> None:
     flow = bench.flow()
     listener = bench.channel(flow, MQTT5)
-    listener.alias_out_max = 5
+    listener.allow_aliases(5)
     listener.frame_max_out = 50
     bench.routes.add(Subscription(flow, b"t", 1))
     client = bench.channel(bench.flow("client"), MQTT5)

@@ -60,7 +60,7 @@ def test_what_waits_for_an_absent_client_is_not_delivered_after_the_change(
     rules = Rules(start, tmp_path / "rules")
     reader, writer = rules.stage.connect("reader", version=version, persistent=True), rules.stage.connect("writer")
     reader.subscribe("secret/#", "open/#", qos=qos)
-    reader.close()
+    reader.disconnect()
     for number in range(5):
         writer.publish("secret/a", b"secret %d" % number, qos=qos)
         writer.publish("open/a", b"open %d" % number, qos=qos)

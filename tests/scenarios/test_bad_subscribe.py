@@ -172,8 +172,8 @@ def test_a_hundred_thousand_filters_in_one_packet_do_not_stall_others(start: Cal
 
     assert answer.reasons == [0] * 10_000 + [0x97] * 90_000
     assert stage.look(lambda inside: inside.routes.count) == 10_000
-    # The packet costs the broker some hundred milliseconds; meanwhile everybody else has turns.
-    assert pings >= 10
+    # The packet costs the broker some hundred milliseconds. Were it dealt with in one go, a second ping would be the last.
+    assert pings >= 3
 
 
 @pytest.mark.row(32)

@@ -246,6 +246,6 @@ def test_a_client_is_held_to_its_rate_and_the_others_are_not(start: Start, limit
     eager.ping()
     took_s = time.monotonic() - began
 
-    assert other_took_s < 1.0
-    assert 1.5 < took_s < 4.0
+    assert 1.9 < took_s < 10.0
+    assert other_took_s < took_s / 2
     assert stage.look(lambda inside: inside.state.counters.messages_received) == 150, "slowed down, not dropped"

@@ -175,6 +175,17 @@ def test_a_right_to_publish_that_is_gone_refuses_the_next_message(guarded: Guard
     assert guarded.stage.drops("not_authorized") == 2
 
 
+def test_an_mqtt_3_client_without_the_right_is_cut_off_if_that_is_asked_for(start: Start, tmp_path: Path) -> None:
+    rules = "user ada\ntopic read #\n"
+    guarded = Guarded(start, tmp_path, ["ada"], rules, mqtt={"deny_action": "disconnect"})
+    old, new = guarded.connect("ada", version=MQTT311), guarded.connect("ada")
+
+    old.send(Publish("t", b"x", 1, packet_id=1))
+
+    old.expect_closed()
+    assert new.publish("t", b"x", 1) == Reason.NOT_AUTHORIZED, "MQTT 5 has words for it"
+
+
 @pytest.mark.parametrize("recheck", [True, False], ids=["rechecked", "as-they-are"])
 def test_retained_messages_of_a_publisher_without_rights_are_served_by_policy(
     start: Start, tmp_path: Path, recheck: bool

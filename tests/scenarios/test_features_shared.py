@@ -164,16 +164,35 @@ def test_what_waits_for_an_absent_member_is_not_left_waiting_while_another_is_th
     back.expect_silence()
 
 
-def test_messages_wait_for_a_group_whose_members_are_all_away(stage: Stage) -> None:
+def test_messages_wait_for_a_group_whose_members_are_all_away_and_go_to_the_first_that_returns(stage: Stage) -> None:
     topic = unique("t/")
     members, sender = join(stage, topic, persistent=True), stage.connect()
     for member in members:
         member.disconnect()
-
     assert [sender.publish(topic, payload, 1) for payload in numbers(0, 4)] == [0, 0, 0, 0]
-    back = [stage.connect(member.client_id, persistent=True) for member in members]
 
-    assert sorted(payload for share in shares(back) for payload in share) == numbers(0, 4)
+    first = stage.connect(members[1].client_id, persistent=True)
+    assert sorted(first.receive_publish().payload for _ in range(4)) == numbers(0, 4)
+
+    second = stage.connect(members[0].client_id, persistent=True)
+    assert shares([first, second]) == [[], []]
+
+
+def test_a_new_member_gets_what_waits_for_those_who_are_away(stage: Stage) -> None:
+    topic = unique("t/")
+    (away,), sender = join(stage, topic, 1, persistent=True), stage.connect()
+    away.subscribe(f"{topic}/own", qos=1)
+    away.disconnect()
+    for payload in numbers(0, 4):
+        sender.publish(topic, payload, 1)
+    sender.publish(f"{topic}/own", b"mine", 1)
+
+    (new,) = join(stage, topic, 1)
+
+    assert [new.receive_publish().payload for _ in range(4)] == numbers(0, 4)
+    back = stage.connect(away.client_id, persistent=True)
+    assert back.receive_publish().payload == b"mine", "what it subscribed to itself stays with it"
+    shares([new, back])
 
 
 def test_at_qos_0_only_members_that_are_there_are_asked(stage: Stage) -> None:

@@ -178,7 +178,7 @@ def test_a_silent_client_is_given_up_after_one_and_a_half_times_its_keep_alive(s
 
     assert watcher.receive_publish().payload == b"gone"
 
-    assert 1.4 < time.monotonic() - began < 3.5
+    assert 1.4 < time.monotonic() - began < 5.0
     silent.expect_disconnect(Reason.KEEP_ALIVE_TIMEOUT)
 
 
@@ -233,7 +233,7 @@ def test_a_client_that_takes_no_goodbye_does_not_keep_the_node() -> None:
 
         broker.run(broker.node.stop())
 
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < 8.0
 
 
 # Addresses

@@ -122,6 +122,7 @@ def topic() -> str:
     return unique("t/")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @every_client
 def test_messages_arrive_once_in_order_and_as_they_were_sent(clients: Clients, topic: str, qos: int) -> None:
@@ -196,6 +197,7 @@ def test_the_will_is_silent_after_a_goodbye_unless_the_goodbye_asks_for_it(clien
     watcher.expect_silence()
 
 
+@pytest.mark.smoke
 @every_client
 def test_a_session_outlives_its_connection_and_keeps_what_came_meanwhile(clients: Clients, topic: str) -> None:
     client_id = unique("durable")

@@ -73,10 +73,10 @@ def storm(stage: Stage, seed: int, seconds: float) -> int:
 @pytest.mark.row("N1", "N2")
 def test_a_short_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
-    storm(stage, SEED, 1.0)
+    storm(stage, SEED, 0.5)
     objects, memory = our_objects(), resident_bytes()
 
-    actions = storm(stage, SEED + 1, 3.0)
+    actions = storm(stage, SEED + 1, 2.5)
 
     assert actions > 500
     assert our_objects() == objects

@@ -16,16 +16,20 @@ from tests.support.wire import DEADLINE_S, unique
 _BLOCKED_S = 0.5  # a socket that takes nothing for so long is not being read
 
 
-def open_socket(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int, *, receive_buffer_bytes: int = 0) -> socket.socket:
     """A connected MQTT 3.1.1 client as a bare socket."""
-    return open_crowd(host, port, 1)[0]
+    return open_crowd(host, port, 1, receive_buffer_bytes=receive_buffer_bytes)[0]
 
 
-def open_crowd(host: str, port: int, count: int, *topic_filters: str) -> list[socket.socket]:
+def open_crowd(host: str, port: int, count: int, *topic_filters: str, receive_buffer_bytes: int = 0) -> list[socket.socket]:
     """So many connected MQTT 3.1.1 clients as bare sockets, subscribed to these filters."""
     crowd = []
     for _ in range(count):
-        connection = socket.create_connection((host, port), timeout=DEADLINE_S)
+        connection = socket.socket()
+        connection.settimeout(DEADLINE_S)
+        if receive_buffer_bytes:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        connection.connect((host, port))
         subscribes = b"".join(raw.subscribe(MQTT311, (each, 0)) for each in topic_filters)
         connection.sendall(raw.connect(MQTT311, client_id=unique()) + subscribes)
         crowd.append(connection)

@@ -64,8 +64,11 @@ class WebSocketWire(Wire):
         self._socket.sendall(websocket_frame(opcode, payload, is_final=is_final, length=length))
 
     def expect_close_code(self, *codes: int) -> None:
-        """The broker closes the WebSocket with one of these codes."""
-        assert self.read_to_end() == b""
+        """The broker sends a close frame with one of these codes, and no MQTT before it."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.close_code is None and self._fill(deadline):
+            pass
+        assert not self._buffer, f"wanted a close frame, got {bytes(self._buffer)!r}"
         assert self.close_code in codes, f"closed with {self.close_code}, not with {codes}"
 
     def _read_until(self, end: bytes) -> bytes:

@@ -20,8 +20,8 @@ from braidmq.broker.drops import DropLog
 from braidmq.broker.hooks import Client, Hooks
 from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo
-from braidmq.broker.retained import RetainedStore
 from braidmq.broker.messages import make_message
+from braidmq.broker.retained import RetainedStore
 from braidmq.broker.sessions import NEVER, Session, SessionTable
 from braidmq.broker.shared import Groups
 from braidmq.broker.statistics import Statistics
@@ -141,7 +141,7 @@ class Broker:
     # Sessions
 
     def open_session(self, client_id: str, clean_start: bool, connection: Connection) -> tuple[Session, bool]:
-        """The session for an accepted CONNECT, its old connection and, if asked for, its old state ended; and whether it was there."""
+        """The session for an accepted CONNECT, and whether it was there; its old connection and perhaps its old state end."""
         session = self.sessions.get(client_id)
         if session is not None and session.connection is not None:
             self.statistics.taken_over += 1
@@ -251,7 +251,9 @@ class Broker:
 
     # Messages
 
-    def publish(self, message: Message, publisher: Flow | None = None, user_name: str | None = None, client: Client | None = None) -> int:
+    def publish(
+        self, message: Message, publisher: Flow | None = None, user_name: str | None = None, client: Client | None = None
+    ) -> int:
         """Retain and route a message whose right to be published is settled; how many got it, or a refusal (0x80 and above)."""
         if publisher is None:
             self.statistics.own_messages += 1
@@ -302,9 +304,7 @@ class Broker:
             changed = self.ask_deliver_hooks(message, target.flow.client_id)
             if changed is None:
                 continue
-            target.flow.deliver(
-                changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published
-            )
+            target.flow.deliver(changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published)
             reached += 1
         counters = self.state.counters
         counters.delivered += reached

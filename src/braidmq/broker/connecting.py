@@ -157,11 +157,13 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
     if connection.is_v5:
         connection.receive_maximum = settings.mqtt.receive_maximum
         connection.alias_in_max = settings.mqtt.topic_alias_maximum
-        connection.alias_out_max = min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out)
+        connection.allow_aliases(min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out))
         window = min(window, properties.receive_maximum or 65535)
     connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data)))
     connection.is_open = True
     session.flow.attach(connection, window)
+    for group in {subscription.group for subscription in session.subscriptions.values()} - {None}:
+        broker.groups.relieve(group)
     if session.feeds:
         connection.wants_room = True
         connection.on_room()

@@ -1,7 +1,8 @@
 """The asyncio shell of one client connection: it joins the transport, the fast lane below and the broker beside it.
 
-What a packet means is decided in ``connecting``, ``subscribing`` and ``publishing``; here it is told which, and how a connection ends.
-States: *new* (nothing but a CONNECT is taken), *joining* (its CONNECT is being decided; reading is held, or waits for AUTH), *open*, *closed*.
+What a packet means is decided in ``connecting``, ``subscribing`` and ``publishing``; here it is told which, and how a connection
+ends. States: *new* (nothing but a CONNECT is taken), *joining* (its CONNECT is being decided; reading is held, or waits for
+AUTH), *open*, *closed*.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class Connection(Channel, asyncio.BufferedProtocol):
     """One client connection, from accept to the end."""
 
     __slots__ = (
-        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "broker", "client_id", "exchange", "is_closed", "is_vouched",
-        "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons", "wheel_slot",
+        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "broker", "client_id", "exchange", "is_closed",
+        "is_vouched", "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name",
+        "version", "wants_reasons", "wheel_slot",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, listener: ListenerInfo) -> None:

@@ -1,8 +1,9 @@
 """Python code of the operator that is asked, or told, at the broker's turning points.
 
-A hook is an object with any of the methods of ``Hook``. Publish and deliver hooks name a topic filter: whether a message meets one is settled
-when its topic's route is built, so a broker without hooks, or a topic without them, pays nothing. A hook that raises refuses (connect, authenticate, publish, deliver)
-or is logged and passed over (the events): it never takes the broker down.
+A hook is an object with any of the methods of ``Hook``. Publish and deliver hooks name a topic filter: whether a message
+meets one is settled when its topic's route is built, so a broker without hooks, or a topic without them, pays nothing. A
+hook that raises refuses (connect, authenticate, publish, deliver) or is logged and passed over (the events): it never takes
+the broker down.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class Hook:
-    """Base for hooks; override what you need. ``topic_filter`` says which messages ``publish`` and ``deliver`` are asked about."""
+    """Base for hooks; override what you need. ``publish`` and ``deliver`` see the messages that ``topic_filter`` matches."""
 
     topic_filter = "#"
 

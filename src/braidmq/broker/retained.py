@@ -8,7 +8,6 @@ from time import monotonic, time
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
 
-
 _STRETCH = 256  # topic levels that are looked at in one go
 
 

@@ -23,8 +23,8 @@ class Session:
     """The state of one client id."""
 
     __slots__ = (
-        "client_id", "connection", "created_at", "expiry_s", "expiry_timer", "feeds", "flow", "ended_at", "is_clean", "subscriptions", "user_name",
-        "will", "will_timer",
+        "client_id", "connection", "created_at", "ended_at", "expiry_s", "expiry_timer", "feeds", "flow", "is_clean",
+        "subscriptions", "user_name", "will", "will_timer",
     )  # fmt: skip
 
     def __init__(self, client_id: str, flow: Flow, now: float) -> None:

@@ -16,8 +16,9 @@ Strategy = Literal["round_robin", "random", "sticky", "hash_clientid", "hash_top
 class Group:
     """The members of one ``$share/name/filter``.
 
-    A member that is connected and keeps up is preferred; with none such, a member whose queue still takes the message; QoS 0 goes to connected
-    members only. What the chosen one did not acknowledge when it leaves is dispatched again (``Groups.redispatch``).
+    A member that is connected and keeps up is preferred; with none such, a member whose queue still takes the message; QoS
+    0 goes to connected members only. What the chosen one did not acknowledge when it leaves is dispatched again
+    (``Groups.redispatch``).
     """
 
     __slots__ = ("_members", "_next", "_sticky", "key", "strategy")
@@ -51,6 +52,15 @@ class Group:
                 return True
         return False
 
+    def has_ready_member(self) -> bool:
+        """Whether a member is connected and keeps up."""
+        return any(member.flow.channel is not None and not member.flow.is_congested() for member in self._members)
+
+    def waiting_absent(self) -> list[Flow]:
+        """Members that are not connected and have messages, of this group or not."""
+        flows: list[Flow] = [member.flow for member in self._members if member.flow.channel is None]
+        return [flow for flow in flows if flow.queue_messages() or flow.inflight_messages()]
+
     def choose(self, message: Message, without: Flow | None = None) -> Subscription | None:
         """The member that gets the message; None if nobody can take it."""
         members = self._members
@@ -77,7 +87,7 @@ class Group:
             case "round_robin":
                 return self._next % count
             case "random":
-                return random.randrange(count)  # noqa: S311  # spreading load is no secret
+                return random.randrange(count)  # spreading load is no secret
             case "sticky":
                 sticky = self._sticky
                 return self._members.index(sticky) if sticky is not None and sticky in self._members else self._next % count
@@ -128,11 +138,18 @@ class Groups:
             del self._groups[group.key]
             self._routes.remove(group.key[1], group)
 
+    def relieve(self, group: Group) -> None:
+        """A member has come: what waits for those who are away need not wait any longer."""
+        for flow in group.waiting_absent():
+            if not group.has_ready_member():
+                break
+            self.redispatch(flow, is_over=False)
+
     def redispatch(self, flow: Flow, is_over: bool) -> int:
         """Give what a leaving member did not acknowledge to others; how many messages.
 
-        QoS 2 that was sent stays with its session and is never given to another [MQTT-4.8.2-4], [MQTT-4.8.2-5]. While the session lives, only
-        a connected member takes over; what nobody takes stays where it is.
+        QoS 2 that was sent stays with its session and is never given to another [MQTT-4.8.2-4], [MQTT-4.8.2-5]. While the
+        session lives, only a connected member takes over; what nobody takes stays where it is.
         """
 
         def is_taken_over(delivery: Delivery) -> bool:

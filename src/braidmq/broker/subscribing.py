@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.retained import Retained, RetainedFeed
 from braidmq.broker.sessions import Session
+from braidmq.broker.shared import Group
 from braidmq.lane.channel import HOLD_BUSY
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
@@ -50,7 +51,7 @@ def _start(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
 async def _finish(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
     try:
         await asyncio.sleep(0)
-        while connection.is_open and not work.run(_FILTERS_AT_ONCE):
+        while connection.is_open and not work.run(_FILTERS_AT_ONCE):  # noqa: ASYNC110  # the others have their turn
             await asyncio.sleep(0)
         if connection.is_open:
             work.answer()
@@ -74,6 +75,7 @@ class _Subscribing:
         self._identifiers = b"\x0b" + wire.write_varint(identifiers[0]) if identifiers else b""
         self._reasons: list[int] = []
         self._feeds: dict[bytes, RetainedFeed] = {}
+        self._joined: list[Group] = []
 
     def run(self, count: int) -> bool:
         """Deal with this many filters; True when all are done."""
@@ -100,15 +102,20 @@ class _Subscribing:
             return reason
         statistics.subscribed += 1
         subscription, is_new = _add(connection, self._session, option, target, self._identifiers)
-        if target.group is None and (option.retain_handling == 0 or (option.retain_handling == 1 and is_new)):
+        if subscription.group is not None:
+            if is_new:
+                self._joined.append(subscription.group)
+        elif option.retain_handling == 0 or (option.retain_handling == 1 and is_new):
             feed = RetainedFeed(connection.broker.retained.match(subscription.topic_filter), subscription)
             self._feeds[subscription.topic_filter] = feed
         return option.qos
 
     def answer(self) -> None:
-        """Send the SUBACK, and begin with what is retained."""
+        """Send the SUBACK, then what waits for absent members of shared subscriptions, and begin with what is retained."""
         connection, session = self._connection, self._session
         connection.send_packet(Suback(self._packet_id, self._reasons))
+        for group in self._joined:
+            connection.broker.groups.relieve(group)
         if self._feeds:
             if session.feeds is None:
                 session.feeds = OrderedDict()
@@ -165,7 +172,8 @@ def _refusal(connection: Connection, session: Session, option: SubscribeOption, 
         return Reason.NOT_AUTHORIZED
     if connection.is_restricted:
         broker.statistics.authorization_allow += 1
-    if option.topic_filter not in session.subscriptions and len(session.subscriptions) >= broker.settings.session.subscriptions_max:
+    is_more = option.topic_filter not in session.subscriptions
+    if is_more and len(session.subscriptions) >= broker.settings.session.subscriptions_max:
         return Reason.QUOTA_EXCEEDED
     if target.exclusive and broker.exclusive.get(target.topic_filter.encode(), session) is not session:
         return Reason.QUOTA_EXCEEDED

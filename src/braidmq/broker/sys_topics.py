@@ -1,6 +1,7 @@
 """``$SYS``: the broker's own figures as retained messages, under the names that Mosquitto's users graph.
 
-``$SYS/broker/...`` has Mosquitto's names; the same state is under ``$SYS/brokers/NODE/...`` in the form of EMQX, where the presence events are too.
+``$SYS/broker/...`` has Mosquitto's names; the same state is under ``$SYS/brokers/NODE/...`` in the form of EMQX, where the
+presence events are too.
 """
 
 from __future__ import annotations

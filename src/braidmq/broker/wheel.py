@@ -1,7 +1,7 @@
 """Deadlines of many connections at the price of one timer.
 
-A connection is in the bucket of the half second in which it is next to be looked at; looking costs one comparison, since a busy client's
-deadline moves with everything it sends and is not touched on the way.
+A connection is in the bucket of the half second in which it is next to be looked at; looking costs one comparison, since a busy
+client's deadline moves with everything it sends and is not touched on the way.
 """
 
 from __future__ import annotations

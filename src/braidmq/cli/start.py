@@ -21,7 +21,9 @@ log = logging.getLogger("braidmq.node")
 
 
 @click.command("start")
-@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="The configuration file; without it the defaults serve.")
+@click.option(
+    "-c", "--config", "file", type=click.Path(path_type=Path), help="The configuration file; without it the defaults serve."
+)
 @click.option("--hints", is_flag=True, help="Print how to try the node once it serves.")
 def start(file: Path | None, hints: bool) -> None:
     """Run a node. SIGTERM or Ctrl-C stop it, SIGHUP makes it read its configuration and files again."""
@@ -94,11 +96,13 @@ def _hints(addresses: dict[str, tuple[str, int]], api: Address | None) -> str:
             f"  mosquitto_sub -h {host} -p {port} -t 'demo/#' -v &",
             f"  mosquitto_pub -h {host} -p {port} -t demo/hello -m world",
             "",
-            f"  python3 -c 'import paho.mqtt.publish as p; p.single(\"demo/hello\", \"from Python\", hostname=\"{host}\", port={port})'",
+            "  python3 -c 'import paho.mqtt.publish as p; "
+            f'p.single("demo/hello", "from Python", hostname="{host}", port={port})\'',
         ]
     ws = addresses.get("ws:default")
     if ws is not None:
         host, port = ws
-        lines.append(f"  node -e 'require(\"mqtt\").connect(\"ws://{host}:{port}/mqtt\").publish(\"demo/hello\", \"from MQTT.js\")'")
+        url = f"ws://{host}:{port}/mqtt"
+        lines.append(f'  node -e \'require("mqtt").connect("{url}").publish("demo/hello", "from MQTT.js")\'')
     lines += ["", "  .venv/bin/braidmq ctl status      Ctrl-C stops the node.", ""]
     return "\n".join(lines)

@@ -32,7 +32,7 @@ class _PlainForm:
 
 
 if os.environ.get("BRAIDMQ_PURE", "") not in ("", "0"):
-    sys.meta_path.insert(0, _PlainForm)  # type: ignore[arg-type]  # a class with a static find_spec is a finder
+    sys.meta_path.insert(0, _PlainForm)
 
 
 def is_compiled() -> bool:

@@ -1,27 +1,24 @@
 cimport cython
 
-from braidmq.lane.flow cimport Flow, Outlet
+from braidmq.lane.flow cimport Flow
 from braidmq.lane.lane cimport Lane
 from braidmq.lane.message cimport Message, from_scan
-from braidmq.lane.outbox cimport Outbox
 from braidmq.lane.routes cimport Route, RouteTable, Subscription
 from braidmq.lane.scanner cimport Scanner
 from braidmq.lane.state cimport Counters, State
+from braidmq.lane.writer cimport Writer
 
 
-cdef class Channel(Outlet):
+cdef class Channel(Writer):
     cdef readonly Lane lane
-    cdef public Py_ssize_t frame_max, frame_max_out
-    cdef public object transport
+    cdef public Py_ssize_t frame_max
     cdef public Flow flow, held_by
-    cdef readonly Outbox outbox
     cdef public double last_seen
-    cdef readonly long long bytes_received, bytes_sent, messages_received, messages_sent
-    cdef public bint is_greeted, is_open, is_v5, is_restricted, is_metered, is_traced, is_strict_payload, wants_room
-    cdef bint is_dirty, _writable
+    cdef readonly long long bytes_received, messages_received
+    cdef public bint is_greeted, is_open, is_restricted, is_metered, is_strict_payload, wants_room
     cdef readonly int hold_bits
-    cdef public Py_ssize_t receive_maximum, alias_in_max, alias_out_max
-    cdef dict _aliases_in, _aliases_out, _verdicts
+    cdef public Py_ssize_t receive_maximum, alias_in_max
+    cdef dict _aliases_in, _verdicts
     cdef bytearray _rest
     cdef Py_ssize_t _carried
     cdef bytes _last_topic
@@ -35,7 +32,7 @@ cdef class Channel(Outlet):
     cdef void _run(self, object buffer, Py_ssize_t have) except *
     @cython.locals(lane=Lane, counters=Counters, flow=Flow, code=int, qos=int, route=Route, message=Message)
     cdef void _on_publish_frame(self, Scanner scan) except *
-    @cython.locals(counters=Counters)
+    @cython.locals(counters=Counters, flow=Flow)
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
     @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
     cdef Route _find_route(self, Scanner scan)
@@ -46,11 +43,3 @@ cdef class Channel(Outlet):
     cdef void _on_ack_frame(self, Scanner scan) except *
     @cython.locals(counters=Counters, flow=Flow)
     cpdef void acknowledged(self, int kind, int packet_id, int reason) except *
-    cdef void _mark(self) except *
-    cpdef void send(self, bytes frame) except *
-    @cython.locals(topic=bytes, alias=int, size=Py_ssize_t, aliases=dict)
-    cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
-    cdef bint forward_frame(self, Scanner scan, bint v5) except *
-    cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
-    cdef bint is_clogged(self) except *
-    cdef void flush(self) except *

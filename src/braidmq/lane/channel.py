@@ -1,23 +1,23 @@
 """The server side of one client connection, as far as messages take it: bytes in, frames apart, messages on, bytes out.
 
-PUBLISH, the acknowledgements and PINGREQ are dealt with here. Every other packet, and every case that is not plain, goes up to the
-subclass in ``broker`` through the ``on_...`` methods at the end.
+PUBLISH, the acknowledgements and PINGREQ are dealt with here. Every other packet, and every case that is not plain, goes up to
+the subclass in ``broker`` through ``Upcalls``.
 
-Reading can be *held*, for the reasons below, one bit each. While it is, what was received waits in ``_rest`` and the transport is paused; when the
-last reason goes, ``resume`` takes up where it stopped. Nothing resumes inside another channel's callback, since all share one scanner.
+Reading can be *held*, for the reasons below, one bit each. While it is, what was received waits in ``_rest`` and the transport is
+paused; when the last reason goes, ``resume`` takes up where it stopped. Nothing resumes inside another channel's callback, since
+all share one scanner.
 """
 
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
 
-from braidmq.lane.flow import Flow, Outlet
+from braidmq.lane.flow import Flow
 from braidmq.lane.lane import RECEIVE_BYTES, Lane
-from braidmq.lane.message import Message, from_scan
-from braidmq.lane.outbox import Outbox
-from braidmq.lane.routes import CACHED_TOPIC_BYTES_MAX, Route, Subscription
+from braidmq.lane.message import from_scan
+from braidmq.lane.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.scanner import Scanner, topic_error
+from braidmq.lane.writer import Writer
 
 HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
 HOLD_QUEUE = 2  # a subscriber's queue is filling up
@@ -44,46 +44,36 @@ _RECEIVE_MAXIMUM_EXCEEDED = 0x93
 _TOPIC_ALIAS_INVALID = 0x94
 
 
-class Channel(Outlet):
-    """A connection's fast half. The subclass sets the public fields when CONNECT is accepted and calls ``open``."""
+class Channel(Writer):
+    """A connection's fast half. The subclass sets the public fields when CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_in", "_aliases_out", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "_writable",
-        "alias_in_max", "alias_out_max", "bytes_received", "bytes_sent", "flow", "frame_max", "frame_max_out", "held_by", "hold_bits", "is_dirty", "is_greeted", "is_metered",
-        "is_open", "is_restricted", "is_strict_payload", "is_traced", "is_v5", "lane", "last_seen", "messages_received", "messages_sent", "outbox", "receive_maximum",
-        "transport", "wants_room",
+        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "alias_in_max",
+        "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open", "is_restricted",
+        "is_strict_payload", "lane", "last_seen", "messages_received", "receive_maximum", "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
+        super().__init__(lane.state)
         self.lane = lane
         self.frame_max = frame_max  # of what the client sends
-        self.frame_max_out = 268_435_460  # of what the client takes
-        self.transport: Any = None
-        self.flow: Flow | None = None
-        self.outbox = Outbox()
+        self.flow: Flow | None = None  # there while ``is_open``
         self.last_seen = lane.state.now
-        self.bytes_received = self.bytes_sent = self.messages_received = self.messages_sent = 0
+        self.bytes_received = self.messages_received = 0
         self.is_greeted = False  # a CONNECT has come
         self.is_open = False  # and was accepted
-        self.is_v5 = False
         self.is_restricted = False  # publishing needs permission
         self.is_metered = False  # rates are limited
-        self.is_traced = False
         self.is_strict_payload = False
-        self.is_dirty = False
-        self.is_waiting = False
         self.wants_room = False  # tell ``on_room`` when there is place in the outbox
         self.hold_bits = 0
         self.held_by: Flow | None = None  # whose queue was full
         self.receive_maximum = 65535
         self.alias_in_max = 0
-        self.alias_out_max = 0
         self._aliases_in: dict[int, bytes] | None = None
-        self._aliases_out: dict[bytes, int] | None = None
         self._verdicts: dict[bytes, bool] | None = None
         self._rest: bytearray | None = None
         self._carried = 0
-        self._writable = True
         self._last_topic = b""
         self._last_route: Route | None = None
         self._last_version = -1
@@ -201,6 +191,7 @@ class Channel(Outlet):
         lane = self.lane
         counters = lane.state.counters
         flow = self.flow
+        assert flow is not None  # the channel is open
         code = scan.parse_publish(self.is_v5)
         if code:
             self.on_violation(code, "a PUBLISH that breaks the rules")
@@ -224,6 +215,7 @@ class Channel(Outlet):
                 return
         if self._last_version == lane.routes.version and scan.alias_at < 0 and scan.topic_is(self._last_topic):
             route = self._last_route
+            assert route is not None  # it goes with the last topic
         else:
             lane.state.work += _RESOLVE_WORK
             route = self._find_route(scan)
@@ -258,10 +250,10 @@ class Channel(Outlet):
             self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
         elif qos == 2:
             counters.pubrec_sent += 1
-            if code < 0x80:
-                self.flow.receive(packet_id)
-            elif not self.is_v5:
-                self.flow.receive(packet_id)  # MQTT 3 cannot say no: it goes through the motions
+            flow = self.flow
+            assert flow is not None  # the channel is open
+            if code < 0x80 or not self.is_v5:  # MQTT 3 cannot be told no: it goes through the motions
+                flow.receive(packet_id)
             self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
 
     def _find_route(self, scan: Scanner) -> Route | None:
@@ -279,6 +271,7 @@ class Channel(Outlet):
         if self.is_restricted and not route.flags & ASK_INNER and not self._may_publish(topic):
             counters = lane.state.counters
             counters.dropped_not_authorized += 1
+            assert self.flow is not None  # the channel is open
             lane.state.drop("not_authorized", self.flow.client_id, topic)
             if self.on_denied(topic):
                 self._acknowledge(scan.qos, scan.packet_id, _NOT_AUTHORIZED)
@@ -340,6 +333,7 @@ class Channel(Outlet):
         """PUBACK (4), PUBREC (5), PUBREL (6) or PUBCOMP (7) from the client."""
         counters = self.lane.state.counters
         flow = self.flow
+        assert flow is not None  # the channel is open
         if kind == 4:
             counters.puback_received += 1
             if not flow.on_puback(packet_id, reason):
@@ -369,83 +363,6 @@ class Channel(Outlet):
                 counters.stray_acks += 1
         if self.wants_room:
             self.on_room()
-
-    # Bytes out
-
-    def _mark(self) -> None:
-        if not self.is_dirty:
-            self.is_dirty = True
-            self.lane.state.dirty.append(self)
-
-    def send(self, frame: bytes) -> None:
-        """Put a whole frame into the outbox."""
-        if self.is_traced:
-            self.on_trace(False, frame)
-        self.outbox.push(frame)
-        self._mark()
-
-    def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
-        self.outbox.push_ack(first_byte, packet_id, reason)
-        if self.is_traced:
-            self.on_trace(False, bytes((first_byte, 3, packet_id >> 8, packet_id & 255, reason)))  # reason spelled out
-        self._mark()
-
-    def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
-        topic = message.topic
-        alias = 0
-        if self.alias_out_max:
-            aliases = self._aliases_out
-            if aliases is None:
-                aliases = self._aliases_out = {}
-            alias = -aliases.get(topic, 0)
-            if alias == 0 and len(aliases) < self.alias_out_max:
-                alias = len(aliases) + 1
-        size = self.outbox.push_publish(
-            flags, topic, packet_id, self.is_v5, message.properties, subscription.identifiers, message.payload, alias, expiry,
-            message.expiry_offset, self.frame_max_out,
-        )  # fmt: skip
-        if size == 0:
-            return 0
-        if alias > 0:
-            self._aliases_out[topic] = alias
-        if self.is_traced:
-            self.on_trace(False, bytes((flags, 0)) + topic)
-        self.messages_sent += 1
-        self._mark()
-        return size
-
-    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
-        if (
-            self.is_v5 != v5
-            or self.alias_out_max
-            or self.is_traced
-            or scan.end - scan.start > self.frame_max_out
-            or self.outbox.size >= self.lane.state.outbox_bytes_max
-        ):
-            return False
-        self.outbox.push_frame(scan)
-        self.messages_sent += 1
-        self._mark()
-        return True
-
-    def is_clogged(self) -> bool:
-        return self.outbox.size >= self.lane.state.outbox_bytes_max
-
-    def has_room(self) -> bool:
-        """Whether a paced sender may put more into the outbox: half of it is free."""
-        return self._writable and self.outbox.size * 2 < self.lane.state.outbox_bytes_max
-
-    def flush(self) -> None:
-        self.is_dirty = False
-        if self._writable and self.transport is not None and self.outbox.size:
-            data = self.outbox.take()
-            self.lane.state.counters.bytes_sent += len(data)
-            self.bytes_sent += len(data)
-            self.transport.write(data)
-
-    def pause_writing(self) -> None:
-        """The transport has enough: let the outbox fill."""
-        self._writable = False
 
     def resume_writing(self) -> None:
         """The transport takes more."""
@@ -486,49 +403,3 @@ class Channel(Outlet):
         if not self.hold_bits and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
         self.lane.flush()
-
-    # What the subclass does
-
-    def on_packet(self, kind: int, flags: int, body: bytes) -> None:
-        """A packet that the fast lane does not know."""
-        raise NotImplementedError
-
-    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
-        """A PUBLISH that is not plain; the reason code to acknowledge it with, or -1 if the connection is over."""
-        raise NotImplementedError
-
-    def on_bad_topic(self, topic: bytes) -> None:
-        """A PUBLISH to what is not a topic."""
-        raise NotImplementedError
-
-    def on_denied(self, topic: bytes) -> bool:
-        """A PUBLISH without permission, counted already; False if the connection is over."""
-        raise NotImplementedError
-
-    def may_publish(self, topic: bytes) -> bool:
-        """Ask the access rules; the answer is remembered until ``forget_verdicts``."""
-        raise NotImplementedError
-
-    def on_violation(self, reason: int, detail: str) -> None:
-        """The client broke the protocol: answer and close."""
-        raise NotImplementedError
-
-    def on_hold(self, bit: int) -> None:
-        """Reading was held for this reason."""
-        raise NotImplementedError
-
-    def schedule_resume(self, bit: int) -> None:
-        """Call ``resume`` for this reason, after the running callback."""
-        raise NotImplementedError
-
-    def on_metered(self, messages: int, size: int) -> None:
-        """So much came in one read; called if ``is_metered``."""
-        raise NotImplementedError
-
-    def on_room(self) -> None:
-        """There may be place for more; called if ``wants_room``."""
-        raise NotImplementedError
-
-    def on_trace(self, inbound: bool, frame: bytes) -> None:
-        """A frame passed; called if ``is_traced``."""
-        raise NotImplementedError

@@ -1,13 +1,15 @@
-"""The flow of a session, the part that messages pass through: the in-flight window, the queue behind it, and the QoS 2 ids of the client.
+"""The flow of a session: the in-flight window, the queue behind it, and the QoS 2 ids of the client.
 
-A message goes out at once if the client is there, its window is open and nothing waits before it; otherwise it joins the queue, which is bounded in
-messages and bytes. What was sent and is not acknowledged stays *in flight* under its packet id, in the order it was first sent:
+A message goes out at once if the client is there, its window is open and nothing waits before it; otherwise it joins the queue,
+which is bounded in messages and bytes. What was sent and is not acknowledged stays *in flight* under its packet id, in the order
+it was first sent:
 
     QoS 1   sent --PUBACK--> gone
     QoS 2   sent --PUBREC--> released (PUBREL sent, the message itself let go) --PUBCOMP--> gone
 
 On a new connection everything in flight is sent again in that order, PUBLISH with DUP or PUBREL, before anything from the queue
-[MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what this connection has seen.
+[MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what this
+connection has seen.
 """
 
 from __future__ import annotations
@@ -18,41 +20,11 @@ from math import ceil
 from time import monotonic
 
 from braidmq.lane.message import Message
+from braidmq.lane.outlet import Outlet
 from braidmq.lane.routes import Subscription
-from braidmq.lane.scanner import Scanner
 from braidmq.lane.state import State
 
 PUBREL = 0x62
-
-
-class Outlet:
-    """A connected client as its session sees it; the channel is the one there is."""
-
-    __slots__ = ("is_waiting",)  # it publishes, and is held until somebody's queue has drained
-
-    def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
-        """Put a PUBLISH into the outbox; its size, or 0 if the client does not take packets that large."""
-        raise NotImplementedError
-
-    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
-        """Put the QoS 0 PUBLISH that the scanner stands on into the outbox as it is; False if it cannot go unchanged."""
-        raise NotImplementedError
-
-    def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
-        """Put PUBACK, PUBREC, PUBREL or PUBCOMP into the outbox."""
-        raise NotImplementedError
-
-    def is_clogged(self) -> bool:
-        """Whether more should wait in the queue because the client does not read."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Hand the outbox to the transport."""
-        raise NotImplementedError
-
-    def schedule_release(self) -> None:
-        """Let a publisher that was held for a full queue go on, after the running callback."""
-        raise NotImplementedError
 
 
 class Delivery:
@@ -74,8 +46,9 @@ class Flow:
     """What the messages of one session pass through; it outlives connections."""
 
     __slots__ = (
-        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "dropped", "is_stalled", "outstanding",
-        "queue_bytes", "queue_bytes_max", "queue_messages_max", "queue_qos0", "state", "window",
+        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "dropped",
+        "is_stalled", "outstanding", "queue_bytes", "queue_bytes_max", "queue_messages_max", "queue_qos0", "state",
+        "window",
     )  # fmt: skip
 
     def __init__(self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool) -> None:
@@ -112,7 +85,8 @@ class Flow:
                 self.state.counters.dropped_absent += 1
                 self._drop("absent", message)
             return
-        if channel is not None and self.outstanding < self.window and not self._queue and not self._resend and not channel.is_clogged():
+        is_next = self.outstanding < self.window and not self._queue and not self._resend
+        if channel is not None and is_next and not channel.is_clogged():
             self._send(channel, message, subscription, qos, retain, -1)
         else:
             self._enqueue(message, subscription, qos, retain)
@@ -147,9 +121,7 @@ class Flow:
             counters.dropped_too_large += 1
             self._drop("too_large", message)
 
-    def _send(
-        self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int
-    ) -> None:
+    def _send(self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> None:
         inflight = self._inflight
         if inflight is None:
             inflight = self._inflight = {}
@@ -391,10 +363,11 @@ class Flow:
     def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
         """Take out every delivery, in flight or queued, that the caller does not want here any more; how many."""
         taken = 0
-        for packet_id, delivery in list(self._inflight.items()) if self._inflight else ():
+        inflight = self._inflight or {}
+        for packet_id, delivery in list(inflight.items()):
             if is_unwanted(delivery):
                 taken += 1
-                del self._inflight[packet_id]
+                del inflight[packet_id]
                 self.state.counters.inflight_lost += 1
                 if delivery.is_live:
                     self.outstanding -= 1
@@ -403,6 +376,7 @@ class Flow:
             for delivery in self._queue:
                 if is_unwanted(delivery):
                     taken += 1
+                    assert delivery.message is not None  # only what was sent is released
                     self._uncount(delivery.message)
                 else:
                     kept.append(delivery)

@@ -1,7 +1,8 @@
 cimport cython
 
-from braidmq.lane.flow cimport Flow, Outlet
+from braidmq.lane.flow cimport Flow
 from braidmq.lane.message cimport Message
+from braidmq.lane.outlet cimport Outlet
 from braidmq.lane.routes cimport Route, RouteTable, Subscription
 from braidmq.lane.scanner cimport Scanner
 from braidmq.lane.state cimport Counters, State

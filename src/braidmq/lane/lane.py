@@ -1,4 +1,4 @@
-"""What joins the channels of a node: one receive buffer, one scanner, the routes, and the hand-over of a message to its destinations."""
+"""What joins the channels of a node: one receive buffer, one scanner, the routes, and a message's way to its destinations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from time import monotonic
 
 from braidmq.lane.flow import Flow
 from braidmq.lane.message import Message, from_scan
-from braidmq.lane.routes import Route, RouteTable
+from braidmq.lane.routes import Route, RouteTable, Subscription
 from braidmq.lane.scanner import Scanner
 from braidmq.lane.state import State
 
@@ -31,6 +31,7 @@ class Lane:
         state = self.state
         counters = state.counters
         reached = 0
+        subscription: Subscription | None
         for subscription in route.targets:
             flow = subscription.flow
             if flow is None:
@@ -60,6 +61,7 @@ class Lane:
         reached = 0
         sent = 0
         unchanged = scan.alias_at < 0 and not scan.retain
+        subscription: Subscription | None
         for subscription in route.targets:
             flow = subscription.flow
             if unchanged and flow is not None and not subscription.identifiers and not subscription.no_local:

@@ -1,9 +1,9 @@
 """From a topic to its destinations.
 
-Exact subscriptions live in a dict keyed by topic, those with wildcards in a trie. What a topic resolves to, a *route*, is cached:
-it is rebuilt when an exact subscription of that very topic changes, or after any wildcard subscription has changed. Clients that come and
-go with exact topics therefore never empty the cache. The cache has two halves; when the fresh one is full the aged one is let go, which keeps
-what is used and bounds the rest.
+Exact subscriptions live in a dict keyed by topic, those with wildcards in a trie. What a topic resolves to, a *route*, is
+cached: it is rebuilt when an exact subscription of that very topic changes, or after any wildcard subscription has changed.
+Clients that come and go with exact topics therefore never empty the cache. The cache has two halves; when the fresh one is
+full the aged one is let go, which keeps what is used and bounds the rest.
 
 ``version`` rises with every change, so that whoever keeps a route may go on using it while the number stands still.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from braidmq.lane.scanner import topic_error
-
 
 # A cache of topics of 64 KiB would be all of the node's memory: longer ones than this are looked up each time.
 CACHED_TOPIC_BYTES_MAX = 512
@@ -103,7 +102,10 @@ def _echo(subscription: Subscription) -> Subscription | None:
 class RouteTable:
     """All subscriptions of a node and the cache of routes over them."""
 
-    __slots__ = ("_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "filters", "inspector", "version", "visited", "wild_version")
+    __slots__ = (
+        "_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "filters", "inspector", "version",
+        "visited", "wild_version",
+    )  # fmt: skip
 
     def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
         self._exact: dict[bytes, Subscription | dict[object, Subscription]] = {}

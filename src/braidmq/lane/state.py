@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 
 class Counters:
@@ -10,11 +11,11 @@ class Counters:
 
     __slots__ = (
         "acked", "bytes_received", "bytes_sent", "delivered", "dropped_absent", "dropped_expired", "dropped_no_local",
-        "dropped_no_subscribers", "dropped_not_authorized", "dropped_outbox_full", "dropped_queue_full", "dropped_session_ended",
-        "dropped_too_large", "inflight_lost", "messages_received", "pingreq_received", "puback_received", "puback_sent", "pubcomp_received", "pubcomp_sent",
-        "publish_qos0_received", "publish_qos0_sent", "publish_qos1_received", "publish_qos1_sent",
-        "publish_qos2_received", "publish_qos2_sent", "publishers_held", "pubrec_received", "pubrec_sent",
-        "pubrel_received", "pubrel_sent", "stray_acks",
+        "dropped_no_subscribers", "dropped_not_authorized", "dropped_outbox_full", "dropped_queue_full",
+        "dropped_session_ended", "dropped_too_large", "inflight_lost", "messages_received", "pingreq_received",
+        "puback_received", "puback_sent", "pubcomp_received", "pubcomp_sent", "publish_qos0_received", "publish_qos0_sent",
+        "publish_qos1_received", "publish_qos1_sent", "publish_qos2_received", "publish_qos2_sent", "publishers_held",
+        "pubrec_received", "pubrec_sent", "pubrel_received", "pubrel_sent", "stray_acks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -24,7 +25,8 @@ class Counters:
         self.publish_qos0_sent = self.publish_qos1_sent = self.publish_qos2_sent = 0
         self.puback_received = self.pubrec_received = self.pubrel_received = self.pubcomp_received = 0
         self.puback_sent = self.pubrec_sent = self.pubrel_sent = self.pubcomp_sent = self.pingreq_received = 0
-        self.dropped_absent = self.dropped_expired = self.dropped_no_local = self.dropped_no_subscribers = self.dropped_not_authorized = 0
+        self.dropped_absent = self.dropped_expired = self.dropped_no_local = self.dropped_no_subscribers = 0
+        self.dropped_not_authorized = 0
         self.dropped_outbox_full = self.dropped_queue_full = self.dropped_session_ended = self.dropped_too_large = 0
         self.inflight_lost = 0  # left the in-flight window without an acknowledgement
 
@@ -32,13 +34,16 @@ class Counters:
 class State:
     """Shared by reference. ``now`` is a coarse monotonic clock that the node moves on twice a second."""
 
-    __slots__ = ("congested", "counters", "dirty", "now", "on_drop", "outbox_bytes_max", "queued_bytes", "queued_messages", "work", "work_max")
+    __slots__ = (
+        "congested", "counters", "dirty", "now", "on_drop", "outbox_bytes_max", "queued_bytes", "queued_messages", "work",
+        "work_max",
+    )  # fmt: skip
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
         self.counters = Counters()
         self.now = 0.0
-        self.dirty: list[object] = []  # channels with something to write
-        self.congested: object | None = None  # the session whose queue the last message filled
+        self.dirty: list[Any] = []  # channels with something to write
+        self.congested: Any = None  # the session whose queue the last message filled
         self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
         self.outbox_bytes_max = outbox_bytes_max
         self.queued_messages = self.queued_bytes = 0  # in the queues of all sessions

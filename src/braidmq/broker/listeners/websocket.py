@@ -326,7 +326,7 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # picows has no type
 
 
 def choose_subprotocol(offers: Iterable[str]) -> str | None:
-    """The subprotocol of those offered that we speak, ``mqtt`` if it is among them [MQTT-6.0.0-4]; headers may repeat and hold lists."""
+    """What we speak of what is offered, ``mqtt`` if it is there [MQTT-6.0.0-4]; headers may repeat and hold lists."""
     offered = {name.strip() for offer in offers for name in offer.split(",")}
     return next((name for name in SUBPROTOCOLS if name in offered), None)
 

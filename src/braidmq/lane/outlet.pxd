@@ -1,0 +1,18 @@
+from braidmq.lane.message cimport Message
+from braidmq.lane.routes cimport Subscription
+from braidmq.lane.scanner cimport Scanner
+
+
+cdef class Outlet:
+    cdef public bint is_waiting
+
+    cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
+    cdef bint forward_frame(self, Scanner scan, bint v5) except *
+    cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
+    cdef bint is_clogged(self) except *
+    cdef void flush(self) except *
+    cpdef void schedule_release(self) except *
+
+
+cdef class Upcalls(Outlet):
+    pass

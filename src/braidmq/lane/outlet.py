@@ -1,0 +1,89 @@
+"""What a channel owes to others: an outlet for its session's messages, and somebody above for whatever is not plain."""
+
+from __future__ import annotations
+
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Route, Subscription
+from braidmq.lane.scanner import Scanner
+
+
+class Outlet:
+    """A connected client as its session sees it; the channel is the one there is."""
+
+    __slots__ = ("is_waiting",)
+
+    is_waiting: bool  # it publishes, and is held until somebody's queue has drained
+
+    def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
+        """Put a PUBLISH into the outbox; its size, or 0 if the client does not take packets that large."""
+        raise NotImplementedError
+
+    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
+        """Put the QoS 0 PUBLISH that the scanner stands on into the outbox as it is; False if it cannot go unchanged."""
+        raise NotImplementedError
+
+    def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
+        """Put PUBACK, PUBREC, PUBREL or PUBCOMP into the outbox."""
+        raise NotImplementedError
+
+    def is_clogged(self) -> bool:
+        """Whether more should wait in the queue because the client does not read."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Hand the outbox to the transport."""
+        raise NotImplementedError
+
+    def schedule_release(self) -> None:
+        """Let a publisher that was held for a full queue go on, after the running callback."""
+        raise NotImplementedError
+
+
+class Upcalls(Outlet):
+    """What the fast lane hands up; the connection in ``broker`` is the one that answers."""
+
+    __slots__ = ()
+
+    def on_packet(self, kind: int, flags: int, body: bytes) -> None:
+        """A packet that the fast lane does not know."""
+        raise NotImplementedError
+
+    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
+        """A PUBLISH that is not plain; the reason code to acknowledge it with, or -1 if the connection is over."""
+        raise NotImplementedError
+
+    def on_bad_topic(self, topic: bytes) -> None:
+        """A PUBLISH to what is not a topic."""
+        raise NotImplementedError
+
+    def on_denied(self, topic: bytes) -> bool:
+        """A PUBLISH without permission, counted already; False if the connection is over."""
+        raise NotImplementedError
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Ask the access rules; the answer is remembered until ``forget_verdicts``."""
+        raise NotImplementedError
+
+    def on_violation(self, reason: int, detail: str) -> None:
+        """The client broke the protocol: answer and close."""
+        raise NotImplementedError
+
+    def on_hold(self, bit: int) -> None:
+        """Reading was held for this reason."""
+        raise NotImplementedError
+
+    def schedule_resume(self, bit: int) -> None:
+        """Call ``resume`` for this reason, after the running callback."""
+        raise NotImplementedError
+
+    def on_metered(self, messages: int, size: int) -> None:
+        """So much came in one read; called if ``is_metered``."""
+        raise NotImplementedError
+
+    def on_room(self) -> None:
+        """There may be place for more; called if ``wants_room``."""
+        raise NotImplementedError
+
+    def on_trace(self, inbound: bool, frame: bytes) -> None:
+        """A frame passed; called if ``is_traced``."""
+        raise NotImplementedError

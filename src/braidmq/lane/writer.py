@@ -1,0 +1,116 @@
+"""The outgoing half of a channel: frames into the outbox, the outbox to the transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from braidmq.lane.message import Message
+from braidmq.lane.outbox import Outbox
+from braidmq.lane.outlet import Upcalls
+from braidmq.lane.routes import Subscription
+from braidmq.lane.scanner import Scanner
+from braidmq.lane.state import State
+
+_NO_ALIASES: dict[bytes, int] = {}
+
+
+class Writer(Upcalls):
+    """Everything that is written to one client. The public fields are set when its CONNECT is accepted."""
+
+    __slots__ = (
+        "_aliases_out", "_writable", "alias_out_max", "bytes_sent", "frame_max_out", "is_dirty", "is_traced", "is_v5",
+        "messages_sent", "outbox", "state", "transport",
+    )  # fmt: skip
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.transport: Any = None
+        self.outbox = Outbox()
+        self.is_v5 = False
+        self.is_traced = False
+        self.is_dirty = False  # something waits in the outbox
+        self.is_waiting = False
+        self.frame_max_out = 268_435_460  # of what the client takes
+        self.alias_out_max = 0
+        self.bytes_sent = self.messages_sent = 0
+        self._aliases_out = _NO_ALIASES  # a dict of its own once aliases are allowed
+        self._writable = True
+
+    def allow_aliases(self, alias_out_max: int) -> None:
+        """Use topic aliases up to this number, as the client's CONNECT allows."""
+        self.alias_out_max = alias_out_max
+        if alias_out_max:
+            self._aliases_out = {}
+
+    def _mark(self) -> None:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.state.dirty.append(self)
+
+    def send(self, frame: bytes) -> None:
+        """Put a whole frame into the outbox."""
+        if self.is_traced:
+            self.on_trace(False, frame)
+        self.outbox.push(frame)
+        self._mark()
+
+    def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
+        self.outbox.push_ack(first_byte, packet_id, reason)
+        if self.is_traced:
+            self.on_trace(False, bytes((first_byte, 3, packet_id >> 8, packet_id & 255, reason)))  # reason spelled out
+        self._mark()
+
+    def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
+        topic = message.topic
+        alias = 0
+        aliases = self._aliases_out
+        if self.alias_out_max:
+            alias = -aliases.get(topic, 0)
+            if alias == 0 and len(aliases) < self.alias_out_max:
+                alias = len(aliases) + 1
+        size = self.outbox.push_publish(
+            flags, topic, packet_id, self.is_v5, message.properties, subscription.identifiers, message.payload, alias, expiry,
+            message.expiry_offset, self.frame_max_out,
+        )  # fmt: skip
+        if size == 0:
+            return 0
+        if alias > 0:
+            aliases[topic] = alias
+        if self.is_traced:
+            self.on_trace(False, bytes((flags, 0)) + topic)
+        self.messages_sent += 1
+        self._mark()
+        return size
+
+    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
+        if (
+            self.is_v5 != v5
+            or self.alias_out_max
+            or self.is_traced
+            or scan.end - scan.start > self.frame_max_out
+            or self.outbox.size >= self.state.outbox_bytes_max
+        ):
+            return False
+        self.outbox.push_frame(scan)
+        self.messages_sent += 1
+        self._mark()
+        return True
+
+    def is_clogged(self) -> bool:
+        return self.outbox.size >= self.state.outbox_bytes_max
+
+    def has_room(self) -> bool:
+        """Whether a paced sender may put more into the outbox: half of it is free."""
+        return self._writable and self.outbox.size * 2 < self.state.outbox_bytes_max
+
+    def flush(self) -> None:
+        self.is_dirty = False
+        if self._writable and self.transport is not None and self.outbox.size:
+            data = self.outbox.take()
+            self.state.counters.bytes_sent += len(data)
+            self.bytes_sent += len(data)
+            self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        """The transport has enough: let the outbox fill."""
+        self._writable = False
