@@ -39,6 +39,7 @@ from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, matches
 log = logging.getLogger("braidmq.broker")
 
 _WORK_MAX = 20_000  # deliveries in one callback before others have their turn: about 3 ms
+_EXPIRIES_MAX = 5000  # retained messages let go in one tick: about 5 ms
 _STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node stops
 
 # Flags of a route, besides ASK_INNER.
@@ -114,6 +115,7 @@ class Broker:
         self.state.now = now = monotonic()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         self.wheel.turn(now)
+        self.retained.expire(now, _EXPIRIES_MAX)
         if self.access.epoch != self._access_epoch:
             self.enforce_access()
         self.lane.flush()
@@ -396,6 +398,7 @@ def _unwanted(session: Session) -> Callable[[Delivery], bool]:
             delivery.message = None
             delivery.is_released = True
             return False
+        session.flow.state.drop("not_authorized", session.client_id, message.topic)
         return True
 
     return is_unwanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from time import monotonic, time
 
@@ -9,6 +10,7 @@ from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
 
 _STRETCH = 256  # topic levels that are looked at in one go
+_STALE_MAX = 1000  # entries about messages that have been replaced, before they are cleared out
 
 
 class Retained:
@@ -38,8 +40,10 @@ class RetainedStore:
     def __init__(self, messages_max: int) -> None:
         self.messages_max = messages_max
         self.payload_bytes = 0
+        self._own = 0  # messages of $-topics, which clients cannot publish to
         self._by_topic: dict[bytes, Retained] = {}
         self._root = _Node()
+        self._expiring: list[tuple[float, bytes]] = []  # a heap; entries about messages that were replaced stay for a while
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -55,9 +59,12 @@ class RetainedStore:
     def put(self, message: Message, user_name: str | None) -> bool:
         """Keep it in place of the topic's last one; False if the store is full."""
         topic = message.topic
-        if topic not in self._by_topic and self.messages_max and len(self._by_topic) >= self.messages_max:
-            return False
         replaced = self._by_topic.get(topic)
+        if replaced is None:
+            if topic.startswith(b"$"):
+                self._own += 1  # the broker's own figures do not take clients' places
+            elif self.messages_max and len(self._by_topic) - self._own >= self.messages_max:
+                return False
         self.payload_bytes += len(message.payload) - (len(replaced.message.payload) if replaced is not None else 0)
         held = self._by_topic[topic] = Retained(message, user_name)
         node = self._root
@@ -69,7 +76,29 @@ class RetainedStore:
                 below = node.below[level] = _Node()
             node = below
         node.held = held
+        if message.expires_at:
+            self._note_expiry(message)
         return True
+
+    def _note_expiry(self, message: Message) -> None:
+        if len(self._expiring) > len(self._by_topic) * 2 + _STALE_MAX:
+            held = (each.message for each in self._by_topic.values())
+            self._expiring = [(each.expires_at, each.topic) for each in held if each.expires_at]
+            heapq.heapify(self._expiring)
+        else:
+            heapq.heappush(self._expiring, (message.expires_at, message.topic))
+
+    def expire(self, now: float, count_max: int) -> int:
+        """Forget messages whose time is over, looking at no more than ``count_max``; how many went."""
+        gone = 0
+        for _ in range(count_max):
+            if not self._expiring or self._expiring[0][0] > now:
+                break
+            expires_at, topic = heapq.heappop(self._expiring)
+            held = self._by_topic.get(topic)
+            if held is not None and held.message.expires_at == expires_at:
+                gone += self.remove(topic)
+        return gone
 
     def remove(self, topic: bytes) -> bool:
         """Forget the topic's message; False if there was none."""
@@ -77,6 +106,7 @@ class RetainedStore:
         if removed is None:
             return False
         self.payload_bytes -= len(removed.message.payload)
+        self._own -= topic.startswith(b"$")
         path = [self._root]
         levels = topic.split(b"/")
         for level in levels:

@@ -38,6 +38,8 @@ class Group:
         for i, other in enumerate(self._members):
             if other.flow is member.flow:
                 self._members[i] = member
+                if self._sticky is other:
+                    self._sticky = member
                 return False
         self._members.append(member)
         return True
@@ -160,7 +162,7 @@ class Groups:
             member = group.choose(message, flow)
             if member is None or (member.flow.channel is None and not is_over):
                 return False
-            member.flow.deliver(message, member, min(message.qos, member.qos), delivery.retain)
+            member.flow.deliver_late(message, member, min(message.qos, member.qos), delivery.retain)
             return True
 
         return flow.withdraw(is_taken_over)

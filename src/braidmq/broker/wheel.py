@@ -52,6 +52,8 @@ class Wheel:
         for due in range(self._turned + 1, slot + 1):
             self._turned = due
             for item in self._buckets.pop(due, ()):
+                if item.wheel_slot != due:
+                    continue  # one looked at before has ended or moved it
                 item.wheel_slot = -1
                 again = item.check_deadline(now)
                 if again:

@@ -43,3 +43,5 @@ cdef class Channel(Writer):
     cdef void _on_ack_frame(self, Scanner scan) except *
     @cython.locals(counters=Counters, flow=Flow)
     cpdef void acknowledged(self, int kind, int packet_id, int reason) except *
+    @cython.locals(was_full=bint)
+    cdef void flush(self) except *

@@ -364,6 +364,12 @@ class Channel(Writer):
         if self.wants_room:
             self.on_room()
 
+    def flush(self) -> None:
+        was_full = self.outbox.size >= self.state.outbox_bytes_max
+        Writer.flush(self)
+        if was_full and self._writable and self.is_open and self.flow is not None:
+            self.flow.pump()  # what waited for the outbox only has no acknowledgement to call it
+
     def resume_writing(self) -> None:
         """The transport takes more."""
         self._writable = True

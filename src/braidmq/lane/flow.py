@@ -387,6 +387,10 @@ class Flow:
         """The session is over: let go of everything, and count what the client never got."""
         state = self.state
         lost = self.queue_messages()
+        waiting = [*(self._inflight.values() if self._inflight else ()), *(self._queue or ())]
+        for delivery in waiting if state.on_drop is not None else ():
+            if delivery.message is not None:
+                state.drop("session_ended", self.client_id, delivery.message.topic)
         state.queued_messages -= lost
         state.queued_bytes -= self.queue_bytes
         self.queue_bytes = 0

@@ -284,8 +284,9 @@ def key_offset(bytes key not None):
 def collect(pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max,
             list keys not None, list values):
     cdef bytes key = b"", value, index, seen = None, target = b""
-    cdef Py_ssize_t step, width, passed = 0
-    cdef const char* p
+    cdef Py_ssize_t step, width = 0, passed = 0
+    cdef const char* p = NULL
+    cdef uint32_t offset
     cdef tuple pair
     for step in range(steps_max):
         pair = next(pairs, None)
@@ -311,11 +312,11 @@ def collect(pairs, query, TopicFilters filters not None, unsigned long long offs
                     passed = 0
                     continue
                 seen = index
-        if offset_of(key) <= offset_max and filters.match_value(value):
+        if offset <= offset_max and filters.match_value(value):
             keys.append(key)
             if values is not None:
                 values.append(value)
-    if query is not None and key and key[8:-4] < target:
+    if query is not None and key and PyBytes_FromStringAndSize(p, width) < target:
         return FAR, target
     return PAUSED, key
 

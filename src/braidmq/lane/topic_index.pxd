@@ -1,0 +1,25 @@
+cimport cython
+
+
+cpdef unsigned int hash_level(bytes level) except? 0
+cpdef bytes level_key(bytes level)
+
+
+cdef class MaskQuery:
+    cdef readonly bytes pattern, mask
+    cdef readonly object static
+    cdef readonly bint is_prefix
+
+    @cython.locals(pattern=bytes, mask=bytes, i=Py_ssize_t, width=Py_ssize_t)
+    cpdef bint matches(self, bytes index) except -1
+    cpdef bytes first(self)
+    @cython.locals(pattern=bytes, mask=bytes, i=Py_ssize_t, width=Py_ssize_t, at=bytearray, low=int, byte=int)
+    cpdef bytes ratchet(self, bytes index)
+
+
+cdef class IndexCache:
+    cdef object _compute
+    cdef dict _fresh, _aged
+    cdef Py_ssize_t _half
+
+    cpdef bytes index(self, bytes topic)

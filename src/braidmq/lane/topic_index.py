@@ -1,0 +1,127 @@
+"""Parts that every layout of the log is made of: a hash for topic levels, a set of indexes given by a bit mask, a cache.
+
+A topic index is a string of bytes. A `MaskQuery` looks at the first bytes of one, so many as its mask has: bits that are set in the
+mask must be as in the pattern, the others are free. A scan walks such a set by stepping to the next key while keys match, and by
+ratcheting otherwise: from a key that does not match to the smallest one above it that could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zlib import crc32
+
+# Longer topics are rare, and a cache full of them would be all of the memory.
+CACHED_TOPIC_BYTES_MAX = 512
+
+
+def hash_level(level: bytes) -> int:
+    """32 bits for a topic level or for several joined by slashes; part of the format on disk, never to change."""
+    # A checksum tells short names that differ a little apart for certain. Its bits are linear in those of the name, so that a few of
+    # them alone might not; the product's high bits depend on all of them.
+    return (crc32(level) * 0x9E3779B1) & 0xFFFFFFFF
+
+
+def level_key(level: bytes) -> bytes:
+    """The hash of a topic level as it stands in an index."""
+    return hash_level(level).to_bytes(4, "big")
+
+
+class MaskQuery:
+    """All indexes whose first bytes, under a mask, are as in the pattern; with an empty mask, all indexes.
+
+    The pattern is as long as the mask and has no bit that is not in the mask.
+    """
+
+    __slots__ = ("is_prefix", "mask", "pattern", "static")
+
+    def __init__(self, pattern: bytes, mask: bytes) -> None:
+        width = len(mask.rstrip(b"\0"))
+        self.mask = mask[:width]
+        self.pattern = pattern[:width]
+        self.is_prefix = self.mask.count(b"\xff") == width
+        self.static = self.pattern[:4] if self.mask.startswith(b"\xff\xff\xff\xff") else None
+
+    def __repr__(self) -> str:
+        return f"MaskQuery({self.pattern.hex()!r}, {self.mask.hex()!r})"
+
+    def matches(self, index: bytes) -> bool:
+        """Whether the index is in the set."""
+        if self.is_prefix:
+            return index.startswith(self.pattern)
+        pattern, mask = self.pattern, self.mask
+        width = len(mask)
+        if len(index) < width:
+            return False
+        # `i` stays below the length of all three.
+        for i in range(width):
+            if (index[i] & mask[i]) != pattern[i]:
+                return False
+        return True
+
+    def first(self) -> bytes:
+        """The smallest index that matches."""
+        return self.pattern
+
+    def ratchet(self, index: bytes) -> bytes | None:
+        """The smallest string of bytes that matches and is not below `index`; None if there is none."""
+        if self.matches(index):
+            return index
+        pattern, mask = self.pattern, self.mask
+        width = len(mask)
+        # A shorter index is as good as one that goes on with zeros.
+        at = bytearray(index[:width].ljust(width, b"\0"))
+        i = 0
+        while i < width and (at[i] & mask[i]) == pattern[i]:
+            i += 1
+        if i == width:
+            return bytes(at)
+        # The highest bit that is wrong, with all bits below it.
+        low = (at[i] ^ pattern[i]) & mask[i]
+        low |= low >> 1
+        low |= low >> 2
+        low |= low >> 4
+        if (pattern[i] & low) > (at[i] & mask[i] & low):
+            # It must become 1: what is above stays, what is below becomes as small as the pattern allows.
+            at[i] = (at[i] & ~low & ~mask[i]) | pattern[i]
+        else:
+            # It must become 0, so a free bit above it has to rise. Masked bits, set to 1, let the carry through.
+            byte = (at[i] | mask[i] | low) + 1
+            while byte > 0xFF:
+                i -= 1
+                if i < 0:
+                    return None
+                byte = (at[i] | mask[i]) + 1
+            at[i] = (byte & ~mask[i]) | pattern[i]
+        return bytes(at[: i + 1]) + pattern[i + 1 :]
+
+
+EVERY_INDEX = MaskQuery(b"", b"")
+
+
+class IndexCache:
+    """Remembers what `compute` gave for a topic; has two halves, of which the older one is let go when the newer one is full."""
+
+    __slots__ = ("_aged", "_compute", "_fresh", "_half")
+
+    def __init__(self, compute: Callable[[bytes], bytes], topics_max: int) -> None:
+        self._compute = compute
+        self._half = max(1, topics_max // 2)
+        self._fresh: dict[bytes, bytes] = {}
+        self._aged: dict[bytes, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._fresh) + len(self._aged)
+
+    def index(self, topic: bytes) -> bytes:
+        """The index of the topic."""
+        found = self._fresh.get(topic)
+        if found is None:
+            found = self._aged.get(topic)
+            if found is None:
+                found = self._compute(topic)
+            if len(topic) <= CACHED_TOPIC_BYTES_MAX:
+                if len(self._fresh) >= self._half:
+                    self._aged = self._fresh
+                    self._fresh = {}
+                self._fresh[topic] = found
+        return found

@@ -1,0 +1,1 @@
+"""The log: records on disk, found by time and topic filter."""

@@ -1,0 +1,90 @@
+"""The directory of a shard's epochs in memory: where a search can find something, and where it need not look (S11)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from braidmq.storage.format.rows import STATIC_IDS_MAX, EpochRow
+
+
+class OpenEpoch:
+    """The epoch that records are appended to; `static_ids` is None when any may be in it."""
+
+    __slots__ = ("start", "end", "count", "size_bytes", "static_ids")
+
+    def __init__(self, start: int, end: int, count: int, size_bytes: int, static_ids: set[bytes] | None) -> None:
+        self.start = start
+        self.end = end
+        self.count = count
+        self.size_bytes = size_bytes
+        self.static_ids = static_ids
+
+    def copy(self) -> OpenEpoch:
+        """One that can grow without this one growing."""
+        return OpenEpoch(self.start, self.end, self.count, self.size_bytes, None if self.static_ids is None else set(self.static_ids))
+
+    def add_static_ids(self, static_ids: set[bytes]) -> None:
+        """Note the ids of new records; beyond a bound any id may be there."""
+        if self.static_ids is not None:
+            self.static_ids |= static_ids
+            if len(self.static_ids) > STATIC_IDS_MAX:
+                self.static_ids = None
+
+    def row(self) -> EpochRow:
+        """What is in it now."""
+        return EpochRow(
+            self.start,
+            self.end,
+            self.count,
+            self.size_bytes,
+            None if self.static_ids is None else frozenset(self.static_ids),
+        )
+
+
+class EpochDirectory:
+    """Closed epochs in order of time, and the open one after them."""
+
+    def __init__(self, closed: Iterable[EpochRow] = ()) -> None:
+        self._closed = sorted(closed, key=lambda epoch: epoch.start)
+        self._starts = [epoch.start for epoch in self._closed]
+        self.open: OpenEpoch | None = None
+
+    def __len__(self) -> int:
+        return len(self._closed) + (self.open is not None)
+
+    def __iter__(self) -> Iterator[EpochRow]:
+        yield from self._closed
+        if self.open is not None:
+            yield self.open.row()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all records, as they were appended."""
+        return sum(epoch.size_bytes for epoch in self)
+
+    @property
+    def count(self) -> int:
+        """Number of all records."""
+        return sum(epoch.count for epoch in self)
+
+    def close(self, epoch: EpochRow) -> None:
+        """Add a closed epoch; it is later than all others."""
+        self._closed.append(epoch)
+        self._starts.append(epoch.start)
+
+    def after(self, position: int) -> EpochRow | None:
+        """The first epoch with a record later than the position."""
+        place = max(bisect_right(self._starts, position) - 1, 0)
+        for epoch in self._closed[place : place + 2]:
+            if epoch.end > position:
+                return epoch
+        if self.open is not None and self.open.end > position:
+            return self.open.row()
+        return None
+
+    def forget_below(self, floor: int) -> None:
+        """Drop the epochs that start below the floor."""
+        place = bisect_left(self._starts, floor)
+        del self._closed[:place]
+        del self._starts[:place]

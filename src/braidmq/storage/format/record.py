@@ -1,0 +1,33 @@
+"""The value of a record, version 1; its key holds the timestamp (`rows.py`).
+
+    version (1) = 1
+    flags (1)               bits 0-1 QoS, 2 retain, 3 session only, 4 published-at, 5 expiry, 6 properties; bit 7 is 0
+    topic length (2), publisher length (2)
+    topic, publisher        UTF-8
+    published at (8)        if bit 4; otherwise it is the record's own timestamp
+    expires at (8), expiry offset (4)      if bit 5: wall clock; where Message Expiry Interval is in the properties, -1: nowhere
+    length (4), properties  if bit 6: forwardable properties in wire form
+    payload                 the rest
+
+Integers are big-endian, times are microseconds since 1970. The ordinary record has six bytes more than its topic, publisher
+and payload. The code is in the lane, because every recorded message passes it twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from braidmq.base.errors import UsageError
+from braidmq.lane.records import VERSION, Record, encode_record
+
+# A record is one value of the database and is copied whole: MQTT's largest packet is 256 MiB, and nobody means that.
+VALUE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+__all__ = ["VALUE_BYTES_MAX", "VERSION", "Record", "decode_record", "encode_record"]
+
+
+def decode_record(timestamp: int, value: bytes) -> Record:
+    """The record with this timestamp and value; Corruption if it is broken, UsageError if a newer version wrote it."""
+    if value and value[0] > VERSION:
+        raise UsageError(f"a record has the format {value[0]}, this program knows up to {VERSION}", "start the newer version again")
+    return Record(timestamp, value)

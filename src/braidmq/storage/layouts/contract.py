@@ -1,0 +1,78 @@
+"""What a layout is: the rule that turns a topic into the middle of a record's key, and a filter into queries over such keys.
+
+    epoch start (8) | topic index | offset in the epoch (4)
+
+An index orders the records of one epoch. Whatever the layout, three things hold:
+
+- A topic keeps its index for as long as its generation lasts, over restarts too.
+- No index is the beginning of another, although they differ in length. Keys therefore sort by index first, then by time.
+- A plan misses nothing: every topic that the filter matches has an index that one of its queries matches. The reverse is not
+  promised; the reader holds the topic in each record against the filter.
+
+What must be stored for a layout to be made again is its name, its parameters, its rows and its next id. Rows belong to the batch of
+the first record that needs them: call `index` for the records, then `take_rows`, and store both together with `next_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+EPOCH_BYTES: Final = 8
+OFFSET_BYTES: Final = 4
+
+# The end of a row's key, behind the generation, and its value.
+Row = tuple[bytes, bytes]
+
+
+class Query(Protocol):
+    """A part of a plan: a set of indexes, walked in order."""
+
+    @property
+    def static(self) -> bytes | None:
+        """The first four bytes of every index that matches; None if they are not the same for all."""
+
+    def matches(self, index: bytes, /) -> bool:
+        """Whether the index is in the set."""
+
+    def first(self) -> bytes:
+        """The smallest index that matches."""
+
+    def ratchet(self, index: bytes, /) -> bytes | None:
+        """The smallest index that matches and is not below `index`; None if there is none."""
+
+
+class Layout(Protocol):
+    """How topics are indexed in one generation. Used from one thread."""
+
+    name: str
+
+    @property
+    def next_id(self) -> int:
+        """The number from which on nothing was used yet, for the layout that is made after this one or after a restart."""
+
+    def index(self, topic: bytes, /) -> bytes:
+        """The index of a topic that a record is written for; may learn from it, see `take_rows`."""
+
+    def take_rows(self) -> list[Row]:
+        """The rows that indexes given since the last call depend on; they go into the same batch as the records."""
+
+    def return_rows(self, rows: Iterable[Row]) -> None:
+        """Give back rows of a batch that was not written: they come again with the next `take_rows`."""
+
+    def plan(self, topic_filter: str) -> list[Query]:
+        """Queries that together match every topic of the filter; sorted by their first index, and no index matches two of them."""
+
+    def parameters(self) -> bytes:
+        """What `make_layout` needs besides the rows; begins with a version."""
+
+    def inherit(self, parameters: bytes = b"") -> Layout:
+        """A layout of the same name for a new generation, with what was learned; its rows wait to be taken.
+
+        Empty parameters stand for the same ones. Ids go on from `next_id`.
+        """
+
+
+def index_of(key: bytes) -> bytes:
+    """The topic index in a record's key."""
+    return key[EPOCH_BYTES:-OFFSET_BYTES]
