@@ -39,9 +39,7 @@ def found(store: RetainedStore, topic_filter: str) -> list[str]:
     steps=st.lists(st.tuples(st.booleans(), TOPICS, st.binary(min_size=1, max_size=5)), max_size=30),
     topic_filters=st.lists(filters() | TOPICS, min_size=1, max_size=10),
 )
-def test_what_matches_is_what_the_specification_says(
-    steps: list[tuple[bool, str, bytes]], topic_filters: list[str]
-) -> None:
+def test_what_matches_is_what_the_specification_says(steps: list[tuple[bool, str, bytes]], topic_filters: list[str]) -> None:
     store = RetainedStore(0)
     model: dict[str, bytes] = {}
 

@@ -151,6 +151,7 @@ def test_after_the_end_nothing_is_read_any_more(bench: Bench) -> None:
 
     assert client.violations == [0x81]
     assert client.sent() == []
+    assert len(client.get_buffer(-1)) == RECEIVE_BYTES, "what came too late was kept"
 
 
 # Holding

@@ -286,6 +286,45 @@ def test_a_released_message_is_resumed_with_pubrel(bench: Bench) -> None:
     assert (second.topic, second.dup, second.packet_id) == ("one", True, 2)
 
 
+def test_an_acknowledgement_of_what_was_not_sent_again_yet_does_not_open_the_window(bench: Bench) -> None:
+    flow = bench.flow()
+    bench.channel(flow, MQTT5)
+    deliver(flow, *(message(name) for name in "abc"))
+    flow.detach()
+    channel = bench.channel(flow, MQTT5, window=1)
+    assert topics(channel.sent()) == ["a"]
+
+    channel.read(encode(Puback(3), MQTT5))
+    assert topics(channel.sent()) == []
+    assert flow.outstanding == 1
+    channel.read(encode(Puback(1), MQTT5))
+    assert topics(channel.sent()) == ["b"]
+    channel.read(encode(Puback(2), MQTT5))
+    assert (flow.outstanding, flow.inflight_messages()) == (0, 0)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_queue_larger_than_the_outbox_goes_out_without_being_asked_for(qos: int) -> None:
+    bench = Bench(outbox_bytes_max=100)
+    flow = bench.flow(qos0=True)
+    deliver(flow, *(message(str(i), qos, bytes(40)) for i in range(20)))
+
+    channel = bench.channel(flow, MQTT5)
+
+    assert topics(channel.sent()) == [str(i) for i in range(20)]
+
+
+def test_a_message_that_waited_only_for_the_outbox_follows_it() -> None:
+    bench = Bench(outbox_bytes_max=100)
+    flow = bench.flow()
+    channel = bench.channel(flow, MQTT5)
+
+    deliver(flow, message("1", 0, bytes(150)), message("2", 1), message("3", 1))
+
+    assert topics(received(bench, channel)) == ["1", "2", "3"]
+    assert bench.drops == []
+
+
 def test_ids_of_the_clients_own_qos_2_are_kept_until_released(bench: Bench) -> None:
     flow = bench.flow()
 

@@ -103,6 +103,18 @@ def test_overlapping_subscriptions_bring_one_copy_with_all_identifiers(bench: Be
     assert sorted(got.properties.subscription_identifiers) == [1, 2, 3]
 
 
+def test_the_expiry_of_a_message_runs_from_its_arrival(bench: Bench) -> None:
+    flow = bench.flow()
+    bench.routes.add(Subscription(flow, b"t", 1))
+    client = bench.channel(bench.flow("client"), MQTT5)
+
+    for expiry in (0, 100):
+        send(client, Publish("t", b"%d" % expiry, 1, packet_id=1, properties=Properties(message_expiry_interval=expiry)))
+
+    got = publishes_of(bench.channel(flow, MQTT5))
+    assert [(packet.payload, packet.properties.message_expiry_interval) for packet in got] == [(b"100", 100)]
+
+
 # Acknowledging the publisher
 
 

@@ -281,6 +281,30 @@ def test_every_case_of_the_tables_is_judged_as_the_codec_judges_it(case: object)
         assert lane_verdict(first_byte, body, version) in (None, expected)
 
 
+@pytest.mark.parametrize(
+    ("first_byte", "body", "reason"),
+    [
+        (0x36, b"\x00\x01t\x00\x01\x00", 0x81),  # QoS 3
+        (0x38, b"\x00\x01t\x00", 0x81),  # DUP with QoS 0
+        (0x32, b"\x00\x01t\x00\x00\x00", 0x81),  # packet identifier 0
+        (0x30, b"\x00\x00\x00", 0x82),  # no topic and no alias
+        (0x30, b"\x00\x09t\x00", 0x81),  # a topic longer than the packet
+        (0x30, b"\x00\x01t\x05\x01\x01", 0x81),  # properties longer than the packet
+        (0x30, b"\x00\x01t\x80\x00", 0x81),  # a property length that could be shorter
+        (0x30, b"\x00\x01t\x06\x26\x00\x01a\x00\x02", 0x81),  # a cut user property
+        (0x30, b"\x00\x01t\x04\x01\x01\x01\x01", 0x82),  # a property twice
+        (0x30, b"\x00\x01t\x05\x11\x00\x00\x00\x01", 0x81),  # a property of CONNECT
+        (0x30, b"\x00\x01t\x02\x01\x02", 0x82),  # payload format 2
+        (0x30, b"\x00\x01t\x02\x0b\x01", 0x82),  # a subscription identifier
+        (0x30, b"\x00\x01t\x03\x23\x00\x00", 0x94),  # alias 0
+        (0x30, b"\x00\x01t\x04\x08\x00\x01#", 0x90),  # a response topic with a wildcard
+        (0x30, b"\x00\x01t\x04\x03\x00\x01\xff", 0x81),  # a content type that is not UTF-8
+    ],
+)
+def test_each_fault_of_a_publish_has_its_reason(first_byte: int, body: bytes, reason: int) -> None:
+    assert lane_verdict(first_byte, body, MQTT5) == codec_verdict(first_byte, body, MQTT5) == reason
+
+
 @given(packet_id=st.integers(1, 65535), kind=st.sampled_from(ACKNOWLEDGEMENTS), version=st.sampled_from(VERSIONS))
 def test_a_plain_acknowledgement_is_read(packet_id: int, kind: PacketType, version: int) -> None:
     first_byte = kind << 4 | (2 if kind == PacketType.PUBREL else 0)

@@ -219,6 +219,16 @@ def test_a_banned_client_stays_out_whatever_an_authenticator_says(start: Callabl
     assert authenticator.questions == 1
 
 
+@pytest.mark.row(40)
+def test_refusals_of_an_authenticator_count_towards_a_ban(start: Callable[..., Stage]) -> None:
+    stage, authenticator = stage_behind(start, lambda: Refused(0x86, "wrong"), access={"ban_failures": 3})
+
+    answers = [login(stage, "ada", b"guess") for _ in range(4)]
+
+    assert answers == [0x86, 0x86, 0x86, 0x8A]
+    assert authenticator.questions == 3
+
+
 BROKEN = {
     "not UTF-8": b"\xff\xfe\x00",
     "garbage": b"#!/bin/sh\nrm -rf /\n",

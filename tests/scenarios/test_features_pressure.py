@@ -170,6 +170,21 @@ def test_publishers_wait_for_a_while_only(start: Start) -> None:
     assert [stuck.receive_publish().payload for _ in range(11)] == [str(number).encode() for number in range(11)]
 
 
+def test_many_slow_subscribers_hold_a_publisher_no_longer_than_one_does(start: Start) -> None:
+    stage = start(session={"queue_messages_max": 10, "queue_wait": "1s"})
+    sender = stage.connect()
+    for _ in range(10):
+        stage.connect(receive_maximum=1).subscribe("t", qos=1)
+    began = time.monotonic()
+
+    send_many(sender, 50)
+    acknowledged = [sender.receive(Puback).packet_id for _ in range(50)]
+
+    # One after another they would take ten seconds, and the wire would give up after five.
+    assert acknowledged == list(range(1, 51))
+    assert 0.9 < time.monotonic() - began < 5
+
+
 def test_a_held_publisher_is_released_when_the_subscriber_leaves(start: Start) -> None:
     stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()

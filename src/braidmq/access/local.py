@@ -100,7 +100,7 @@ class LocalAccess:
         if self.bans.is_throttled(credentials) and not self._authenticator.remembers(credentials):
             return _THROTTLED
         verdict = await self._authenticator.authenticate(credentials)
-        self._count(credentials, verdict, None)
+        self.note_verdict(credentials, verdict)
         return verdict
 
     def begin(self, method: str, credentials: Credentials) -> Exchange:
@@ -193,7 +193,8 @@ class LocalAccess:
         self._authorizer.epoch += 1
         self.on_change()
 
-    def _count(self, credentials: Credentials, verdict: Verdict, user_name: str | None) -> None:
+    def note_verdict(self, credentials: Credentials, verdict: Verdict, user_name: str | None = None) -> None:
+        """Count a failed login towards a ban, whoever judged it; ``user_name`` if an exchange named another."""
         if isinstance(verdict, Refused) and verdict.reason in _FAILED_LOGINS:
             ban = self.bans.record_failure(credentials, user_name)
             if ban is not None:
@@ -233,7 +234,7 @@ class _CountedExchange:
             if ban is not None:
                 return b"", _banned(ban)
         if verdict is not None:
-            self._access._count(self._credentials, verdict, claimed)
+            self._access.note_verdict(self._credentials, verdict, claimed)
         return answer, verdict
 
 

@@ -94,6 +94,8 @@ async def _authenticate(connection: Connection, packet: Connect) -> None:
         verdict: Verdict | None = None
         if broker.hooks.authenticates and broker.access.bans.check(shown) is None:
             verdict = await broker.hooks.authenticate(shown)
+            if verdict is not None:
+                broker.access.note_verdict(shown, verdict)
         connection.is_vouched = verdict is not None
         if verdict is None:
             verdict = await broker.access.authenticate(shown)

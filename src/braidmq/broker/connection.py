@@ -300,7 +300,11 @@ class Connection(Channel, asyncio.BufferedProtocol):
         if bit == HOLD_WORK:
             self.schedule_resume(HOLD_WORK)
         elif bit == HOLD_QUEUE:
-            self._queue_timer = loop.call_later(self.broker.settings.session.queue_wait, self._wait_no_more)
+            # The time runs from when the queue filled up, so that many slow subscribers cost a publisher no more than one does.
+            since = self.held_by.congested_at if self.held_by is not None else 0.0
+            waited_s = max(0.0, self.broker.state.now - since) if since else 0.0
+            wait_s = max(0.0, self.broker.settings.session.queue_wait - waited_s)
+            self._queue_timer = loop.call_later(wait_s, self._wait_no_more)
 
     def schedule_resume(self, bit: int) -> None:
         self.broker.loop.call_soon(self.resume, bit)

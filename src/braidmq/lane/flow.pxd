@@ -24,6 +24,7 @@ cdef class Flow:
     cdef readonly Py_ssize_t window, outstanding, queue_bytes
     cdef readonly long long dropped
     cdef public bint is_stalled
+    cdef readonly double congested_at
     cdef int _last_id
     cdef dict _inflight
     cdef object _queue, _resend

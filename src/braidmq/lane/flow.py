@@ -46,7 +46,7 @@ class Flow:
     """What the messages of one session pass through; it outlives connections."""
 
     __slots__ = (
-        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "dropped",
+        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "congested_at", "dropped",
         "is_stalled", "outstanding", "queue_bytes", "queue_bytes_max", "queue_messages_max", "queue_qos0", "state",
         "window",
     )  # fmt: skip
@@ -62,6 +62,7 @@ class Flow:
         self.outstanding = 0
         self.queue_bytes = 0
         self.dropped = 0  # messages that this client never got
+        self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
         self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
         self._last_id = 0
         # Most sessions never need these: they are made on first use.
@@ -164,6 +165,8 @@ class Flow:
         channel = self.channel
         if channel is not None and not self.is_stalled and self.is_congested():
             self.state.congested = self
+            if not self.congested_at:
+                self.congested_at = self.state.now
             if channel.is_waiting:
                 # Its own acknowledgements are behind what it publishes: were it held too, nobody would ever go on.
                 channel.is_waiting = False
@@ -219,6 +222,7 @@ class Flow:
                 self._send_qos0(channel, message, delivery.subscription, delivery.retain, expiry)
         if not self.is_congested():
             self.is_stalled = False
+            self.congested_at = 0.0
             if self._waiting is not None:
                 self.release_publishers()
 
@@ -331,6 +335,7 @@ class Flow:
         self.channel = channel
         self.window = window
         self.outstanding = 0
+        self.congested_at = 0.0
         self.is_stalled = False
         if self._inflight:
             self._resend = deque(self._inflight)

@@ -1,13 +1,14 @@
-"""Parts that every layout of the log is made of: a hash for topic levels, a set of indexes given by a bit mask, a cache.
+"""Parts that every layout of the log is made of: hashes of topic levels, queries by bit mask, a cache.
 
-A topic index is a string of bytes. A `MaskQuery` looks at the first bytes of one, so many as its mask has: bits that are set in the
-mask must be as in the pattern, the others are free. A scan walks such a set by stepping to the next key while keys match, and by
-ratcheting otherwise: from a key that does not match to the smallest one above it that could.
+A topic index is a string of bytes. A `MaskQuery` looks at the first bytes of one, so many as its mask has: bits that
+are set in the mask must be as in the pattern, the others are free. A scan walks such a set by stepping to the next
+key while keys match, and by ratcheting otherwise: from a key that does not match to the smallest one above it that
+could.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 # Longer topics are rare, and a cache full of them would be all of the memory.
@@ -16,14 +17,41 @@ CACHED_TOPIC_BYTES_MAX = 512
 
 def hash_level(level: bytes) -> int:
     """32 bits for a topic level or for several joined by slashes; part of the format on disk, never to change."""
-    # A checksum tells short names that differ a little apart for certain. Its bits are linear in those of the name, so that a few of
-    # them alone might not; the product's high bits depend on all of them.
+    # A checksum tells short names that differ a little apart for certain. Its bits are linear in those of the name, so
+    # that a few of them alone might not; the high bits of the product depend on all of them.
     return (crc32(level) * 0x9E3779B1) & 0xFFFFFFFF
 
 
 def level_key(level: bytes) -> bytes:
     """The hash of a topic level as it stands in an index."""
     return hash_level(level).to_bytes(4, "big")
+
+
+class BitField:
+    """Where the bits of one level are in an index that is a number; `ones` has them all set."""
+
+    __slots__ = ("_limit", "_tables", "ones")
+
+    def __init__(self, places: Sequence[int]) -> None:
+        """`places` says for each bit of the field, the lowest first, which bit of the index it is; there are 32 at most."""
+        self._limit = (1 << len(places)) - 1
+        # A table for each byte of the field: what its values look like spread over the index.
+        self._tables: list[list[int]] = []
+        for start in range(0, len(places), 8):
+            table = [0]
+            for place in places[start : start + 8]:
+                table += [spread | 1 << place for spread in table]
+            self._tables.append(table)
+        self.ones = sum([1 << place for place in places])
+
+    def place(self, level: bytes) -> int:
+        """An index that has the hash of the level in this field, which is never 0 then, and nothing else."""
+        value = 1 + (hash_level(level) * self._limit >> 32)
+        index = 0
+        for table in self._tables:
+            index |= table[value & 0xFF]
+            value >>= 8
+        return index
 
 
 class MaskQuery:
@@ -48,15 +76,8 @@ class MaskQuery:
         """Whether the index is in the set."""
         if self.is_prefix:
             return index.startswith(self.pattern)
-        pattern, mask = self.pattern, self.mask
-        width = len(mask)
-        if len(index) < width:
-            return False
-        # `i` stays below the length of all three.
-        for i in range(width):
-            if (index[i] & mask[i]) != pattern[i]:
-                return False
-        return True
+        width = len(self.mask)
+        return len(index) >= width and self._agreeing(index) == width
 
     def first(self) -> bytes:
         """The smallest index that matches."""
@@ -67,14 +88,16 @@ class MaskQuery:
         if self.matches(index):
             return index
         pattern, mask = self.pattern, self.mask
+        if self.is_prefix:
+            # All that matches lies together.
+            return pattern if index < pattern else None
         width = len(mask)
         # A shorter index is as good as one that goes on with zeros.
-        at = bytearray(index[:width].ljust(width, b"\0"))
-        i = 0
-        while i < width and (at[i] & mask[i]) == pattern[i]:
-            i += 1
+        start = index[:width].ljust(width, b"\0")
+        i = self._agreeing(start)
         if i == width:
-            return bytes(at)
+            return start
+        at = bytearray(start)
         # The highest bit that is wrong, with all bits below it.
         low = (at[i] ^ pattern[i]) & mask[i]
         low |= low >> 1
@@ -93,6 +116,15 @@ class MaskQuery:
                 byte = (at[i] | mask[i]) + 1
             at[i] = (byte & ~mask[i]) | pattern[i]
         return bytes(at[: i + 1]) + pattern[i + 1 :]
+
+    def _agreeing(self, index: bytes) -> int:
+        """How many bytes from the start on are as they must be, in an index that is not shorter than the mask."""
+        pattern, mask = self.pattern, self.mask
+        width = len(mask)
+        i = 0
+        while i < width and (index[i] & mask[i]) == pattern[i]:
+            i += 1
+        return i
 
 
 EVERY_INDEX = MaskQuery(b"", b"")

@@ -1,21 +1,22 @@
 """A trie that learns which levels of the topics vary, and gives each pattern of the others a number.
 
-The first names seen below a node become *exact* edges. A node that has as many of them as its threshold says gets a *varying* edge, which
-every name not seen before takes from then on. The path of a topic, without the names at varying edges, is its static part, with an id of
-four bytes; the names are in the index as hashes:
+The first names seen below a node become *exact* edges. A node that has as many of them as its threshold says gets a
+*varying* edge, which every name not seen before takes from then on. The path of a topic, without the names at varying
+edges, is its static part, with an id of four bytes; the names are in the index as hashes:
 
     static id (4) | hash of a varying level (4) ...
 
 Rules, and why a topic never changes its place:
 
-- Edges are only added. An exact edge wins over the varying one, and a node with a varying edge gets no further exact ones. So the edge
-  that a name takes today is the one that it took when it was first seen.
+- Edges are only added. An exact edge wins over the varying one, and a node with a varying edge gets no further exact
+  ones. So the edge that a name takes today is the one that it took when it was first seen.
 - The end of a topic is an entry of its own, which has the static id; it is never a wildcard.
 - Topics that begin with `$` have a root of their own: wildcards at the first level do not match them.
 - Levels below the deepest one of the trie are joined and always vary: the *tail*.
 - Names of more than 255 bytes always vary.
-- The trie has a bound. From three quarters of it on, names not seen before vary at once, whatever the threshold. At the bound, nothing is
-  learned any more: topics that fit no pattern *overflow*, with reserved ids that only say how many levels there are, and all levels vary.
+- The trie has a bound. From three quarters of it on, names not seen before vary at once, whatever the threshold. At
+  the bound, nothing is learned any more: topics that fit no pattern *overflow*, with reserved ids that only say how
+  many levels there are, and all levels vary.
 
 Everything depends on the entries alone, so that a trie made of the same entries is the same trie.
 """
@@ -23,6 +24,7 @@ Everything depends on the entries alone, so that a trie made of the same entries
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from braidmq.base.errors import Corruption
 from braidmq.lane.topic_index import MaskQuery, level_key
@@ -178,7 +180,7 @@ class PatternTrie:
                     states.append((below, pattern + _FREE, mask + _FREE))
         if self.is_full():
             found.extend(_overflow_queries(levels, is_open))
-        found.sort(key=MaskQuery.first)
+        found.sort(key=attrgetter("pattern"))
         return found if len(found) <= queries_max else None
 
     def restore(self, entries: Iterable[Entry]) -> None:
@@ -187,7 +189,7 @@ class PatternTrie:
         for number, kind, parent_number, level in entries:
             parent = nodes.get(parent_number)
             if parent is None or number in nodes or not FIRST_ID <= number < OVERFLOW:
-                raise Corruption(f"entry {number} of a topic trie is below {parent_number}, which is not there or no place for it")
+                raise Corruption(f"entry {number} of a topic trie cannot be below {parent_number}")
             if kind == EXACT and level not in parent.children:
                 nodes[number] = parent.children[level] = PatternNode(number)
             elif kind == VARYING and parent.varying is None:
@@ -197,7 +199,7 @@ class PatternTrie:
             elif kind == TAIL and not parent.tail:
                 parent.tail = number.to_bytes(4, "big")
             else:
-                raise Corruption(f"entry {number} of a topic trie is there twice or of an unknown kind ({kind})")
+                raise Corruption(f"entry {number} of a topic trie is there twice, or its kind, {kind}, is unknown")
             self.entries += 1
             self.next_id = max(self.next_id, number + 1)
 

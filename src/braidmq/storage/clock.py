@@ -66,8 +66,8 @@ class ShardClock:
         away = self._wall() - now
         if abs(away) > ALARM_US:
             side = "ahead of" if away > 0 else "behind"
-            return ClockAlarm(away, f"the wall clock is {abs(away) / 1e6:.0f} s {side} the log's clock, which does not follow jumps")
-        if now < self._behind_log_until:
-            behind = self._behind_log_until - now
-            return ClockAlarm(-behind, f"the wall clock is {behind / 1e6:.3f} s behind the last record; time stands still until then")
+            return ClockAlarm(away, f"the wall clock is {abs(away) / 1e6:.0f} s {side} the log's, which does not follow jumps")
+        behind = self._behind_log_until - now
+        if behind > 0:
+            return ClockAlarm(-behind, f"the wall clock is {behind / 1e6:.3f} s behind the last record of the log")
         return None

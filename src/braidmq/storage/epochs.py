@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import structs
 
 from braidmq.storage.format.rows import STATIC_IDS_MAX, EpochRow
 
@@ -19,10 +21,6 @@ class OpenEpoch:
         self.count = count
         self.size_bytes = size_bytes
         self.static_ids = static_ids
-
-    def copy(self) -> OpenEpoch:
-        """One that can grow without this one growing."""
-        return OpenEpoch(self.start, self.end, self.count, self.size_bytes, None if self.static_ids is None else set(self.static_ids))
 
     def add_static_ids(self, static_ids: set[bytes]) -> None:
         """Note the ids of new records; beyond a bound any id may be there."""
@@ -43,15 +41,22 @@ class OpenEpoch:
 
 
 class EpochDirectory:
-    """Closed epochs in order of time, and the open one after them."""
+    """Closed epochs, given in order of time, and the open one after them."""
 
     def __init__(self, closed: Iterable[EpochRow] = ()) -> None:
-        self._closed = sorted(closed, key=lambda epoch: epoch.start)
-        self._starts = [epoch.start for epoch in self._closed]
+        self._closed: list[EpochRow] = []
+        self._starts: list[int] = []
         self.open: OpenEpoch | None = None
+        for epoch in closed:
+            self.close(epoch)
 
     def __len__(self) -> int:
         return len(self._closed) + (self.open is not None)
+
+    @property
+    def closed(self) -> Sequence[EpochRow]:
+        """The closed epochs in order of time."""
+        return self._closed
 
     def __iter__(self) -> Iterator[EpochRow]:
         yield from self._closed
@@ -70,6 +75,9 @@ class EpochDirectory:
 
     def close(self, epoch: EpochRow) -> None:
         """Add a closed epoch; it is later than all others."""
+        # Epochs in a row mostly hold the same patterns: one set then serves them all.
+        if self._closed and epoch.static_ids == self._closed[-1].static_ids:
+            epoch = structs.replace(epoch, static_ids=self._closed[-1].static_ids)
         self._closed.append(epoch)
         self._starts.append(epoch.start)
 

@@ -29,5 +29,7 @@ __all__ = ["VALUE_BYTES_MAX", "VERSION", "Record", "decode_record", "encode_reco
 def decode_record(timestamp: int, value: bytes) -> Record:
     """The record with this timestamp and value; Corruption if it is broken, UsageError if a newer version wrote it."""
     if value and value[0] > VERSION:
-        raise UsageError(f"a record has the format {value[0]}, this program knows up to {VERSION}", "start the newer version again")
+        raise UsageError(
+            f"a record has the format {value[0]}, this program knows up to {VERSION}", "start the newer version again"
+        )
     return Record(timestamp, value)

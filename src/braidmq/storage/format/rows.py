@@ -32,7 +32,7 @@ TIMESTAMP_MAX: Final = 2**56 - 1
 # The offset of a key is four bytes, so an epoch ends before 71 minutes.
 OFFSET_MAX: Final = 2**32 - 1
 # More static ids than this are not written down, and any id may be in the epoch.
-STATIC_IDS_MAX: Final = 1024
+STATIC_IDS_MAX: Final = 256
 STATIC_ID_BYTES: Final = 4
 
 _SHARD: Final = Packed(">BQQIQIQQ")
@@ -176,6 +176,6 @@ def decode_producer(value: bytes) -> ProducerRow:
 
 def _check(value: bytes, size: int, kind: str, is_exact: bool = False) -> None:
     if value and value[0] > VERSION:
-        raise UsageError(f"a {kind} row has the format {value[0]}, this program knows up to {VERSION}", "start the newer version again")
+        raise UsageError(f"a {kind} row has the format {value[0]}, newer than {VERSION}", "start the newer version again")
     if len(value) < size or value[0] != VERSION or (is_exact and len(value) != size):
         raise Corruption(f"a {kind} row is not one of version {VERSION}")

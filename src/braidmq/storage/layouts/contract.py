@@ -1,16 +1,18 @@
-"""What a layout is: the rule that turns a topic into the middle of a record's key, and a filter into queries over such keys.
+"""What a layout is: it turns a topic into the middle part of a record's key, and a filter into queries over such keys.
 
     epoch start (8) | topic index | offset in the epoch (4)
 
 An index orders the records of one epoch. Whatever the layout, three things hold:
 
 - A topic keeps its index for as long as its generation lasts, over restarts too.
-- No index is the beginning of another, although they differ in length. Keys therefore sort by index first, then by time.
-- A plan misses nothing: every topic that the filter matches has an index that one of its queries matches. The reverse is not
-  promised; the reader holds the topic in each record against the filter.
+- No index is the beginning of another, although they differ in length. Keys therefore sort by index first, then by
+  time.
+- A plan misses nothing: every topic that the filter matches has an index that one of its queries matches. The reverse
+  is not promised; the reader holds the topic in each record against the filter.
 
-What must be stored for a layout to be made again is its name, its parameters, its rows and its next id. Rows belong to the batch of
-the first record that needs them: call `index` for the records, then `take_rows`, and store both together with `next_id`.
+What must be stored for a layout to be made again is its name, its parameters, its rows and its next id. Rows belong
+to the batch of the first record that needs them: call `index` for the records, then `take_rows`, and store both
+together with `next_id`.
 """
 
 from __future__ import annotations
@@ -18,8 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from braidmq.base.errors import Corruption, UsageError
+
 EPOCH_BYTES: Final = 8
 OFFSET_BYTES: Final = 4
+
+# Topics whose index is remembered, of at most 512 bytes each; about 8 MiB with usual ones.
+CACHED_TOPICS_MAX: Final = 32_768
 
 # The end of a row's key, behind the generation, and its value.
 Row = tuple[bytes, bytes]
@@ -61,7 +68,7 @@ class Layout(Protocol):
         """Give back rows of a batch that was not written: they come again with the next `take_rows`."""
 
     def plan(self, topic_filter: str) -> list[Query]:
-        """Queries that together match every topic of the filter; sorted by their first index, and no index matches two of them."""
+        """Queries that together match every topic of the filter; sorted, and no index matches two of them."""
 
     def parameters(self) -> bytes:
         """What `make_layout` needs besides the rows; begins with a version."""
@@ -76,3 +83,12 @@ class Layout(Protocol):
 def index_of(key: bytes) -> bytes:
     """The topic index in a record's key."""
     return key[EPOCH_BYTES:-OFFSET_BYTES]
+
+
+def check_version(what: str, data: bytes, known: int) -> None:
+    """Raise unless `data` begins with a version that this program knows, `known` being the newest."""
+    if not data or data[0] == 0:
+        raise Corruption(f"the stored {what} layout has no version")
+    if data[0] > known:
+        detail = f"the stored {what} layout has version {data[0]}, this program knows {known}"
+        raise UsageError(detail, "open it with the program that wrote it")

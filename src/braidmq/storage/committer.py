@@ -1,0 +1,103 @@
+"""Group commit: one thread that brings writes to the disk, as many as there are at a time.
+
+The loop writes without waiting (``wrote``); the thread takes the newest number *before* it starts a flush, so everything up to
+that number was written before the flush began and is on disk when it returns. Writes that come meanwhile are the next group.
+
+A flush that fails is the last one. The kernel may have dropped the pages it could not write and report success on the next
+call, so a second fsync that works proves nothing about what the first one was for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+# How long closing waits for a flush that is under way; a disk that needs longer does not come back.
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Committer:
+    """The commit thread; ``on_committed(number)``, or once ``on_failed(problem)``, are called in it."""
+
+    def __init__(
+        self,
+        flush: Callable[[], None],
+        number: int,
+        on_committed: Callable[[int], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        """Start with everything up to ``number`` committed."""
+        self.commits = 0
+        self.commit_s_total = 0.0
+        self.commit_s_max = 0.0
+        self._flush = flush
+        self._on_committed = on_committed
+        self._on_failed = on_failed
+        self._changed = threading.Condition()
+        self._written = number
+        self._committed = number
+        self._is_held = False
+        self._is_closing = False
+        self._flush_began = 0.0
+        self._thread = threading.Thread(target=self._run, name="braidmq-commit", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wrote(self, number: int) -> None:
+        """Everything up to ``number`` is written; commit it soon."""
+        with self._changed:
+            self._written = number
+            self._changed.notify()
+
+    def hold(self) -> None:
+        """Begin no flush until ``release``."""
+        with self._changed:
+            self._is_held = True
+
+    def release(self) -> None:
+        """Go on after ``hold``."""
+        with self._changed:
+            self._is_held = False
+            self._changed.notify()
+
+    def running_s(self) -> float:
+        """For how long the flush under way has been running; 0 if there is none."""
+        began = self._flush_began
+        return time.monotonic() - began if began else 0.0
+
+    def close(self) -> bool:
+        """Commit what is written, unless held or failed, and end the thread; False if the disk did not answer in time."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (number := self._next_group()) is not None:
+            self._flush_began = began = time.monotonic()
+            try:
+                self._flush()
+            except Exception as problem:
+                self._on_failed(problem)
+                return
+            finally:
+                self._flush_began = 0.0
+            taken_s = time.monotonic() - began
+            self.commits += 1
+            self.commit_s_total += taken_s
+            self.commit_s_max = max(self.commit_s_max, taken_s)
+            self._committed = number
+            self._on_committed(number)
+
+    def _next_group(self) -> int | None:
+        with self._changed:
+            while True:
+                if self._written > self._committed and not self._is_held:
+                    return self._written
+                if self._is_closing:
+                    return None
+                self._changed.wait()

@@ -1,0 +1,133 @@
+"""The `learned` layout: topics are indexed by patterns that a trie learns while records are written.
+
+`braidmq.lane.topic_trie` has the trie and its rules. This is what goes to disk: an entry of the trie is a row, whose
+key ends in the entry's number, so that a parent is always read before what is below it. Numbers are given once in the
+life of a shard; those from a certain `next_id` on are what was learned after it, which lets a follower drop what its
+leader never sent.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from braidmq.base.errors import Corruption, UsageError
+from braidmq.lane.topic_index import EVERY_INDEX, IndexCache
+from braidmq.lane.topic_trie import DEPTH_MAX, EXACT, Entry, PatternTrie
+from braidmq.storage.layouts.contract import CACHED_TOPICS_MAX, Query, Row, check_version
+
+# How many names below a node are told apart before the level counts as varying: at the first level, and at all others.
+THRESHOLDS: Final = (100, 10)
+
+# An entry takes about 300 bytes and a name of at most 255, so that a full trie takes 20 MiB with usual names.
+ENTRIES_MAX: Final = 65_536
+
+# Beyond it, one walk over everything costs less than so many seeks in each epoch.
+QUERIES_MAX: Final = 4096
+
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">BIB")  # version, entries at most, number of thresholds; they follow, two bytes each
+_ROW_VERSION: Final = 1
+_ROW_KEY: Final = struct.Struct(">I")  # the entry's number
+_ROW: Final = struct.Struct(">BBI")  # version, kind, number of the parent; the name of an exact edge follows
+
+
+class LearnedLayout:
+    """Indexes topics by learned patterns, with the names at the varying levels as hashes."""
+
+    name = "learned"
+
+    def __init__(
+        self,
+        thresholds: Sequence[int] = THRESHOLDS,
+        *,
+        entries_max: int = ENTRIES_MAX,
+        rows: Iterable[Row] = (),
+        next_id: int = 0,
+        cached_topics_max: int = CACHED_TOPICS_MAX,
+    ) -> None:
+        are_sound = 1 <= len(thresholds) <= DEPTH_MAX and all(0 <= each <= 0xFFFF for each in thresholds)
+        if not are_sound or not 0 <= entries_max < 1 << 24:
+            raise UsageError(
+                f"the learned layout cannot have thresholds {list(thresholds)} and {entries_max} entries",
+                f"1 to {DEPTH_MAX} thresholds of 0 to 65535, and fewer than 16777216 entries",
+            )
+        self._thresholds = tuple(thresholds)
+        self._trie = PatternTrie(self._thresholds, entries_max, next_id)
+        self._trie.restore(sorted(map(_entry, rows)))
+        self._returned: list[Row] = []
+        self.index = IndexCache(self._trie.index, cached_topics_max).index
+
+    @classmethod
+    def from_parameters(cls, parameters: bytes, rows: Iterable[Row] = (), next_id: int = 0) -> LearnedLayout:
+        """The layout that gave these parameters and rows; one with the default parameters if they are empty."""
+        if not parameters:
+            return cls(rows=rows, next_id=next_id)
+        check_version(cls.name, parameters, _VERSION)
+        _, entries_max, count = _HEAD.unpack_from(parameters) if len(parameters) >= _HEAD.size else (0, 0, 0)
+        if count == 0 or len(parameters) != _HEAD.size + 2 * count:
+            raise Corruption("the parameters of a learned layout cannot be read")
+        return cls(struct.unpack_from(f">{count}H", parameters, _HEAD.size), entries_max=entries_max, rows=rows, next_id=next_id)
+
+    @property
+    def next_id(self) -> int:
+        """The number that the next entry of the trie will get."""
+        return self._trie.next_id
+
+    @property
+    def entries(self) -> int:
+        """How much was learned, of at most `entries_max`."""
+        return self._trie.entries
+
+    def parameters(self) -> bytes:
+        """The thresholds and the bound of the trie."""
+        count = len(self._thresholds)
+        return _HEAD.pack(_VERSION, self._trie.entries_max, count) + struct.pack(f">{count}H", *self._thresholds)
+
+    def take_rows(self) -> list[Row]:
+        """What was learned since the last call, and what was returned since."""
+        if not self._trie.fresh and not self._returned:
+            return []
+        rows = [*self._returned, *map(_row, self._trie.fresh)]
+        self._trie.fresh = []
+        self._returned = []
+        return rows
+
+    def return_rows(self, rows: Iterable[Row]) -> None:
+        """Keep the rows of a batch that was not written: what was learned stays learned, so the next batch has to have them."""
+        self._returned.extend(rows)
+
+    def plan(self, topic_filter: str) -> list[Query]:
+        """A query for each static part that may have topics of the filter; if there were too many, one for everything."""
+        levels = topic_filter.encode().split(b"/")
+        is_open = levels[-1] == b"#"
+        if is_open:
+            levels.pop()
+            if levels in ([], [b"+"]):
+                return [EVERY_INDEX]
+        queries = self._trie.plan(levels, is_open, QUERIES_MAX)
+        return [EVERY_INDEX] if queries is None else [*queries]
+
+    def inherit(self, parameters: bytes = b"") -> LearnedLayout:
+        """A layout that knows the paths with varying levels from the start, and nothing else."""
+        heir = LearnedLayout.from_parameters(parameters or self.parameters(), next_id=self.next_id)
+        self._trie.bequeath(heir._trie)
+        return heir
+
+
+def _row(entry: Entry) -> Row:
+    number, kind, parent, level = entry
+    return _ROW_KEY.pack(number), _ROW.pack(_ROW_VERSION, kind, parent) + level
+
+
+def _entry(row: Row) -> Entry:
+    key, value = row
+    check_version("row of the learned", value, _ROW_VERSION)
+    if len(key) != _ROW_KEY.size or len(value) < _ROW.size:
+        raise Corruption(f"a row of a topic trie cannot be read: {key.hex()} {value.hex()}")
+    _, kind, parent = _ROW.unpack_from(value)
+    level = value[_ROW.size :]
+    if level and kind != EXACT:
+        raise Corruption(f"a row of a topic trie has a name where none belongs: {key.hex()} {value.hex()}")
+    return _ROW_KEY.unpack(key)[0], kind, parent, level

@@ -1,0 +1,32 @@
+"""What the log asks of the store beneath it; `braidmq.storage.store` fills it, and a sorted dict does in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+
+class Batch(Protocol):
+    """Changes that are written together or not at all."""
+
+    def put(self, family: str, key: bytes, value: bytes, /) -> None:
+        """Set a key."""
+
+    def put_all(self, family: str, rows: Iterable[tuple[bytes, bytes]], /) -> None:
+        """Set many keys."""
+
+    def delete(self, family: str, key: bytes, /) -> None:
+        """Remove a key."""
+
+    def delete_range(self, family: str, lower: bytes, upper: bytes, /) -> None:
+        """Remove the keys with lower <= key < upper."""
+
+
+class Reads(Protocol):
+    """What can be read; it shows every write, committed or not."""
+
+    def get(self, family: str, key: bytes, /) -> bytes | None:
+        """The value of a key."""
+
+    def items(self, family: str, lower: bytes, upper: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs with lower <= key < upper in the order of their keys."""

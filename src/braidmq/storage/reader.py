@@ -1,0 +1,192 @@
+"""Reading a shard forwards from any position, in order of time, by topic filters: `start_replay`, then `next` as often as wanted.
+
+A position is one timestamp: everything at or below it is done with. Hence a reader may stop anywhere, and whoever knows its
+position and filters goes on from there. The order of steps is a rule (S14), repeated for every epoch: first take the watermark,
+then plan the filters on the layout, then open iterators; records above that watermark are not shown. What a layout learns later
+belongs to later records only, so nothing can be missed.
+
+Who has caught up to the tail is served from the tail. Both are in order of the same timestamps: there is no seam to fall into.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from braidmq.base.errors import UsageError
+from braidmq.lane.records import Record, TopicFilters
+from braidmq.storage.format.rows import EpochRow
+from braidmq.storage.layouts.contract import Query
+from braidmq.storage.ports import Reads
+from braidmq.storage.scans import EpochScan, ScanCache
+from braidmq.storage.shard import Shard
+
+EARLIEST: Final = 0
+# The event loop waits no longer than this for a reader.
+SLICE_S: Final = 0.002
+CHUNK_BYTES: Final = 1024 * 1024
+
+# A list up to this size holds its values; of a larger one they are fetched again when they are read.
+_VALUES_BYTES_MAX: Final = 16 * 1024 * 1024
+# A query costs a seek, about eight steps. With more seeks than that, looking at every record is cheaper.
+_SEEK_STEPS: Final = 8
+# The tail is looked at in pieces of this many records, so that filters that match little do not take the loop.
+_TAIL_CHUNK: Final = 512
+
+
+class Gap(Struct, frozen=True, gc=False):
+    """Records later than `after` and earlier than `floor` were removed by retention before they were read."""
+
+    after: int
+    floor: int
+
+
+class LogReader:
+    """Starts replays of one shard; they share what they find."""
+
+    def __init__(
+        self, store: Reads, shard: Shard, scans: ScanCache | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.shard = shard
+        self.scans = scans if scans is not None else ScanCache(now=now)
+        self.now = now
+        self._store = store
+
+    def start_replay(self, filters: Sequence[str], start: int, *, with_session_only: bool = False) -> Replay:
+        """Read records later than the position `start`, or all there are from EARLIEST on, that match one of the filters.
+
+        Records kept for durable sessions alone are hidden unless asked for. Filters are valid ones, without `$share`.
+        """
+        if not filters or start < 0:
+            raise UsageError("a replay needs at least one filter, and a position that is not negative")
+        return Replay(self, tuple(sorted(set(filters))), start, with_session_only)
+
+    def plan(self, epoch: EpochRow, filters: tuple[str, ...]) -> list[Query] | None:
+        """The queries to run over an epoch; None if it is as well to look at every record."""
+        if "#" in filters or "+/#" in filters:
+            return None
+        layout = self.shard.generations.of(epoch.start).layout
+        queries: list[Query] = []
+        for topic_filter in filters:
+            queries += (query for query in layout.plan(topic_filter) if _may_hold(epoch, query))
+        return None if len(queries) * _SEEK_STEPS > epoch.count else queries
+
+    def scan(self, epoch: EpochRow, upto: int, filters: tuple[str, ...], matcher: TopicFilters) -> EpochScan:
+        """A scan of an epoch; the watermark was taken before."""
+        return EpochScan(self._store, self.shard.family, epoch, upto, self.plan(epoch, filters), matcher, _VALUES_BYTES_MAX)
+
+
+def _may_hold(epoch: EpochRow, query: Query) -> bool:
+    return epoch.static_ids is None or query.static is None or query.static in epoch.static_ids
+
+
+class Replay:
+    """One reader: `position` says how far it has come, matches or not."""
+
+    def __init__(self, reader: LogReader, filters: tuple[str, ...], start: int, with_session_only: bool) -> None:
+        self.filters = filters
+        self.position = max(start, reader.shard.floor - 1) if start == EARLIEST else start
+        self._reader = reader
+        self._shard = reader.shard
+        self._with_session_only = with_session_only
+        self._matcher = TopicFilters([each.encode() for each in filters], with_session_only)
+        self._gap: Gap | None = None
+        self._upto = 0  # how far the list goes that it reads from
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing committed is left to look at."""
+        return self.position >= self._shard.watermark
+
+    def take_gap(self) -> Gap | None:
+        """What retention removed before it could be read, told once."""
+        gap, self._gap = self._gap, None
+        return gap
+
+    def next(self, count_max: int, *, slice_s: float = SLICE_S, bytes_max: int = CHUNK_BYTES) -> list[Record]:
+        """The next records in order of time, at most this many and about so many bytes.
+
+        An empty list means that nothing was found within the slice; `is_caught_up` tells whether there can be more.
+        """
+        deadline = self._reader.now() + slice_s
+        records: list[Record] = []
+        size = 0
+
+        def is_over() -> bool:
+            return self._reader.now() >= deadline
+
+        while len(records) < count_max and size < bytes_max:
+            self._heed_floor()
+            watermark = self._shard.watermark
+            if self.position >= watermark:
+                break
+            found = self._from_tail(watermark, count_max - len(records), bytes_max - size)
+            if found is None:
+                found = self._from_epochs(watermark, count_max - len(records), bytes_max - size, is_over)
+            if found is None:
+                break
+            records += found
+            size += sum(len(record.value) for record in found)
+            if is_over():
+                break
+        return records
+
+    def _heed_floor(self) -> None:
+        floor = self._shard.floor
+        if self.position < floor - 1:
+            self._gap = Gap(self._gap.after if self._gap is not None else self.position, floor)
+            self.position = floor - 1
+
+    def _from_tail(self, watermark: int, count_max: int, bytes_max: int) -> list[Record] | None:
+        """Matches of the next piece of the tail; None if the tail does not reach back to the position."""
+        piece = self._shard.tail.since(self.position, _TAIL_CHUNK)
+        if piece is None:
+            return None
+        matches = self._matcher.matches
+        found: list[Record] = []
+        size = 0
+        for record in piece:
+            if matches(record.value):
+                found.append(record)
+                size += len(record.value)
+                if len(found) == count_max or size >= bytes_max:
+                    self.position = record.timestamp
+                    return found
+        self.position = piece[-1].timestamp if len(piece) == _TAIL_CHUNK else watermark
+        return found
+
+    def _from_epochs(self, watermark: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]) -> list[Record] | None:
+        """The next matches of the epoch after the position; None if the time was over before there was a list."""
+        epoch = self._shard.epochs.after(self.position)
+        if epoch is None or epoch.start > watermark:
+            self.position = watermark
+            return []
+        scan = self._find_scan(epoch, watermark, is_over)
+        if scan is None or not scan.advance(is_over):
+            return None
+        found = scan.read(self.position, count_max, bytes_max)
+        self.position = found[-1].timestamp if found else self._upto
+        return found
+
+    def _find_scan(self, epoch: EpochRow, watermark: int, is_over: Callable[[], bool]) -> EpochScan | None:
+        scans = self._reader.scans
+        # A list that this reader is in the middle of stays the right one, although the watermark has risen.
+        if self.position < self._upto:
+            scan = scans.find(self._key(epoch, self._upto))
+            if scan is not None:
+                return scan
+        self._upto = min(epoch.end, watermark)
+        scan = scans.find(self._key(epoch, self._upto))
+        if scan is None:
+            if not scans.has_room():
+                scans.help(is_over)
+                return None
+            scan = self._reader.scan(epoch, self._upto, self.filters, self._matcher)
+            scans.add(self._key(epoch, self._upto), scan)
+        return scan
+
+    def _key(self, epoch: EpochRow, upto: int) -> object:
+        return (self._shard.family, epoch.start, upto, self.filters, self._with_session_only)

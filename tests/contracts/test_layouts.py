@@ -1,0 +1,264 @@
+"""What every layout promises, held against `matches` and brute force with generated topics and filters."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braidmq.base.errors import Corruption, UsageError
+from braidmq.mqtt.topics import check_filter, check_topic, matches
+from braidmq.storage.layouts import HashedLayout, Layout, LearnedLayout, Row, index_of, make_layout
+
+# A cache of two topics hides nothing that is wrong beneath it.
+TINY = {"cached_topics_max": 2}
+
+
+def heir() -> Layout:
+    """A learned layout that begins with the wildcards of another."""
+    parent = LearnedLayout((1, 2), **TINY)
+    for topic in ("a/d1/c", "a/d2/c", "a/d3/c", "b/d1", "b/d2", "b/d3/c/c", "$x/d1", "$x/d2", "$x/d3", "$c/a", "c"):
+        parent.index(topic.encode())
+    return parent.inherit()
+
+
+FORMS: dict[str, Callable[[], Layout]] = {
+    "hashed": lambda: HashedLayout(**TINY),
+    "hashed to 16 bytes": lambda: HashedLayout((16,) * 8, **TINY),
+    "hashed to few bits": lambda: HashedLayout((1, 2, 3, 2), **TINY),
+    "hashed as a whole": lambda: HashedLayout((8,), **TINY),
+    "hashed and interleaved": lambda: HashedLayout((3, 9, 1, 3), is_interleaved=True, **TINY),
+    "learned": lambda: LearnedLayout(**TINY),
+    "learned, low thresholds": lambda: LearnedLayout((2, 1), **TINY),
+    "learned, all vary": lambda: LearnedLayout((0,), **TINY),
+    "learned, a small trie": lambda: LearnedLayout((3, 2), entries_max=12, **TINY),
+    "learned, no trie": lambda: LearnedLayout(entries_max=0, **TINY),
+    "inherited": heir,
+}
+NAMES = ("a", "b", "c", "", "$x", "d1", "d2", "d3", "d4", "ü")
+each_form = pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
+
+
+def is_sound(check: Callable[[str], None], text: str) -> bool:
+    try:
+        check(text)
+    except Exception:
+        return False
+    return True
+
+
+levels = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4) | st.lists(st.sampled_from(NAMES[:2]), min_size=15, max_size=19)
+topics = st.lists(levels.map("/".join).filter(lambda topic: is_sound(check_topic, topic)), min_size=1, max_size=25)
+
+
+@st.composite
+def topics_and_filters(draw: st.DrawFn) -> tuple[list[str], list[str]]:
+    """Topics, and filters made of such topics, so that they meet."""
+    published = draw(topics)
+    filters = {"#", "+", "+/#", "+/+"}
+    for _ in range(draw(st.integers(1, 5))):
+        wanted = (draw(st.sampled_from(published) | levels.map("/".join))).split("/")
+        for place in draw(st.sets(st.integers(0, len(wanted) - 1), max_size=3)):
+            wanted[place] = "+"
+        if draw(st.booleans()):
+            wanted[draw(st.integers(0, len(wanted))) :] = ["#"]
+        filters.add("/".join(wanted))
+    return published, sorted(each for each in filters if is_sound(check_filter, each))
+
+
+def index_all(layout: Layout, published: Iterable[str]) -> dict[str, bytes]:
+    return {topic: layout.index(topic.encode()) for topic in published}
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics_and_filters())
+def test_a_plan_misses_no_topic_of_the_filter(make: Callable[[], Layout], drawn: tuple[list[str], list[str]]) -> None:
+    published, filters = drawn
+    layout = make()
+    indexes = index_all(layout, published)
+
+    for topic_filter in filters:
+        queries = layout.plan(topic_filter)
+        wanted = [topic for topic in published if matches(topic_filter, topic)]
+        assert [topic for topic in wanted if not any(query.matches(indexes[topic]) for query in queries)] == []
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics_and_filters())
+def test_queries_of_a_plan_are_sorted_and_share_no_index(make: Callable[[], Layout], drawn: tuple[list[str], list[str]]) -> None:
+    published, filters = drawn
+    layout = make()
+    indexes = set(index_all(layout, published).values())
+
+    for topic_filter in filters:
+        queries = layout.plan(topic_filter)
+        firsts = [query.first() for query in queries]
+        assert firsts == sorted(firsts)
+        assert [index for index in indexes if sum(query.matches(index) for query in queries) > 1] == []
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics_and_filters(), st.lists(st.binary(max_size=20), max_size=5))
+def test_ratchet_leads_to_the_next_index_that_matches(
+    make: Callable[[], Layout], drawn: tuple[list[str], list[str]], others: list[bytes]
+) -> None:
+    published, filters = drawn
+    layout = make()
+    indexes = sorted(set(index_all(layout, published).values()))
+    starts = sorted({b"", *indexes, *(index + b"\0" for index in indexes), *others})
+
+    for query in [query for topic_filter in filters for query in layout.plan(topic_filter)]:
+        there = [index for index in indexes if query.matches(index)]
+        before: bytes | None = b""
+        for start in starts:
+            reached = query.ratchet(start)
+            ahead = there[bisect_left(there, start) :]
+            if reached is None:
+                assert ahead == []
+            else:
+                assert before is not None, "a ratchet went back"
+                assert before <= reached
+                assert start <= reached
+                assert query.matches(reached)
+                # Nothing that is there is skipped, and a match is not left.
+                assert not ahead or reached <= ahead[0]
+                assert not query.matches(start) or reached == start
+            before = reached
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics, topics)
+def test_a_topic_keeps_its_index_whatever_comes_later(make: Callable[[], Layout], published: list[str], later: list[str]) -> None:
+    layout = make()
+    indexes = index_all(layout, published)
+
+    index_all(layout, later)
+
+    assert index_all(layout, published) == indexes
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics)
+def test_no_index_is_the_beginning_of_another(make: Callable[[], Layout], published: list[str]) -> None:
+    indexes = sorted(set(index_all(make(), published).values()))
+
+    # In sorted order the beginning of a string comes right before a string that begins with it.
+    assert [pair for pair in zip(indexes, indexes[1:], strict=False) if pair[1].startswith(pair[0])] == []
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics_and_filters(), topics)
+def test_a_layout_made_from_what_was_stored_is_the_same(
+    make: Callable[[], Layout], drawn: tuple[list[str], list[str]], later: list[str]
+) -> None:
+    published, filters = drawn
+    layout = make()
+    rows: list[Row] = []
+    indexes: dict[str, bytes] = {}
+    for topic in published:
+        indexes[topic] = layout.index(topic.encode())
+        rows += layout.take_rows()
+
+    again = make_layout(layout.name, layout.parameters(), reversed(rows), layout.next_id)
+
+    assert again.parameters() == layout.parameters()
+    assert index_all(again, published) == indexes
+    assert again.take_rows() == []
+    for topic_filter in filters:
+        assert list(map(repr, again.plan(topic_filter))) == list(map(repr, layout.plan(topic_filter)))
+    # From the same place they go on in the same way.
+    assert index_all(again, later) == index_all(layout, later)
+    assert again.take_rows() == layout.take_rows()
+    assert again.next_id == layout.next_id
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics, topics)
+def test_rows_of_a_batch_that_failed_come_with_the_next(
+    make: Callable[[], Layout], published: list[str], later: list[str]
+) -> None:
+    layout = make()
+    indexes = index_all(layout, published)
+
+    layout.return_rows(layout.take_rows())
+    indexes |= index_all(layout, later)
+    rows = layout.take_rows()
+
+    assert layout.take_rows() == []
+    assert index_all(make_layout(layout.name, layout.parameters(), rows, layout.next_id), published + later) == indexes
+
+
+@each_form
+@settings(max_examples=60)
+@given(topics, topics_and_filters())
+def test_an_heir_keeps_the_promises_from_the_start(
+    make: Callable[[], Layout], known: list[str], drawn: tuple[list[str], list[str]]
+) -> None:
+    published, filters = drawn
+    parent = make()
+    index_all(parent, known)
+    layout = parent.inherit()
+    indexes = index_all(layout, published)
+
+    again = make_layout(layout.name, layout.parameters(), layout.take_rows(), layout.next_id)
+
+    assert layout.name == parent.name
+    assert layout.parameters() == parent.parameters()
+    assert layout.next_id >= parent.next_id
+    assert index_all(again, published) == indexes
+    for topic_filter in filters:
+        wanted = [topic for topic in published if matches(topic_filter, topic)]
+        queries = again.plan(topic_filter)
+        assert [topic for topic in wanted if not any(query.matches(indexes[topic]) for query in queries)] == []
+
+
+@each_form
+def test_a_static_part_is_what_all_matches_begin_with(make: Callable[[], Layout]) -> None:
+    layout = make()
+    indexes = index_all(layout, [f"a/d{number}/c" for number in range(40)]).values()
+
+    for query in layout.plan("a/+/c"):
+        found = {index[:4] for index in indexes if query.matches(index)}
+        assert query.static is None or found <= {query.static}
+
+
+@pytest.mark.parametrize("name", ["hashed", "learned"])
+def test_a_name_alone_makes_a_layout_with_default_parameters(name: str) -> None:
+    layout = make_layout(name)
+
+    assert layout.name == name
+    assert make_layout(name, layout.parameters()).parameters() == layout.parameters()
+
+
+@pytest.mark.parametrize("name", ["hashed", "learned"])
+def test_parameters_of_a_newer_version_are_refused_with_a_hint(name: str) -> None:
+    parameters = b"\xfe" + make_layout(name).parameters()[1:]
+
+    with pytest.raises(UsageError, match=r"version 254, this program knows 1: open it with the program that wrote it"):
+        make_layout(name, parameters)
+
+
+@pytest.mark.parametrize("name", ["hashed", "learned"])
+@pytest.mark.parametrize("spoil", [lambda good: good[:-1], lambda good: good + b"\0", lambda good: good[:2], lambda good: b"\0"])
+def test_parameters_that_were_cut_or_filled_up_are_corruption(name: str, spoil: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(Corruption):
+        make_layout(name, spoil(make_layout(name).parameters()))
+
+
+def test_an_unknown_layout_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"there is no layout 'sorted': it is one of hashed, learned"):
+        make_layout("sorted")
+
+
+def test_the_index_is_between_epoch_and_offset_of_a_key() -> None:
+    assert index_of(b"\0" * 8 + b"an index" + b"\xff" * 4) == b"an index"
