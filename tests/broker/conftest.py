@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from braidmq.testing import Broker
+from tests.support.certificates import Authority
 from tests.support.operated import Operated
 
 
@@ -16,3 +18,8 @@ def node() -> Iterator[Operated]:
         operated = Operated(broker)
         yield operated
         operated.connect.close()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)

@@ -10,110 +10,29 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import websockets
 
-from braidmq.base.settings import LimitSettings, ListenerSettings, MqttSettings
+from braidmq.base.settings import LimitSettings, MqttSettings
 from braidmq.base.units import Bytes, Seconds
 from braidmq.broker.listeners import websocket as module
 from braidmq.broker.listeners.websocket import choose_subprotocol
-from tests.support.certificates import Authority
-from tests.support.echo_listeners import LOOPS, EchoHouse, open_house, run
-
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-LOCAL = ListenerSettings(bind="127.0.0.1:0")
-
-both_loops = pytest.mark.parametrize("loop_name", LOOPS)
-
-
-class Frame(NamedTuple):
-    """A frame from the server."""
-
-    opcode: int
-    payload: bytes
-    is_final: bool
-
-
-def client_frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0, length: int | None = None) -> bytes:
-    """A masked frame as a client sends it; ``length`` is what the header claims, if that is not the truth."""
-    size = len(payload) if length is None else length
-    first = opcode | (0x80 if fin else 0) | rsv << 4
-    if size < 126:
-        header = struct.pack(">BB", first, 0x80 | size)
-    elif size < 65536:
-        header = struct.pack(">BBH", first, 0xFE, size)
-    else:
-        header = struct.pack(">BBQ", first, 0xFF, size)
-    mask = os.urandom(4)
-    masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
-    return header + mask + masked
-
-
-def request(path: str = "/mqtt", **headers: str) -> bytes:
-    """An upgrade request; a header given as "" is left out, underscores stand for hyphens."""
-    fields = {
-        "Host": "localhost",
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Protocol": "mqtt",
-    } | {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = [f"{name}: {value}\r\n" for name, value in fields.items() if value]
-    return f"GET {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
-
-
-class Client:
-    """A WebSocket client that sends what it is told."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, opcode: int, payload: bytes = b"", **options: Any) -> None:
-        self.writer.write(client_frame(opcode, payload, **options))
-
-    async def receive(self) -> Frame:
-        first, second = await self.reader.readexactly(2)
-        assert not second & 0x80, "a server does not mask"
-        size = second
-        if size == 126:
-            (size,) = struct.unpack(">H", await self.reader.readexactly(2))
-        elif size == 127:
-            (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
-        return Frame(first & 0x0F, await self.reader.readexactly(size), bool(first & 0x80))
-
-    async def assert_closed_with(self, code: int) -> None:
-        """The server says why, waits for our close frame, and then the socket ends."""
-        frame = await self.receive()
-        assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", code))
-        self.send(CLOSE, frame.payload[:2])
-        assert await self.reader.read() == b""
-
-
-@contextlib.asynccontextmanager
-async def client_of(house: EchoHouse, listener: str = "ws:default", **options: Any) -> AsyncIterator[Client]:
-    reader, writer = await asyncio.open_connection(*house.address(listener), **options)
-    writer.write(request())
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
-    try:
-        yield Client(reader, writer)
-    finally:
-        writer.close()
-
-
-async def answer_to(house: EchoHouse, sent: bytes) -> bytes:
-    """All that the server answers until it closes."""
-    reader, writer = await asyncio.open_connection(*house.address("ws:default"))
-    writer.write(sent)
-    try:
-        return await reader.read()
-    finally:
-        writer.close()
+from tests.support.echo_listeners import open_house, run
+from tests.support.websocket_client import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    LOCAL,
+    PING,
+    PONG,
+    TEXT,
+    Frame,
+    answer_to,
+    both_loops,
+    client_frame,
+    client_of,
+    request,
+)
 
 
 @both_loops
@@ -434,144 +353,3 @@ def test_a_peer_that_never_answers_the_close_is_dropped(loop_name: str, monkeypa
             await house.until(lambda: house.connections[0].is_lost and house.live("ws:default") == 0)
 
     run(loop_name, scenario())
-
-
-@both_loops
-def test_a_connection_that_is_not_read_is_told_to_pause_and_later_to_resume(loop_name: str) -> None:
-    async def scenario() -> None:
-        async with open_house(ws=LOCAL) as house, client_of(house, limit=1024) as client:
-            connection = house.connections[0]
-            connection.transport.set_write_buffer_limits(high=65536, low=16384)
-            written = 0
-            while not connection.writing_paused:
-                connection.transport.write(bytes(60_000))
-                written += 60_000
-                await asyncio.sleep(0)
-            assert connection.transport.get_write_buffer_size() > 65536
-
-            received = 0
-            while received < written:
-                received += len((await client.receive()).payload)
-            await house.until(lambda: connection.writing_resumed == 1)
-
-    run(loop_name, scenario())
-
-
-@both_loops
-def test_pings_of_a_client_that_reads_nothing_do_not_pile_up_answers(loop_name: str) -> None:
-    async def scenario() -> None:
-        async with open_house(ws=LOCAL) as house, client_of(house, limit=1024) as client:
-            connection = house.connections[0]
-            connection.transport.set_write_buffer_limits(high=65536, low=16384)
-            while not connection.writing_paused:
-                connection.transport.write(bytes(60_000))
-                await asyncio.sleep(0)
-            waiting = connection.transport.get_write_buffer_size()
-
-            house.echoes = False
-            for _ in range(2000):
-                client.send(PING, bytes(125))
-            client.send(BINARY, b"end")
-            await house.until(lambda: bytes(connection.received) == b"end")
-
-            assert connection.transport.get_write_buffer_size() <= waiting
-
-    run(loop_name, scenario())
-
-
-@both_loops
-def test_a_paused_connection_stops_reading_and_goes_on_where_it_was(loop_name: str) -> None:
-    async def scenario() -> None:
-        async with open_house(ws=LOCAL) as house, client_of(house) as client:
-            house.echoes = False
-            connection = house.connections[0]
-            client.send(BINARY, b"a")
-            await house.until(lambda: bytes(connection.received) == b"a")
-
-            connection.transport.pause_reading()
-            client.send(BINARY, b"b")
-            await asyncio.sleep(0.05)
-            assert bytes(connection.received) == b"a"
-
-            connection.transport.resume_reading()
-            await house.until(lambda: bytes(connection.received) == b"ab")
-
-    run(loop_name, scenario())
-
-
-def test_a_fast_sender_does_not_blow_up_the_read_buffer() -> None:
-    async def scenario() -> None:
-        async with open_house(ws=LOCAL) as house, client_of(house) as client:
-            house.echoes = False
-            connection = house.connections[0]
-            protocol: Any = connection.transport._ws.underlying_transport.get_protocol()
-            frames = client_frame(BINARY, bytes(1000)) * 5000
-            connection.transport.write(b"answered")
-            # While reading is paused the kernel's buffer fills, so that one read could take megabytes.
-            connection.transport.pause_reading()
-            client.writer.write(frames)
-            await asyncio.sleep(0.05)
-            connection.transport.resume_reading()
-            await house.until(lambda: len(connection.received) == 5_000_000)
-
-            assert len(module.WSProtocol.get_buffer(protocol, -1)) <= 4 * module.READ_BYTES_MAX
-
-    run("uvloop", scenario())
-
-
-@both_loops
-def test_secure_websocket_with_a_library_client(loop_name: str, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    server = authority.server()
-
-    async def scenario() -> None:
-        settings = ListenerSettings(bind="127.0.0.1:0", cert_file=server.cert_file, key_file=server.key_file, path="/ws")
-        async with open_house(wss=settings) as house:
-            host, port = house.address("wss:default")
-            async with websockets.connect(
-                f"wss://localhost:{port}/ws",
-                host=host,
-                ssl=authority.client_context(),
-                subprotocols=["mqtt"],  # type: ignore[list-item]
-            ) as client:
-                assert client.subprotocol == "mqtt"
-                for payload in (b"a", os.urandom(200_000)):
-                    await client.send(payload)
-                    assert await client.recv() == payload
-                await (await client.ping())
-                origin = house.connections[0].origin
-                assert (origin.kind, origin.secure) == ("wss", True)
-            assert client.close_code == 1000
-            await house.until(lambda: house.live("wss:default") == 0)
-
-    run(loop_name, scenario())
-
-
-@both_loops
-def test_plain_bytes_on_a_secure_listener_are_refused_before_http(loop_name: str, tmp_path: Path) -> None:
-    server = Authority(tmp_path).server()
-
-    async def scenario() -> None:
-        settings = ListenerSettings(bind="127.0.0.1:0", cert_file=server.cert_file, key_file=server.key_file)
-        async with open_house(wss=settings) as house:
-            _, writer = await asyncio.open_connection(*house.address("wss:default"))
-            writer.write(request())
-            await house.until(lambda: house.refusals["tls_not_tls"] == 1 and house.live("wss:default") == 0)
-            writer.close()
-
-    run(loop_name, scenario())
-
-
-@both_loops
-def test_a_connection_that_raises_is_closed_and_gives_its_place_back(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with open_house(ws=LOCAL) as house, client_of(house) as client:
-            house.connections[0].feed = lambda data: 1 // 0  # type: ignore[method-assign]
-            client.send(BINARY, b"x")
-
-            frame = await client.receive()
-            assert (frame.opcode, frame.payload[:2]) == (CLOSE, struct.pack(">H", 1011))
-            await house.until(lambda: house.connections[0].is_lost and house.live("ws:default") == 0)
-
-    run(loop_name, scenario())
-    assert "ZeroDivisionError" in caplog.text

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocksdict import Rdict
 
 from braidmq.base.errors import UsageError
 from braidmq.storage.identity import FORMAT_VERSION
@@ -263,8 +264,6 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="has format 2, and this version of braidmq knows formats up to 1"):
         Store.open(tmp_path / "log", [FAMILY, "shard-01"])
-
-    from rocksdict import Rdict
 
     assert Rdict.list_cf(str(tmp_path / "log")) == ["default", FAMILY]
 

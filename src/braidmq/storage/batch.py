@@ -35,7 +35,7 @@ class Batch:
         """Set one row."""
         try:
             self._raw.put(key, value, self._handles[family])  # type: ignore[union-attr] # a used batch is the rare case
-        except (KeyError, AttributeError):
+        except (KeyError, ValueError, AttributeError):
             self._refuse(family)
 
     def put_all(self, family: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
@@ -44,7 +44,7 @@ class Batch:
             put, handle = self._raw.put, self._handles[family]  # type: ignore[union-attr]
             for key, value in rows:
                 put(key, value, handle)
-        except (KeyError, AttributeError):
+        except (KeyError, ValueError, AttributeError):
             self._refuse(family)
 
     def delete(self, family: str, key: bytes) -> None:
@@ -73,7 +73,7 @@ class Batch:
         return self._raw
 
     def _refuse(self, family: str) -> NoReturn:
-        # rocksdict, too, raises KeyError: for keys and values of another type than bytes.
+        # What is left is rocksdict itself: a KeyError for a key, a ValueError for a value that is not bytes.
         self._open()
         if family not in self._handles:
             raise UsageError(f"the store has no family {family!r}", "name it when the store is opened")

@@ -66,13 +66,14 @@ class LogReader:
 
     def plan(self, epoch: EpochRow, filters: tuple[str, ...]) -> list[Query] | None:
         """The queries to run over an epoch; None if it is as well to look at every record."""
-        if "#" in filters or "+/#" in filters:
-            return None
         layout = self.shard.generations.of(epoch.start).layout
         queries: list[Query] = []
         for topic_filter in filters:
             queries += (query for query in layout.plan(topic_filter) if _may_hold(epoch, query))
-        return None if len(queries) * _SEEK_STEPS > epoch.count else queries
+            # A query that begins with the empty index begins with the first record: `#` and its like.
+            if len(queries) * _SEEK_STEPS > epoch.count or (queries and not queries[-1].first()):
+                return None
+        return queries
 
     def scan(self, epoch: EpochRow, upto: int, filters: tuple[str, ...], matcher: TopicFilters) -> EpochScan:
         """A scan of an epoch; the watermark was taken before."""
