@@ -10,7 +10,7 @@ import click
 from benchmarks import report as reports
 from benchmarks.brokers import BROKERS, ROOT, make_certificate, version_of
 from benchmarks.measure import Bench, known_brokers
-from benchmarks.shapes import ALL, CONNECT, FLOWS, FULL, IDLE, LATENCY, MEMORY, QUICK, TABLE
+from benchmarks.shapes import ALL, CONNECT, FLOWS, FULL, IDLE, LATENCY, MEMORY, QUICK, SINGLE_QOS0, TABLE
 
 
 @click.command()
@@ -53,7 +53,9 @@ def _measure(bench: Bench, wanted: tuple[str, ...]) -> reports.Report:
         scale=bench.scale,
         flows=[bench.flow(shape) for shape in FLOWS if shape.name in wanted],
     )
-    if LATENCY in wanted and (base := next((series for series in report.flows if series.name == FLOWS[0].name), None)):
+    if LATENCY in wanted:
+        known = next((series for series in report.flows if series.name == SINGLE_QOS0.name), None)
+        base = known or bench.flow(SINGLE_QOS0)
         report.latency = bench.latency({name: rate for name in bench.brokers if (rate := base.median(name))})
     if CONNECT in wanted:
         report.connect = bench.connect()

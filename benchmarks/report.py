@@ -98,7 +98,7 @@ def render(report: Report) -> str:
     if report.latency:
         parts += [
             "## Latency at half load\n",
-            "From the moment a message was due, QoS 0, 10 to 10.\n",
+            "From the moment a message was due; QoS 0, 500 to 500, half of what is sustained with one message in flight.\n",
             _latency_table(report.latency),
         ]
     if faults := _faults(report.flows):

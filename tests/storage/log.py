@@ -58,7 +58,9 @@ class Log:
         self.shard.recover()
         self.reader = LogReader(self.store, self.shard)
 
-    def append(self, *topics: str, payload: bytes = b"x", producer: bytes = b"", sequence: int = 0, commit: bool = True) -> list[int]:
+    def append(
+        self, *topics: str, payload: bytes = b"x", producer: bytes = b"", sequence: int = 0, commit: bool = True
+    ) -> list[int]:
         """Append one record for each topic in one batch."""
         batch = self.store.batch()
         stamps = self.shard.append(batch, entries(topics, payload), producer=producer, sequence=sequence)

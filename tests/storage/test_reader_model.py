@@ -17,7 +17,7 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.reader import LogReader, Replay
 from braidmq.storage.retention import RetentionLimits, choose_floor
-from braidmq.storage.scans import ScanCache
+from braidmq.storage.scans import ScanCache, ScanLimits
 from braidmq.storage.shard import Shard, ShardOptions
 from tests.storage.log import FAMILY, LAYOUTS, Hands
 from tests.support.fake_store import FakeBatch, FakeStore
@@ -69,8 +69,9 @@ class LogMachine(RuleBasedStateMachine):
         self._fresh_reader()
 
     def _fresh_reader(self) -> None:
-        # Two lists at most and little memory, so that readers get into each other's way.
-        self.reader = LogReader(self.store, self.shard, ScanCache(2, 4000, claim_s=40, now=self._now), now=self._now)
+        # Two lists at most, little memory and few steps, so that readers stop halfway and get into each other's way.
+        scans = ScanCache(2, 4000, claim_s=40, now=self._now)
+        self.reader = LogReader(self.store, self.shard, scans, self._now, ScanLimits(steps=2, values_bytes_max=400))
 
     def _now(self) -> float:
         self.ticks += 1
@@ -166,7 +167,12 @@ class LogMachine(RuleBasedStateMachine):
         self.live.append(reading)
         return reading
 
-    @rule(reading=readings, count=st.integers(1, 30), slice_s=st.sampled_from((1, 2, 5, 100)), bytes_max=st.sampled_from((1, 200, 10_000)))
+    @rule(
+        reading=readings,
+        count=st.integers(1, 30),
+        slice_s=st.sampled_from((1, 2, 5, 100)),
+        bytes_max=st.sampled_from((1, 200, 10_000)),
+    )
     def read(self, reading: Reading, count: int, slice_s: int, bytes_max: int) -> None:
         self._read(reading, count, slice_s, bytes_max)
 
@@ -188,9 +194,7 @@ class LogMachine(RuleBasedStateMachine):
             and (reading.with_session_only or not record.session_only)
             and any(matches(each, record.topic.decode()) for each in replay.filters)
         ]
-        assert [(record.timestamp, record.value) for record in found] == [
-            (record.timestamp, record.value) for record in expected
-        ]
+        assert [(record.timestamp, record.value) for record in found] == [(record.timestamp, record.value) for record in expected]
 
     @rule(reading=readings)
     def stop_and_resume(self, reading: Reading) -> None:
@@ -218,5 +222,5 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogMachine = LogMachine.TestCase
 TestLogMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -16,27 +15,30 @@ import pytest
 from braidmq.base.errors import BraidError, ConfigError, Corruption, Unavailable, UsageError
 from braidmq.storage.engine import MIB, Disk, Tuning
 from braidmq.storage.health import State
-from braidmq.storage.store import Store
+from braidmq.storage.store import Cursor, Store
 from tests.support.started import SOURCES
 
 FAMILY = "shard-00"
 END = b"\xff"
 DEADLINE_S = 30.0
 
-WRITER = """
-import sys, time
+WRITER = r"""
+import os, sys, time
 from braidmq.storage.store import Store
+
+def say(word):
+    os.write(1, b"%s\n" % str(word).encode())  # a line is one write, whichever thread it comes from
 
 store = Store.open(sys.argv[1], ["shard-00"])
 batches = int(sys.argv[2])
-store.start(lambda call: call(), lambda number: print(number, flush=True))
+store.start(lambda call: call(), say)
 for number in range(1, batches + 1):
     batch = store.batch()
     batch.put_all("shard-00", [(b"%08d-%02d" % (number, row), b"v" * 100) for row in range(10)])
     store.write(batch)
     if number % 5 == 0:
         time.sleep(0.0005)
-print("done", flush=True)
+say("done")
 sys.stdin.read()
 """
 
@@ -53,16 +55,25 @@ class Writer:
             env={**os.environ, "PYTHONPATH": str(SOURCES)},
         )
 
-    def read_until(self, last: str) -> None:
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def wait_first_commit(self) -> int:
+        """The number of the first commit."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == last:
-                return
-        raise AssertionError(f"the writer ended before it said {last}")
+        return int(self.process.stdout.readline())
+
+    def wait_done(self) -> None:
+        """Until everything is written; the process then lives on."""
+        assert self.process.stdout is not None
+        assert "done\n" in iter(self.process.stdout.readline, "")
 
     def kill(self) -> int:
-        """End it with SIGKILL; the highest number that it had said to be committed."""
-        self.process.send_signal(signal.SIGKILL)
+        """End it with SIGKILL; the highest number of a commit that it has told of since it was last read from."""
+        self.process.kill()
         output, _ = self.process.communicate(timeout=DEADLINE_S)
         return max((int(line) for line in output.splitlines() if line.isdigit()), default=0)
 
@@ -80,11 +91,10 @@ def batches_in(store: Store) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_kill_9_loses_no_committed_batch_and_tears_none(tmp_path: Path, seed: int) -> None:
-    writer = Writer(tmp_path / "log", 1_000_000)
-    writer.read_until("1")
-
-    time.sleep(random.Random(seed).uniform(0.0, 0.3))  # the moment of the kill is what is tried out
-    committed = max(writer.kill(), 1)
+    with Writer(tmp_path / "log", 1_000_000) as writer:
+        first = writer.wait_first_commit()
+        time.sleep(random.Random(seed).uniform(0.0, 0.3))  # the moment of the kill is what is tried out
+        committed = max(writer.kill(), first)
 
     with Store.open(tmp_path / "log", [FAMILY]) as store:
         found = batches_in(store)
@@ -93,13 +103,12 @@ def test_kill_9_loses_no_committed_batch_and_tears_none(tmp_path: Path, seed: in
 
 
 def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "log", 1)
-    writer.read_until("done")
+    with Writer(tmp_path / "log", 1) as writer:
+        writer.wait_done()
 
-    with pytest.raises(UsageError, match=f"in use by process {writer.process.pid}"):
-        Store.open(tmp_path / "log", [FAMILY])
+        with pytest.raises(UsageError, match=f"in use by process {writer.process.pid}"):
+            Store.open(tmp_path / "log", [FAMILY])
 
-    writer.kill()
     Store.open(tmp_path / "log", [FAMILY]).close()
 
 
@@ -111,9 +120,8 @@ def test_opening_twice_in_one_process_is_refused_in_words(tmp_path: Path) -> Non
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     """The log of a process that wrote 100 batches and was killed, so that all of them are in the write-ahead log alone."""
-    writer = Writer(tmp_path / "log", 100)
-    writer.read_until("done")
-    writer.kill()
+    with Writer(tmp_path / "log", 100) as writer:
+        writer.wait_done()
     return tmp_path / "log"
 
 
@@ -168,29 +176,28 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+def walk(cursor: Cursor, start: bytes) -> None:
+    cursor.seek(start)
+    while cursor.valid:
+        cursor.next()
+
+
 def test_a_flipped_bit_in_a_table_is_found_by_every_way_of_reading(damaged: Path) -> None:
     """Bare rocksdict ends an iteration there as if the data had ended."""
     with Store.open(damaged, [FAMILY]) as store:
-        found = []
+        found: list[bytes] = []
         with pytest.raises(Corruption, match="block checksum mismatch"):
             found.extend(key for key, _ in store.items(FAMILY, b"", END))
-            pytest.fail("the end was reached")
-
-        walked = 0
-        cursor = store.cursor(FAMILY, b"", END)
-        cursor.seek(b"")
-        with pytest.raises(Corruption, match="block checksum mismatch"):
-            while cursor.valid:
-                walked += 1
-                cursor.next()
+        damaged_key = b"%06d" % len(found)
 
         with pytest.raises(Corruption, match="block checksum mismatch"):
-            store.cursor(FAMILY, b"", END).seek(b"%06d" % walked)
+            walk(store.cursor(FAMILY, b"", END), b"")
         with pytest.raises(Corruption, match="block checksum mismatch"):
-            store.get(FAMILY, b"%06d" % walked)
-        assert 5_000 < walked < 15_000
-        assert store.get(FAMILY, b"000001") is not None
-        del cursor
+            walk(store.cursor(FAMILY, b"", END), damaged_key)
+        with pytest.raises(Corruption, match="block checksum mismatch"):
+            store.get(FAMILY, damaged_key)
+        assert 5_000 < len(found) < 15_000
+        assert store.get(FAMILY, found[-1]) is not None
 
 
 def test_a_table_that_is_gone_is_corruption(damaged: Path) -> None:
@@ -324,6 +331,17 @@ def append(store: Store, number: int) -> None:
     store.write(batch)
 
 
+def append_until_refused(store: Store) -> int:
+    """How many batches were accepted."""
+    for number in range(2000):
+        try:
+            append(store, number)
+        except Unavailable:
+            return number
+        wait_committed(store, store.written)
+    raise AssertionError("the disk did not fill up")
+
+
 def test_a_disk_that_fills_up_below_the_reserve_stops_the_store_and_nothing_is_lost(small_disk: Path) -> None:
     """Somebody else fills the disk between two checks: the engine itself runs into its end, and goes on when there is space."""
     ballast = small_disk / "ballast"
@@ -331,14 +349,10 @@ def test_a_disk_that_fills_up_below_the_reserve_stops_the_store_and_nothing_is_l
     tuning = Tuning(memtables_bytes=4 * MIB, block_cache_bytes=MIB, reserve_bytes=MIB)
     store = Store.open(small_disk / "log", [FAMILY], tuning=tuning)
     store.start(lambda call: call(), lambda number: None)
-    accepted = 0
-    with pytest.raises(Unavailable, match="is full"):
-        while accepted < 2000:
-            append(store, accepted)
-            accepted += 1
-            wait_committed(store, store.written)
+    accepted = append_until_refused(store)
 
     assert store.health.state is State.STOPPED
+    assert "is full" in store.health.reason
     assert store.check().state is State.STOPPED
     with pytest.raises(Unavailable):
         append(store, accepted)
@@ -360,10 +374,8 @@ def test_a_disk_that_fills_up_below_the_reserve_stops_the_store_and_nothing_is_l
 
 def test_a_full_disk_cannot_be_opened_and_says_so(small_disk: Path) -> None:
     Store.open(small_disk / "log", [FAMILY]).close()
-    with open(small_disk / "ballast", "wb") as ballast, pytest.raises(OSError):
-        while True:
-            ballast.write(bytes(4096))
-            ballast.flush()
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "ballast").write_bytes(bytes(12 * MIB))
 
     with pytest.raises(Unavailable, match="is full"):
         Store.open(small_disk / "log", [FAMILY, "shard-01"])
@@ -395,7 +407,7 @@ def test_a_stalled_engine_refuses_writes_instead_of_freezing_the_caller(tmp_path
         assert store.get(FAMILY, b"%08d-000" % (number - 1)) is None
 
         deadline = time.monotonic() + DEADLINE_S
-        while store.check().state is State.STOPPED:
+        while store.check().state is not State.OK:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert store.write(store.batch()) == accepted + 1

@@ -17,7 +17,7 @@ from tests.tidy.tree import ROOT, SOURCES, project_files, relative
 PYTHON = [file for file in project_files() if file.suffix == ".py"]
 OURS = [file for file in PYTHON if file.is_relative_to(SOURCES)]
 # No layer above is imported; import-linter sees .py files, this list serves the .pyx and .pxd files.
-LAYERS = ["cli", "testing", "node", "operations", "metrics", "api", "broker", "access", "mqtt", "lane", "base"]
+LAYERS = ["cli", "testing", "node", "operations", "metrics", "api", "storage", "broker", "access", "mqtt", "lane", "base"]
 ASYNCIO_CALLBACKS = {*dir(asyncio.Protocol), *dir(asyncio.BufferedProtocol)}
 # distribution -> module, where the names differ
 MODULES = {"argon2-cffi": "argon2", "prometheus-client": "prometheus_client", "tomli-w": "tomli_w"}

@@ -34,7 +34,7 @@ class BitField:
 
     def __init__(self, places: Sequence[int]) -> None:
         """`places` says for each bit of the field, the lowest first, which bit of the index it is; there are 32 at most."""
-        self._limit = (1 << len(places)) - 1
+        self._limit = 0xFFFFFFFF >> (32 - len(places))
         # A table for each byte of the field: what its values look like spread over the index.
         self._tables: list[list[int]] = []
         for start in range(0, len(places), 8):

@@ -28,6 +28,8 @@ cdef class PatternTrie:
     cdef bytes _overflow(self, list levels)
     @cython.locals(states=list, reached=list, found=list, node=PatternNode, below=PatternNode, child=PatternNode, level=bytes, pattern=bytes, mask=bytes)
     cpdef list plan(self, list levels, bint is_open, Py_ssize_t queries_max)
+    @cython.locals(node=PatternNode, copy=PatternNode, child=PatternNode, twin=PatternNode)
+    cpdef object bequeath(self, PatternTrie heir)
 
 
 cdef bint _find_wild(PatternNode node, bint is_below_varying, set wild) except -1

@@ -77,21 +77,22 @@ class Committer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (number := self._next_group()) is not None:
-            self._flush_began = began = time.monotonic()
-            try:
+        try:
+            while (number := self._next_group()) is not None:
+                self._flush_began = began = time.monotonic()
                 self._flush()
-            except Exception as problem:
-                self._on_failed(problem)
-                return
-            finally:
                 self._flush_began = 0.0
-            taken_s = time.monotonic() - began
-            self.commits += 1
-            self.commit_s_total += taken_s
-            self.commit_s_max = max(self.commit_s_max, taken_s)
-            self._committed = number
-            self._on_committed(number)
+                self._count(time.monotonic() - began)
+                self._committed = number
+                self._on_committed(number)
+        except Exception as problem:  # whatever it was, nothing is committed from now on, and that must not go unseen
+            self._flush_began = 0.0
+            self._on_failed(problem)
+
+    def _count(self, taken_s: float) -> None:
+        self.commits += 1
+        self.commit_s_total += taken_s
+        self.commit_s_max = max(self.commit_s_max, taken_s)
 
     def _next_group(self) -> int | None:
         with self._changed:

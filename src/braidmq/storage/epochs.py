@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec import structs
 
-from braidmq.storage.format.rows import STATIC_IDS_MAX, EpochRow
+from braidmq.storage.format.rows import STATIC_ID_BYTES, STATIC_IDS_MAX, EpochRow
+
+
+def are_listable(static_ids: AbstractSet[bytes]) -> bool:
+    """Whether an epoch can say that it holds these and no others: they are few, and ids at all (short indexes have none)."""
+    return len(static_ids) <= STATIC_IDS_MAX and all(len(each) == STATIC_ID_BYTES for each in static_ids)
 
 
 class OpenEpoch:
@@ -26,7 +32,7 @@ class OpenEpoch:
         """Note the ids of new records; beyond a bound any id may be there."""
         if self.static_ids is not None:
             self.static_ids |= static_ids
-            if len(self.static_ids) > STATIC_IDS_MAX:
+            if not are_listable(self.static_ids):
                 self.static_ids = None
 
     def row(self) -> EpochRow:

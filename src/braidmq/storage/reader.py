@@ -21,7 +21,7 @@ from braidmq.lane.records import Record, TopicFilters
 from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import Query
 from braidmq.storage.ports import Reads
-from braidmq.storage.scans import EpochScan, ScanCache
+from braidmq.storage.scans import DEFAULT_SCAN_LIMITS, EpochScan, ScanCache, ScanLimits
 from braidmq.storage.shard import Shard
 
 EARLIEST: Final = 0
@@ -29,8 +29,6 @@ EARLIEST: Final = 0
 SLICE_S: Final = 0.002
 CHUNK_BYTES: Final = 1024 * 1024
 
-# A list up to this size holds its values; of a larger one they are fetched again when they are read.
-_VALUES_BYTES_MAX: Final = 16 * 1024 * 1024
 # A query costs a seek, about eight steps. With more seeks than that, looking at every record is cheaper.
 _SEEK_STEPS: Final = 8
 # The tail is looked at in pieces of this many records, so that filters that match little do not take the loop.
@@ -48,12 +46,19 @@ class LogReader:
     """Starts replays of one shard; they share what they find."""
 
     def __init__(
-        self, store: Reads, shard: Shard, scans: ScanCache | None = None, now: Callable[[], float] = time.monotonic
+        self,
+        store: Reads,
+        shard: Shard,
+        scans: ScanCache | None = None,
+        now: Callable[[], float] = time.monotonic,
+        limits: ScanLimits = DEFAULT_SCAN_LIMITS,
     ) -> None:
+        """Readers of several shards may share one cache."""
         self.shard = shard
         self.scans = scans if scans is not None else ScanCache(now=now)
         self.now = now
         self._store = store
+        self._limits = limits
 
     def start_replay(self, filters: Sequence[str], start: int, *, with_session_only: bool = False) -> Replay:
         """Read records later than the position `start`, or all there are from EARLIEST on, that match one of the filters.
@@ -77,7 +82,7 @@ class LogReader:
 
     def scan(self, epoch: EpochRow, upto: int, filters: tuple[str, ...], matcher: TopicFilters) -> EpochScan:
         """A scan of an epoch; the watermark was taken before."""
-        return EpochScan(self._store, self.shard.family, epoch, upto, self.plan(epoch, filters), matcher, _VALUES_BYTES_MAX)
+        return EpochScan(self._store, self.shard.family, epoch, upto, self.plan(epoch, filters), matcher, self._limits)
 
 
 def _may_hold(epoch: EpochRow, query: Query) -> bool:

@@ -15,7 +15,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from braidmq.base.errors import Corruption
 from braidmq.lane.records import ENDED, FAR, Record, TopicFilters, collect, in_time_order, key_offset, make_records
@@ -23,10 +23,21 @@ from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import Query
 from braidmq.storage.ports import Reads
 
-# Steps between two looks at the clock: about a quarter of a millisecond.
-_STEPS: Final = 256
 # What a key in a list costs beside its bytes.
 _KEY_COST: Final = 41
+
+
+class ScanLimits(NamedTuple):
+    """How a scan works: steps between two looks at the clock, and up to which size a list holds its values.
+
+    The values of a larger list are fetched again when they are read.
+    """
+
+    steps: int = 256
+    values_bytes_max: int = 16 * 1024 * 1024
+
+
+DEFAULT_SCAN_LIMITS: Final = ScanLimits()
 
 
 class EpochScan:
@@ -40,7 +51,7 @@ class EpochScan:
         upto: int,
         queries: list[Query] | None,
         filters: TopicFilters,
-        values_bytes_max: int,
+        limits: ScanLimits = DEFAULT_SCAN_LIMITS,
     ) -> None:
         """`queries` None means that every topic index may match."""
         self.epoch_start = epoch.start
@@ -58,7 +69,7 @@ class EpochScan:
         self._queries: Iterator[Query | None] = iter([None] if queries is None else queries)
         self._query: Query | None = None
         self._next_key = b""  # empty: the next query's first key
-        self._values_bytes_max = values_bytes_max
+        self._limits = limits
         self._keys: list[bytes] = []
         self._values: list[bytes] | None = []
 
@@ -84,7 +95,9 @@ class EpochScan:
         pairs = self._store.items(self._family, self._next_key, self._end)
         while True:
             known = len(self._keys)
-            state, place = collect(pairs, self._query, self._filters, self._offset_max, _STEPS, self._keys, self._values)
+            state, place = collect(
+                pairs, self._query, self._filters, self._offset_max, self._limits.steps, self._keys, self._values
+            )
             self._account(known)
             if state == ENDED:
                 self._next_key = b""
@@ -101,7 +114,7 @@ class EpochScan:
         self.size_bytes += sum(map(len, self._keys[known:])) + _KEY_COST * (len(self._keys) - known)
         if self._values is not None:
             self.size_bytes += sum(map(len, self._values[known:])) + _KEY_COST * (len(self._values) - known)
-            if self.size_bytes > self._values_bytes_max:
+            if self.size_bytes > self._limits.values_bytes_max:
                 self._values = None
                 self.size_bytes = sum(map(len, self._keys)) + _KEY_COST * len(self._keys)
 

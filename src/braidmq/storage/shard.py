@@ -25,7 +25,7 @@ from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.records import Record, record_key
 from braidmq.storage.clock import ShardClock
 from braidmq.storage.draft import Draft
-from braidmq.storage.epochs import EpochDirectory, OpenEpoch
+from braidmq.storage.epochs import EpochDirectory, OpenEpoch, are_listable
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import (
     EPOCH_PREFIX,
@@ -34,7 +34,6 @@ from braidmq.storage.format.rows import (
     PRODUCERS_END,
     SHARD_KEY,
     STATIC_ID_BYTES,
-    STATIC_IDS_MAX,
     TIMESTAMP_MAX,
     EpochLimits,
     EpochRow,
@@ -281,7 +280,7 @@ class Shard:
         ids: frozenset[bytes] | None = frozenset(draft.static_ids)
         if known is not None and known.start == draft.epoch_start:
             ids = None if known.static_ids is None else frozenset(known.static_ids | draft.static_ids)
-        if ids is not None and len(ids) > STATIC_IDS_MAX:
+        if ids is not None and not are_listable(ids):
             ids = None
         row = EpochRow(draft.epoch_start, draft.last, draft.epoch_count, draft.epoch_bytes, ids)
         batch.put(self.family, epoch_key(row.start), encode_epoch(row))

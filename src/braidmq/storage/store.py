@@ -343,7 +343,9 @@ class Store:
 
     def _fail_commit(self, problem: Exception) -> None:
         """In the commit thread, or in that of ``sync``."""
-        self._fail(f"the disk of {self.path} failed to keep what was written ({problem}); the log is read-only until a restart")
+        self._fail(
+            f"what was written to the log in {self.path} could not be committed ({problem}); it is read-only until a restart"
+        )
 
     def _fail(self, reason: str) -> None:
         if self._failure is None:

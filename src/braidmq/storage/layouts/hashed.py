@@ -41,8 +41,7 @@ class HashedLayout:
         next_id: int = 0,
         cached_topics_max: int = CACHED_TOPICS_MAX,
     ) -> None:
-        total = sum(bits_per_level)
-        if not all(1 <= bits <= _FIELD_BITS_MAX for bits in bits_per_level) or total % 8 or not 8 <= total <= _INDEX_BITS_MAX:
+        if not _are_possible(bits_per_level):
             raise UsageError(
                 f"the hashed layout cannot have levels of {list(bits_per_level)} bits",
                 f"1 to {_FIELD_BITS_MAX} bits for each, altogether whole bytes and at most {_INDEX_BITS_MAX} bits",
@@ -50,7 +49,7 @@ class HashedLayout:
         self.next_id = next_id
         self._bits = tuple(bits_per_level)
         self._is_interleaved = is_interleaved
-        self._width = total // 8
+        self._width = sum(self._bits) // 8
         places = _interleaved(self._bits) if is_interleaved else _concatenated(self._bits)
         self._fields = [BitField(each) for each in places]
         self.index = IndexCache(self._compute, cached_topics_max).index
@@ -65,7 +64,7 @@ class HashedLayout:
         check_version(cls.name, parameters, _VERSION)
         _, is_interleaved, levels = _HEAD.unpack_from(parameters) if len(parameters) >= _HEAD.size else (0, 0, 0)
         bits = parameters[_HEAD.size :]
-        if len(bits) != levels or is_interleaved > 1:
+        if len(bits) != levels or is_interleaved > 1 or not _are_possible(bits):
             raise Corruption("the parameters of a hashed layout cannot be read")
         return cls(tuple(bits), is_interleaved=bool(is_interleaved), next_id=next_id)
 
@@ -110,6 +109,11 @@ class HashedLayout:
         for field, level in zip(self._fields, topic.split(b"/", len(self._fields) - 1), strict=False):
             index |= field.place(level)
         return index.to_bytes(self._width, "big")
+
+
+def _are_possible(bits_per_level: Sequence[int]) -> bool:
+    total = sum(bits_per_level)
+    return all(1 <= bits <= _FIELD_BITS_MAX for bits in bits_per_level) and total % 8 == 0 and 8 <= total <= _INDEX_BITS_MAX
 
 
 def _concatenated(bits_per_level: Sequence[int]) -> list[list[int]]:

@@ -1,0 +1,1 @@
+"""The storage layer, without a broker around it."""

@@ -1,0 +1,190 @@
+"""The store against bare rocksdict, and the latency of its commits: ``python -m benchmarks.storage.store [DIRECTORY]``.
+
+Rates are of the thread's CPU time, which other work on the machine disturbs least; each is the best of several alternating runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+from rocksdict import Options, Rdict, WriteBatch
+
+from braidmq.base.errors import Unavailable
+from braidmq.storage.store import Store
+
+FAMILY = "shard-00"
+END = b"\xff"
+BATCH = 500
+BATCHES = 200
+ROUNDS = 3
+PACED_BATCHES = 1000
+PACED_BATCH = 100
+PACE_S = 0.002
+
+Rows = list[list[tuple[bytes, bytes]]]
+
+
+def make_rows() -> Rows:
+    """Batches of records: a key of 20 bytes and a value of 100, as records of the log are."""
+    noise = os.urandom(1 << 20)
+    return [
+        [
+            (b"\x00" * 8 + (batch * BATCH + row).to_bytes(12, "big"), noise[at : at + 100])
+            for row, at in enumerate(range(0, BATCH * 100, 100))
+        ]
+        for batch in range(BATCHES)
+    ]
+
+
+def append_bare(path: Path, rows: Rows) -> float:
+    """Seconds that bare rocksdict takes to build and write the batches."""
+    options = Options(raw_mode=True)
+    options.create_missing_column_families(True)
+    db = Rdict(str(path), options, {FAMILY: Options(raw_mode=True)})
+    handle = db.get_column_family_handle(FAMILY)
+    began = time.thread_time()
+    for batch in rows:
+        changes = WriteBatch(raw_mode=True)
+        for key, value in batch:
+            changes.put(key, value, handle)
+        db.write(changes)
+    taken = time.thread_time() - began
+    del handle
+    db.close()
+    return taken
+
+
+def append_store(path: Path, rows: Rows, one_by_one: bool) -> float:
+    """Seconds that the store takes for the same, its committer running."""
+    with Store.open(path, [FAMILY]) as store:
+        store.start(lambda call: call(), lambda number: None)
+        began = time.thread_time()
+        for batch in rows:
+            changes = store.batch()
+            if one_by_one:
+                for key, value in batch:
+                    changes.put(FAMILY, key, value)
+            else:
+                changes.put_all(FAMILY, batch)
+            store.write(changes)
+        return time.thread_time() - began
+
+
+def read_rates(path: Path, rows: Rows) -> dict[str, float]:
+    """Rows per second of each way to read them all, tables compacted."""
+    with Store.open(path, [FAMILY]) as store:
+        for batch in rows:
+            changes = store.batch()
+            changes.put_all(FAMILY, batch)
+            store.write(changes)
+        store.compact(FAMILY, b"", END)
+
+    def bare() -> None:
+        for _key, _value in db.get_column_family(FAMILY).items():
+            pass
+
+    def items() -> None:
+        for _key, _value in store.items(FAMILY, b"", END):
+            pass
+
+    def cursor() -> None:
+        place = store.cursor(FAMILY, b"", END)
+        place.seek(b"")
+        while place.valid:
+            place.key()
+            place.value()
+            place.next()
+
+    db = Rdict(str(path), Options(raw_mode=True), {FAMILY: Options(raw_mode=True)})
+    rates = {"bare items": rate(bare)}
+    db.close()
+    with Store.open(path, [FAMILY]) as store:
+        rates["Store.items"] = rate(items)
+        rates["Cursor"] = rate(cursor)
+    return rates
+
+
+def rate(read: Callable[[], None]) -> float:
+    """Rows per second of the best of several runs."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.thread_time()
+        read()
+        best = min(best, time.thread_time() - began)
+    return BATCH * BATCHES / best
+
+
+async def commit_latencies(path: Path, busy_s: float) -> list[float]:
+    """Milliseconds from write to ``on_commit`` of paced batches; the loop computes for ``busy_s`` after each of them."""
+    waiting: dict[int, float] = {}
+    taken: list[float] = []
+    told = 0
+
+    def on_commit(number: int) -> None:
+        nonlocal told
+        now = time.perf_counter()
+        for done in range(told + 1, number + 1):
+            taken.append((now - waiting.pop(done)) * 1000)
+        told = number
+
+    with Store.open(path, [FAMILY]) as store:
+        store.start(asyncio.get_running_loop().call_soon_threadsafe, on_commit)
+        rows = [(b"%012d" % row, b"v" * 100) for row in range(PACED_BATCH)]
+        for _ in range(PACED_BATCHES):
+            changes = store.batch()
+            changes.put_all(FAMILY, rows)
+            began = time.perf_counter()
+            try:
+                waiting[store.write(changes)] = began
+            except Unavailable as refusal:
+                print(f"refused: {refusal}")
+            while time.perf_counter() - began < busy_s:
+                pass
+            await asyncio.sleep(PACE_S - busy_s)
+        while waiting:
+            await asyncio.sleep(0.01)
+    return sorted(taken)
+
+
+def main() -> None:
+    """Print the figures; takes about 15 seconds."""
+    rows = make_rows()
+    records = BATCH * BATCHES
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as directory:
+        place = Path(directory)
+        ways: dict[str, Callable[[Path], float]] = {
+            "bare db.write": lambda path: append_bare(path, rows),
+            "Store, put_all": lambda path: append_store(path, rows, one_by_one=False),
+            "Store, put": lambda path: append_store(path, rows, one_by_one=True),
+        }
+        best = dict.fromkeys(ways, float("inf"))
+        for turn in range(ROUNDS):
+            for name, append in ways.items():
+                best[name] = min(best[name], append(place / f"{name}-{turn}"))
+        for name, taken in best.items():
+            print(
+                f"append in batches of {BATCH}: {name:16} {records / taken / 1000:8.0f} k records/s {best['bare db.write'] / taken:6.0%}"
+            )
+
+        rates = read_rates(place / "read", rows)
+        for name, per_s in rates.items():
+            print(f"read in key order:       {name:16} {per_s / 1000:8.0f} k records/s {per_s / rates['bare items']:6.0%}")
+
+        for interval_s in (0.005, 0.0005):
+            sys.setswitchinterval(interval_s)
+            for busy_s in (0.0, 0.0015):
+                taken_ms = uvloop.run(commit_latencies(place / f"commit-{interval_s}-{busy_s}", busy_s))
+                p50, p99 = taken_ms[len(taken_ms) // 2], taken_ms[len(taken_ms) * 99 // 100]
+                load = f"{PACED_BATCH / PACE_S / 1000:.0f} k records/s, loop {busy_s / PACE_S:.0%} busy, switch interval {interval_s * 1000:g} ms"
+                print(f"commit latency: {load}: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

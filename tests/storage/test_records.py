@@ -1,0 +1,221 @@
+"""Records as bytes: what goes in comes out, both forms of the lane agree, and broken values are told from whole ones."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from braidmq import lane
+from braidmq.base.errors import Corruption
+from braidmq.lane import records
+from braidmq.mqtt.topics import matches
+
+SMALL = st.binary(max_size=20)
+
+
+def plain_form() -> ModuleType:
+    path = Path(lane.__file__).with_name("records.py")
+    spec = importlib.util.spec_from_file_location("plain_records", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = plain_form()
+# Where nothing was compiled both are the plain one, and agree for that reason.
+FORMS = [records, PLAIN]
+
+fields = st.fixed_dictionaries(
+    {
+        "topic": st.binary(min_size=1, max_size=40),
+        "payload": st.binary(max_size=200),
+        "qos": st.integers(0, 2),
+        "retain": st.booleans(),
+        "publisher": st.text(max_size=20).filter(lambda text: text.isprintable()),
+        "properties": SMALL,
+        "expires_at": st.one_of(st.just(0), st.integers(1, 2**62)),
+        "expiry_offset": st.integers(-1, 2**31 - 1),
+        "published_at": st.one_of(st.just(0), st.integers(1, 2**62)),
+        "session_only": st.booleans(),
+    }
+)
+
+
+def seen(record: Any) -> dict[str, object]:
+    names = ("topic", "payload", "qos", "retain", "publisher", "properties", "expires_at", "expiry_offset")
+    return {name: getattr(record, name) for name in (*names, "published_at", "session_only")}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(fields=fields, timestamp=st.integers(1, 2**56 - 1))
+def test_a_record_reads_back_as_it_was_written(form: Any, fields: dict[str, Any], timestamp: int) -> None:
+    record = form.Record(timestamp, form.encode_record(**fields))
+
+    expected = dict(fields)
+    expected["published_at"] = fields["published_at"] or timestamp
+    if not fields["expires_at"]:
+        expected["expiry_offset"] = -1
+    assert seen(record) == expected
+    assert record.timestamp == timestamp
+
+
+@given(fields=fields)
+def test_both_forms_write_the_same_bytes(fields: dict[str, Any]) -> None:
+    assert records.encode_record(**fields) == PLAIN.encode_record(**fields)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "change", [{"topic": bytes(65_536)}, {"publisher": "x" * 65_536}, {"qos": 3}, {"qos": -1}, {"expires_at": -1}]
+)
+def test_a_field_that_does_not_fit_is_refused(form: Any, change: dict[str, Any]) -> None:
+    whole: dict[str, Any] = {"topic": b"t", "payload": b"", "qos": 0, "retain": False, "publisher": ""}
+
+    with pytest.raises(ValueError, match="out of its range"):
+        form.encode_record(**{**whole, **change})
+
+
+@given(fields=fields, data=st.data())
+def test_both_forms_agree_on_broken_values(fields: dict[str, Any], data: st.DataObject) -> None:
+    value = bytearray(records.encode_record(**fields))
+    for place in data.draw(st.lists(st.integers(0, min(len(value) - 1, 9)), max_size=3)):
+        value[place] = data.draw(st.integers(0, 255))
+    broken = bytes(value[: data.draw(st.integers(0, len(value)))])
+
+    answers = [outcome(form, broken) for form in FORMS]
+
+    assert answers[0] == answers[1]
+
+
+def outcome(form: Any, value: bytes) -> object:
+    try:
+        return seen(form.Record(1, value))
+    except Corruption as problem:
+        return str(problem)
+    except UnicodeDecodeError:
+        return "not UTF-8"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_record_without_its_end_is_corruption(form: Any) -> None:
+    whole = form.encode_record(b"topic", b"", 1, False, "publisher", b"props", 5, 1, 7)
+
+    for end in range(len(whole)):
+        with pytest.raises(Corruption):
+            form.Record(1, whole[:end])
+
+
+# Filters
+
+levels = st.lists(st.sampled_from(("a", "b", "", "$x", "é")), min_size=1, max_size=4)
+topics = levels.map("/".join).filter(bool)
+wild_filters = st.builds(
+    lambda levels, end: "/".join([*levels, *end]),
+    st.lists(st.sampled_from(("a", "b", "", "+", "$x")), max_size=4),
+    st.sampled_from(([], ["#"])),
+).filter(bool)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(filters=st.lists(wild_filters, min_size=1, max_size=3), topic=topics)
+@example(filters=["a/#"], topic="a")
+@example(filters=["#"], topic="$x")
+@example(filters=["+/#"], topic="$x/a")
+@example(filters=["/#"], topic="/")
+def test_filters_match_records_as_mqtt_does(form: Any, filters: list[str], topic: str) -> None:
+    value = form.encode_record(topic.encode(), b"a/b", 1, False, "a")
+    matcher = form.TopicFilters([each.encode() for each in filters], False)
+
+    expected = any(matches(each, topic) for each in filters)
+
+    assert matcher.matches(value) == expected
+    assert matcher.matches_topic(topic.encode()) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_for_sessions_alone_are_hidden_from_others(form: Any) -> None:
+    value = form.encode_record(b"t", b"", 1, False, "p", session_only=True)
+
+    assert not form.TopicFilters([b"#"], False).matches(value)
+    assert form.TopicFilters([b"#"], True).matches(value)
+
+
+# Order and collection
+
+KEYS = st.lists(st.tuples(st.binary(min_size=4, max_size=4), st.integers(0, 2**32 - 1)), max_size=60)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(pairs=KEYS)
+def test_keys_come_in_time_order_each_once(form: Any, pairs: list[tuple[bytes, int]]) -> None:
+    keys = [form.record_key(bytes(8), index, offset) for index, offset in pairs]
+    values = [b"%d" % offset for _, offset in pairs]
+
+    ordered, ordered_values = form.in_time_order(keys, values)
+
+    offsets = sorted({offset for _, offset in pairs})
+    assert [form.key_offset(key) for key in ordered] == offsets
+    assert ordered_values == [b"%d" % offset for offset in offsets]
+    assert form.in_time_order(keys, None) == (ordered, None)
+
+
+class EveryOther:
+    """A query for the indexes that are even numbers, up to a last one."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def matches(self, index: bytes) -> bool:
+        number = int.from_bytes(index, "big")
+        return number % 2 == 0 and number <= self.last
+
+    def ratchet(self, index: bytes) -> bytes | None:
+        number = int.from_bytes(index, "big")
+        number += number % 2
+        return number.to_bytes(4, "big") if number <= self.last else None
+
+
+@given(
+    held=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), max_size=60, unique=True),
+    last=st.integers(0, 14),
+    offset_max=st.integers(0, 50),
+    steps=st.integers(1, 9),
+)
+def test_both_forms_collect_exactly_what_is_wanted(held: list[tuple[int, int]], last: int, offset_max: int, steps: int) -> None:
+    value = records.encode_record(b"t", b"", 1, False, "p")
+    stored = sorted((records.record_key(bytes(8), number.to_bytes(4, "big"), offset), value) for number, offset in held)
+    expected = [key for key, _ in stored if key[11] % 2 == 0 and key[11] <= last and key[15] <= offset_max]
+
+    for form in FORMS:
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        lower = bytes(8)
+        state = form.PAUSED
+        for _ in range(200):
+            pairs = iter([pair for pair in stored if pair[0] >= lower])
+            matcher = form.TopicFilters([b"t"], False)
+            state, place = form.collect(pairs, EveryOther(last), matcher, offset_max, steps, keys, values)
+            if state == form.ENDED:
+                break
+            lower = bytes(8) + place if state == form.FAR else place + b"\0"
+        assert state == form.ENDED
+        assert keys == expected
+        assert values == [value] * len(expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_are_made_from_keys_and_values(form: Any) -> None:
+    keys = [form.record_key((1000).to_bytes(8, "big"), b"indx", offset) for offset in (0, 7, 2**32 - 1)]
+    values = [form.encode_record(b"t%d" % number, b"", 0, False, "") for number in range(3)]
+
+    made = form.make_records(1000, keys, values)
+
+    assert [(record.timestamp, record.topic) for record in made] == [(1000, b"t0"), (1007, b"t1"), (1000 + 2**32 - 1, b"t2")]
