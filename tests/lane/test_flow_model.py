@@ -191,7 +191,7 @@ class Sessions(RuleBasedStateMachine):
             return
         if self.channel is not None:
             self.lose_the_connection()
-        self.connect(window=1000)
+        self.connect(window=3)
         while self.on_the_way or self.answers:
             self.take(len(self.on_the_way) or 1)
             while self.answers:

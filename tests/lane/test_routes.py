@@ -28,8 +28,6 @@ def filters(draw: st.DrawFn) -> str:
 SOME_TOPICS = ("a", "b", "a/b", "a/a", "a/b/a", "/", "a/", "$x", "$x/a")
 SOME_FILTERS = ("#", "+", "a/#", "a/+", "+/b", "+/+", "a/+/a", "a/b/#", "$x/#", "$x/+", "+/#", "/+")
 FILTER = st.sampled_from(SOME_TOPICS + SOME_FILTERS)
-    ("#", "+", "a/#", "a/+", "+/b", "+/+", "a/+/a", "a/b/#", "$x/#", "$x/+", "+/#", "/+")
-)
 
 
 class Owner:

@@ -123,6 +123,7 @@ def test_levels_below_the_deepest_are_joined_into_one() -> None:
     assert found_by(layout, f"{head}/x/y", topics) == {f"{head}/x/y"}
     assert found_by(layout, f"{head}/#", topics) == set(topics)
     assert found_by(layout, f"{head}/x/+", topics) >= {f"{head}/x/y", f"{head}/x/z"}
+    assert found_by(layout, f"{head}/x/#", topics) == set(topics[1:])
     assert found_by(layout, head, topics) == {head}
 
 
@@ -225,15 +226,28 @@ def test_an_heir_learns_from_parameters_of_its_own() -> None:
     assert len(layout.plan("+")) == 2
 
 
-def test_an_heir_of_a_full_trie_has_room_to_learn() -> None:
-    parent = LearnedLayout((40, 0), entries_max=200)
-    learn(parent, *random_topics(500, seed=2))
-    assert parent.entries == 200
+@pytest.mark.parametrize("names", [50, 120])
+def test_an_heir_takes_over_no_more_than_half_of_its_bound(names: int) -> None:
+    parent = LearnedLayout((names, 0), entries_max=10_000)
+    learn(parent, *(f"{number}/x/y" for number in range(names)))
+    assert parent.inherit().entries == names * 3
 
-    layout = parent.inherit()
+    layout = parent.inherit(LearnedLayout((names, 0), entries_max=200).parameters())
 
-    assert 0 < layout.entries <= 100
-    assert len(layout.take_rows()) == layout.entries
+    assert layout.entries == 100
+    # What is nearest to the root comes first.
+    assert sum(value[2:6] == b"\0" * 4 for _, value in layout.take_rows()) == min(names, 100)
+
+
+def test_the_last_numbers_are_never_given_to_entries() -> None:
+    layout = LearnedLayout((1,), next_id=0xFFFFFF00 - 2)
+    topics = ["a", "b", "b/c"]
+
+    indexes = learn(layout, *topics)
+
+    assert indexes[0] == bytes.fromhex("FFFFFEFF")
+    assert layout.next_id == 0xFFFFFF00
+    assert [found_by(layout, topic, topics) for topic in topics] == [{"a"}, {"b"}, {"b/c"}]
 
 
 def test_ids_go_on_where_the_shard_stopped() -> None:

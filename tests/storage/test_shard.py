@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def test_timestamps_rise_whatever_the_clock_does(steps: list[tuple[int, int]]) -
         log.hands.boot += moved
         stamps += log.append(*["t"] * count)
 
-    assert all(earlier < later for earlier, later in zip(stamps, stamps[1:], strict=False))
+    assert all(earlier < later for earlier, later in pairwise(stamps))
 
 
 # Epochs
@@ -152,8 +154,8 @@ def test_recovery_reads_no_record() -> None:
 
     Log(store=store)
 
-    rows_beside_records = len(list(store.items(FAMILY, SHARD_KEY, b"\xff"))) - 1
-    assert store.steps - rows_beside_records - 1 <= rows_beside_records
+    assert store.seeks > 0
+    assert store.records_read == 0
 
 
 def test_every_batch_holds_the_shard_row() -> None:
@@ -390,7 +392,7 @@ def test_producers_that_were_silent_for_long_are_forgotten_in_slices() -> None:
 
     left = [key[1:] for key, _ in log.store.items(FAMILY, PRODUCER_PREFIX, PRODUCERS_END)]
     assert left == [b"old3", b"young"]
-    assert rounds == 4
+    assert rounds == 3
     assert log.shard.last_sequence(b"old1") == 0
 
 

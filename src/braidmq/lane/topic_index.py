@@ -105,7 +105,7 @@ class MaskQuery:
         low |= low >> 4
         if (pattern[i] & low) > (at[i] & mask[i] & low):
             # It must become 1: what is above stays, what is below becomes as small as the pattern allows.
-            at[i] = (at[i] & ~low & ~mask[i]) | pattern[i]
+            at[i] = (at[i] & ~low) | pattern[i]
         else:
             # It must become 0, so a free bit above it has to rise. Masked bits, set to 1, let the carry through.
             byte = (at[i] | mask[i] | low) + 1

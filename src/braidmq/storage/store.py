@@ -62,7 +62,7 @@ class Store:
         self._write_options = WriteOptions()
         self._write_options.no_slowdown = True
         self._committer: Committer | None = None
-        self._loop_call: Callable[[Callable[[], None]], None] | None = None
+        self._loop_call: Callable[[Callable[[], None]], object] | None = None
         self._on_commit: Callable[[int], None] | None = None
         self._is_telling = False
         self._is_full = False
@@ -127,7 +127,7 @@ class Store:
         """The state as of the last ``check`` or of a failure since then."""
         return self._failure or self._health
 
-    def start(self, loop_call: Callable[[Callable[[], None]], None], on_commit: Callable[[int], None]) -> None:
+    def start(self, loop_call: Callable[[Callable[[], None]], object], on_commit: Callable[[int], None]) -> None:
         """Commit by itself from now on; ``on_commit(number)`` is called through ``loop_call`` (``loop.call_soon_threadsafe``)."""
         if self._loop_call is not None:
             raise UsageError("the store is started already")
