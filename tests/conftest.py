@@ -32,9 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def is_there(program: str) -> bool:
-    """True if the program is on the PATH; ``mqtt.js`` stands for node's MQTT.js, ``ipv6`` for a loopback address of that kind."""
+    """True if the program is on the PATH; ``mqtt.js`` stands for node's MQTT.js, ``ipv6`` for a loopback address of that kind,
+    ``tmpfs`` for the right to mount a file system.
+    """
     if program == "ipv6":
         return has_ipv6()
+    if program == "tmpfs":
+        return may_mount() and shutil.which("mount") is not None
     if program == "mqtt.js":
         return shutil.which("node") is not None and Path(os.environ["NODE_PATH"], "mqtt").is_dir()
     return shutil.which(program) is not None
@@ -47,6 +51,13 @@ def has_ipv6() -> bool:
             return True
     except OSError:
         return False
+
+
+def may_mount() -> bool:
+    """True if this process has CAP_SYS_ADMIN, which root in a container often lacks."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return any(int(line.split()[1], 16) >> 21 & 1 for line in lines if line.startswith("CapEff:"))
 
 
 def pytest_report_header() -> str:

@@ -148,74 +148,38 @@ def test_records_for_sessions_alone_are_hidden_from_others(form: Any) -> None:
     assert form.TopicFilters([b"#"], True).matches(value)
 
 
-# Order and collection
-
-KEYS = st.lists(st.tuples(st.binary(min_size=4, max_size=4), st.integers(0, 2**32 - 1)), max_size=60)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@given(pairs=KEYS)
-def test_keys_come_in_time_order_each_once(form: Any, pairs: list[tuple[bytes, int]]) -> None:
-    keys = [form.record_key(bytes(8), index, offset) for index, offset in pairs]
-    values = [b"%d" % offset for _, offset in pairs]
-
-    ordered, ordered_values = form.in_time_order(keys, values)
-
-    offsets = sorted({offset for _, offset in pairs})
-    assert [form.key_offset(key) for key in ordered] == offsets
-    assert ordered_values == [b"%d" % offset for offset in offsets]
-    assert form.in_time_order(keys, None) == (ordered, None)
-
-
-class EveryOther:
-    """A query for the indexes that are even numbers, up to a last one."""
-
-    def __init__(self, last: int) -> None:
-        self.last = last
-
-    def matches(self, index: bytes) -> bool:
-        number = int.from_bytes(index, "big")
-        return number % 2 == 0 and number <= self.last
-
-    def ratchet(self, index: bytes) -> bytes | None:
-        number = int.from_bytes(index, "big")
-        number += number % 2
-        return number.to_bytes(4, "big") if number <= self.last else None
+# Stamps and places
 
 
 @given(
-    held=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), max_size=60, unique=True),
-    last=st.integers(0, 14),
-    offset_max=st.integers(0, 50),
-    steps=st.integers(1, 9),
+    indexes=st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=20),
+    last=st.integers(90, 130),
+    now=st.integers(90, 130),
+    epoch_end=st.integers(100, 140),
+    count_left=st.integers(0, 25),
+    bytes_left=st.integers(0, 600),
+    done=st.integers(0, 3),
 )
-def test_both_forms_collect_exactly_what_is_wanted(held: list[tuple[int, int]], last: int, offset_max: int, steps: int) -> None:
-    value = records.encode_record(b"t", b"", 1, False, "p")
-    stored = sorted((records.record_key(bytes(8), number.to_bytes(4, "big"), offset), value) for number, offset in held)
-    expected = [key for key, _ in stored if key[11] % 2 == 0 and key[11] <= last and key[15] <= offset_max]
-
+def test_both_forms_place_the_same_records(
+    indexes: list[bytes], last: int, now: int, epoch_end: int, count_left: int, bytes_left: int, done: int
+) -> None:
+    start = 95
+    last = max(last, start - 1)
+    entries = [(b"t", records.encode_record(b"t", bytes(len(index)), 1, False, "")) for index in indexes]
+    results = []
     for form in FORMS:
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        lower = bytes(8)
-        state = form.PAUSED
-        for _ in range(200):
-            pairs = iter([pair for pair in stored if pair[0] >= lower])
-            matcher = form.TopicFilters([b"t"], False)
-            state, place = form.collect(pairs, EveryOther(last), matcher, offset_max, steps, keys, values)
-            if state == form.ENDED:
-                break
-            lower = bytes(8) + place if state == form.FAR else place + b"\0"
-        assert state == form.ENDED
-        assert keys == expected
-        assert values == [value] * len(expected)
+        rows: list[tuple[bytes, bytes]] = [(b"", b"")] * min(done, len(entries))
+        made: list[Any] = []
+        ids: set[bytes] = set()
+        used = form.place(entries, indexes, last, now, start, epoch_end, count_left, bytes_left, ids, rows, made)
+        results.append((used, rows, [(each.timestamp, each.value) for each in made], ids))
 
-
-@pytest.mark.parametrize("form", FORMS)
-def test_records_are_made_from_keys_and_values(form: Any) -> None:
-    keys = [form.record_key((1000).to_bytes(8, "big"), b"indx", offset) for offset in (0, 7, 2**32 - 1)]
-    values = [form.encode_record(b"t%d" % number, b"", 0, False, "") for number in range(3)]
-
-    made = form.make_records(1000, keys, values)
-
-    assert [(record.timestamp, record.topic) for record in made] == [(1000, b"t0"), (1007, b"t1"), (1000 + 2**32 - 1, b"t2")]
+    assert results[0] == results[1]
+    used, rows, made, ids = results[0]
+    placed = range(min(done, len(entries)), len(rows))
+    stamps = [stamp for stamp, _ in made]
+    assert len(placed) == len(stamps) <= count_left
+    assert stamps == [max(now, last + 1) + number for number in range(len(stamps))]
+    assert all(stamp < epoch_end for stamp in stamps)
+    assert used == sum(len(key) + len(value) for key, value in rows[placed.start :]) <= bytes_left
+    assert ids == {indexes[number][:4] for number in placed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -224,6 +225,17 @@ def test_writes_from_before_the_start_are_committed_by_it(tmp_path: Path) -> Non
         store.start(lambda call: call(), told.put)
 
         assert told.get(timeout=DEADLINE_S) == 1
+
+
+def test_starting_lets_the_commit_thread_in_between_two_polls_of_a_busy_loop(tmp_path: Path) -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        with Store.open(tmp_path / "log", [FAMILY]) as store:
+            store.start(lambda call: call(), lambda number: None)
+            assert sys.getswitchinterval() == pytest.approx(committer.SWITCH_INTERVAL_S)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_closed_event_loop_does_not_end_committing(tmp_path: Path) -> None:

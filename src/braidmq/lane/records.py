@@ -1,4 +1,4 @@
-"""Records of the log as bytes: build one, look into one without taking it apart, collect and order many.
+"""Records of the log as bytes: build one, look into one without taking it apart, stamp and place many.
 
 This is the plain form and the contract; ``records.pyx`` is the compiled one, and a build puts it in this module's place.
 ``braidmq.storage.format.record`` says what the bytes mean.
@@ -6,29 +6,16 @@ This is the plain form and the contract; ``records.pyx`` is the compiled one, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from braidmq.base.errors import Corruption
 
 VERSION = 1
 RETAIN, SESSION_ONLY, HAS_PUBLISHED_AT, HAS_EXPIRY, HAS_PROPERTIES = 4, 8, 16, 32, 64
 _HEADER_BYTES = 6
-
-# What `collect` says about the place where it stopped.
-ENDED, PAUSED, FAR = 0, 1, 2
-# A seek costs about as much as this many steps.
-_NEAR = 8
-
-
-class Query(Protocol):
-    """The part of a topic index that one scan asks for."""
-
-    def matches(self, index: bytes) -> bool:
-        """Whether records of this topic index are wanted."""
-
-    def ratchet(self, index: bytes) -> bytes | None:
-        """The smallest wanted topic index that is not below this one; None if there is none."""
+# Of a record's key, without the topic index.
+KEY_BYTES = 12
+STATIC_ID_BYTES = 4
 
 
 def encode_record(
@@ -77,7 +64,7 @@ class Record:
         self.timestamp = timestamp
         self.value = value
         if len(value) < _HEADER_BYTES or value[0] != VERSION or value[1] & 3 == 3 or value[1] & 0x80:
-            raise Corruption(f"the record {timestamp} is not one of version {VERSION}")
+            raise Corruption(f"a record is not one of version {VERSION}")
         flags = value[1]
         self._topic_end = _HEADER_BYTES + int.from_bytes(value[2:4], "big")
         self._publisher_end = self._topic_end + int.from_bytes(value[4:6], "big")
@@ -87,7 +74,7 @@ class Record:
             self._payload_at += 4 + int.from_bytes(value[self._properties_at : self._properties_at + 4], "big")
             self._properties_at += 4
         if self._payload_at > len(value) or self._properties_at > len(value):
-            raise Corruption(f"the record {timestamp} is cut short")
+            raise Corruption("a record is cut short")
 
     @property
     def topic(self) -> bytes:
@@ -193,62 +180,41 @@ def record_key(epoch: bytes, index: bytes, offset: int) -> bytes:
 
 
 def key_offset(key: bytes) -> int:
-    """The offset from the epoch's start that a record's key ends with."""
+    """The offset from the epoch's start that a record's key ends with; raises Corruption if it is no such key."""
+    if len(key) < KEY_BYTES:
+        raise Corruption("the key of a record is cut short")
     return int.from_bytes(key[-4:], "big")
 
 
-def collect(
-    pairs: Iterator[tuple[bytes, bytes]],
-    query: Query | None,
-    filters: TopicFilters,
-    offset_max: int,
-    steps_max: int,
-    keys: list[bytes],
-    values: list[bytes] | None,
-) -> tuple[int, bytes]:
-    """Append what is wanted of one epoch's pairs to ``keys`` (and ``values``), looking at ``steps_max`` of them at most.
+def place(
+    entries: list[tuple[bytes, bytes]],
+    indexes: list[bytes],
+    last: int,
+    now: int,
+    epoch_start: int,
+    epoch_end: int,
+    count_left: int,
+    bytes_left: int,
+    static_ids: set[bytes],
+    rows: list[tuple[bytes, bytes]],
+    records: list[Record],
+) -> int:
+    """Stamp the entries from number ``len(rows)`` on and append their rows and records, as many as the epoch can take.
 
-    Wanted is what the query's index, the filters and an offset up to ``offset_max`` allow; no query allows every index.
-    Returns ENDED, PAUSED with the last key looked at, or FAR with the topic index where the next match can be.
+    A stamp is ``now``, or one more than the stamp before it, which is ``last`` for the first. The epoch takes what is stamped
+    before ``epoch_end``, fits ``bytes_left``, and is no more than ``count_left``. Returns the bytes that were used of it.
     """
-    key = seen = target = b""
-    passed = 0
-    for _ in range(steps_max):
-        pair = next(pairs, None)
-        if pair is None:
-            return ENDED, b""
-        key, value = pair
-        if query is not None:
-            index = key[8:-4]
-            if index < target:
-                passed += 1
-                if passed >= _NEAR:
-                    return FAR, target
-                continue
-            if index != seen:
-                if not query.matches(index):
-                    found = query.ratchet(index)
-                    if found is None:
-                        return ENDED, b""
-                    target, passed = found, 0
-                    continue
-                seen = index
-        if key_offset(key) <= offset_max and filters.matches(value):
-            keys.append(key)
-            if values is not None:
-                values.append(value)
-    return (FAR, target) if query is not None and key and key[8:-4] < target else (PAUSED, key)
-
-
-def in_time_order(keys: list[bytes], values: list[bytes] | None) -> tuple[list[bytes], list[bytes] | None]:
-    """The same keys of one epoch ordered by offset, each once, and their values in the same order."""
-    first: dict[int, int] = {}
-    for place, key in enumerate(keys):
-        first.setdefault(key_offset(key), place)
-    order = [first[offset] for offset in sorted(first)]
-    return [keys[place] for place in order], None if values is None else [values[place] for place in order]
-
-
-def make_records(epoch_start: int, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Record]:
-    """The records of these keys of one epoch and their values."""
-    return [Record(epoch_start + key_offset(key), value) for key, value in zip(keys, values, strict=True)]
+    prefix = epoch_start.to_bytes(8, "big")
+    used = 0
+    for number in range(len(rows), min(len(entries), len(rows) + count_left)):
+        value, index = entries[number][1], indexes[number]
+        stamp = now if now > last else last + 1
+        cost = KEY_BYTES + len(index) + len(value)
+        if stamp >= epoch_end or used + cost > bytes_left:
+            break
+        records.append(Record(stamp, value))
+        rows.append((record_key(prefix, index, stamp - epoch_start), value))
+        static_ids.add(index[:STATIC_ID_BYTES])
+        last = stamp
+        used += cost
+    return used

@@ -1,21 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records of the log as bytes: build one, look into one without taking it apart, collect and order many.
+"""Records of the log as bytes: build one, look into one without taking it apart, stamp and place many.
 
 The compiled form; ``records.py`` is its plain twin and has the contract of everything here.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy
 
 from braidmq.base.errors import Corruption
 
 VERSION = 1
 RETAIN, SESSION_ONLY, HAS_PUBLISHED_AT, HAS_EXPIRY, HAS_PROPERTIES = 4, 8, 16, 32, 64
-ENDED, PAUSED, FAR = 0, 1, 2
+KEY_BYTES = 12
+STATIC_ID_BYTES = 4
 
 cdef enum:
     V1 = 1
@@ -25,7 +24,8 @@ cdef enum:
     F_EXPIRY = 32
     F_PROPERTIES = 64
     HEADER_BYTES = 6
-    NEAR = 8
+    C_KEY_BYTES = 12
+    C_STATIC_ID_BYTES = 4
 
 
 cdef inline uint32_t get16(const uint8_t* p) noexcept nogil:
@@ -103,25 +103,37 @@ def encode_record(bytes topic not None, bytes payload not None, long long qos, b
     return value
 
 
+cdef int check_value(bytes value) except -1:
+    """Prove that all fields are inside the value; it raises Corruption otherwise."""
+    cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(value)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(value), at
+    if size < HEADER_BYTES or p[0] != V1 or p[1] & 3 == 3 or p[1] & 0x80:
+        raise Corruption(f"a record is not one of version {V1}")
+    at = HEADER_BYTES + get16(p + 2) + get16(p + 4)
+    if p[1] & F_PUBLISHED_AT:
+        at += 8
+    if p[1] & F_EXPIRY:
+        at += 12
+    if p[1] & F_PROPERTIES:
+        at += 4 + (get32(p + at) if at + 4 <= size else 0)
+    if at > size:
+        raise Corruption("a record is cut short")
+    return 0
+
+
 cdef class Record:
-    cdef readonly long long timestamp
-    cdef readonly bytes value
-    # Where the fields are; `point` proves that they are all inside the value.
-    cdef Py_ssize_t topic_end, publisher_end, properties_at, payload_at
 
     def __init__(self, long long timestamp, bytes value not None):
-        self.point(timestamp, value)
-
-    cdef int point(self, long long timestamp, bytes value) except -1:
-        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(value)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(value), at
-        if size < HEADER_BYTES or p[0] != V1 or p[1] & 3 == 3 or p[1] & 0x80:
-            raise Corruption(f"the record {timestamp} is not one of version {V1}")
+        check_value(value)
         self.timestamp = timestamp
         self.value = value
+
+    cdef void point(self) noexcept:
+        """Find the fields; `check_value` has proved that they are there."""
+        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(self.value)
+        cdef Py_ssize_t at
         self.topic_end = HEADER_BYTES + get16(p + 2)
-        self.publisher_end = self.topic_end + get16(p + 4)
-        at = self.publisher_end
+        self.publisher_end = at = self.topic_end + get16(p + 4)
         if p[1] & F_PUBLISHED_AT:
             at += 8
         if p[1] & F_EXPIRY:
@@ -129,37 +141,44 @@ cdef class Record:
         self.properties_at = self.payload_at = at
         if p[1] & F_PROPERTIES:
             self.properties_at = at + 4
-            self.payload_at = at + 4 + (get32(p + at) if at + 4 <= size else 0)
-        if self.payload_at > size:
-            raise Corruption(f"the record {timestamp} is cut short")
-        return 0
+            self.payload_at = at + 4 + get32(p + at)
 
-    cdef inline const uint8_t* at(self, Py_ssize_t place) noexcept:
+    cdef const uint8_t* at(self, Py_ssize_t place) noexcept:
         return <const uint8_t*>PyBytes_AS_STRING(self.value) + place
 
-    cdef inline bytes between(self, Py_ssize_t begin, Py_ssize_t end):
+    cdef bytes between(self, Py_ssize_t begin, Py_ssize_t end):
         return PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.value) + begin, end - begin)
 
-    cdef inline Py_ssize_t expiry_at(self) noexcept:
+    cdef Py_ssize_t expiry_at(self) noexcept:
         cdef int flags = self.at(1)[0]
         if not flags & F_EXPIRY:
             return 0
+        if not self.payload_at:
+            self.point()
         return self.publisher_end + (8 if flags & F_PUBLISHED_AT else 0)
 
     @property
     def topic(self):
+        if not self.payload_at:
+            self.point()
         return self.between(HEADER_BYTES, self.topic_end)
 
     @property
     def publisher(self):
+        if not self.payload_at:
+            self.point()
         return self.between(self.topic_end, self.publisher_end).decode()
 
     @property
     def properties(self):
+        if not self.payload_at:
+            self.point()
         return self.between(self.properties_at, self.payload_at)
 
     @property
     def payload(self):
+        if not self.payload_at:
+            self.point()
         return self.between(self.payload_at, PyBytes_GET_SIZE(self.value))
 
     @property
@@ -176,6 +195,8 @@ cdef class Record:
 
     @property
     def published_at(self):
+        if not self.payload_at:
+            self.point()
         return get64(self.at(self.publisher_end)) if self.at(1)[0] & F_PUBLISHED_AT else self.timestamp
 
     @property
@@ -187,6 +208,14 @@ cdef class Record:
     def expiry_offset(self):
         cdef Py_ssize_t place = self.expiry_at()
         return <int32_t>get32(self.at(place + 8)) if place else -1
+
+
+cdef Record make_record(long long timestamp, bytes value):
+    """A record of a value that `check_value` was asked about before."""
+    cdef Record record = Record.__new__(Record)
+    record.timestamp = timestamp
+    record.value = value
+    return record
 
 
 cdef bint is_match(const char* f, Py_ssize_t f_size, const char* t, Py_ssize_t t_size) noexcept:
@@ -219,9 +248,6 @@ cdef bint is_match(const char* f, Py_ssize_t f_size, const char* t, Py_ssize_t t
 
 
 cdef class TopicFilters:
-    cdef bint with_session_only, everything
-    cdef frozenset exact
-    cdef list wild
 
     def __init__(self, filters, bint with_session_only):
         self.with_session_only = with_session_only
@@ -271,130 +297,48 @@ def record_key(bytes epoch not None, bytes index not None, unsigned long long of
     return key
 
 
-cdef inline uint32_t offset_of(bytes key) except? 0xFFFFFFFF:
-    if PyBytes_GET_SIZE(key) < 12:
+def key_offset(bytes key not None):
+    if PyBytes_GET_SIZE(key) < C_KEY_BYTES:
         raise Corruption("the key of a record is cut short")
     return get32(<const uint8_t*>PyBytes_AS_STRING(key) + PyBytes_GET_SIZE(key) - 4)
 
 
-def key_offset(bytes key not None):
-    return offset_of(key)
-
-
-def collect(pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max,
-            list keys not None, list values):
-    cdef bytes key = b"", value, index, seen = None, target = b""
-    cdef Py_ssize_t step, width = 0, passed = 0
-    cdef const char* p = NULL
-    cdef uint32_t offset
-    cdef tuple pair
-    for step in range(steps_max):
-        pair = next(pairs, None)
-        if pair is None:
-            return ENDED, b""
-        key, value = pair
-        offset = offset_of(key)
-        if query is not None:
-            p = PyBytes_AS_STRING(key) + 8
-            width = PyBytes_GET_SIZE(key) - 12
-            if seen is None or PyBytes_GET_SIZE(seen) != width or memcmp(PyBytes_AS_STRING(seen), p, width) != 0:
-                index = PyBytes_FromStringAndSize(p, width)
-                if index < target:
-                    passed += 1
-                    if passed >= NEAR:
-                        return FAR, target
-                    continue
-                if not query.matches(index):
-                    found = query.ratchet(index)
-                    if found is None:
-                        return ENDED, b""
-                    target = found
-                    passed = 0
-                    continue
-                seen = index
-        if offset <= offset_max and filters.match_value(value):
-            keys.append(key)
-            if values is not None:
-                values.append(value)
-    if query is not None and key and PyBytes_FromStringAndSize(p, width) < target:
-        return FAR, target
-    return PAUSED, key
-
-
-cdef int radix_sort(uint64_t* items, uint64_t* spare, Py_ssize_t count) noexcept nogil:
-    """Sort by the upper 32 bits, keeping the order of equals; the result is in ``items``."""
-    cdef Py_ssize_t counts[256]
-    cdef Py_ssize_t place, i, each
-    cdef int shift
-    cdef uint64_t* swap
-    cdef uint64_t* source = items
-    cdef uint64_t* target = spare
-    for shift in range(32, 64, 8):
-        memset(counts, 0, sizeof(counts))
-        for i in range(count):
-            counts[(source[i] >> shift) & 255] += 1
-        if counts[(source[0] >> shift) & 255] == count:
-            continue
-        place = 0
-        for i in range(256):
-            each = counts[i]
-            counts[i] = place
-            place += each
-        for i in range(count):
-            each = (source[i] >> shift) & 255
-            target[counts[each]] = source[i]
-            counts[each] += 1
-        swap = source
-        source = target
-        target = swap
-    if source != items:
-        memcpy(items, source, count * sizeof(uint64_t))
-    return 0
-
-
-cdef list picked(list items, const uint64_t* order, Py_ssize_t count):
-    cdef list out = PyList_New(count)
-    cdef Py_ssize_t i
-    cdef object item
-    for i in range(count):
-        item = <object>PyList_GET_ITEM(items, <Py_ssize_t>(order[i] & 0xFFFFFFFF))
-        Py_INCREF(item)
-        PyList_SET_ITEM(out, i, item)
-    return out
-
-
-def in_time_order(list keys not None, list values):
-    cdef Py_ssize_t count = PyList_GET_SIZE(keys), i, kept = 0
-    cdef uint64_t* items
-    if count == 0:
-        return [], None if values is None else []
-    if values is not None and PyList_GET_SIZE(values) != count:
-        raise ValueError("keys and values are not of one length")
-    items = <uint64_t*>malloc(2 * count * sizeof(uint64_t))
-    if items == NULL:
-        raise MemoryError
-    try:
-        for i in range(count):
-            items[i] = (<uint64_t>offset_of(<bytes>PyList_GET_ITEM(keys, i)) << 32) | <uint64_t>i
-        radix_sort(items, items + count, count)
-        for i in range(count):
-            if kept == 0 or items[i] >> 32 != items[kept - 1] >> 32:
-                items[kept] = items[i]
-                kept += 1
-        return picked(keys, items, kept), None if values is None else picked(values, items, kept)
-    finally:
-        free(items)
-
-
-def make_records(long long epoch_start, list keys not None, list values not None):
-    cdef Py_ssize_t count = PyList_GET_SIZE(keys), i
-    cdef list out = []
-    cdef Record record
-    if PyList_GET_SIZE(values) != count:
-        raise ValueError("keys and values are not of one length")
-    for i in range(count):
-        record = Record.__new__(Record)
-        record.point(epoch_start + <long long>offset_of(<bytes>PyList_GET_ITEM(keys, i)),
-                     <bytes>PyList_GET_ITEM(values, i))
-        out.append(record)
-    return out
+def place(list entries not None, list indexes not None, long long last, long long now, long long epoch_start,
+          long long epoch_end, long long count_left, long long bytes_left, set static_ids not None, list rows not None,
+          list records not None):
+    cdef Py_ssize_t number, end
+    cdef long long stamp, cost, used = 0
+    cdef uint8_t prefix[8]
+    cdef bytes value, index, key, seen = None
+    cdef uint8_t* p
+    cdef tuple entry
+    put64(prefix, <uint64_t>epoch_start)
+    end = min(PyList_GET_SIZE(entries), PyList_GET_SIZE(rows) + max(count_left, 0))
+    if PyList_GET_SIZE(indexes) < end:
+        raise ValueError("there are fewer indexes than entries")
+    for number in range(PyList_GET_SIZE(rows), end):
+        entry = <tuple?>entries[number]
+        value = <bytes?>entry[1]
+        index = <bytes?>indexes[number]
+        stamp = now if now > last else last + 1
+        cost = C_KEY_BYTES + PyBytes_GET_SIZE(index) + PyBytes_GET_SIZE(value)
+        if stamp >= epoch_end or used + cost > bytes_left:
+            break
+        if stamp - epoch_start > 0xFFFFFFFF or stamp < epoch_start:
+            raise OverflowError("the offset does not fit an epoch")
+        check_value(value)
+        key = PyBytes_FromStringAndSize(NULL, C_KEY_BYTES + PyBytes_GET_SIZE(index))
+        p = <uint8_t*>PyBytes_AS_STRING(key)
+        memcpy(p, prefix, 8)
+        p = put_bytes(p + 8, index)
+        put32(p, <uint32_t>(stamp - epoch_start))
+        records.append(make_record(stamp, value))
+        rows.append((key, value))
+        # Neighbours mostly have the same pattern.
+        if (seen is None or PyBytes_GET_SIZE(index) < C_STATIC_ID_BYTES
+                or memcmp(PyBytes_AS_STRING(seen), PyBytes_AS_STRING(index), C_STATIC_ID_BYTES) != 0):
+            static_ids.add(index[:C_STATIC_ID_BYTES])
+            seen = index if PyBytes_GET_SIZE(index) >= C_STATIC_ID_BYTES else None
+        last = stamp
+        used += cost
+    return used

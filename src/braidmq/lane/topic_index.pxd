@@ -15,8 +15,7 @@ cdef class BitField:
 
 
 cdef class MaskQuery:
-    cdef readonly bytes pattern, mask
-    cdef readonly object static
+    cdef readonly bytes pattern, mask, static
     cdef readonly bint is_prefix
 
     @cython.locals(width=Py_ssize_t)

@@ -26,12 +26,14 @@ cdef class PatternTrie:
     cdef bytes _learn_end(self, PatternNode node, bint has_tail)
     cdef long long _enter(self, int kind, PatternNode parent, bytes level) except -1
     cdef bytes _overflow(self, list levels)
-    @cython.locals(states=list, reached=list, found=list, node=PatternNode, below=PatternNode, child=PatternNode, level=bytes, pattern=bytes, mask=bytes)
+    @cython.locals(root=PatternNode, node=PatternNode, groups=list, reached=list, found=list, nodes=list, exact=list, varying=list, level=bytes, key=bytes, bits=bytes, pattern=bytes, mask=bytes, is_any=bint, has_end=bint, has_tail=bint)
     cpdef list plan(self, list levels, bint is_open, Py_ssize_t queries_max)
     @cython.locals(node=PatternNode, copy=PatternNode, child=PatternNode, twin=PatternNode)
     cpdef object bequeath(self, PatternTrie heir)
 
 
+@cython.locals(node=PatternNode, child=PatternNode, exact=list, varying=list)
+cdef tuple _below(list nodes, bint is_any, bytes level)
 cdef bint _find_wild(PatternNode node, bint is_below_varying, set wild) except -1
 cdef tuple _tail(list levels, bint is_open)
 cdef list _overflow_queries(list levels, bint is_open)

@@ -148,36 +148,38 @@ class PatternTrie:
 
         `levels` are those of the filter, `is_open` says that a `#` was behind them; there is at least one.
         """
-        # States of the walk: a node, and the pattern and the mask of the varying levels above it.
-        states = [(self._dollar_root if levels[0].startswith(b"$") else self._root, b"", b"")]
+        root = self._dollar_root if levels[0].startswith(b"$") else self._root
+        # The walk goes on with groups of nodes that share the pattern and the mask of the varying levels above them.
+        groups = [([root], b"", b"")]
         for level in levels[:DEPTH_MAX]:
-            reached: list[tuple[PatternNode, bytes, bytes]] = []
-            for node, pattern, mask in states:
-                below = node.varying
-                if level == b"+":
-                    reached.extend([(child, pattern, mask) for child in node.children.values()])
-                    if below is not None:
-                        reached.append((below, pattern + _FREE, mask + _FREE))
-                elif level in node.children:
-                    reached.append((node.children[level], pattern, mask))
-                elif below is not None:
-                    reached.append((below, pattern + level_key(level), mask + _FIXED))
-            states = reached
+            reached: list[tuple[list[PatternNode], bytes, bytes]] = []
+            is_any = level == b"+"
+            key, bits = (_FREE, _FREE) if is_any else (level_key(level), _FIXED)
+            for nodes, pattern, mask in groups:
+                exact, varying = _below(nodes, is_any, level)
+                if exact:
+                    reached.append((exact, pattern, mask))
+                if varying:
+                    reached.append((varying, pattern + key, mask + bits))
+            groups = reached
         found: list[MaskQuery] = []
-        tail_pattern, tail_mask = _tail(levels, is_open)
-        while states:
-            node, pattern, mask = states.pop()
-            if node.end and len(levels) <= DEPTH_MAX:
-                found.append(MaskQuery(node.end + pattern, _FIXED + mask))
-            if node.tail and (is_open or len(levels) > DEPTH_MAX):
-                found.append(MaskQuery(node.tail + pattern + tail_pattern, _FIXED + mask + tail_mask))
-            if len(found) > queries_max:
-                return None
+        tail_key, tail_bits = _tail(levels, is_open)
+        has_end, has_tail = len(levels) <= DEPTH_MAX, is_open or len(levels) > DEPTH_MAX
+        while groups:
+            nodes, pattern, mask = groups.pop()
+            for node in nodes:
+                if node.end and has_end:
+                    found.append(MaskQuery(node.end + pattern, _FIXED + mask))
+                if node.tail and has_tail:
+                    found.append(MaskQuery(node.tail + pattern + tail_key, _FIXED + mask + tail_bits))
+                if len(found) > queries_max:
+                    return None
             if is_open:
-                states.extend([(child, pattern, mask) for child in node.children.values()])
-                below = node.varying
-                if below is not None:
-                    states.append((below, pattern + _FREE, mask + _FREE))
+                exact, varying = _below(nodes, True, b"")
+                if exact:
+                    groups.append((exact, pattern, mask))
+                if varying:
+                    groups.append((varying, pattern + _FREE, mask + _FREE))
         if self.is_full():
             found.extend(_overflow_queries(levels, is_open))
         found.sort(key=attrgetter("pattern"))
@@ -224,6 +226,23 @@ class PatternTrie:
                     pairs.append((child, twin))
 
 
+def _below(nodes: list[PatternNode], is_any: bool, level: bytes) -> tuple[list[PatternNode], list[PatternNode]]:
+    """Where exact and where varying edges lead: those of any name, or those that the name of a level takes."""
+    exact: list[PatternNode] = []
+    varying: list[PatternNode] = []
+    for node in nodes:
+        if is_any:
+            exact.extend(node.children.values())
+        else:
+            child = node.children.get(level)
+            if child is not None:
+                exact.append(child)
+                continue
+        if node.varying is not None:
+            varying.append(node.varying)
+    return exact, varying
+
+
 def _find_wild(node: PatternNode, is_below_varying: bool, wild: set[int]) -> bool:
     # As deep as the trie, which is DEPTH_MAX at most.
     is_wild = is_below_varying or node.varying is not None
@@ -252,8 +271,8 @@ def _overflow_queries(levels: list[bytes], is_open: bool) -> list[MaskQuery]:
         pattern += _FREE if is_free else level_key(level)
         mask += _FREE if is_free else _FIXED
     if named > DEPTH_MAX:
-        tail_pattern, tail_mask = _tail(levels, is_open)
-        pattern += tail_pattern
-        mask += tail_mask
+        tail_key, tail_bits = _tail(levels, is_open)
+        pattern += tail_key
+        mask += tail_bits
     depths = range(named, DEPTH_MAX + 2) if is_open else (named,)
     return [MaskQuery((base + depth).to_bytes(4, "big") + pattern, _FIXED + mask) for depth in depths]

@@ -9,12 +9,18 @@ call, so a second fsync that works proves nothing about what the first one was f
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 # How long closing waits for a flush that is under way; a disk that needs longer does not come back.
 CLOSE_TIMEOUT_S = 30.0
+
+# How long a thread waits for the interpreter lock before its holder must give way. A busy loop gives the lock up for an instant
+# at every poll and takes it back before this thread has woken, and the wait begins anew. So it must be shorter than the time
+# between two polls. Beside a loop that polls every 1.5 ms a thread waited up to 600 ms with Python's 5 ms, 12 ms with this.
+SWITCH_INTERVAL_S = 0.0005
 
 
 class Committer:
@@ -43,7 +49,8 @@ class Committer:
         self._thread = threading.Thread(target=self._run, name="braidmq-commit", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; shortens the switch interval of the whole process."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         self._thread.start()
 
     def wrote(self, number: int) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import structs
 
-from braidmq.storage.format.rows import STATIC_ID_BYTES, STATIC_IDS_MAX, EpochRow
+from braidmq.lane.records import STATIC_ID_BYTES
+from braidmq.storage.format.rows import STATIC_IDS_MAX, EpochRow
 
 
 def are_listable(static_ids: AbstractSet[bytes]) -> bool:

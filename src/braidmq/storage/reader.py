@@ -134,8 +134,8 @@ class Replay:
                 found = self._from_epochs(watermark, count_max - len(records), bytes_max - size, is_over)
             if found is None:
                 break
-            records += found
-            size += sum(len(record.value) for record in found)
+            records += found[0]
+            size += found[1]
             if is_over():
                 break
         return records
@@ -146,8 +146,8 @@ class Replay:
             self._gap = Gap(self._gap.after if self._gap is not None else self.position, floor)
             self.position = floor - 1
 
-    def _from_tail(self, watermark: int, count_max: int, bytes_max: int) -> list[Record] | None:
-        """Matches of the next piece of the tail; None if the tail does not reach back to the position."""
+    def _from_tail(self, watermark: int, count_max: int, bytes_max: int) -> tuple[list[Record], int] | None:
+        """Matches of the next piece of the tail and their bytes; None if the tail does not reach back to the position."""
         piece = self._shard.tail.since(self.position, _TAIL_CHUNK)
         if piece is None:
             return None
@@ -160,22 +160,24 @@ class Replay:
                 size += len(record.value)
                 if len(found) == count_max or size >= bytes_max:
                     self.position = record.timestamp
-                    return found
+                    return found, size
         self.position = piece[-1].timestamp if len(piece) == _TAIL_CHUNK else watermark
-        return found
+        return found, size
 
-    def _from_epochs(self, watermark: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]) -> list[Record] | None:
-        """The next matches of the epoch after the position; None if the time was over before there was a list."""
+    def _from_epochs(
+        self, watermark: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]
+    ) -> tuple[list[Record], int] | None:
+        """The next matches of the epoch after the position and their bytes; None if the time was over before there was a list."""
         epoch = self._shard.epochs.after(self.position)
         if epoch is None or epoch.start > watermark:
             self.position = watermark
-            return []
+            return [], 0
         scan = self._find_scan(epoch, watermark, is_over)
         if scan is None or not scan.advance(is_over):
             return None
-        found = scan.read(self.position, count_max, bytes_max)
+        found, size = scan.read(self.position, count_max, bytes_max)
         self.position = found[-1].timestamp if found else self._upto
-        return found
+        return found, size
 
     def _find_scan(self, epoch: EpochRow, watermark: int, is_over: Callable[[], bool]) -> EpochScan | None:
         scans = self._reader.scans

@@ -1,7 +1,7 @@
 """Scans of one epoch for one set of filters: their result is a list in order of time, shared by all readers that ask for it.
 
 An epoch is clustered by topic, so that reading it in order of time means to find its matches first. A scan does that in slices.
-Its list holds the keys, and the values too if they are few; a reader that stops and resumes asks for the next chunk of the list
+Its list holds the values, or the keys if the values are too large; a reader that stops and resumes asks for the next chunk of the list
 and never scans the epoch again while the list is kept (S12).
 
 Memory is bounded by the number of lists and by their bytes. A list that was finished and not read yet waits some seconds for its
@@ -12,29 +12,26 @@ number of readers can make each other start again and again.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import Corruption
-from braidmq.lane.records import ENDED, FAR, Record, TopicFilters, collect, in_time_order, key_offset, make_records
+from braidmq.lane.records import Record, TopicFilters, key_offset
+from braidmq.lane.scan import ENDED, FAR, Matches
 from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import Query
 from braidmq.storage.ports import Reads
 
-# What a key in a list costs beside its bytes.
-_KEY_COST: Final = 41
-
 
 class ScanLimits(NamedTuple):
-    """How a scan works: steps between two looks at the clock, and up to which size a list holds its values.
+    """How a scan works: steps between two looks at the clock, and up to which size a list holds values.
 
-    The values of a larger list are fetched again when they are read.
+    A larger list holds keys, and its values are fetched one by one when they are read. An ordinary epoch is not that large.
     """
 
     steps: int = 256
-    values_bytes_max: int = 16 * 1024 * 1024
+    values_bytes_max: int = 40 * 1024 * 1024
 
 
 DEFAULT_SCAN_LIMITS: Final = ScanLimits()
@@ -59,32 +56,40 @@ class EpochScan:
         self.is_whole = False
         self.is_read = False
         self.used_at = 0.0
-        self.size_bytes = 0
         self._store = store
         self._family = family
         self._filters = filters
         self._offset_max = upto - epoch.start
         self._prefix = epoch.start.to_bytes(8, "big")
         self._end = (epoch.start + 1).to_bytes(8, "big")
-        self._queries: Iterator[Query | None] = iter([None] if queries is None else queries)
+        self._queries: list[Query | None] = [None] if queries is None else [*queries]
+        self._limits = limits
+        self._has_values = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._matches = Matches(self._has_values)
+        self._waiting = iter(self._queries)
         self._query: Query | None = None
         self._next_key = b""  # empty: the next query's first key
-        self._limits = limits
-        self._keys: list[bytes] = []
-        self._values: list[bytes] | None = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the list takes."""
+        return self._matches.size_bytes
 
     def advance(self, is_over: Callable[[], bool]) -> bool:
         """Work until the list is whole or the time is over; True if it is whole."""
         while not self.is_whole:
             if not self._next_key and not self._begin_query():
-                self._keys, self._values = in_time_order(self._keys, self._values)
+                self._matches.order()
                 self.is_whole = True
             elif self._run(is_over):
                 break
         return self.is_whole
 
     def _begin_query(self) -> bool:
-        for query in self._queries:
+        for query in self._waiting:
             self._query = query
             self._next_key = self._prefix if query is None else self._prefix + query.first()
             return True
@@ -94,11 +99,11 @@ class EpochScan:
         """Follow the present query; True if the time was over before it came to its end."""
         pairs = self._store.items(self._family, self._next_key, self._end)
         while True:
-            known = len(self._keys)
-            state, place = collect(
-                pairs, self._query, self._filters, self._offset_max, self._limits.steps, self._keys, self._values
-            )
-            self._account(known)
+            state, place = self._matches.collect(pairs, self._query, self._filters, self._offset_max, self._limits.steps)
+            if self._has_values and self.size_bytes > self._limits.values_bytes_max:
+                self._has_values = False
+                self._begin()
+                return is_over()
             if state == ENDED:
                 self._next_key = b""
                 return is_over()
@@ -110,48 +115,25 @@ class EpochScan:
             if is_over():
                 return True
 
-    def _account(self, known: int) -> None:
-        self.size_bytes += sum(map(len, self._keys[known:])) + _KEY_COST * (len(self._keys) - known)
-        if self._values is not None:
-            self.size_bytes += sum(map(len, self._values[known:])) + _KEY_COST * (len(self._values) - known)
-            if self.size_bytes > self._limits.values_bytes_max:
-                self._values = None
-                self.size_bytes = sum(map(len, self._keys)) + _KEY_COST * len(self._keys)
-
-    def read(self, position: int, count_max: int, bytes_max: int) -> list[Record]:
-        """The next records later than the position, and at least one if there is one; empty at the end.
+    def read(self, position: int, count_max: int, bytes_max: int) -> tuple[list[Record], int]:
+        """The next records later than the position, at least one if there is one, and the bytes of their values.
 
         The caller has looked at the floor in this turn of the loop: a value that is not there is Corruption.
         """
         self.is_read = True
-        begin = bisect_right(self._keys, position - self.epoch_start, key=key_offset)
-        keys = self._keys[begin : begin + count_max]
-        values = self._fetch(keys, bytes_max) if self._values is None else self._values[begin : begin + count_max]
-        count = _fitting(values, bytes_max)
-        return make_records(self.epoch_start, keys[:count], values[:count])
-
-    def _fetch(self, keys: list[bytes], bytes_max: int) -> list[bytes]:
-        values: list[bytes] = []
+        if self._has_values:
+            return self._matches.read(self.epoch_start, position, count_max, bytes_max)
+        records: list[Record] = []
         size = 0
-        for key in keys:
+        for key in self._matches.read_keys(self.epoch_start, position, count_max):
             value = self._store.get(self._family, key)
             if value is None:
                 raise Corruption(f"a record of the epoch {self.epoch_start} of {self._family} is gone")
-            values.append(value)
+            records.append(Record(self.epoch_start + key_offset(key), value))
             size += len(value)
             if size >= bytes_max:
                 break
-        return values
-
-
-def _fitting(values: list[bytes], bytes_max: int) -> int:
-    """How many values it takes to reach this many bytes."""
-    size = 0
-    for number, value in enumerate(values, 1):
-        size += len(value)
-        if size >= bytes_max:
-            return number
-    return len(values)
+        return records, size
 
 
 class ScanCache:

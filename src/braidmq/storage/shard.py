@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import Corruption, UsageError
-from braidmq.lane.records import Record, record_key
+from braidmq.lane.records import KEY_BYTES, Record, place
 from braidmq.storage.clock import ShardClock
 from braidmq.storage.draft import Draft
 from braidmq.storage.epochs import EpochDirectory, OpenEpoch, are_listable
@@ -33,7 +33,6 @@ from braidmq.storage.format.rows import (
     PRODUCER_PREFIX,
     PRODUCERS_END,
     SHARD_KEY,
-    STATIC_ID_BYTES,
     TIMESTAMP_MAX,
     EpochLimits,
     EpochRow,
@@ -63,8 +62,6 @@ REPEATED: Final = 0
 
 _PRODUCERS_CACHED_MAX: Final = 10_000
 _RECORDS_LOWER: Final = bytes(8)
-# Of a record's key, without the topic index.
-_KEY_BYTES: Final = 12
 
 
 class ShardOptions(NamedTuple):
@@ -137,7 +134,7 @@ class Shard:
         """
         skip = self._check(entries, producer, sequence)
         draft = self._begin()
-        fresh = entries[skip:]
+        fresh = list(entries[skip:])
         index_of = draft.generation.layout.index
         # All of it before the first put: a topic that the layout refuses leaves no half of an append in the batch.
         indexes = [index_of(topic) for topic, _ in fresh]
@@ -146,37 +143,40 @@ class Shard:
             draft.producers[producer] = sequence + len(entries) - 1
         return [REPEATED] * skip + stamps
 
-    def _place(self, batch: Batch, draft: Draft, entries: Sequence[Entry], indexes: list[bytes]) -> list[int]:
+    def _place(self, batch: Batch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
         limits = draft.generation.row.limits
         now = self._clock.now()
+        bytes_max = limits.bytes_max
         rows: list[tuple[bytes, bytes]] = []
-        stamps: list[int] = []
-        start = draft.epoch_start
-        # Without an open epoch the first record opens one.
-        expires = start + limits.age_max_us if start else 0
-        prefix = start.to_bytes(8, "big")
-        last, count, size, static_ids = draft.last, draft.epoch_count, draft.epoch_bytes, draft.static_ids
-        for (_, value), index in zip(entries, indexes, strict=True):
-            stamp = now if now > last else last + 1
-            cost = len(value) + len(index) + _KEY_BYTES
-            if stamp >= expires or count >= limits.count_max or size + cost > limits.bytes_max:
-                draft.last, draft.epoch_count, draft.epoch_bytes = last, count, size
+        known = len(draft.records)
+        while len(rows) < len(entries):
+            if draft.epoch_start:
+                done = len(rows)
+                used = place(
+                    entries,
+                    indexes,
+                    draft.last,
+                    now,
+                    draft.epoch_start,
+                    draft.epoch_start + limits.age_max_us,
+                    limits.count_max - draft.epoch_count,
+                    bytes_max - draft.epoch_bytes,
+                    draft.static_ids,
+                    rows,
+                    draft.records,
+                )
+                draft.epoch_count += len(rows) - done
+                draft.epoch_bytes += used
+                draft.size_bytes += used
+                if len(rows) > done:
+                    draft.last = draft.records[-1].timestamp
+            if len(rows) < len(entries):
                 self._close_epoch(batch, draft)
-                draft.epoch_start = start = stamp
-                expires = start + limits.age_max_us
-                prefix = start.to_bytes(8, "big")
-                count, size, static_ids = 0, 0, draft.static_ids
-            last = stamp
-            rows.append((record_key(prefix, index, stamp - start), value))
-            static_ids.add(index[:STATIC_ID_BYTES])
-            stamps.append(stamp)
-            count += 1
-            size += cost
-            draft.size_bytes += cost
-        draft.last, draft.epoch_count, draft.epoch_bytes = last, count, size
-        draft.records += map(Record, stamps, [value for _, value in entries])
+                draft.epoch_start = max(now, draft.last + 1)
+                # A record that is larger than an epoch has one of its own.
+                bytes_max = max(limits.bytes_max, len(entries[len(rows)][1]) + len(indexes[len(rows)]) + KEY_BYTES)
         batch.put_all(self.family, rows)
-        return stamps
+        return [record.timestamp for record in draft.records[known:]]
 
     def _check(self, entries: Sequence[Entry], producer: bytes, sequence: int) -> int:
         """How many entries at the front are repeats; raises UsageError if the append cannot be done."""

@@ -66,6 +66,7 @@ class Store:
         self._on_commit: Callable[[int], None] | None = None
         self._is_telling = False
         self._is_full = False
+        self._must_not_flush = False  # the engine itself ran into the end of the disk, and has not recovered yet
         self._failure: Health | None = None  # set once, by either thread, and never taken back
         self._health = HEALTHY
         self._is_closed = False
@@ -137,6 +138,8 @@ class Store:
             self._committer = Committer(
                 partial(self._disk.flush, self._db), self.committed, self._have_committed, self._fail_commit
             )
+            if self._must_not_flush:
+                self._committer.hold()
             self._committer.start()
             self._committer.wrote(self._written)
 
@@ -170,7 +173,7 @@ class Store:
         """Commit everything written, here and now, and return ``committed``; only before ``start``. Blocks."""
         if self._loop_call is not None:
             raise UsageError("the store commits by itself once it is started", "wait for on_commit")
-        if self._failure is not None or self._is_full or self._is_closed:
+        if self._failure is not None or self._must_not_flush or self._is_closed:
             self._refuse_write()
         try:
             self._disk.flush(self._db)
@@ -220,7 +223,7 @@ class Store:
     def check(self) -> Health:
         """Look at the engine and the disk, stop or resume accordingly, and return the health.
 
-        Takes microseconds; call it every second.
+        Takes well under a millisecond; call it every second.
         """
         if self._failure is not None or self._is_closed:
             return self.health
@@ -233,7 +236,7 @@ class Store:
         if self._is_full:
             # A quarter more than the reserve, or a disk at the edge would flap with every record.
             if figures.free_bytes >= reserve + reserve // 4 and self._can_write():
-                self._is_full = False
+                self._is_full = self._must_not_flush = False
                 log.warning("the disk of %s has space again; the log takes writes", self.path)
                 if self._committer is not None:
                     self._committer.release()
@@ -287,7 +290,7 @@ class Store:
         self._is_closed = True
         if self._committer is not None and not self._committer.close():
             raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
-        is_broken = self._failure is not None or self._is_full
+        is_broken = self._failure is not None or self._must_not_flush
         try:
             if self._committer is None and not is_broken:
                 self._disk.flush(self._db)
@@ -363,11 +366,13 @@ class Store:
                 self._health = Health(State.STOPPED, "the storage engine is stalled until compaction catches up")
                 return Unavailable(self._health.reason, _RETRY_AFTER_STALL_S)
             case Fault.FULL:
+                self._must_not_flush = True
                 if self._committer is not None:
                     self._committer.hold()
                 self._stop_full(f"the disk of {self.path} is full")
                 return Unavailable(self._health.reason, _RETRY_AFTER_FULL_S)
             case Fault.LASTING:
+                self._must_not_flush = True
                 if self._committer is not None:
                     self._committer.hold()
                 self._fail(f"the log in {self.path} cannot be written ({problem}); it is read-only until a restart")

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 from braidmq.base.errors import Corruption, UsageError
+from braidmq.lane.records import STATIC_ID_BYTES
 
 VERSION: Final = 1
 
@@ -33,7 +34,6 @@ TIMESTAMP_MAX: Final = 2**56 - 1
 OFFSET_MAX: Final = 2**32 - 1
 # More static ids than this are not written down, and any id may be in the epoch.
 STATIC_IDS_MAX: Final = 256
-STATIC_ID_BYTES: Final = 4
 
 _SHARD: Final = Packed(">BQQIQIQQ")
 _EPOCH: Final = Packed(">BQIQH")

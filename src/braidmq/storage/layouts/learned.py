@@ -20,7 +20,7 @@ from braidmq.storage.layouts.contract import CACHED_TOPICS_MAX, Query, Row, chec
 # How many names below a node are told apart before the level counts as varying: at the first level, and at all others.
 THRESHOLDS: Final = (100, 10)
 
-# An entry takes about 300 bytes and a name of at most 255, so that a full trie takes 20 MiB with usual names.
+# An entry takes about 180 bytes with a short name, and a name has 255 bytes at most: 12 MiB for a full trie, 28 at worst.
 ENTRIES_MAX: Final = 65_536
 
 # Beyond it, one walk over everything costs less than so many seeks in each epoch.
