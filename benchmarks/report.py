@@ -216,7 +216,7 @@ def _draw(report: Report, file: Path) -> None:
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.set_xlabel("messages delivered per second (logarithmic)")
-        axes.legend(loc="lower right", frameon=False)
+        axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
         axes.spines[["top", "right"]].set_visible(False)
         figure.tight_layout()
         figure.savefig(file, metadata={"Date": None, "Creator": None})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import ConfigError
+from braidmq.node import Node
 from braidmq.testing import Broker
 from tests.support.started import environment
 from tests.support.wire import Wire
@@ -55,6 +56,19 @@ def test_tables_of_the_configuration_are_keyword_arguments() -> None:
 
 def test_a_wrong_table_is_told_where_the_broker_was_asked_for() -> None:
     with pytest.raises(ConfigError, match="receive_maximum"), Broker(mqtt={"receive_maximun": 12}):
+        pass
+
+
+def test_a_broker_that_does_not_stop_well_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Node.stop
+
+    async def stop_and_fail(node: Node) -> None:
+        await stop(node)
+        raise RuntimeError("it ended badly")
+
+    monkeypatch.setattr(Node, "stop", stop_and_fail)
+
+    with pytest.raises(RuntimeError, match="it ended badly"), Broker():
         pass
 
 

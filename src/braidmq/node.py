@@ -116,6 +116,8 @@ class Node:
         if self._listeners is not None:
             await self._listeners.reconfigure(config.settings)
         self.broker.reconfigure(config.settings)
+        if self._sys is not None:
+            self._sys.reconfigure()
         return changes.restart
 
     @property

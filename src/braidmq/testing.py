@@ -60,16 +60,19 @@ class Broker:
             raise TimeoutError(f"the broker did not start within {_START_S:g} s")
         if self._failure is not None:
             self._thread.join()
+            self._folder.cleanup()
             raise self._failure
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._loop is not None and self._over is not None:
+        if self._loop is not None and self._over is not None and self._failure is None:
             self._loop.call_soon_threadsafe(self._over.set)
         if self._thread is not None:
             self._thread.join()
         if self._folder is not None:
             self._folder.cleanup()
+        if self._failure is not None and error is None:
+            raise self._failure
 
     def call(self, work: Any, *arguments: Any) -> Any:
         """Run a function on the broker's loop and give its result; for tests that look inside."""

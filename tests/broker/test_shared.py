@@ -281,3 +281,14 @@ def test_a_change_of_strategy_holds_for_groups_that_are_there(bench: Bench) -> N
         members.publish()
 
     assert len(members.received()) == 1
+
+
+def test_looking_for_a_member_among_the_absent_counts_as_work(bench: Bench) -> None:
+    members = Members(bench, "round_robin", "abcdef")
+    for name in "abcde":
+        members.leave(name)
+    bench.state.work = 0
+
+    members.publish()
+
+    assert bench.state.work >= 6

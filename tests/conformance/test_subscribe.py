@@ -145,6 +145,18 @@ def test_no_local_is_about_the_client_and_not_the_connection(connect: Wires, ver
     assert back.receive_publish().payload == b"foreign"
 
 
+@shows("5.0: MQTT-3.8.3-3")
+def test_no_local_keeps_a_clients_own_retained_message_from_it(connect: Wires, version: int, topic: str) -> None:
+    client, other = connect(), connect()
+    client.publish(topic + "/own", b"own", 1, retain=True)
+    other.publish(topic + "/foreign", b"foreign", 1, retain=True)
+
+    client.subscribe(SubscribeOption(topic + "/+", 1, no_local=True))
+
+    assert client.receive_publish().payload == b"foreign"
+    client.expect_silence()
+
+
 @shows("5.0: MQTT-3.8.3-3", "5.0: MQTT-3.3.4-4")
 def test_no_local_takes_its_subscription_out_and_no_other(connect: Wires, version: int, topic: str) -> None:
     client = connect()

@@ -357,3 +357,48 @@ def test_mqtt_3_clients_get_no_properties(bench: Bench) -> None:
 
     bench.lane.flush()
     assert bytes(channel.transport.written) == encode(Publish("t", b"x", 1, packet_id=1), MQTT311)
+
+
+def test_a_late_message_that_expires_waits_behind_what_must_be_sent_again(bench: Bench) -> None:
+    flow = bench.flow()
+    bench.channel(flow, MQTT5)
+    deliver(flow, *(message(f"old/{number}", payload=bytes(100)) for number in range(4)))
+    flow.detach()
+    bench.state.outbox_bytes_max = 200
+    channel = FakeChannel(bench.lane, MQTT5)
+    channel.flow, channel.is_open = flow, True
+    flow.attach(channel, 10)  # the outbox is full after two
+
+    late = message("late", expires_in=100)
+    flow.deliver_late(late, Subscription(flow, b"#", 2), 1, True)
+
+    assert topics(received(bench, channel)) == ["old/0", "old/1", "old/2", "old/3", "late"]
+
+
+def test_a_publisher_waits_once_and_is_forgotten_when_it_waits_no_more(bench: Bench) -> None:
+    flow = bench.flow(messages_max=2)
+    publisher = FakeChannel(bench.lane)
+    flow.hold(publisher)
+    flow.hold(publisher)
+
+    flow.release_publishers()
+    flow.hold(publisher)
+    flow.forget_publisher(publisher)
+    flow.release_publishers()
+
+    assert publisher.releases == 1
+
+
+def test_a_queue_that_is_taken_back_leaves_its_publishers_go_and_may_hold_them_anew(bench: Bench) -> None:
+    flow = bench.flow(messages_max=4)
+    bench.channel(flow, MQTT5, window=1)
+    deliver(flow, *(message("t") for _ in range(4)))  # one is in flight, three wait: more than half
+    publisher = FakeChannel(bench.lane)
+    flow.hold(publisher)
+    flow.is_stalled = True
+
+    flow.withdraw(lambda delivery: not delivery.is_sent)
+
+    assert publisher.releases == 1
+    assert not flow.is_stalled
+    assert flow.congested_at == 0.0

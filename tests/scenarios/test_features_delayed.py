@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.mqtt.packets import MQTT5, MQTT311
+from braidmq.mqtt.packets import MQTT5, MQTT311, SubscribeOption
 from braidmq.mqtt.reasons import Reason
 from tests.support.guarded import Guarded
 from tests.support.stage import Stage
@@ -118,3 +118,15 @@ def test_a_right_that_is_gone_when_the_time_comes_keeps_the_message_back(start: 
     assert ada.receive_publish().payload == b"still allowed"
     ada.expect_silence()
     assert guarded.stage.drops("not_authorized") == 1
+
+
+def test_no_local_keeps_a_clients_own_delayed_message_from_it(stage: Stage) -> None:
+    topic = unique("t/")
+    client, witness = stage.connect(), stage.connect()
+    client.subscribe(SubscribeOption(topic, 0, no_local=True))
+    witness.subscribe(topic)
+
+    client.publish(f"$delayed/0/{topic}", b"own", 1)
+
+    assert witness.receive_publish().payload == b"own"
+    client.expect_silence()

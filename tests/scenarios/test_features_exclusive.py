@@ -83,3 +83,15 @@ def test_an_exclusive_filter_that_is_written_wrong_is_refused(stage: Stage, form
     client = stage.connect()
 
     assert client.request_subscribe(form).reasons == [Reason.TOPIC_FILTER_INVALID]
+
+
+@pytest.mark.parametrize("form", ["{}", "$share/g/{}"], ids=["plain", "shared"])
+def test_giving_up_another_form_leaves_the_exclusive_one(stage: Stage, form: str) -> None:
+    topic = unique("t/")
+    client, other = stage.connect(), stage.connect()
+    client.subscribe(f"$exclusive/{topic}")
+    client.subscribe(form.format(topic))
+
+    client.unsubscribe(form.format(topic))
+
+    assert other.request_subscribe(f"$exclusive/{topic}").reasons == [Reason.QUOTA_EXCEEDED]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.base.errors import ConfigError
+from braidmq.broker.broker import Broker as Inside
 from braidmq.broker.hooks import Client, Hook
 from braidmq.lane.message import Message
-from braidmq.mqtt.packets import Will
+from braidmq.mqtt.packets import Connack, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
 from braidmq.mqtt.reasons import Reason
 from braidmq.testing import Broker
 from tests.support.hooks import Recorder
-from tests.support.stage import Stage
+from tests.support.stage import Stage, wait_until
 from tests.support.wire import DEADLINE_S, unique
 
 Start = Callable[..., Stage]
@@ -280,3 +282,98 @@ def test_events_tell_the_life_of_a_session_in_order(start: Start) -> None:
         ("ended", client_id),
         ("created", client_id),
     ]
+
+
+class Careless(Hook):
+    """Gives back what is no message, or one that cannot be sent."""
+
+    topic_filter = "careless/#"
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def publish(self, message: Message, client: Client | None) -> Message | None:
+        """Whatever it was told to."""
+        return self.answer  # type: ignore[return-value]
+
+
+class CarelessDelivery(Hook):
+    """The same for each subscriber."""
+
+    topic_filter = "careless/#"
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def deliver(self, message: Message, client_id: str) -> Message | None:
+        """Whatever it was told to."""
+        return self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("kind", [Careless, CarelessDelivery])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        True,
+        b"payload",
+        Message(b"careless/a", None, 0, False, ""),  # type: ignore[arg-type]
+        Message(b"careless/+", b"", 0, False, ""),
+        Message(b"careless/" + b"a" * 65536, b"", 0, False, ""),
+        Message(b"careless/a", b"", 3, False, ""),
+    ],
+    ids=["not a message", "bytes", "no payload", "not a topic", "too long a topic", "not a QoS"],
+)
+def test_what_a_hook_gives_back_and_is_no_message_is_dropped(
+    start: Start, kind: type[Careless] | type[CarelessDelivery], answer: object
+) -> None:
+    stage = start()
+    client, sender = stage.connect(), stage.connect()
+    hook = add(stage, kind(answer))
+    client.subscribe("#", qos=1)
+
+    sender.publish("careless/a", b"lost", 1)
+    sender.publish("other", b"heard", 1)
+
+    assert client.receive_publish().payload == b"heard"
+    assert stage.drops("hook") == 1
+    assert "gave back" in stage.errors.take()
+    remove(stage, hook)
+
+
+def test_deliveries_with_hooks_count_as_work_for_the_publisher(start: Start) -> None:
+    stage = start()
+    for _ in range(3):
+        stage.connect().subscribe("letters/a")
+    add(stage, Signed())
+
+    def work_of_one_message(inside: Inside) -> int:
+        inside.state.work = 0
+        inside.publish(Message(b"letters/a", b"", 0, False, ""))
+        return inside.state.work
+
+    assert stage.look(work_of_one_message) == 3
+
+
+class Gate(Hook):
+    """Lets clients wait until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def authenticate(self, credentials: Credentials) -> Verdict | None:
+        """Wait, then leave it to the broker."""
+        await self.opened.wait()
+        return None
+
+
+def test_sessions_stay_within_their_bound_when_many_clients_wait_to_be_let_in(start: Start) -> None:
+    stage = start(session={"sessions_max": 2})
+    gate = add(stage, Gate())
+    clients = [stage.open() for _ in range(4)]
+    for client in clients:
+        client.send_request()
+    wait_until(lambda: stage.look(lambda inside: inside.statistics.authenticating) == 4, "all wait for the hook")
+
+    stage.look(lambda inside: gate.opened.set())
+
+    assert sorted(client.receive(Connack).reason for client in clients) == [0, 0, Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED]

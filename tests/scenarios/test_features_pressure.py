@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from braidmq.broker.broker import Broker as Inside
+from braidmq.broker.connection import Connection
+from braidmq.lane.channel import HOLD_RATE
 from braidmq.lane.message import Message
-from braidmq.mqtt.packets import MQTT5, MQTT311, Pingreq, Pingresp, Puback, Publish, Will
+from braidmq.mqtt.packets import MQTT5, MQTT311, Disconnect, Pingreq, Pingresp, Puback, Publish, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
+from braidmq.mqtt.reasons import Reason
+from braidmq.testing import Broker
 from tests.support.stage import Stage, wait_until
 from tests.support.wire import Wire, payloads, unique
 
@@ -264,3 +271,73 @@ def test_a_client_is_held_to_its_rate_and_the_others_are_not(start: Start, limit
     assert 1.9 < took_s < 10.0
     assert other_took_s < took_s / 2
     assert stage.look(lambda inside: inside.state.counters.messages_received) == 150, "slowed down, not dropped"
+
+
+def kick(stage: Stage, client: Wire) -> None:
+    """Close the client's connection from the broker's side: it does not read, so it would not see the client leave."""
+
+    def close(inside: Inside) -> None:
+        session = inside.sessions.get(client.client_id)
+        assert session is not None
+        assert session.connection is not None
+        session.connection.close(Reason.ADMINISTRATIVE_ACTION, "")
+
+    stage.look(close)
+    client.close()
+
+
+def is_alive(client_id: str) -> bool:
+    """Whether somebody still holds on to a connection of this client."""
+    gc.collect()
+    return any(isinstance(each, Connection) and each.client_id == client_id for each in gc.get_objects())
+
+
+def test_nothing_holds_on_to_a_client_far_above_its_rate_once_it_is_closed(start: Start) -> None:
+    stage = start(limits={"messages_per_s": 1})
+    eager = stage.connect()
+
+    def is_held(inside: Inside) -> bool:
+        return any(each.hold_bits & HOLD_RATE for each in inside.connections)
+
+    eager.send(*[Publish("t", b"x")] * 1000)
+    wait_until(lambda: stage.look(is_held), "it is held, for a quarter of an hour")
+
+    kick(stage, eager)
+
+    wait_until(lambda: not stage.look(lambda inside: is_alive(eager.client_id)), "nothing holds on to the connection")
+
+
+def test_nothing_holds_on_to_a_held_publisher_once_it_is_closed(start: Start) -> None:
+    stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
+    stuck, sender = stage.connect(receive_maximum=1), stage.connect()
+    stuck.subscribe("t", qos=1)
+    send_many(sender, 50)
+    wait_until(lambda: stage.look(lambda inside: inside.state.counters.publishers_held) > 0, "the publisher is held")
+
+    kick(stage, sender)
+
+    wait_until(lambda: not stage.look(lambda inside: is_alive(sender.client_id)), "nothing holds on to the connection")
+
+
+def test_a_client_that_is_behind_gets_its_goodbye_from_a_node_that_was_empty_before() -> None:
+    broker = Broker().__enter__()
+    stopping = threading.Thread(target=broker.__exit__, args=(None, None, None))
+    assert broker.node is not None
+    connections = broker.node.broker.connections
+    Wire(broker.host, broker.port).connect().disconnect()
+    wait_until(lambda: not broker.call(lambda: connections), "the first client is gone")
+    slow, sender = Wire(broker.host, broker.port).connect(), Wire(broker.host, broker.port).connect()
+    slow.subscribe("t")
+
+    def is_behind() -> bool:
+        sender.send(*[Publish("t", bytes(10_000))] * 50)
+        sender.ping()
+        return bool(broker.call(lambda: any(each.transport.get_write_buffer_size() for each in connections)))
+
+    wait_until(is_behind, "the broker has more for the client than the network takes")
+    stopping.start()
+
+    assert sender.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
+    goodbye = slow.receive_until(Disconnect)[1]
+    stopping.join()
+    assert goodbye.reason == Reason.SERVER_SHUTTING_DOWN

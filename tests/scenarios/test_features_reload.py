@@ -245,3 +245,27 @@ def test_keys_that_need_a_restart_are_named(guarded: Guarded) -> None:
 
     assert restart == ["api.bind"]
     assert guarded.connect("ada").connack.properties.receive_maximum == 77
+
+
+def test_bounds_of_delayed_messages_change_while_the_node_runs(guarded: Guarded) -> None:
+    ada = guarded.connect("ada")
+    assert ada.publish("$delayed/60/t", b"", 1) == 0
+
+    guarded.reload(delayed__delay_max=30)
+
+    assert ada.publish("$delayed/60/t", b"", 1) == Reason.QUOTA_EXCEEDED
+
+
+def test_the_bound_of_topic_levels_changes_both_ways_while_the_node_runs(guarded: Guarded) -> None:
+    ada = guarded.connect("ada")
+    ada.subscribe("#")
+    deep = "/".join("abc")
+
+    guarded.reload(mqtt__topic_levels_max=2)
+    bob = guarded.connect("bob")
+    bob.send(Publish(deep, b"refused"))
+    bob.expect_disconnect(Reason.TOPIC_NAME_INVALID)
+
+    guarded.reload(mqtt__topic_levels_max=3)
+    guarded.connect("bob").publish(deep, b"taken", 1)
+    assert ada.receive_publish().payload == b"taken"

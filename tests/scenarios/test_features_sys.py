@@ -191,3 +191,30 @@ def test_clients_cannot_speak_for_the_broker(stage: Stage, topic: str) -> None:
     doomed.close()
     wait_until(lambda: stage.look(lambda inside: doomed.client_id not in {s.client_id for s in inside.sessions}), "it is gone")
     watcher.expect_silence()
+
+
+def test_presence_of_a_client_whose_id_is_too_long_for_a_topic_is_not_told(start: Start) -> None:
+    stage = start(mqtt={"client_id_bytes_max": 65535}, limits={"preauth_packet_bytes": "70KiB"})
+    watcher = stage.connect()
+    watcher.subscribe("$SYS/brokers/+/clients/#")
+
+    stage.connect("a" * 65535)
+    stage.connect("b")
+
+    assert event(watcher.receive_publish())["clientid"] == "b"
+
+
+def test_the_figures_can_be_switched_on_and_off_while_the_node_runs(start: Start) -> None:
+    stage = start(sys={"interval": 0})
+    node = stage.broker.node
+    assert node is not None
+    watcher = stage.connect()
+    watcher.subscribe("$SYS/broker/version")
+
+    stage.broker.run(node.reload(node.config.with_overrides({"sys.interval": 1})))
+    assert watcher.receive_publish().payload == f"braidmq version {__version__}".encode()
+
+    stage.broker.run(node.reload(node.config.with_overrides({"sys.interval": 0})))
+    before = stage.look(lambda inside: inside.statistics.own_messages)
+    watcher.expect_silence()
+    assert stage.look(lambda inside: inside.statistics.own_messages) == before

@@ -156,6 +156,18 @@ def test_a_filter_that_nothing_was_learned_for_needs_no_query() -> None:
     assert layout.plan("a") == []
 
 
+def test_a_plan_is_made_anew_when_something_was_learned() -> None:
+    layout = LearnedLayout()
+    learn(layout, "a/b")
+    plan = layout.plan("a/+")
+    assert layout.plan("a/+") is plan
+
+    learn(layout, "a/c")
+
+    assert len(plan) == 1
+    assert len(layout.plan("a/+")) == 2
+
+
 def random_topics(count: int, seed: int) -> list[str]:
     """Topics without any structure to learn."""
     chance = random.Random(seed)
@@ -278,6 +290,7 @@ def row(number: int, kind: int, parent: int, name: bytes = b"", version: int = 1
         [row(2, 2, 0, b"a")],
         [row(1, 0, 0, b"a")],
         [row(0xFFFFFF00, 0, 0, b"a")],
+        [row(2 + depth, 1, 1 + depth if depth else 0) for depth in range(DEPTH_MAX + 1)],
         [(b"\0\0\2", row(2, 0, 0, b"a")[1])],
         [(b"\0\0\0\2", b"\1\0\0\0\0")],
         [(b"\0\0\0\2", b"")],
@@ -292,6 +305,7 @@ def row(number: int, kind: int, parent: int, name: bytes = b"", version: int = 1
         "an end with a name",
         "the number of a root",
         "a reserved number",
+        "deeper than a trie can be",
         "a short key",
         "a short value",
         "an empty value",

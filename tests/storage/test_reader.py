@@ -11,6 +11,8 @@ from braidmq.storage.reader import LogReader
 from braidmq.storage.scans import ScanCache, ScanLimits
 from tests.storage.log import FAMILY, LAYOUTS, NOON, Log, drain, entries, stamps_of
 
+pytestmark = pytest.mark.smoke
+
 BOTH = pytest.mark.parametrize("layout", sorted(LAYOUTS))
 
 

@@ -6,9 +6,10 @@ together with what it reported as removed by retention. Positions only rise and 
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from braidmq.base.errors import Unavailable
 from braidmq.lane.records import Record, encode_record
@@ -22,14 +23,14 @@ from braidmq.storage.shard import Shard, ShardOptions
 from tests.storage.log import FAMILY, LAYOUTS, Hands
 from tests.support.fake_store import FakeBatch, FakeStore
 
-LIMITS = EpochLimits(count_max=9, bytes_max=500, age_max_us=2_000)
+LIMITS = EpochLimits(count_max=20, bytes_max=1_500, age_max_us=2_000)
 LEVELS = ("a", "b", "c", "", "$s")
 
 topics = st.one_of(
     st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4).map("/".join).filter(bool),
     st.builds("dev/{}/t".format, st.integers(0, 20)),
 )
-filters = st.lists(
+filters = st.just(["#"]) | st.lists(
     st.one_of(
         topics,
         st.sampled_from(("#", "+/#", "+", "a/#", "dev/+/t", "dev/#", "+/+/t", "a/+", "+/b/#", "$s/#", "/#")),
@@ -86,19 +87,22 @@ class LogMachine(RuleBasedStateMachine):
     def _committed(self) -> list[Record]:
         return [record for number, record in self.written if number <= self.store.committed]
 
-    @rule(layout=st.sampled_from(sorted(LAYOUTS)), tail_bytes_max=st.sampled_from((0, 1500)))
-    def begin_again_if_empty(self, layout: str, tail_bytes_max: int) -> None:
+    @initialize(layout=st.sampled_from(sorted(LAYOUTS)), tail_bytes_max=st.sampled_from((0, 0, 1500)))
+    def begin(self, layout: str, tail_bytes_max: int) -> None:
         self.tail_bytes_max = tail_bytes_max
-        if not self.written and not self.store.writes:
-            self._open(layout)
+        self._open(layout)
 
     @rule(
-        batch_topics=st.lists(st.tuples(topics, st.integers(0, 90), st.booleans()), min_size=1, max_size=12),
-        passed=st.sampled_from((0, 1, 3, 500, 3_000)),
+        batch_topics=st.lists(st.tuples(topics, st.integers(0, 90), st.booleans()), min_size=1, max_size=6),
+        passed=st.sampled_from((0, 0, 1, 3, 500, 3_000)),
         fails=st.booleans(),
         twice=st.booleans(),
+        commits=st.booleans(),
     )
-    def append(self, batch_topics: list[tuple[str, int, bool]], passed: int, fails: bool, twice: bool) -> None:
+    def append(self, batch_topics: list[tuple[str, int, bool]], passed: int, fails: bool, twice: bool, commits: bool) -> None:
+        self._append(batch_topics, passed, fails, twice, commits)
+
+    def _append(self, batch_topics: list[tuple[str, int, bool]], passed: int, fails: bool, twice: bool, commits: bool) -> None:
         self.hands.move(passed)
         batch = self.store.batch()
         values = [
@@ -121,6 +125,13 @@ class LogMachine(RuleBasedStateMachine):
             self.store.fails = False
         assert all(earlier < later for earlier, later in zip([before[0], *stamps], stamps, strict=False))
         self.written += [(number, Record(stamp, value)) for stamp, (_, value) in zip(stamps, values, strict=True)]
+        if commits:
+            self.store.committed = number
+            self.shard.commit(number)
+
+    @rule(some=st.lists(st.sampled_from(("a", "a/b", "dev/1/t", "dev/2/t")), min_size=1, max_size=4), commits=st.booleans())
+    def append_a_little(self, some: list[str], commits: bool) -> None:
+        self._append([(topic, 5, False) for topic in some], 1, False, False, commits)
 
     @rule(share=st.floats(0, 1))
     def commit(self, share: float) -> None:
@@ -222,5 +233,6 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogMachine = LogMachine.TestCase
 TestLogMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
+TestLogMachine.pytestmark = [pytest.mark.smoke]

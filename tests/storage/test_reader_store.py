@@ -18,6 +18,8 @@ from braidmq.storage.shard import Shard, ShardOptions
 from braidmq.storage.store import Store
 from tests.storage.log import drain, stamps_of
 
+pytestmark = pytest.mark.smoke
+
 FAMILY = "shard-00"
 FILTERS = ("#", "plant/+/temp", "plant/3/#", "plant/17/speed", "office/+", "$x/#", "nothing")
 

@@ -12,9 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from braidmq import lane
-from braidmq.base.errors import Corruption
+from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane import records
 from braidmq.mqtt.topics import matches
+
+pytestmark = pytest.mark.smoke
 
 SMALL = st.binary(max_size=20)
 
@@ -98,7 +100,7 @@ def test_both_forms_agree_on_broken_values(fields: dict[str, Any], data: st.Data
 def outcome(form: Any, value: bytes) -> object:
     try:
         return seen(form.Record(1, value))
-    except Corruption as problem:
+    except (Corruption, UsageError) as problem:
         return str(problem)
     except UnicodeDecodeError:
         return "not UTF-8"

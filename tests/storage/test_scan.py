@@ -17,6 +17,8 @@ from braidmq.lane import scan
 from braidmq.lane.records import TopicFilters, encode_record, record_key
 from braidmq.lane.topic_index import MaskQuery
 
+pytestmark = pytest.mark.smoke
+
 EPOCH = bytes(7) + b"\x09"
 START = 9
 

@@ -12,23 +12,20 @@ from braidmq.base.errors import Corruption, Unavailable, UsageError
 from braidmq.lane.records import encode_record
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import (
-    EPOCH_PREFIX,
-    GENERATION_PREFIX,
-    LAYOUT_PREFIX,
     OFFSET_MAX,
-    PRODUCER_PREFIX,
-    PRODUCERS_END,
     SHARD_KEY,
     EpochLimits,
     ShardRow,
     decode_shard,
     encode_shard,
 )
-from braidmq.storage.shard import REPEATED
-from tests.storage.log import FAMILY, LAYOUTS, NOON, Log, entries, stamps_of
+from tests.storage.log import FAMILY, NOON, Log, entries, stamps_of
 from tests.support.fake_store import FakeStore
 
+pytestmark = pytest.mark.smoke
+
 HOUR = 3_600_000_000
+RECORD = encode_record(b"t", b"x", 1, False, "p")
 
 
 def keys(log: Log) -> list[bytes]:
@@ -266,7 +263,9 @@ def test_a_failed_first_write_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [(b"", b"x"), (bytes(65_536), b"x"), (b"t", bytes(VALUE_BYTES_MAX + 1))], ids=["empty", "long", "large"]
+    "bad",
+    [(b"", RECORD), (bytes(65_536), RECORD), (b"t", bytes(VALUE_BYTES_MAX + 1)), (b"t", RECORD[:7]), (b"t", b"\2" + RECORD[1:])],
+    ids=["no topic", "long topic", "large", "cut short", "newer"],
 )
 def test_a_record_that_cannot_be_kept_is_refused_before_anything_changes(bad: tuple[bytes, bytes]) -> None:
     log = Log()
@@ -308,94 +307,6 @@ def test_several_appends_in_one_batch_are_one_write() -> None:
     assert len(log.store.writes) == 1
 
 
-# Producers
-
-
-def test_s5_a_batch_that_is_sent_again_is_appended_once() -> None:
-    log = Log()
-    log.append("m1", "m2", producer=b"node/1", sequence=1)
-    log.append("m3", producer=b"node/2", sequence=1)
-
-    again = log.append("m1", "m2", producer=b"node/1", sequence=1)
-
-    assert again == [REPEATED, REPEATED]
-    assert [record.topic for record in log.read("#")] == [b"m1", b"m2", b"m3"]
-
-
-def test_s5_a_repeat_in_other_batches_keeps_what_is_new_in_it() -> None:
-    log = Log()
-    log.append("m1", "m2", "m3", producer=b"n", sequence=1)
-
-    stamps = log.append("m3", "m4", "m5", producer=b"n", sequence=3)
-
-    assert stamps[0] == REPEATED
-    assert stamps[1:] == [NOON + 3, NOON + 4]
-    assert [record.topic for record in log.read("#")] == [b"m1", b"m2", b"m3", b"m4", b"m5"]
-
-
-def test_s5_a_repeat_within_one_batch_is_dropped() -> None:
-    log = Log()
-    batch = log.store.batch()
-    log.shard.append(batch, entries(["m1"]), producer=b"n", sequence=7)
-
-    again = log.shard.append(batch, entries(["m1"]), producer=b"n", sequence=7)
-
-    assert again == [REPEATED]
-
-
-def test_s5_a_repeat_after_a_crash_is_dropped_if_and_only_if_its_record_is_there() -> None:
-    for kept, expected in ((1, [b"m1", b"m2"]), (2, [b"m1", b"m2"])):
-        log = Log()
-        log.append("m1", producer=b"n", sequence=1)
-        log.append("m2", producer=b"n", sequence=2, commit=False)
-
-        log = log.reopened(kept)
-        again = log.append("m2", producer=b"n", sequence=2)
-
-        assert [record.topic for record in log.read("#")] == expected
-        assert (again == [REPEATED]) == (kept == 2)
-
-
-def test_sequences_may_have_gaps_and_producers_do_not_touch_each_other() -> None:
-    log = Log()
-    log.append("a", producer=b"n", sequence=5)
-    log.append("b", producer=b"n/1", sequence=2)
-
-    assert log.append("c", producer=b"n", sequence=50) != [REPEATED]
-    assert (log.shard.last_sequence(b"n"), log.shard.last_sequence(b"n/1"), log.shard.last_sequence(b"other")) == (50, 2, 0)
-
-
-def test_a_producer_without_a_sequence_is_refused() -> None:
-    log = Log()
-
-    with pytest.raises(UsageError):
-        log.append("a", producer=b"n")
-    with pytest.raises(UsageError):
-        log.append("a", producer=bytes(2000), sequence=1)
-
-
-def test_producers_that_were_silent_for_long_are_forgotten_in_slices() -> None:
-    log = Log()
-    for number in range(5):
-        log.append("a", producer=b"old%d" % number, sequence=1)
-    log.hands.move(31 * 24 * HOUR)
-    log.append("a", producer=b"old3", sequence=2)
-    log.append("a", producer=b"young", sequence=1)
-
-    after: bytes | None = b""
-    rounds = 0
-    while after is not None:
-        batch = log.store.batch()
-        after = log.shard.expire_producers(batch, NOON + HOUR, after, count_max=2)
-        log.store.write(batch)
-        rounds += 1
-
-    left = [key[1:] for key, _ in log.store.items(FAMILY, PRODUCER_PREFIX, PRODUCERS_END)]
-    assert left == [b"old3", b"young"]
-    assert rounds == 3
-    assert log.shard.last_sequence(b"old1") == 0
-
-
 # Commit and tail
 
 
@@ -422,78 +333,3 @@ def test_a_commit_shows_the_writes_up_to_its_number_in_order() -> None:
     assert log.shard.watermark == second[-1]
     assert stamps_of(log.shard.commit(2)) == []
     assert stamps_of(log.shard.commit(3)) == third
-
-
-# Generations
-
-
-def test_readers_cross_generations_with_other_layouts_in_order() -> None:
-    log = Log("learned")
-    stamps = log.append("a/1", "a/2", "b")
-    for layout in ("hashed", "learned", "learned", "hashed"):
-        batch = log.store.batch()
-        log.shard.add_generation(batch, layout, LAYOUTS[layout])
-        log.write(batch)
-        stamps += log.append("a/1", "b", "a/3")
-
-    assert stamps_of(log.read("#")) == stamps
-    assert [record.topic for record in log.read("a/+")] == [b"a/1", b"a/2"] + [b"a/1", b"a/3"] * 4
-    again = log.reopened()
-    assert stamps_of(again.read("a/#", "b")) == stamps
-    assert [each.row.layout for each in again.shard.generations] == ["learned", "hashed", "learned", "learned", "hashed"]
-
-
-def test_a_generation_and_records_in_one_batch() -> None:
-    log = Log("learned")
-    batch = log.store.batch()
-    stamps = log.shard.append(batch, entries(["a/x", "b"]))
-    log.shard.add_generation(batch, "hashed", LAYOUTS["hashed"])
-    stamps += log.shard.append(batch, entries(["a/x", "b"]))
-    log.write(batch)
-
-    for each in (log, log.reopened()):
-        assert stamps_of(each.read("a/x")) == stamps[::2]
-        assert stamps_of(each.read("+")) == stamps[1::2]
-
-
-def test_a_generation_has_limits_of_its_own() -> None:
-    log = Log()
-    log.append("a", "b", "c")
-    batch = log.store.batch()
-    log.shard.add_generation(batch, "learned", limits=EpochLimits(count_max=1))
-    log.write(batch)
-
-    stamps = log.append("a", "b", "c")
-
-    assert epoch_starts(log) == [NOON, *stamps]
-    assert log.reopened().shard.generations.current.row.limits.count_max == 1
-
-
-def test_a_failed_batch_adds_no_generation() -> None:
-    log = Log()
-    log.append("a")
-    batch = log.store.batch()
-    log.shard.add_generation(batch, "hashed", LAYOUTS["hashed"])
-    log.store.fails = True
-    with pytest.raises(Unavailable):
-        log.write(batch)
-    log.shard.discard()
-    log.store.fails = False
-
-    log.append("b")
-
-    assert [each.row.number for each in log.shard.generations] == [1]
-    assert len(list(log.store.items(FAMILY, GENERATION_PREFIX, LAYOUT_PREFIX))) == 1
-    assert len(list(log.store.items(FAMILY, EPOCH_PREFIX, GENERATION_PREFIX))) == 0
-
-
-def test_a_value_that_is_no_record_does_not_get_in() -> None:
-    log = Log()
-
-    with pytest.raises(Corruption):
-        log.shard.append(log.store.batch(), [(b"t", b"not a record")])
-    log.shard.discard()
-    stamps = log.append("t")
-
-    assert stamps_of(log.read("#")) == stamps
-    assert encode_record(b"t", b"x", 1, False, "p") == log.read("#")[0].value

@@ -61,10 +61,11 @@ class Broker:
         self.routes = RouteTable(settings.mqtt.topic_levels_max)
         self.routes.inspector = self._inspect
         self.lane = Lane(self.state, self.routes)
+        self.state.on_turn = self._ask_for_end_of_turn
         self.groups = Groups(self.routes, settings.shared.strategy)
         self.sessions = SessionTable()
         self.retained = RetainedStore(settings.retained.messages_max)
-        self.delayed = DelayedMessages(self, settings.delayed)
+        self.delayed = DelayedMessages(self)
         self.tracer = Tracer(self._on_trace_change)
         self.statistics = Statistics()
         self.drops = DropLog(self.statistics, settings.log.drops)
@@ -75,7 +76,7 @@ class Broker:
         self.accepts = TokenBucket(settings.limits.connections_per_s, self.state.now)
         self.started_at = monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._drained = asyncio.Event()  # the last connection is gone, while stopping
+        self._drained = asyncio.Event()  # the last connection is gone
         self._ticker: asyncio.TimerHandle | None = None
         self._access_epoch = access.epoch
         hooks.on_change = self.routes.refresh
@@ -111,6 +112,9 @@ class Broker:
         self._tasks.add(task)
         task.add_done_callback(on_done)
 
+    def _ask_for_end_of_turn(self) -> None:
+        self.loop.call_soon(self.lane.end_turn)
+
     def _tick(self) -> None:
         self.state.now = now = monotonic()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
@@ -126,6 +130,7 @@ class Broker:
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the node is stopping", discard_will=True)
         self.lane.flush()
         if self.connections:
+            self._drained.clear()
             try:
                 await asyncio.wait_for(self._drained.wait(), _STOP_S)
             except TimeoutError:
@@ -228,7 +233,7 @@ class Broker:
                 self.routes.add(other)
             if session.feeds is not None:
                 session.feeds.pop(subscription.topic_filter, None)
-        if self.exclusive.get(subscription.topic_filter) is session:
+        if written.startswith(EXCLUSIVE_PREFIX) and self.exclusive.get(subscription.topic_filter) is session:
             del self.exclusive[subscription.topic_filter]
 
     def _publish_will(self, session: Session) -> None:
@@ -308,6 +313,7 @@ class Broker:
                 continue
             target.flow.deliver(changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published)
             reached += 1
+        self.state.work += len(route.targets)
         counters = self.state.counters
         counters.delivered += reached
         if reached == 0:
@@ -343,6 +349,9 @@ class Broker:
         self.drops.writes = settings.log.drops
         self.groups.use(settings.shared.strategy)
         self.retained.messages_max = settings.retained.messages_max
+        if settings.mqtt.topic_levels_max != self.routes.levels_max:
+            self.routes.levels_max = settings.mqtt.topic_levels_max
+            self.routes.refresh()
         if settings.limits.connections_per_s != self.accepts.rate:
             self.accepts = TokenBucket(settings.limits.connections_per_s, monotonic())
         for session in self.sessions:
@@ -373,7 +382,6 @@ class Broker:
                     removed = True
             if removed:
                 self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
-                session.flow.release_publishers()  # there is place in its queue now
         self.lane.flush()
 
     def _on_trace_change(self) -> None:

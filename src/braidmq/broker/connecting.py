@@ -66,7 +66,12 @@ def _judge(connection: Connection, packet: Connect) -> Refused | None:
         return Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"the client id is above {settings.mqtt.client_id_bytes_max} bytes")
     if packet.will is not None and topic_error(packet.will.topic.encode(), settings.mqtt.topic_levels_max):
         return Refused(Reason.TOPIC_NAME_INVALID, "the will's topic is not a topic name")
-    if len(broker.sessions) >= settings.session.sessions_max and broker.sessions.get(packet.client_id) is None:
+    return _judge_place(connection, packet.client_id)
+
+
+def _judge_place(connection: Connection, client_id: str) -> Refused | None:
+    sessions = connection.broker.sessions
+    if len(sessions) >= connection.broker.settings.session.sessions_max and sessions.get(client_id) is None:
         return Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
     return None
 
@@ -128,6 +133,10 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
     reason = connection.broker.hooks.connect(connection.describe()) if connection.broker.hooks.connects else 0
     if reason:
         connection.refuse(reason, "refused by a hook")
+        return
+    refusal = _judge_place(connection, connection.client_id)  # others have come while this one was being authenticated
+    if refusal is not None:
+        connection.refuse(refusal.reason, refusal.detail)
         return
     _open(connection, packet, data)
     connection.resume(HOLD_BUSY)

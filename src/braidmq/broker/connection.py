@@ -60,9 +60,9 @@ class Connection(Channel, asyncio.BufferedProtocol):
     """One client connection, from accept to the end."""
 
     __slots__ = (
-        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "broker", "client_id", "exchange", "is_closed",
-        "is_vouched", "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name",
-        "version", "wants_reasons", "wheel_slot",
+        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "_rate_timer", "broker", "client_id",
+        "exchange", "is_closed", "is_vouched", "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules",
+        "session", "user_name", "version", "wants_reasons", "wheel_slot",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, listener: ListenerInfo) -> None:
@@ -87,6 +87,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self._limit_s = 0.0  # silence after which the client counts as gone; 0: never
         self._buckets: tuple[TokenBucket, TokenBucket] | None = None
         self._queue_timer: asyncio.TimerHandle | None = None
+        self._rate_timer: asyncio.TimerHandle | None = None
         self._feeding = False
 
     # The transport
@@ -94,7 +95,8 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = transport
-        transport.set_write_buffer_limits(self.broker.settings.limits.outbox_bytes_max)  # type: ignore[attr-defined]
+        # What the kernel does not take at once stays in the outbox, which has a bound, and not in the transport.
+        transport.set_write_buffer_limits(1)  # type: ignore[attr-defined]
         self.origin = describe_peer(transport, self._listener)
         self.broker.connections.add(self)
         self.broker.wheel.watch(self, monotonic() + self.broker.settings.limits.connect_timeout)
@@ -121,8 +123,9 @@ class Connection(Channel, asyncio.BufferedProtocol):
             self.send_packet(Disconnect(reason, Properties(reason_string=detail) if detail else NO_PROPERTIES))
         self.is_open = False
         self.hold(HOLD_CLOSED)
-        if self._queue_timer is not None:
-            self._queue_timer.cancel()
+        self._stop_waiting()
+        if self._rate_timer is not None:
+            self._rate_timer.cancel()
         transport = self.transport
         if transport is not None:
             rest = self.outbox.take()
@@ -313,18 +316,24 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.broker.loop.call_soon(self._release)
 
     def _release(self) -> None:
+        self._stop_waiting()
+        self.resume(HOLD_QUEUE)
+
+    def _wait_no_more(self) -> None:
+        if self.held_by is not None:
+            self.held_by.is_stalled = True  # from now on what it cannot take is dropped
+        self._stop_waiting()
+        self.resume(HOLD_QUEUE)
+
+    def _stop_waiting(self) -> None:
+        """Neither a timer nor the subscriber whose queue was full is to hold on to this publisher."""
         self.is_waiting = False
         if self._queue_timer is not None:
             self._queue_timer.cancel()
             self._queue_timer = None
-        self.resume(HOLD_QUEUE)
-
-    def _wait_no_more(self) -> None:
-        self.is_waiting = False
-        self._queue_timer = None
         if self.held_by is not None:
-            self.held_by.is_stalled = True  # from now on what it cannot take is dropped
-        self.resume(HOLD_QUEUE)
+            self.held_by.forget_publisher(self)
+            self.held_by = None
 
     def meter(self, messages_per_s: float, bytes_per_s: float) -> None:
         """Hold the client to these rates; 0 means no limit."""
@@ -339,7 +348,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         wait_s = max(self._buckets[0].take(messages, now), self._buckets[1].take(size, now))
         if wait_s > 0 and not self.hold_bits & HOLD_RATE:
             self.hold(HOLD_RATE)
-            self.broker.loop.call_later(wait_s, self.resume, HOLD_RATE)
+            self._rate_timer = self.broker.loop.call_later(wait_s, self.resume, HOLD_RATE)
 
     def on_room(self) -> None:
         if not self._feeding:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from braidmq.base.settings import DelayedSettings
 from braidmq.lane.message import Message
 
 if TYPE_CHECKING:
@@ -25,9 +24,8 @@ def parse(topic: bytes) -> tuple[int, bytes] | None:
 class DelayedMessages:
     """Messages that wait for their time, bounded in number and delay."""
 
-    def __init__(self, broker: Broker, settings: DelayedSettings) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._settings = settings
         self._waiting: set[asyncio.TimerHandle] = set()
 
     def __len__(self) -> int:
@@ -35,7 +33,8 @@ class DelayedMessages:
 
     def add(self, message: Message, delay_s: int, user_name: str | None) -> bool:
         """Publish the message after the delay; False if that is too long or too many wait."""
-        if delay_s > self._settings.delay_max or len(self._waiting) >= self._settings.messages_max:
+        bounds = self._broker.settings.delayed
+        if delay_s > bounds.delay_max or len(self._waiting) >= bounds.messages_max:
             return False
 
         def publish() -> None:
@@ -44,7 +43,9 @@ class DelayedMessages:
             # The right to publish was there when the message came, and must still be.
             rules = broker.access.rules_for(message.publisher, user_name)
             if rules.unrestricted or rules.may_publish(message.topic.decode()):
-                broker.publish(message, None, user_name)
+                session = broker.sessions.get(message.publisher)
+                broker.statistics.own_messages += session is not None
+                broker.publish(message, None if session is None else session.flow, user_name)  # the flow is for No Local
                 broker.lane.flush()
             else:
                 broker.statistics.dropped_revoked += 1

@@ -2,8 +2,8 @@
 
 A hook is an object with any of the methods of ``Hook``. Publish and deliver hooks name a topic filter: whether a message
 meets one is settled when its topic's route is built, so a broker without hooks, or a topic without them, pays nothing. A
-hook that raises refuses (connect, authenticate, publish, deliver) or is logged and passed over (the events): it never takes
-the broker down.
+hook that raises, or gives back what is no message, refuses (connect, authenticate, publish, deliver) or is logged and passed
+over (the events): it never takes the broker down.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from braidmq.access.contract import Credentials, Verdict
 from braidmq.access.deadline import Guard, is_verdict
 from braidmq.base.errors import ConfigError
 from braidmq.lane.message import Message
+from braidmq.lane.scanner import topic_error
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.reasons import REASONS_OF, Reason
 from braidmq.mqtt.topics import matches
@@ -26,6 +27,8 @@ from braidmq.mqtt.topics import matches
 log = logging.getLogger("braidmq.hooks")
 
 _REFUSALS = REASONS_OF[PacketType.CONNACK] - {0}
+_EXPIRY_BYTES = 4
+_LEVELS_MOST = 65536  # whether there are too many is for the routes to say
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -159,6 +162,9 @@ class Hooks:
                 return None
             if changed is None:
                 return None
+            if changed is not message and not _is_sound(changed):
+                log.error("%s hook %r gave back what cannot be sent; the message is dropped", name, hook)
+                return None
             message = changed
         return message
 
@@ -169,6 +175,16 @@ class Hooks:
                 getattr(hook, event)(*arguments)
             except Exception:
                 log.exception("%s hook %r failed", event, hook)
+
+
+def _is_sound(message: object) -> bool:
+    """Whether what a hook made is a message that can be sent; the compiled lane takes every message at its word."""
+    if not isinstance(message, Message) or not isinstance(message.publisher, str):
+        return False
+    if not all(isinstance(part, bytes) for part in (message.topic, message.payload, message.properties)):
+        return False
+    is_inside = message.expiry_offset + _EXPIRY_BYTES <= len(message.properties) or message.expiry_offset < 0
+    return 0 <= message.qos <= 2 and is_inside and topic_error(message.topic, _LEVELS_MOST) == 0
 
 
 def _overrides(hook: Hook, name: str) -> bool:

@@ -79,9 +79,11 @@ class Group:
             if flow.channel is not None and not flow.is_congested():
                 self._next = (start + i + 1) % count
                 self._sticky = member
+                flow.state.work += i  # passing over those who are away takes time too
                 return member
             if fallback is None and min(message.qos, member.qos) > 0 and flow.has_place(message):
                 fallback = member
+        members[0].flow.state.work += count
         return fallback
 
     def _start(self, message: Message, count: int) -> int:

@@ -214,9 +214,9 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
             feeds.popitem(last=False)
             continue
         count -= 1 if held is not None else _SEARCH_COST
-        message = _served(connection, held) if isinstance(held, Retained) else None
+        subscription = feed.subscription
+        message = _served(connection, held, subscription) if isinstance(held, Retained) else None
         if message is not None:
-            subscription = feed.subscription
             flow.deliver_late(message, subscription, min(message.qos, subscription.qos), True)
             connection.broker.state.counters.delivered += 1
     connection.lane.flush()
@@ -227,10 +227,13 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
         connection.on_room()  # else an acknowledgement or the transport tells when to go on
 
 
-def _served(connection: Connection, held: Retained) -> Message | None:
-    """The message as this client gets it; None if its publisher may no longer publish it, or if a hook keeps it back."""
+def _served(connection: Connection, held: Retained, subscription: Subscription) -> Message | None:
+    """The message as this client gets it; None if it is its own and not wanted, revoked, or kept back by a hook."""
     broker = connection.broker
     message = held.message
+    if subscription.no_local and message.publisher == connection.client_id:  # [MQTT-3.8.3-3]
+        broker.state.counters.dropped_no_local += 1
+        return None
     if message.publisher and broker.settings.retained.recheck_publisher:
         rules = broker.access.rules_for(message.publisher, held.user_name)
         if not (rules.unrestricted or rules.may_publish(message.topic.decode())):

@@ -41,11 +41,13 @@ class SysTopics:
         if self._timer is not None:
             self._timer.cancel()
 
+    def reconfigure(self) -> None:
+        """The interval may have changed: go by it from now on."""
+        self.stop()
+        self.start()
+
     def _turn(self) -> None:
-        interval = self._broker.settings.sys.interval
-        if interval <= 0:
-            return
-        self._timer = self._broker.loop.call_later(interval, self._turn)
+        self._timer = self._broker.loop.call_later(self._broker.settings.sys.interval, self._turn)
         for topic, value in self._values().items():
             if self._last.get(topic) != value:
                 self._last[topic] = value

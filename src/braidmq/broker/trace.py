@@ -86,10 +86,6 @@ class Tracer:
         shown = "" if kind in (PacketType.CONNECT, PacketType.AUTH) else f" {_shown(frame[2:])}"
         _tell(self.clients.get(client_id, []), f"{client_id} {'->' if inbound else '<-'} {name} {len(frame)} bytes{shown}")
 
-    def on_event(self, client_id: str, event: str) -> None:
-        """Something else happened to a followed client."""
-        _tell(self.clients.get(client_id, []), f"{client_id} {event}")
-
 
 def _shown(data: bytes) -> str:
     cut = "..." if len(data) > _SHOWN_BYTES else ""

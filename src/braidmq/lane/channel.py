@@ -386,7 +386,9 @@ class Channel(Writer):
 
     def hold(self, bit: int) -> None:
         """Stop reading for this reason."""
-        if not self.hold_bits and self.transport is not None and bit != HOLD_CLOSED:
+        if bit == HOLD_CLOSED:
+            self._rest = None  # nobody will read it
+        elif not self.hold_bits and self.transport is not None:
             self.transport.pause_reading()
         self.hold_bits |= bit
         self.on_hold(bit)

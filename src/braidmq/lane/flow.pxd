@@ -29,11 +29,12 @@ cdef class Flow:
     cdef dict _inflight
     cdef object _queue, _resend
     cdef set _received
-    cdef list _waiting
+    cdef dict _waiting
 
     @cython.locals(channel=Outlet)
     cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
-    @cython.locals(expiry="long long")
+    cdef bint _may_send(self, Outlet channel) except *
+    @cython.locals(channel=Outlet, expiry="long long")
     cpdef void deliver_late(self, Message message, Subscription subscription, int qos, bint retain) except *
     cdef void _drop(self, str reason, Message message) except *
     @cython.locals(counters=Counters)
@@ -44,9 +45,11 @@ cdef class Flow:
     cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *
     cpdef bint is_congested(self) except *
     cpdef void hold(self, Outlet publisher) except *
+    cpdef void forget_publisher(self, Outlet publisher) except *
     cpdef void release_publishers(self) except *
     @cython.locals(channel=Outlet, counters=Counters, delivery=Delivery, message=Message, expiry="long long")
     cpdef void pump(self) except *
+    cdef void _note_drained(self) except *
     @cython.locals(cost=Py_ssize_t)
     cdef void _uncount(self, Message message) except *
     @cython.locals(inflight=dict, delivery=Delivery, message=Message, packet_id=int, flags=int, expiry="long long")

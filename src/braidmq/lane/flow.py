@@ -70,7 +70,7 @@ class Flow:
         self._queue: deque[Delivery] | None = None
         self._resend: deque[int] | None = None
         self._received: set[int] | None = None
-        self._waiting: list[Outlet] | None = None
+        self._waiting: dict[Outlet, None] | None = None  # held publishers, in the order in which they came
 
     # Towards the client
 
@@ -86,26 +86,29 @@ class Flow:
                 self.state.counters.dropped_absent += 1
                 self._drop("absent", message)
             return
-        is_next = self.outstanding < self.window and not self._queue and not self._resend
-        if channel is not None and is_next and not channel.is_clogged():
+        if channel is not None and self._may_send(channel):
             self._send(channel, message, subscription, qos, retain, -1)
         else:
             self._enqueue(message, subscription, qos, retain)
 
+    def _may_send(self, channel: Outlet) -> bool:
+        """Whether a message of QoS 1 or 2 may go out at once: its turn has come and there is room for it."""
+        return self.outstanding < self.window and not self._queue and not self._resend and not channel.is_clogged()
+
     def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
         """The same for a message that was kept for a while, such as a retained one: its expiry has been running."""
-        is_next = qos == 0 or (not self._queue and self.outstanding < self.window)
-        if message.expires_at and self.channel is not None and is_next:
-            expiry = ceil(message.expires_at - monotonic())
-            if expiry <= 0:
-                self.state.counters.dropped_expired += 1
-                self._drop("expired", message)
-            elif qos:
-                self._send(self.channel, message, subscription, qos, retain, expiry)
-            else:
-                self._send_qos0(self.channel, message, subscription, retain, expiry)
-        else:
+        channel = self.channel
+        if not message.expires_at or channel is None or (qos and not self._may_send(channel)):
             self.deliver(message, subscription, qos, retain)
+            return
+        expiry = ceil(message.expires_at - monotonic())
+        if expiry <= 0:
+            self.state.counters.dropped_expired += 1
+            self._drop("expired", message)
+        elif qos:
+            self._send(channel, message, subscription, qos, retain, expiry)
+        else:
+            self._send_qos0(channel, message, subscription, retain, expiry)
 
     def _drop(self, reason: str, message: Message) -> None:
         self.dropped += 1
@@ -182,8 +185,13 @@ class Flow:
     def hold(self, publisher: Outlet) -> None:
         """Remember a publisher to release when the queue has drained."""
         if self._waiting is None:
-            self._waiting = []
-        self._waiting.append(publisher)
+            self._waiting = {}
+        self._waiting[publisher] = None
+
+    def forget_publisher(self, publisher: Outlet) -> None:
+        """It goes on without being released, or is gone."""
+        if self._waiting is not None:
+            self._waiting.pop(publisher, None)
 
     def release_publishers(self) -> None:
         """Let every held publisher go on."""
@@ -220,6 +228,10 @@ class Flow:
                 self._send(channel, message, delivery.subscription, delivery.qos, delivery.retain, expiry)
             else:
                 self._send_qos0(channel, message, delivery.subscription, delivery.retain, expiry)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        """The queue has become shorter: if nobody need wait for it any more, nobody does."""
         if not self.is_congested():
             self.is_stalled = False
             self.congested_at = 0.0
@@ -317,7 +329,7 @@ class Flow:
         return self._received is not None and packet_id in self._received
 
     def forget_received(self, packet_id: int) -> bool:
-        """PUBREL of the client, or its PUBLISH was refused: the id may be used anew. False for an unknown one."""
+        """PUBREL of the client: the id may be used anew. False for an unknown one."""
         received = self._received
         if received is None or packet_id not in received:
             return False
@@ -386,6 +398,7 @@ class Flow:
                 else:
                     kept.append(delivery)
             self._queue = kept
+            self._note_drained()
         return taken
 
     def discard(self) -> None:

@@ -22,3 +22,5 @@ cdef class Lane:
     cpdef void forward(self, Scanner scan, Route route, Flow publisher, bint v5) except *
     @cython.locals(state=State, dirty=list, channel=Outlet)
     cpdef void flush(self) except *
+    @cython.locals(state=State, late=list, channel=Outlet)
+    cpdef void end_turn(self) except *

@@ -91,11 +91,36 @@ class Lane:
             counters.dropped_no_subscribers += 1
 
     def flush(self) -> None:
-        """Write what was put into outboxes: once for each client, however many messages."""
+        """Write messages at once to clients that this turn of the loop has written nothing to yet.
+
+        The others, and acknowledgements, wait for the turn's end: a single message is on its way before the next publisher is
+        read, and a thousand publishers cost one subscriber two writes.
+        """
         state = self.state
         state.congested = None  # if still set, by a message without a publisher to hold, such as a will
         while state.dirty:
             dirty = state.dirty
             state.dirty = []
             for channel in dirty:
-                channel.flush()
+                if channel.turn == state.turn:
+                    state.late.append(channel)
+                else:
+                    channel.turn = state.turn
+                    channel.flush()
+        if state.on_turn is None:
+            self.end_turn()  # no event loop, no turns
+        elif not state.turn_is_open:
+            state.turn_is_open = True
+            state.on_turn()
+
+    def end_turn(self) -> None:
+        """All callbacks of this turn have run: write to those that waited for that."""
+        state = self.state
+        state.turn += 1
+        state.turn_is_open = False
+        late = state.late
+        state.late = []
+        for channel in late:
+            channel.flush()
+        if state.dirty:  # what waited for place in an outbox
+            self.flush()

@@ -5,6 +5,7 @@ from braidmq.lane.scanner cimport Scanner
 
 cdef class Outlet:
     cdef public bint is_waiting
+    cdef public long long turn
 
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
     cdef bint forward_frame(self, Scanner scan, bint v5) except *

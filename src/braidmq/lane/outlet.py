@@ -10,9 +10,10 @@ from braidmq.lane.scanner import Scanner
 class Outlet:
     """A connected client as its session sees it; the channel is the one there is."""
 
-    __slots__ = ("is_waiting",)
+    __slots__ = ("is_waiting", "turn")
 
     is_waiting: bool  # it publishes, and is held until somebody's queue has drained
+    turn: int  # of the event loop, in which it was last written to
 
     def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
         """Put a PUBLISH into the outbox; its size, or 0 if the client does not take packets that large."""

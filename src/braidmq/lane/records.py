@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braidmq.base.errors import Corruption
+from braidmq.base.errors import Corruption, UsageError
 
 VERSION = 1
 RETAIN, SESSION_ONLY, HAS_PUBLISHED_AT, HAS_EXPIRY, HAS_PROPERTIES = 4, 8, 16, 32, 64
@@ -55,7 +55,7 @@ def encode_record(
 class Record:
     """One message of the log: its timestamp and its value, whose fields are read when they are asked for.
 
-    Raises Corruption if the value is not a whole record of a known version.
+    Raises UsageError if a newer version wrote the value, Corruption if it is not a whole record.
     """
 
     __slots__ = ("timestamp", "value", "_topic_end", "_publisher_end", "_properties_at", "_payload_at")
@@ -63,6 +63,8 @@ class Record:
     def __init__(self, timestamp: int, value: bytes) -> None:
         self.timestamp = timestamp
         self.value = value
+        if value and value[0] > VERSION:
+            raise UsageError(f"a record has the format {value[0]}, newer than {VERSION}", "start the newer version again")
         if len(value) < _HEADER_BYTES or value[0] != VERSION or value[1] & 3 == 3 or value[1] & 0x80:
             raise Corruption(f"a record is not one of version {VERSION}")
         flags = value[1]
@@ -186,6 +188,16 @@ def key_offset(key: bytes) -> int:
     return int.from_bytes(key[-4:], "big")
 
 
+def check_entries(entries: list[tuple[bytes, bytes]], value_bytes_max: int) -> None:
+    """Raise ValueError if a topic is empty or too long, or a value too large; if it is no record, what `Record` raises."""
+    for topic, value in entries:
+        if not 0 < len(topic) <= 0xFFFF:
+            raise ValueError(f"a topic of {len(topic)} bytes cannot be recorded")
+        if len(value) > value_bytes_max:
+            raise ValueError(f"a record of {len(value)} bytes is larger than {value_bytes_max}")
+        Record(0, value)
+
+
 def place(
     entries: list[tuple[bytes, bytes]],
     indexes: list[bytes],
@@ -203,6 +215,7 @@ def place(
 
     A stamp is ``now``, or one more than the stamp before it, which is ``last`` for the first. The epoch takes what is stamped
     before ``epoch_end``, fits ``bytes_left``, and is no more than ``count_left``. Returns the bytes that were used of it.
+    `check_entries` has accepted the entries.
     """
     prefix = epoch_start.to_bytes(8, "big")
     used = 0

@@ -9,7 +9,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
-from braidmq.base.errors import Corruption
+from braidmq.base.errors import Corruption, UsageError
 
 VERSION = 1
 RETAIN, SESSION_ONLY, HAS_PUBLISHED_AT, HAS_EXPIRY, HAS_PROPERTIES = 4, 8, 16, 32, 64
@@ -104,9 +104,11 @@ def encode_record(bytes topic not None, bytes payload not None, long long qos, b
 
 
 cdef int check_value(bytes value) except -1:
-    """Prove that all fields are inside the value; it raises Corruption otherwise."""
+    """Prove that all fields are inside the value; it raises UsageError or Corruption otherwise."""
     cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(value)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value), at
+    if size and p[0] > V1:
+        raise UsageError(f"a record has the format {p[0]}, newer than {V1}", "start the newer version again")
     if size < HEADER_BYTES or p[0] != V1 or p[1] & 3 == 3 or p[1] & 0x80:
         raise Corruption(f"a record is not one of version {V1}")
     at = HEADER_BYTES + get16(p + 2) + get16(p + 4)
@@ -303,6 +305,18 @@ def key_offset(bytes key not None):
     return get32(<const uint8_t*>PyBytes_AS_STRING(key) + PyBytes_GET_SIZE(key) - 4)
 
 
+def check_entries(list entries not None, Py_ssize_t value_bytes_max):
+    cdef tuple entry
+    cdef bytes topic, value
+    for entry in entries:
+        topic, value = entry
+        if topic is None or value is None or not 0 < PyBytes_GET_SIZE(topic) <= 0xFFFF:
+            raise ValueError(f"a topic of {len(topic or b'')} bytes cannot be recorded")
+        if PyBytes_GET_SIZE(value) > value_bytes_max:
+            raise ValueError(f"a record of {len(value)} bytes is larger than {value_bytes_max}")
+        check_value(value)
+
+
 def place(list entries not None, list indexes not None, long long last, long long now, long long epoch_start,
           long long epoch_end, long long count_left, long long bytes_left, set static_ids not None, list rows not None,
           list records not None):
@@ -326,7 +340,6 @@ def place(list entries not None, list indexes not None, long long last, long lon
             break
         if stamp - epoch_start > 0xFFFFFFFF or stamp < epoch_start:
             raise OverflowError("the offset does not fit an epoch")
-        check_value(value)
         key = PyBytes_FromStringAndSize(NULL, C_KEY_BYTES + PyBytes_GET_SIZE(index))
         p = <uint8_t*>PyBytes_AS_STRING(key)
         memcpy(p, prefix, 8)

@@ -34,7 +34,8 @@ cdef Subscription _echo(Subscription subscription)
 cdef class RouteTable:
     cdef dict _exact, _fresh, _aged
     cdef TrieNode _root
-    cdef Py_ssize_t _cache_max, _levels_max
+    cdef Py_ssize_t _cache_max
+    cdef public Py_ssize_t levels_max
     cdef readonly long long version, wild_version, count, filters, visited
     cdef public object inspector
 

@@ -103,7 +103,7 @@ class RouteTable:
     """All subscriptions of a node and the cache of routes over them."""
 
     __slots__ = (
-        "_aged", "_cache_max", "_exact", "_fresh", "_levels_max", "_root", "count", "filters", "inspector", "version",
+        "_aged", "_cache_max", "_exact", "_fresh", "_root", "count", "filters", "inspector", "levels_max", "version",
         "visited", "wild_version",
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ class RouteTable:
         self._fresh: dict[bytes, Route] = {}
         self._aged: dict[bytes, Route] = {}
         self._cache_max = cache_max // 2
-        self._levels_max = levels_max
+        self.levels_max = levels_max  # after a change call ``refresh``
         self.version = 0
         self.wild_version = 0
         self.count = 0
@@ -273,7 +273,7 @@ class RouteTable:
         if route is None:
             route = self._aged.get(topic)
             if route is None:
-                if topic_error(topic, self._levels_max):
+                if topic_error(topic, self.levels_max):
                     return None
                 route = Route(topic)
                 self.visited += 1
@@ -313,7 +313,7 @@ class RouteTable:
         route.flags = 0 if self.inspector is None else self.inspector(topic)
 
     def refresh(self) -> None:
-        """Forget every cached route: what the inspector says has changed."""
+        """Forget every cached route: what the inspector says, or which topics are valid, has changed."""
         self._fresh = {}
         self._aged = {}
         self.version += 1

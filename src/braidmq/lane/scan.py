@@ -15,7 +15,7 @@ from braidmq.lane.records import Record, TopicFilters, key_offset
 ENDED, PAUSED, FAR = 0, 1, 2
 
 # A seek costs about as much as this many steps.
-_NEAR = 8
+_NEAR = 32
 # What a kept key or value takes in memory beside its bytes.
 _COST = 53
 
@@ -55,7 +55,7 @@ class Matches:
 
         Wanted is what the query's index, the filters and an offset up to ``offset_max`` allow; no query allows every index.
         Returns ENDED, PAUSED with the last key looked at, or FAR with the topic index where the next match can be.
-        Raises Corruption at a broken record.
+        Raises Corruption or UsageError at a record that cannot be read.
         """
         key = seen = target = b""
         passed = 0

@@ -16,6 +16,7 @@ _PROTOCOL_ERROR = 0x82
 _TOPIC_NAME_INVALID = 0x90
 _TOPIC_ALIAS_INVALID = 0x94
 _PACKET_TOO_LARGE = 0x95
+_TOPIC_BYTES_MAX = 65535  # two bytes hold its length; what the broker makes itself might be longer
 
 
 def is_text(data: bytes) -> bool:
@@ -31,7 +32,7 @@ def topic_error(topic: bytes, levels_max: int) -> int:
     """0 if ``topic`` may be published to, else the reason code that says why not."""
     if not is_text(topic):
         return _MALFORMED
-    if not topic or b"+" in topic or b"#" in topic or topic.count(b"/") >= levels_max:
+    if not 0 < len(topic) <= _TOPIC_BYTES_MAX or b"+" in topic or b"#" in topic or topic.count(b"/") >= levels_max:
         return _TOPIC_NAME_INVALID
     return 0
 

@@ -19,6 +19,7 @@ cdef enum:
     TOPIC_NAME_INVALID = 0x90
     TOPIC_ALIAS_INVALID = 0x94
     PACKET_TOO_LARGE = 0x95
+    TOPIC_BYTES_MAX = 65535  # two bytes hold its length; what the broker makes itself might be longer
 
 
 cdef int check_text(const unsigned char* p, Py_ssize_t n) noexcept nogil:
@@ -62,7 +63,7 @@ cdef int check_topic(const unsigned char* p, Py_ssize_t n, Py_ssize_t levels_max
     cdef Py_ssize_t i, levels = 1
     if check_text(p, n):
         return MALFORMED
-    if n == 0:
+    if n == 0 or n > TOPIC_BYTES_MAX:
         return TOPIC_NAME_INVALID
     for i in range(n):
         if p[i] == 43 or p[i] == 35:  # + and #: [MQTT-3.3.2-2]

@@ -12,8 +12,10 @@ cdef class Counters:
 cdef class State:
     cdef readonly Counters counters
     cdef public double now
-    cdef public list dirty
-    cdef public object congested, on_drop
+    cdef public list dirty, late
+    cdef public long long turn
+    cdef public bint turn_is_open
+    cdef public object congested, on_drop, on_turn
     cdef public Py_ssize_t outbox_bytes_max, work, work_max
     cdef public long long queued_messages, queued_bytes
 

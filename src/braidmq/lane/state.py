@@ -35,14 +35,18 @@ class State:
     """Shared by reference. ``now`` is a coarse monotonic clock that the node moves on twice a second."""
 
     __slots__ = (
-        "congested", "counters", "dirty", "now", "on_drop", "outbox_bytes_max", "queued_bytes", "queued_messages", "work",
-        "work_max",
+        "congested", "counters", "dirty", "late", "now", "on_drop", "on_turn", "outbox_bytes_max", "queued_bytes",
+        "queued_messages", "turn", "turn_is_open", "work", "work_max",
     )  # fmt: skip
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
         self.counters = Counters()
         self.now = 0.0
         self.dirty: list[Any] = []  # channels with something to write
+        self.late: list[Any] = []  # those that were written to in this turn already: they wait for its end
+        self.turn = 0  # of the event loop
+        self.turn_is_open = False
+        self.on_turn: Callable[[], None] | None = None  # asks for ``Lane.end_turn`` after the running callbacks
         self.congested: Any = None  # the session whose queue the last message filled
         self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
         self.outbox_bytes_max = outbox_bytes_max

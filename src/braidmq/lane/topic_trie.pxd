@@ -28,6 +28,8 @@ cdef class PatternTrie:
     cdef bytes _overflow(self, list levels)
     @cython.locals(root=PatternNode, node=PatternNode, groups=list, reached=list, found=list, nodes=list, exact=list, varying=list, level=bytes, key=bytes, bits=bytes, pattern=bytes, mask=bytes, is_any=bint, has_end=bint, has_tail=bint)
     cpdef list plan(self, list levels, bint is_open, Py_ssize_t queries_max)
+    @cython.locals(parent=PatternNode, node=PatternNode)
+    cpdef object restore(self, object entries)
     @cython.locals(node=PatternNode, copy=PatternNode, child=PatternNode, twin=PatternNode)
     cpdef object bequeath(self, PatternTrie heir)
 

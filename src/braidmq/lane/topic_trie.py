@@ -187,21 +187,25 @@ class PatternTrie:
 
     def restore(self, entries: Iterable[Entry]) -> None:
         """Take in entries that were `fresh` in another trie with the same thresholds and bound, in the order of their numbers."""
-        nodes = {ROOT: self._root, DOLLAR_ROOT: self._dollar_root}
+        # Each with its depth: rows that were mixed up must not make a trie deeper than walks expect.
+        nodes = {ROOT: (self._root, 0), DOLLAR_ROOT: (self._dollar_root, 0)}
         for number, kind, parent_number, level in entries:
-            parent = nodes.get(parent_number)
-            if parent is None or number in nodes or not FIRST_ID <= number < OVERFLOW:
+            if parent_number not in nodes or number in nodes or not FIRST_ID <= number < OVERFLOW:
                 raise Corruption(f"entry {number} of a topic trie cannot be below {parent_number}")
-            if kind == EXACT and level not in parent.children:
-                nodes[number] = parent.children[level] = PatternNode(number)
-            elif kind == VARYING and parent.varying is None:
-                nodes[number] = parent.varying = PatternNode(number)
+            parent, depth = nodes[parent_number]
+            node = PatternNode(number)
+            if kind == EXACT and depth < DEPTH_MAX and level not in parent.children:
+                parent.children[level] = node
+                nodes[number] = node, depth + 1
+            elif kind == VARYING and depth < DEPTH_MAX and parent.varying is None:
+                parent.varying = node
+                nodes[number] = node, depth + 1
             elif kind == END and not parent.end:
                 parent.end = number.to_bytes(4, "big")
             elif kind == TAIL and not parent.tail:
                 parent.tail = number.to_bytes(4, "big")
             else:
-                raise Corruption(f"entry {number} of a topic trie is there twice, or its kind, {kind}, is unknown")
+                raise Corruption(f"entry {number} of a topic trie is too deep, there twice or of an unknown kind ({kind})")
             self.entries += 1
             self.next_id = max(self.next_id, number + 1)
 

@@ -30,6 +30,7 @@ class Writer(Upcalls):
         self.is_traced = False
         self.is_dirty = False  # something waits in the outbox
         self.is_waiting = False
+        self.turn = -1
         self.frame_max_out = 268_435_460  # of what the client takes
         self.alias_out_max = 0
         self.bytes_sent = self.messages_sent = 0
@@ -58,7 +59,10 @@ class Writer(Upcalls):
         self.outbox.push_ack(first_byte, packet_id, reason)
         if self.is_traced:
             self.on_trace(False, bytes((first_byte, 3, packet_id >> 8, packet_id & 255, reason)))  # reason spelled out
-        self._mark()
+        if not self.is_dirty:
+            # Nobody waits for an acknowledgement as for a message: those of one turn go together.
+            self.is_dirty = True
+            self.state.late.append(self)
 
     def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
         topic = message.topic

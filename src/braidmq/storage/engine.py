@@ -1,7 +1,7 @@
 """How RocksDB is opened: its options, its column families, and its complaints put into words.
 
 rocksdict raises a bare ``Exception`` for everything RocksDB reports, so the text is all there is to tell one from another. This
-module alone reads those texts; ``tests/storage/test_store_faults.py`` brings each of them about.
+module alone reads those texts; ``test_store_faults.py`` and ``test_store_disk.py`` bring about all but those of a failing fsync.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ from braidmq.storage.scans import DEFAULT_SCAN_LIMITS, EpochScan, ScanCache, Sca
 from braidmq.storage.shard import Shard
 
 EARLIEST: Final = 0
-# The event loop waits no longer than this for a reader.
-SLICE_S: Final = 0.002
+# The event loop waits no longer than 2 ms for a reader: the last piece of work and the ordering of a full list come on top.
+SLICE_S: Final = 0.0012
 CHUNK_BYTES: Final = 1024 * 1024
 
-# A query costs a seek, about eight steps. With more seeks than that, looking at every record is cheaper.
-_SEEK_STEPS: Final = 8
+# A query costs a seek, about as much as this many steps. With more queries than that, looking at every record is cheaper.
+_SEEK_STEPS: Final = 32
 # The tail is looked at in pieces of this many records, so that filters that match little do not take the loop.
 _TAIL_CHUNK: Final = 512
 

@@ -1,8 +1,8 @@
 """Scans of one epoch for one set of filters: their result is a list in order of time, shared by all readers that ask for it.
 
 An epoch is clustered by topic, so that reading it in order of time means to find its matches first. A scan does that in slices.
-Its list holds the values, or the keys if the values are too large; a reader that stops and resumes asks for the next chunk of the list
-and never scans the epoch again while the list is kept (S12).
+Its list holds the values, or the keys if the values are too large; a reader that stops and resumes asks for the next chunk of
+the list and never scans the epoch again while the list is kept (S12).
 
 Memory is bounded by the number of lists and by their bytes. A list that was finished and not read yet waits some seconds for its
 reader; a reader that finds no room helps the oldest unfinished scan along and comes again. So each call does useful work, and no

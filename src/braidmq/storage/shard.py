@@ -18,11 +18,10 @@ and later commit(number), when that write is on disk: the watermark rises and th
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import Corruption, UsageError
-from braidmq.lane.records import KEY_BYTES, Record, place
+from braidmq.lane.records import KEY_BYTES, Record, check_entries, place
 from braidmq.storage.clock import ShardClock
 from braidmq.storage.draft import Draft
 from braidmq.storage.epochs import EpochDirectory, OpenEpoch, are_listable
@@ -55,7 +54,6 @@ from braidmq.storage.tail import Tail
 # Topic, and the record as `encode_record` makes it.
 Entry = tuple[bytes, bytes]
 
-TOPIC_BYTES_MAX: Final = 65_535
 PRODUCER_BYTES_MAX: Final = 1024
 # Stands in the place of a timestamp for a record that had been appended before.
 REPEATED: Final = 0
@@ -126,7 +124,7 @@ class Shard:
 
     # Appending
 
-    def append(self, batch: Batch, entries: Sequence[Entry], *, producer: bytes = b"", sequence: int = 0) -> list[int]:
+    def append(self, batch: Batch, entries: list[Entry], *, producer: bytes = b"", sequence: int = 0) -> list[int]:
         """Stamp the records and put them into the batch; returns their timestamps, REPEATED for those appended before.
 
         With a producer the first entry has this sequence and each next one a sequence more by one; what is not above the
@@ -134,7 +132,7 @@ class Shard:
         """
         skip = self._check(entries, producer, sequence)
         draft = self._begin()
-        fresh = list(entries[skip:])
+        fresh = entries[skip:] if skip else entries
         index_of = draft.generation.layout.index
         # All of it before the first put: a topic that the layout refuses leaves no half of an append in the batch.
         indexes = [index_of(topic) for topic, _ in fresh]
@@ -178,13 +176,12 @@ class Shard:
         batch.put_all(self.family, rows)
         return [record.timestamp for record in draft.records[known:]]
 
-    def _check(self, entries: Sequence[Entry], producer: bytes, sequence: int) -> int:
+    def _check(self, entries: list[Entry], producer: bytes, sequence: int) -> int:
         """How many entries at the front are repeats; raises UsageError if the append cannot be done."""
-        for topic, value in entries:
-            if not 0 < len(topic) <= TOPIC_BYTES_MAX:
-                raise UsageError(f"a topic of {len(topic)} bytes cannot be recorded")
-            if len(value) > VALUE_BYTES_MAX:
-                raise UsageError(f"a record of {len(value)} bytes is larger than {VALUE_BYTES_MAX}")
+        try:
+            check_entries(entries, VALUE_BYTES_MAX)
+        except (ValueError, Corruption) as problem:
+            raise UsageError(str(problem)) from problem
         if not producer:
             return 0
         if len(producer) > PRODUCER_BYTES_MAX or sequence < 1:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from braidmq.base.errors import UsageError
 from braidmq.lane.records import VERSION, Record, encode_record
 
 # A record is one value of the database and is copied whole: MQTT's largest packet is 256 MiB, and nobody means that.
@@ -28,8 +27,4 @@ __all__ = ["VALUE_BYTES_MAX", "VERSION", "Record", "decode_record", "encode_reco
 
 def decode_record(timestamp: int, value: bytes) -> Record:
     """The record with this timestamp and value; Corruption if it is broken, UsageError if a newer version wrote it."""
-    if value and value[0] > VERSION:
-        raise UsageError(
-            f"a record has the format {value[0]}, this program knows up to {VERSION}", "start the newer version again"
-        )
     return Record(timestamp, value)

@@ -68,7 +68,10 @@ class Layout(Protocol):
         """Give back rows of a batch that was not written: they come again with the next `take_rows`."""
 
     def plan(self, topic_filter: str) -> list[Query]:
-        """Queries that together match every topic of the filter; sorted, and no index matches two of them."""
+        """Queries that together match every topic of the filter; sorted, and no index matches two of them.
+
+        The list may be one that others use, too: it is not to be changed.
+        """
 
     def parameters(self) -> bytes:
         """What `make_layout` needs besides the rows; begins with a version."""

@@ -26,6 +26,9 @@ ENTRIES_MAX: Final = 65_536
 # Beyond it, one walk over everything costs less than so many seeks in each epoch.
 QUERIES_MAX: Final = 4096
 
+# Queries in plans that are kept, where a filter counts as one and a long one as several; one plan more may be on top.
+_PLANNED_MAX: Final = 8192
+
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">BIB")  # version, entries at most, number of thresholds; they follow, two bytes each
 _ROW_VERSION: Final = 1
@@ -57,6 +60,10 @@ class LearnedLayout:
         self._trie = PatternTrie(self._thresholds, entries_max, next_id)
         self._trie.restore(sorted(map(_entry, rows)))
         self._returned: list[Row] = []
+        # A reader asks again for each epoch. Plans hold until something is learned, which takes a number.
+        self._plans: dict[str, list[Query]] = {}
+        self._planned = 0
+        self._planned_at = 0
         self.index = IndexCache(self._trie.index, cached_topics_max).index
 
     @classmethod
@@ -100,6 +107,17 @@ class LearnedLayout:
 
     def plan(self, topic_filter: str) -> list[Query]:
         """A query for each static part that may have topics of the filter; if there were too many, one for everything."""
+        if self._planned_at != self.next_id or self._planned > _PLANNED_MAX:
+            self._plans = {}
+            self._planned = 0
+            self._planned_at = self.next_id
+        plan = self._plans.get(topic_filter)
+        if plan is None:
+            plan = self._plans[topic_filter] = self._make_plan(topic_filter)
+            self._planned += 1 + len(plan) + len(topic_filter) // 64
+        return plan
+
+    def _make_plan(self, topic_filter: str) -> list[Query]:
         levels = topic_filter.encode().split(b"/")
         is_open = levels[-1] == b"#"
         if is_open:

@@ -1,0 +1,163 @@
+"""What waits to be written and what waits to be committed, within a bound, and who is told when.
+
+add, add_changes -> the open group -> take -> (written) wrote | refuse -> (on disk) committed, acknowledge | doubt
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from braidmq.storage.changes import Change, Refusal
+from braidmq.storage.ports import Batch
+from braidmq.storage.shard import Entry, Shard
+
+log = logging.getLogger(__name__)
+
+OnCommit = Callable[[int, int], None]
+OnRefused = Callable[[Refusal], None]
+
+# In the place of a shard, for those who wait for rows alone.
+_ROWS_ALONE: Final = -1
+_RETRY_AFTER_CONGESTION_S: Final = 1.0
+
+
+def call_waiter(callback: Callable[..., None], *arguments: object) -> None:
+    """Call, and log what it raises: one waiter's fault must not cost another its acknowledgement."""
+    try:
+        callback(*arguments)
+    except Exception:
+        log.exception("a callback of the log failed")
+
+
+class Collected:
+    """What is to be appended to one shard: entries, and which producer's each run of them is."""
+
+    __slots__ = ("_entries", "_runs")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._runs: list[tuple[bytes, int, int]] = []  # producer, first sequence, number of entries
+
+    def add(self, entry: Entry, producer: bytes, sequence: int) -> int:
+        """Add an entry; returns its place."""
+        place = len(self._entries)
+        self._entries.append(entry)
+        if self._runs:
+            known, first, count = self._runs[-1]
+            if known == producer and (not producer or first + count == sequence):
+                self._runs[-1] = (known, first, count + 1)
+                return place
+        self._runs.append((producer, sequence, 1))
+        return place
+
+    def append_to(self, shard: Shard, batch: Batch) -> list[int]:
+        """Append everything to the shard; returns the timestamps, by place."""
+        stamps: list[int] = []
+        for producer, sequence, count in self._runs:
+            run = self._entries[len(stamps) : len(stamps) + count]
+            stamps += shard.append(batch, run, producer=producer, sequence=sequence)
+        return stamps
+
+
+class Group:
+    """One batch to be, and then the write with this number; waiters are in the order of the calls."""
+
+    __slots__ = ("shards", "changes", "waiters", "size_bytes", "number", "stamps")
+
+    def __init__(self) -> None:
+        self.shards: dict[int, Collected] = {}
+        self.changes: list[Change] = []
+        self.waiters: list[tuple[OnCommit, OnRefused, int, int]] = []  # with the shard, and the place in it
+        self.size_bytes = 0
+        self.number = 0
+        self.stamps: dict[int, list[int]] = {}
+
+
+class AppendQueue:
+    """Groups on their way to the disk; `pending_bytes` is what waits in all of them."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.pending_bytes = 0
+        self.refused = 0
+        self.is_congested = False
+        self.on_relief: Callable[[], None] | None = None
+        self._bytes_max = bytes_max
+        self._open = Group()
+        self._written: deque[Group] = deque()
+
+    def accept(self, size: int, on_refused: OnRefused) -> bool:
+        """Count so many bytes for what is added next; False if there is no room, and then `on_refused` was called."""
+        # One more is taken as long as the bound is not reached, so that a record larger than the bound can pass.
+        if self.pending_bytes >= self._bytes_max:
+            self.refused += 1
+            on_refused(Refusal("more waits for the disk than the log may hold", _RETRY_AFTER_CONGESTION_S))
+            return False
+        self.pending_bytes += size
+        self._open.size_bytes += size
+        if self.pending_bytes * 2 >= self._bytes_max:
+            self.is_congested = True
+        return True
+
+    def add(self, shard: int, entry: Entry, producer: bytes, sequence: int, on_commit: OnCommit, on_refused: OnRefused) -> None:
+        """Let an accepted entry be appended to a shard."""
+        group = self._open
+        collected = group.shards.get(shard)
+        if collected is None:
+            collected = group.shards[shard] = Collected()
+        group.waiters.append((on_commit, on_refused, shard, collected.add(entry, producer, sequence)))
+
+    def add_changes(self, changes: Sequence[Change]) -> None:
+        """Let accepted changes be made with what is added beside them."""
+        self._open.changes += changes
+
+    def add_waiter(self, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
+        """Let somebody wait for changes alone."""
+        self._open.waiters.append((lambda shard, timestamp: on_commit(), on_refused, _ROWS_ALONE, 0))
+
+    def take(self) -> Group | None:
+        """The group to be written now; None if nothing waits."""
+        if not self._open.waiters:
+            return None
+        group, self._open = self._open, Group()
+        return group
+
+    def wrote(self, group: Group, number: int, stamps: dict[int, list[int]]) -> None:
+        """The group is the store's write with this number."""
+        group.number = number
+        group.stamps = stamps
+        self._written.append(group)
+
+    def committed(self, number: int) -> list[Group]:
+        """Every write up to this number is on disk: the groups that are so now, each to be acknowledged."""
+        done = []
+        while self._written and self._written[0].number <= number:
+            done.append(self._written.popleft())
+        return done
+
+    def acknowledge(self, group: Group) -> None:
+        """Tell those who wait for a group that it is on disk."""
+        for on_commit, _, shard, place in group.waiters:
+            call_waiter(on_commit, shard, 0 if shard == _ROWS_ALONE else group.stamps[shard][place])
+        self._let_go(group)
+
+    def refuse(self, group: Group, refusal: Refusal) -> None:
+        """Tell those who wait for a group that it is not stored."""
+        self.refused += len(group.waiters)
+        for _, on_refused, _, _ in group.waiters:
+            call_waiter(on_refused, refusal)
+        self._let_go(group)
+
+    def doubt(self, reason: str, retry_after_s: float) -> None:
+        """Refuse everything that is written and not committed: nobody knows whether it is on disk."""
+        while self._written:
+            self.refuse(self._written.popleft(), Refusal(reason, retry_after_s, is_in_doubt=True))
+
+    def _let_go(self, group: Group) -> None:
+        self.pending_bytes -= group.size_bytes
+        if self.is_congested and self.pending_bytes * 4 <= self._bytes_max:
+            self.is_congested = False
+            if self.on_relief is not None:
+                call_waiter(self.on_relief)

@@ -1,0 +1,83 @@
+"""Rows that are written together with records, and the answer when a write is not to be had."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, assert_never
+
+from msgspec import Struct
+
+from braidmq.base.errors import UsageError
+from braidmq.storage.ports import Batch
+
+# First bytes of keys that are left to what is kept with the log: readers, sessions, retained and delayed messages.
+ROWS_LOWER: Final = b"\xe8"
+ROWS_UPPER: Final = b"\xf0"
+
+# What a change costs beside its bytes, roughly.
+_CHANGE_COST: Final = 100
+
+
+class Put(NamedTuple):
+    """Set a row of a shard."""
+
+    shard: int
+    key: bytes
+    value: bytes
+
+
+class Delete(NamedTuple):
+    """Remove a row of a shard, if it is there."""
+
+    shard: int
+    key: bytes
+
+
+class DeleteRange(NamedTuple):
+    """Remove the rows of a shard with lower <= key < upper."""
+
+    shard: int
+    lower: bytes
+    upper: bytes
+
+
+Change = Put | Delete | DeleteRange
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """Why something was not stored, and when to try again.
+
+    `is_in_doubt`: it was written, and whether that reached the disk is not known. It must be neither acknowledged nor denied.
+    """
+
+    reason: str
+    retry_after_s: float
+    is_in_doubt: bool = False
+
+
+def check_change(change: Change, shards: int) -> int:
+    """About how many bytes it takes; raises UsageError if it is outside of what the log leaves to its users."""
+    match change:
+        case Put(shard, key, value):
+            lower, upper, size = key, key, len(key) + len(value)
+        case Delete(shard, key):
+            lower, upper, size = key, key, len(key)
+        case DeleteRange(shard, lower, upper):
+            size = len(lower) + len(upper)
+        case _:
+            assert_never(change)
+    if not 0 <= shard < shards or not ROWS_LOWER <= lower <= upper <= ROWS_UPPER or lower == ROWS_UPPER:
+        raise UsageError(f"the row {lower[:16].hex()} of shard {shard} cannot be changed from outside of the log")
+    return size + _CHANGE_COST
+
+
+def put_change(batch: Batch, family: str, change: Change) -> None:
+    """Put a change into a batch."""
+    match change:
+        case Put(_, key, value):
+            batch.put(family, key, value)
+        case Delete(_, key):
+            batch.delete(family, key)
+        case DeleteRange(_, lower, upper):
+            batch.delete_range(family, lower, upper)
+        case _:
+            assert_never(change)

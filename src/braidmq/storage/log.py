@@ -1,0 +1,405 @@
+"""The log of a node: its shards over one store, appended to together, committed together, read as one.
+
+The life of a message, all on the loop:
+
+    append(...)     is collected, in the shard of its client id; nothing is written
+    flush()         once a turn: one batch for all shards, written unsynced; or refused, and then nothing of it was written
+    (commit)        when the batch is on disk: watermarks rise, followers get the records, then whoever waits is called
+
+- Nobody is shown a record, and nobody is acknowledged, before its commit (S6).
+- Rows of sessions and the like go into the same batch, so what must be true together is on disk together (S1).
+- What waits is bounded: beyond the bound appends are refused, and `is_congested` asks publishers to wait well before that.
+- A write whose commit failed is in doubt until the next start: its waiters are refused as such, never acknowledged.
+
+A client id has one home: shard crc32(client id) modulo the number of shards, which is fixed when the log is made.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, assert_never
+
+from braidmq.base.errors import ConfigError, Unavailable, UsageError
+from braidmq.base.settings import HistorySettings
+from braidmq.base.units import parse_bytes
+from braidmq.lane.records import encode_record
+from braidmq.storage.append_queue import AppendQueue, OnCommit, OnRefused
+from braidmq.storage.batch import Batch
+from braidmq.storage.changes import Change, Refusal, check_change, put_change
+from braidmq.storage.clock import ClockAlarm, ShardClock
+from braidmq.storage.engine import Disk, Tuning
+from braidmq.storage.followers import Followers, Following, OnRecords
+from braidmq.storage.format.record import VALUE_BYTES_MAX
+from braidmq.storage.format.rows import TIMESTAMP_MAX, EpochLimits
+from braidmq.storage.health import Health
+from braidmq.storage.layouts import make_layout
+from braidmq.storage.log_retention import LogRetention, choose_floors
+from braidmq.storage.log_stats import LogStats, shard_stats
+from braidmq.storage.log_store import family_of, open_log_store
+from braidmq.storage.merge import MergedReplay
+from braidmq.storage.named_readers import READER_PREFIX, READERS_END, NamedReaders
+from braidmq.storage.offsets import Ago, At, Earliest, Latest, Start
+from braidmq.storage.reader import EARLIEST, Gap, LogReader
+from braidmq.storage.scans import ScanCache, ScanLimits
+from braidmq.storage.shard import PRODUCER_BYTES_MAX, Shard, ShardOptions
+from braidmq.storage.store import Store
+
+MIB: Final = 1024 * 1024
+# What a waiting record costs beside its bytes.
+_APPEND_COST: Final = 200
+_SCANS_PER_SHARD: Final = 16
+_RETRY_AFTER_FAULT_S: Final = 60.0
+_PRODUCER_IDLE_US: Final = 30 * 86_400 * 1_000_000
+# Before every record, but not EARLIEST, to which nothing is ever missing.
+_BEFORE_ALL: Final = 1
+
+
+class LogOptions(NamedTuple):
+    """Bounds of a log that are no configuration keys; sizes are for all shards together."""
+
+    pending_bytes_max: int = 64 * MIB
+    tail_bytes_max: int = 64 * MIB
+    scan_bytes_max: int = 128 * MIB
+    pin_times: int = 1
+    limits: EpochLimits = EpochLimits()
+    layout_parameters: bytes = b""
+    tuning: Tuning | None = None
+    disk: Disk | None = None
+
+
+DEFAULT_OPTIONS: Final = LogOptions()
+
+
+class MessageLog:
+    """The durable log; used from one thread, the loop's. `open`, then `start`; `close` ends it."""
+
+    def __init__(
+        self, store: Store, settings: HistorySettings, retention: LogRetention, clock: ShardClock, options: LogOptions
+    ) -> None:
+        """Use `MessageLog.open`."""
+        self.log_id = store.log_id
+        self.clock_alarm: ClockAlarm | None = None
+        self._store = store
+        self._retention = retention
+        self._clock = clock
+        self._options = options
+        shards = settings.shards
+        shard_options = ShardOptions(settings.layout, options.layout_parameters, options.limits, options.tail_bytes_max // shards)
+        self._shards = [Shard(store, family_of(each), clock, make_layout, shard_options) for each in range(shards)]
+        # Lists of a merged replay's shards must fit all at once, or each would push out the next one's.
+        scans = ScanCache(_SCANS_PER_SHARD * shards, options.scan_bytes_max)
+        limits = ScanLimits(values_bytes_max=options.scan_bytes_max // (2 * shards))
+        self._log_readers = [LogReader(store, shard, scans, limits=limits) for shard in self._shards]
+        self._queue = AppendQueue(options.pending_bytes_max)
+        self._followers = Followers(shards)
+        self._producers_at = [b""] * shards
+        self.readers = NamedReaders(self, self._shards, clock.now)
+
+    @classmethod
+    def open(
+        cls,
+        data_dir: str | os.PathLike[str],
+        settings: HistorySettings,
+        *,
+        clock: ShardClock | None = None,
+        options: LogOptions = DEFAULT_OPTIONS,
+    ) -> MessageLog:
+        """Open the log in `data_dir`/log, or make it, and recover it. Blocks while the write-ahead log is read.
+
+        Raises ConfigError (the number of shards cannot change), and what `Store.open` and `Shard.recover` raise.
+        """
+        retention = LogRetention(round(settings.retention * 1_000_000), _retention_bytes(settings), options.pin_times)
+        place = Path(data_dir) / "log"
+        store = open_log_store(place, settings.shards, settings.durability, options.tuning, options.disk)
+        try:
+            opened = cls(store, settings, retention, clock or ShardClock(), options)
+            opened._recover(settings.layout)
+        except BaseException:
+            store.close()
+            raise
+        return opened
+
+    def _recover(self, layout: str) -> None:
+        batch = self._store.batch()
+        changed: list[Shard] = []
+        for number, shard in enumerate(self._shards):
+            shard.recover()
+            self.readers.recover(number, self._store.items(shard.family, READER_PREFIX, READERS_END))
+            if len(shard.generations) and shard.generations.current.row.layout != layout:
+                shard.add_generation(batch, layout, self._options.layout_parameters, self._options.limits)
+                changed.append(shard)
+        if changed:
+            self._write(batch, changed)
+            self._store.sync()
+
+    def start(self, loop_call: Callable[[Callable[[], None]], object]) -> None:
+        """Commit from now on; commits are handled in calls made through `loop_call` (`loop.call_soon_threadsafe`), later."""
+        self._store.start(loop_call, self._committed)
+
+    def close(self) -> None:
+        """Write and commit what is pending, tell who waits for it, and release the directory; blocks until done.
+
+        Iterators of `rows` that are still alive keep the directory locked.
+        """
+        try:
+            self.flush()
+            self._store.close()
+        finally:
+            self._committed(self._store.committed)
+            self._queue.doubt("the log was closed before it was committed", 0.0)
+            self._log_readers = []
+
+    # Appending
+
+    def shard_of(self, client_id: str) -> int:
+        """The home of a client id; fixed by the format."""
+        return zlib.crc32(client_id.encode()) % len(self._shards)
+
+    def append(
+        self,
+        client_id: str,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool = False,
+        *,
+        on_commit: OnCommit,
+        on_refused: OnRefused,
+        properties: bytes = b"",
+        expires_at: int = 0,
+        expiry_offset: int = -1,
+        published_at: int = 0,
+        session_only: bool = False,
+        changes: Sequence[Change] = (),
+        producer: bytes = b"",
+        sequence: int = 0,
+    ) -> None:
+        """Record a message, and make the changes with it, by the next `flush`.
+
+        Later one of the two is called: `on_commit(shard, timestamp)` once it is on disk, in the order of the appends (timestamp
+        REPEATED if the producer's sequence was appended before), or `on_refused`, which may happen in this very call.
+        Raises UsageError if a field does not fit its place.
+        """
+        try:
+            value = encode_record(
+                topic, payload, qos, retain, client_id, properties, expires_at, expiry_offset, published_at, session_only
+            )
+        except (ValueError, OverflowError) as problem:
+            raise UsageError(f"the message cannot be recorded: {problem}") from None
+        # Here and not in the shard, where it would take the rest of the batch with it.
+        if not topic or len(value) > VALUE_BYTES_MAX:
+            raise UsageError(f"a record with a topic of {len(topic)} bytes and {len(value)} bytes in all cannot be kept")
+        if producer and (sequence < 1 or len(producer) > PRODUCER_BYTES_MAX):
+            raise UsageError("a producer's name is too long, or its sequence is not a positive number")
+        size = len(value) + _APPEND_COST + self._size_of(changes)
+        if self._queue.accept(size, on_refused):
+            self._queue.add_changes(changes)
+            self._queue.add(self.shard_of(client_id), (topic, value), producer, sequence, on_commit, on_refused)
+
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
+        """Write rows beside the records, by the next `flush`; then as with `append`."""
+        listed = list(changes)
+        if self._queue.accept(self._size_of(listed) + _APPEND_COST, on_refused):
+            self._queue.add_changes(listed)
+            self._queue.add_waiter(on_commit, on_refused)
+
+    def _size_of(self, changes: Iterable[Change]) -> int:
+        return sum(check_change(change, len(self._shards)) for change in changes)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is appended and not yet committed."""
+        return self._queue.pending_bytes
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether publishers should wait: set at half of the bound, taken back at a quarter."""
+        return self._queue.is_congested
+
+    def on_relief(self, callback: Callable[[], None]) -> None:
+        """Call back whenever `is_congested` is taken back; one callback, the last one given."""
+        self._queue.on_relief = callback
+
+    def flush(self) -> None:
+        """Write what was collected; call it once per turn of the loop."""
+        group = self._queue.take()
+        if group is None:
+            return
+        touched = [self._shards[number] for number in group.shards]
+        batch = self._store.batch()
+        try:
+            stamps = {number: each.append_to(self._shards[number], batch) for number, each in group.shards.items()}
+            for change in group.changes:
+                put_change(batch, self._shards[change.shard].family, change)
+            number = self._write(batch, touched)
+        except Unavailable as problem:
+            _discard(touched)
+            self._queue.refuse(group, Refusal(problem.detail, problem.retry_after_s))
+        except Exception as problem:
+            _discard(touched)
+            self._queue.refuse(group, Refusal(str(problem), _RETRY_AFTER_FAULT_S))
+            raise
+        else:
+            self._queue.wrote(group, number, stamps)
+
+    def _write(self, batch: Batch, touched: Sequence[Shard]) -> int:
+        """Seal, write and adopt; who calls it discards the drafts if it raises."""
+        for shard in touched:
+            shard.seal(batch)
+        number = self._store.write(batch)
+        for shard in touched:
+            shard.adopt(number)
+        return number
+
+    def _committed(self, number: int) -> None:
+        done = self._queue.committed(number)
+        touched = sorted({shard for group in done for shard in group.shards})
+        # Followers before acknowledgements: who has been acknowledged can count on the message being under way.
+        news = [(shard, self._shards[shard].commit(number)) for shard in touched]
+        self._followers.hand_out([(shard, records) for shard, records in news if records])
+        for group in done:
+            self._queue.acknowledge(group)
+
+    def check(self) -> Health:
+        """Look at the store and the clock; call it every second. Who waits for a commit that has failed is refused, in doubt."""
+        self.clock_alarm = self._clock.check()
+        health = self._store.check()
+        if health.needs_restart:
+            self._committed(self._store.committed)
+            self._queue.doubt(health.reason, _RETRY_AFTER_FAULT_S)
+        return health
+
+    # Reading
+
+    @property
+    def watermarks(self) -> dict[int, int]:
+        """The last committed timestamp of each shard."""
+        return {number: shard.watermark for number, shard in enumerate(self._shards)}
+
+    def follow(self, shard: int, callback: OnRecords) -> Following:
+        """Call back with the shard and what it commits from now on, in order, a list for each commit, which is not to be changed.
+
+        Who has caught up with `replay` and follows in the same turn of the loop misses nothing and gets nothing twice.
+        """
+        return self._followers.add(shard, callback)
+
+    def positions_at(self, start: Start) -> dict[int, int]:
+        """The positions from which a replay begins at this start. One in the future is `latest`."""
+        match start:
+            case Earliest():
+                return dict.fromkeys(range(len(self._shards)), EARLIEST)
+            case Latest():
+                wanted = TIMESTAMP_MAX
+            case At(timestamp_us):
+                wanted = timestamp_us - 1
+            case Ago(span_us):
+                wanted = self._clock.now() - span_us - 1
+            case _:
+                assert_never(start)
+        return {shard: max(min(wanted, mark), _BEFORE_ALL) for shard, mark in self.watermarks.items()}
+
+    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> MergedReplay:
+        """Read what matches one of the filters, later than one position or than one for each shard, in order of time.
+
+        Records kept for durable sessions alone are hidden unless asked for. Filters are valid ones, without `$share`.
+        """
+        positions = self._positions(start)
+        replays = (
+            each.start_replay(filters, positions[number], with_session_only=with_session_only)
+            for number, each in enumerate(self._log_readers)
+        )
+        return MergedReplay(dict(enumerate(replays)))
+
+    def gaps(self, start: Mapping[int, int] | int) -> dict[int, Gap]:
+        """What retention has already taken of what is later than these positions, by shard."""
+        positions = self._positions(start)
+        floors = {number: shard.floor for number, shard in enumerate(self._shards)}
+        return {
+            number: Gap(position, floors[number])
+            for number, position in positions.items()
+            if position != EARLIEST and position < floors[number] - 1
+        }
+
+    def _positions(self, start: Mapping[int, int] | int) -> Mapping[int, int]:
+        numbers = range(len(self._shards))
+        if isinstance(start, int):
+            return dict.fromkeys(numbers, start)
+        if start.keys() != set(numbers):
+            raise UsageError(f"a start needs a position for each of the {len(numbers)} shards, and for no others")
+        return start
+
+    def row(self, shard: int, key: bytes) -> bytes | None:
+        """A row written by `change`, as of the last flush."""
+        return self._store.get(self._shards[shard].family, key)
+
+    def rows(self, shard: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with lower <= key < upper, in order, as of the last flush."""
+        return self._store.items(self._shards[shard].family, lower, upper)
+
+    # Care
+
+    def retain(self, now: int | None = None) -> None:
+        """One step of retention, and of forgetting silent producers; for a timer. Raises Unavailable if it cannot be written."""
+        self.flush()
+        now = self._clock.now() if now is None else now
+        batch = self._store.batch()
+        touched = []
+        try:
+            for number, floor in choose_floors(self._shards, self._retention, now, self.readers.pins).items():
+                touched.append(self._shards[number])
+                self._shards[number].raise_floor(batch, floor)
+            for number, shard in enumerate(self._shards):
+                after = shard.expire_producers(batch, now - _PRODUCER_IDLE_US, self._producers_at[number])
+                self._producers_at[number] = after or b""
+            if len(batch):
+                self._write(batch, touched)
+        finally:
+            _discard(touched)
+
+    def add_generation(self, layout: str, parameters: bytes = b"") -> None:
+        """Let a new generation begin in every shard with its next record. Raises Unavailable if it cannot be written."""
+        self.flush()
+        batch = self._store.batch()
+        try:
+            for shard in self._shards:
+                shard.add_generation(batch, layout, parameters, self._options.limits)
+            self._write(batch, self._shards)
+        finally:
+            _discard(self._shards)
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Make a directory with the log as it is now, which can be opened as `data_dir`/log. For a thread."""
+        self._store.checkpoint(path)
+
+    def stats(self) -> LogStats:
+        """Figures of the whole log and of each shard."""
+        shards = tuple(shard_stats(number, shard) for number, shard in enumerate(self._shards))
+        return LogStats(
+            log_id=self.log_id.hex(),
+            records=sum(shard.records for shard in shards),
+            size_bytes=sum(shard.size_bytes for shard in shards),
+            pending_bytes=self.pending_bytes,
+            refused=self._queue.refused,
+            shards=shards,
+            store=self._store.stats(),
+        )
+
+
+def _discard(shards: Iterable[Shard]) -> None:
+    """Drop the drafts that were not adopted, if there are any."""
+    for shard in shards:
+        shard.discard()
+
+
+def _retention_bytes(settings: HistorySettings) -> int | None:
+    if not settings.retention_bytes:
+        return None
+    try:
+        return parse_bytes(settings.retention_bytes)
+    except ValueError:
+        raise ConfigError(
+            "history.retention_bytes", f"{settings.retention_bytes!r} is not a size", 'write bytes or a unit: "500MiB", "20GiB"'
+        ) from None

@@ -1,0 +1,189 @@
+"""Readers with a name (queries, links, groups): their positions are kept with the log, and they may pin what they have not read.
+
+A reader has one row in each shard it has a position in, so that a shard that moves takes it along:
+
+    0xE8 | name    version (1) = 1, flags (1) bit 0: pins, position (8), saved at (8)
+
+What is known here is what is committed: a position that is not on disk yet neither moves the pin nor shows. Retention is
+written after the positions that it heeds, and the database loses writes only from the end, so a crash cannot keep a removal
+and forget the position that allowed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from struct import Struct as Packed
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from braidmq.base.errors import Corruption, UsageError
+from braidmq.storage.changes import Change, Delete, Put, Refusal
+from braidmq.storage.format.rows import TIMESTAMP_MAX
+from braidmq.storage.shard import Shard
+
+READER_PREFIX: Final = b"\xe8"
+READERS_END: Final = b"\xe9"
+NAME_BYTES_MAX: Final = 255
+# Every reader is in memory and is looked at by every retention step.
+READERS_MAX: Final = 10_000
+
+_VERSION: Final = 1
+_ROW: Final = Packed(">BBQQ")
+_PINS: Final = 1
+
+
+class ReaderPlace(Struct, frozen=True, gc=False):
+    """Where a reader is in one shard: everything at or below the position is done with."""
+
+    position: int
+    pins: bool
+    saved_at: int
+
+
+class Lag(Struct, frozen=True, gc=False):
+    """How far a reader is behind in one shard: records it has still to look at, exact to an epoch, and time."""
+
+    records_max: int
+    behind_us: int
+
+
+class Writes(Protocol):
+    """What the readers ask of the log."""
+
+    def change(
+        self,
+        changes: Iterable[Change],
+        *,
+        on_commit: Callable[[], None],
+        on_refused: Callable[[Refusal], None],
+    ) -> None:
+        """Write rows with the next flush."""
+
+
+def encode_place(place: ReaderPlace) -> bytes:
+    """The value of a reader's row."""
+    return _ROW.pack(_VERSION, _PINS if place.pins else 0, place.position, place.saved_at)
+
+
+def decode_place(value: bytes) -> ReaderPlace:
+    """The place in a row's value; raises UsageError for a newer format, Corruption for a broken row."""
+    if value and value[0] > _VERSION:
+        raise UsageError(f"a reader's row has the format {value[0]}, newer than {_VERSION}", "start the newer version again")
+    if len(value) != _ROW.size or value[0] != _VERSION:
+        raise Corruption(f"a reader's row is not one of version {_VERSION}")
+    _, flags, position, saved_at = _ROW.unpack(value)
+    return ReaderPlace(position, bool(flags & _PINS), saved_at)
+
+
+class NamedReaders:
+    """The named readers of a log. Made by `MessageLog`."""
+
+    def __init__(self, log: Writes, shards: Sequence[Shard], now: Callable[[], int]) -> None:
+        self._log = log
+        self._shards = shards
+        self._now = now
+        self._places: dict[str, dict[int, ReaderPlace]] = {}
+        # Saved and not on disk yet: they count towards the bound.
+        self._coming: dict[str, int] = {}
+
+    def recover(self, shard: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take in the rows of a shard."""
+        for key, value in rows:
+            name = key[len(READER_PREFIX) :].decode()
+            self._places.setdefault(name, {})[shard] = decode_place(value)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all readers, sorted."""
+        return sorted(self._places)
+
+    def places(self, name: str) -> dict[int, ReaderPlace]:
+        """Where a reader is, by shard; empty if there is no such reader."""
+        return dict(self._places.get(name, {}))
+
+    def positions(self, name: str) -> dict[int, int]:
+        """The positions of a reader, by shard; empty if there is no such reader."""
+        return {shard: place.position for shard, place in self._places.get(name, {}).items()}
+
+    def lag(self, name: str) -> dict[int, Lag]:
+        """How far a reader is behind what is committed, by shard; a shard without a position of it is all before it."""
+        if name not in self._places:
+            return {}
+        positions = self.positions(name)
+        return {number: _lag(shard, positions.get(number, 0)) for number, shard in enumerate(self._shards)}
+
+    def pins(self, shard: int) -> list[int]:
+        """The positions in a shard above which records are still wanted."""
+        found = (places.get(shard) for places in self._places.values())
+        return [place.position for place in found if place is not None and place.pins]
+
+    def save(
+        self,
+        name: str,
+        positions: Mapping[int, int],
+        *,
+        pins: bool,
+        on_saved: Callable[[], None],
+        on_refused: Callable[[Refusal], None],
+    ) -> None:
+        """Set a reader's positions in these shards, forwards or back; makes the reader if there is none of this name.
+
+        `on_saved` is called once they are on disk. Raises UsageError for a bad name or position, or one reader too many.
+        """
+        key = READER_PREFIX + _check_name(name)
+        known = self._places.keys() | self._coming.keys()
+        if name not in known and len(known) >= READERS_MAX:
+            raise UsageError(f"there are {READERS_MAX} named readers already", "drop those that nobody runs any more")
+        if not positions:
+            raise UsageError("a named reader needs a position in at least one shard")
+        for shard, position in positions.items():
+            if not 0 <= shard < len(self._shards) or not 0 <= position <= TIMESTAMP_MAX:
+                raise UsageError(f"{position} in shard {shard} is not a position of this log")
+        saved_at = self._now()
+        places = {shard: ReaderPlace(position, pins, saved_at) for shard, position in positions.items()}
+        changes = [Put(shard, key, encode_place(place)) for shard, place in places.items()]
+        self._coming[name] = self._coming.get(name, 0) + 1
+
+        def adopt() -> None:
+            self._arrived(name)
+            self._places.setdefault(name, {}).update(places)
+            on_saved()
+
+        def refuse(refusal: Refusal) -> None:
+            self._arrived(name)
+            on_refused(refusal)
+
+        self._log.change(changes, on_commit=adopt, on_refused=refuse)
+
+    def drop(self, name: str, *, on_dropped: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
+        """Forget a reader, in all shards, and what it pins; `on_dropped` is called once that is on disk."""
+        key = READER_PREFIX + _check_name(name)
+        changes = [Delete(shard, key) for shard in range(len(self._shards))]
+        self._log.change(changes, on_commit=partial(self._dropped, name, on_dropped), on_refused=on_refused)
+
+    def _dropped(self, name: str, on_dropped: Callable[[], None]) -> None:
+        self._places.pop(name, None)
+        on_dropped()
+
+    def _arrived(self, name: str) -> None:
+        self._coming[name] -= 1
+        if not self._coming[name]:
+            del self._coming[name]
+
+
+def _lag(shard: Shard, position: int) -> Lag:
+    if position >= shard.watermark:
+        return Lag(0, 0)
+    first = shard.epochs.after(position)
+    since = max(position, first.start - 1) if first is not None else shard.watermark
+    records_max = sum(epoch.count for epoch in shard.epochs if epoch.end > position)
+    return Lag(records_max, shard.watermark - since)
+
+
+def _check_name(name: str) -> bytes:
+    encoded = name.encode()
+    if not 0 < len(encoded) <= NAME_BYTES_MAX:
+        raise UsageError(f"the name of a reader has 1 to {NAME_BYTES_MAX} bytes, not {len(encoded)}")
+    return encoded

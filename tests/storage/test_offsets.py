@@ -1,0 +1,89 @@
+"""Where to start reading, as clients write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from braidmq.base.errors import UsageError
+from braidmq.storage.offsets import Ago, At, Earliest, Latest, Start, parse_replay_filter, parse_start
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("latest", Latest()),
+        ("earliest", Earliest()),
+        ("0", At(0)),
+        ("1700000000123", At(1_700_000_000_123_000)),
+        ("1970-01-01T00:00:00Z", At(0)),
+        ("2001-09-09T01:46:40Z", At(1_000_000_000_000_000)),
+        ("2001-09-09T01:46:40.5Z", At(1_000_000_000_500_000)),
+        ("2001-09-09T01:46:40.123456789Z", At(1_000_000_000_123_456)),
+        ("-24h", Ago(86_400_000_000)),
+        ("-1h30m", Ago(5_400_000_000)),
+        ("-500ms", Ago(500_000)),
+        ("-0s", Ago(0)),
+    ],
+)
+def test_a_start_is_read(text: str, start: Start) -> None:
+    assert parse_start(text) == start
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Latest",
+        "yesterday",
+        "+24h",
+        "24h",
+        "-",
+        "--1h",
+        "-1y",
+        "-1h ago",
+        "1.5",
+        "１７０００",
+        "2001-09-09",
+        "2001-09-09T01:46:40",
+        "2001-09-09T01:46:40+00:00",
+        "2001-09-09 01:46:40Z",
+        "2001-02-30T00:00:00Z",
+        "2001-09-09T24:00:00Z",
+        "2001-09-09T01:46:40.Z",
+        "1969-12-31T23:59:59Z",
+        "9999-12-31T23:59:59Z",
+        "170000000012300000",
+        "9" * 1000,
+    ],
+)
+def test_what_is_no_start_is_refused_in_words(text: str) -> None:
+    with pytest.raises(UsageError) as problem:
+        parse_start(text)
+
+    assert problem.value.hint
+    assert len(str(problem.value)) < 250
+
+
+def test_a_duration_without_a_unit_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UsageError, match="no unit.*-30s"):
+        parse_start("-24")
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "found"),
+    [
+        ("$replay/-24h/plant/+/temperature", (Ago(86_400_000_000), "plant/+/temperature")),
+        ("$replay/earliest/#", (Earliest(), "#")),
+        ("$replay/2001-09-09T01:46:40Z//a", (At(1_000_000_000_000_000), "/a")),
+        ("plant/#", None),
+        ("$replayed/-24h/a", None),
+    ],
+)
+def test_the_start_is_taken_off_a_replay_filter(topic_filter: str, found: tuple[Start, str] | None) -> None:
+    assert parse_replay_filter(topic_filter) == found
+
+
+@pytest.mark.parametrize("topic_filter", ["$replay/", "$replay/-24h", "$replay/-24h/", "$replay//a", "$replay/+/a"])
+def test_a_replay_filter_without_start_or_filter_is_refused(topic_filter: str) -> None:
+    with pytest.raises(UsageError):
+        parse_replay_filter(topic_filter)
