@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Self
 
 from braidmq.base.settings import HistorySettings
 from braidmq.lane.records import Record
@@ -40,7 +41,7 @@ class Stage:
         self.acks: list[tuple[bytes, int, int]] = []  # payload, shard, timestamp
         self.refusals: list[tuple[bytes, Refusal]] = []
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -158,7 +158,9 @@ def test_rows_alone_are_acknowledged_in_turn(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         told: list[str] = []
         refused = pytest.fail
-        stage.log.change([Put(0, b"\xe9%d" % n, b"v") for n in range(3)], on_commit=lambda: told.append("put"), on_refused=refused)
+        stage.log.change(
+            [Put(0, b"\xe9%d" % n, b"v") for n in range(3)], on_commit=lambda: told.append("put"), on_refused=refused
+        )
         stage.log.change([DeleteRange(0, b"\xe90", b"\xe92")], on_commit=lambda: told.append("delete"), on_refused=refused)
         stage.settle()
 
@@ -168,8 +170,16 @@ def test_rows_alone_are_acknowledged_in_turn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [Put(0, b"\x00", b""), Put(0, b"\xe0", b""), Delete(0, b"\xe7\xff"), Put(0, b"\xf0", b""), Put(3, b"\xe9", b"")]
-    + [DeleteRange(0, b"\xe0", b"\xe9"), DeleteRange(0, b"\xe9", b"\xf1"), DeleteRange(0, b"\xea", b"\xe9")],
+    [
+        Put(0, b"\x00", b""),
+        Put(0, b"\xe0", b""),
+        Delete(0, b"\xe7\xff"),
+        Put(0, b"\xf0", b""),
+        Put(3, b"\xe9", b""),
+        DeleteRange(0, b"\xe0", b"\xe9"),
+        DeleteRange(0, b"\xe9", b"\xf1"),
+        DeleteRange(0, b"\xea", b"\xe9"),
+    ],
 )
 def test_rows_of_the_log_itself_cannot_be_changed(tmp_path: Path, change: Put | Delete | DeleteRange) -> None:
     with Stage(tmp_path) as stage:

@@ -42,7 +42,7 @@ def test_a_start_is_read(text: str, start: Start) -> None:
         "-1y",
         "-1h ago",
         "1.5",
-        "１７０００",
+        "\uff11\uff17",
         "2001-09-09",
         "2001-09-09T01:46:40",
         "2001-09-09T01:46:40+00:00",
@@ -65,7 +65,7 @@ def test_what_is_no_start_is_refused_in_words(text: str) -> None:
 
 
 def test_a_duration_without_a_unit_is_refused_with_the_remedy() -> None:
-    with pytest.raises(UsageError, match="no unit.*-30s"):
+    with pytest.raises(UsageError, match=r"no unit.*-30s"):
         parse_start("-24")
 
 

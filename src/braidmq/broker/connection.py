@@ -60,9 +60,9 @@ class Connection(Channel, asyncio.BufferedProtocol):
     """One client connection, from accept to the end."""
 
     __slots__ = (
-        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "_rate_timer", "broker", "client_id",
-        "exchange", "is_closed", "is_vouched", "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules",
-        "session", "user_name", "version", "wants_reasons", "wheel_slot",
+        "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "_rate_timer", "broker", "client_id", "exchange",
+        "is_closed", "is_vouched", "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session",
+        "user_name", "version", "wants_reasons", "wheel_slot",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, listener: ListenerInfo) -> None:

@@ -1,0 +1,184 @@
+"""Retention of the whole log: by age, by bytes of all shards together, and what readers are told and may pin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import Unavailable
+from braidmq.base.units import Seconds
+from braidmq.storage.changes import Refusal
+from braidmq.storage.clock import ShardClock
+from braidmq.storage.format.rows import EpochLimits
+from braidmq.storage.log import LogOptions
+from braidmq.storage.offsets import At, Earliest
+from tests.storage.log import NOON, Hands
+from tests.storage.message_log import BrokenDisk, Stage, clients_of, drain
+
+SECOND = 1_000_000
+# One record is one epoch, so that retention is exact to a record.
+SINGLE = LogOptions(limits=EpochLimits(count_max=1), tail_bytes_max=0)
+
+
+class AgedStage(Stage):
+    """A log whose time the test moves."""
+
+    def __init__(self, path: Path, options: LogOptions = SINGLE, **settings: object) -> None:
+        self.hands = Hands()
+        super().__init__(path, options=options, clock=ShardClock(lambda: self.hands.boot, lambda: self.hands.wall), **settings)  # type: ignore[arg-type]
+
+    def publish_each_second(self, shards: list[int]) -> None:
+        """One record a second, into these shards; the payload is the number."""
+        for number, shard in enumerate(shards):
+            self.publish(clients_of(self.log, shard)[0], "t", b"%02d" % number)
+            self.hands.move(SECOND)
+
+    def save(self, name: str, position: int, *, pins: bool = True) -> None:
+        self.log.readers.save(name, dict.fromkeys(range(3), position), pins=pins, on_saved=lambda: None, on_refused=fail)
+        self.settle()
+
+
+def fail(refusal: Refusal) -> None:
+    pytest.fail(refusal.reason)
+
+
+def numbers(*each: int) -> list[bytes]:
+    return [b"%02d" % number for number in each]
+
+
+def test_what_is_older_than_the_retention_goes(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
+        stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
+
+        stage.log.retain()
+
+        assert stage.payloads("#") == numbers(4, 5, 6, 7)
+
+
+def test_the_time_of_a_step_can_be_given(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(10)) as stage:
+        stage.publish_each_second([0, 1, 2])
+
+        stage.log.retain(NOON + 11 * SECOND + 1)
+
+        assert stage.payloads("#") == numbers(2)
+
+
+def test_bytes_are_shared_by_all_shards_and_the_oldest_go_first(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(1000)) as stage:
+        # One shard has nearly everything: it may use the share of the others.
+        stage.publish_each_second([0, 1, 0, 0, 0, 0, 0, 0])
+        each = stage.log.stats().shards[1].size_bytes
+    with AgedStage(tmp_path, retention=Seconds(1000), retention_bytes=str(each * 5)) as stage:
+        stage.log.retain()
+
+        # The newest record of a shard always stays.
+        assert stage.payloads("#") == numbers(1, 3, 4, 5, 6, 7)
+
+
+def test_a_reader_that_stood_below_the_floor_is_told_of_the_gap_once(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, shards=1, retention=Seconds(3.5)) as stage:
+        stage.publish_each_second([0] * 6)
+        replay = stage.log.replay(["#"], stage.log.positions_at(At(NOON)))
+        assert [record.payload for _, record in replay.next(1)] == numbers(0)
+        stage.log.retain()
+        found = [record.payload for _, record in drain(replay)]
+
+        assert found[-3:] == numbers(3, 4, 5)
+        starts = stage.log.positions_at(At(NOON + SECOND))
+        assert stage.log.gaps(starts)[0].floor == NOON + 2 * SECOND + 1
+        late = stage.log.replay(["#"], starts)
+        assert [record.payload for _, record in drain(late)] == numbers(3, 4, 5)
+        assert late.take_gaps() == stage.log.gaps(starts)
+        assert late.take_gaps() == {}
+
+
+def test_earliest_and_what_is_complete_have_no_gap(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, shards=1, retention=Seconds(3.5)) as stage:
+        stage.publish_each_second([0] * 6)
+        stage.log.retain()
+
+        assert stage.log.gaps(stage.log.positions_at(Earliest())) == {}
+        assert stage.log.gaps(stage.log.positions_at(At(NOON + 3 * SECOND))) == {}
+        assert stage.payloads("#", start=stage.log.positions_at(Earliest())) == numbers(3, 4, 5)
+
+
+def test_a_position_taken_while_the_log_was_empty_learns_what_it_missed(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, shards=1, retention=Seconds(3.5)) as stage:
+        replay = stage.log.replay(["#"], 0)
+        drain(replay)
+        positions = replay.positions()
+        stage.publish_each_second([0] * 6)
+        stage.log.retain()
+
+        assert list(stage.log.gaps(positions)) == [0]
+
+
+def test_a_pinning_reader_keeps_what_it_has_not_read_up_to_a_limit(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
+        stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
+        stage.save("query", NOON + SECOND)
+        stage.log.retain()
+        assert stage.payloads("#") == numbers(2, 3, 4, 5, 6, 7)
+
+        stage.hands.move(4 * SECOND)
+        stage.log.retain()
+        assert stage.payloads("#") == numbers(3, 4, 5, 6, 7)
+
+
+def test_a_reader_that_does_not_pin_or_is_dropped_keeps_nothing(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
+        stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
+        stage.save("idle", NOON, pins=False)
+        stage.save("gone", NOON)
+        stage.log.readers.drop("gone", on_dropped=lambda: None, on_refused=fail)
+        stage.settle()
+
+        stage.log.retain()
+
+        assert stage.payloads("#") == numbers(4, 5, 6, 7)
+
+
+def test_the_floor_and_what_is_left_are_found_after_opening_again(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
+        stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
+        stage.log.retain()
+        floors = [shard.floor for shard in stage.log.stats().shards]
+
+    with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
+        assert [shard.floor for shard in stage.log.stats().shards] == floors
+        assert stage.payloads("#") == numbers(4, 5, 6, 7)
+
+
+def test_a_step_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    with AgedStage(tmp_path, SINGLE._replace(disk=disk), retention=Seconds(4.5)) as stage:
+        stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
+        disk.is_full = True
+        stage.log.check()
+        with pytest.raises(Unavailable):
+            stage.log.retain()
+        assert stage.payloads("#") == numbers(0, 1, 2, 3, 4, 5, 6, 7)
+
+        disk.is_full = False
+        stage.log.check()
+        stage.log.retain()
+        stage.publish("a", "t", b"08")
+        assert stage.payloads("#") == numbers(4, 5, 6, 7, 8)
+
+
+def test_a_producer_that_was_silent_for_a_month_is_forgotten(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, shards=1, retention=Seconds(10**7)) as stage:
+        stage.append("a", "t", b"1", producer=b"old", sequence=5)
+        stage.settle()
+        stage.hands.move(20 * 86_400 * SECOND)
+        stage.append("a", "t", b"2", producer=b"young", sequence=5)
+        stage.settle()
+        stage.hands.move(11 * 86_400 * SECOND)
+        stage.log.retain()
+        for producer in (b"old", b"young"):
+            stage.append("a", "t", b"again " + producer, producer=producer, sequence=5)
+        stage.settle()
+
+        assert stage.payloads("#") == [b"1", b"2", b"again old"]
