@@ -31,7 +31,11 @@ class Turns:
         self.bench.lane.end_turn()
 
     def publish(self, publisher: FakeChannel, qos: int = 0) -> None:
-        publisher.read(encode(Publish("t", b"x", qos, packet_id=1 if qos else None), MQTT311))
+        self.send(publisher, Publish("t", b"x", qos, packet_id=1 if qos else None))
+
+    def send(self, publisher: FakeChannel, *packets: Publish) -> None:
+        """One read of a publisher."""
+        publisher.read(b"".join(encode(packet, MQTT311) for packet in packets))
 
 
 @pytest.fixture
@@ -80,3 +84,24 @@ def test_what_waited_for_place_in_the_outbox_follows_at_the_end_of_the_turn() ->
 
     assert len(turns.subscriber.sent()) == 30
     assert flow.queue_messages() == 0
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_many_publishers_in_one_turn_do_not_fill_the_outbox_of_a_client_that_reads(turns: Turns, qos: int) -> None:
+    turns.bench.state.outbox_bytes_max = 10_000
+
+    for publisher in turns.publishers * 3:
+        turns.send(publisher, *(Publish("t", bytes(1000), qos, packet_id=number if qos else None) for number in range(1, 5)))
+    turns.end()
+
+    assert len(turns.subscriber.sent()) == 36
+    assert turns.bench.drops == []
+
+
+def test_after_a_flush_there_is_room_or_the_transport_has_said_stop(turns: Turns) -> None:
+    turns.publish(turns.publishers[0])  # it has been written to in this turn
+    turns.bench.state.outbox_bytes_max = 1000
+
+    turns.send(turns.publishers[1], Publish("t", bytes(2000)))
+
+    assert turns.subscriber.has_room(), "who feeds it goes on from here; nobody else would tell"

@@ -296,3 +296,11 @@ def test_a_client_that_takes_no_packet_at_all_harms_only_itself(stage: Stage) ->
     # Nothing fits, so nothing may be sent; even a PINGRESP has two bytes.
     wire.finish_sending()
     assert wire.read_to_end() == b""
+
+
+def test_a_client_that_cannot_even_take_our_connack_is_let_go(stage: Stage) -> None:
+    wire = stage.open()
+
+    wire.send_request(maximum_packet_size=5)
+
+    assert wire.read_to_end() == b""

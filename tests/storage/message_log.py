@@ -7,6 +7,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
+import pytest
+
 from braidmq.base.settings import HistorySettings
 from braidmq.lane.records import Record
 from braidmq.storage.changes import Change, Refusal
@@ -93,6 +95,11 @@ class Stage:
 
     def payloads(self, *filters: str, start: int | dict[int, int] = 0) -> list[bytes]:
         return [record.payload for _, record in self.read(*filters, start=start)]
+
+
+def unexpected(refusal: Refusal) -> None:
+    """For those who must not be refused."""
+    pytest.fail(refusal.reason)
 
 
 class BrokenDisk(Disk):

@@ -15,7 +15,7 @@ from braidmq.storage.engine import DEFAULT_FAMILY
 from braidmq.storage.log import LogOptions, MessageLog
 from braidmq.storage.shard import REPEATED
 from braidmq.storage.store import Store
-from tests.storage.message_log import BrokenDisk, Stage, clients_of
+from tests.storage.message_log import DEADLINE_S, BrokenDisk, Stage, clients_of, unexpected
 
 
 def test_nobody_is_told_before_the_commit(tmp_path: Path) -> None:
@@ -157,11 +157,10 @@ def test_rows_are_written_with_the_record_or_not_at_all(tmp_path: Path) -> None:
 def test_rows_alone_are_acknowledged_in_turn(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         told: list[str] = []
-        refused = pytest.fail
         stage.log.change(
-            [Put(0, b"\xe9%d" % n, b"v") for n in range(3)], on_commit=lambda: told.append("put"), on_refused=refused
+            [Put(0, b"\xe9%d" % n, b"v") for n in range(3)], on_commit=lambda: told.append("put"), on_refused=unexpected
         )
-        stage.log.change([DeleteRange(0, b"\xe90", b"\xe92")], on_commit=lambda: told.append("delete"), on_refused=refused)
+        stage.log.change([DeleteRange(0, b"\xe90", b"\xe92")], on_commit=lambda: told.append("delete"), on_refused=unexpected)
         stage.settle()
 
         assert told == ["put", "delete"]
@@ -216,6 +215,18 @@ def test_a_producers_repeat_is_acknowledged_and_not_stored_again(tmp_path: Path)
         assert stage.payloads("#") == [b"1", b"2", b"3", b"other", b"plain", b"4"]
 
 
+def test_a_producer_may_leave_out_sequences_within_one_flush(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage:
+        for sequence in (1, 5):
+            stage.append("a", "t", b"%d" % sequence, producer=b"node-1", sequence=sequence)
+        stage.settle()
+        for sequence in (4, 5, 6):
+            stage.append("a", "t", b"%d" % sequence, producer=b"node-1", sequence=sequence)
+        stage.settle()
+
+        assert stage.payloads("#") == [b"1", b"5", b"6"]
+
+
 def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_space(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
@@ -247,6 +258,24 @@ def test_a_failed_commit_leaves_its_waiters_in_doubt_and_shows_nothing(tmp_path:
         assert [(payload, refusal.is_in_doubt) for payload, refusal in stage.refusals] == [(b"2", True)]
         assert stage.payloads("#") == [b"1"]
         assert stage.log.pending_bytes == 0
+
+
+def test_what_was_committed_before_the_failure_is_not_in_doubt(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
+        stage.append("a", "t", b"1")
+        stage.log.flush()
+        late_call = stage.calls.get(timeout=DEADLINE_S)
+        disk.is_broken = True
+        stage.append("a", "t", b"2")
+        stage.log.flush()
+        while not stage.log.check().needs_restart:
+            pass
+        late_call()
+
+        assert [payload for payload, _, _ in stage.acks] == [b"1"]
+        assert [payload for payload, _ in stage.refusals] == [b"2"]
+        assert stage.payloads("#") == [b"1"]
 
 
 def test_closing_writes_what_is_pending_and_tells_who_waits(tmp_path: Path) -> None:
@@ -294,7 +323,7 @@ def test_a_failing_callback_costs_nobody_else_the_acknowledgement(tmp_path: Path
         raise RuntimeError("the waiter's own fault")
 
     with Stage(tmp_path) as stage:
-        stage.log.append("a", b"t", b"1", 1, on_commit=fail, on_refused=pytest.fail)
+        stage.log.append("a", b"t", b"1", 1, on_commit=fail, on_refused=unexpected)
         stage.append("a", "t", b"2")
         with caplog.at_level(logging.ERROR):
             stage.settle()

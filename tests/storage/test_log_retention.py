@@ -8,13 +8,12 @@ import pytest
 
 from braidmq.base.errors import Unavailable
 from braidmq.base.units import Seconds
-from braidmq.storage.changes import Refusal
 from braidmq.storage.clock import ShardClock
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions
 from braidmq.storage.offsets import At, Earliest
 from tests.storage.log import NOON, Hands
-from tests.storage.message_log import BrokenDisk, Stage, clients_of, drain
+from tests.storage.message_log import BrokenDisk, Stage, clients_of, drain, unexpected
 
 SECOND = 1_000_000
 # One record is one epoch, so that retention is exact to a record.
@@ -35,12 +34,8 @@ class AgedStage(Stage):
             self.hands.move(SECOND)
 
     def save(self, name: str, position: int, *, pins: bool = True) -> None:
-        self.log.readers.save(name, dict.fromkeys(range(3), position), pins=pins, on_saved=lambda: None, on_refused=fail)
+        self.log.readers.save(name, dict.fromkeys(range(3), position), pins=pins, on_saved=lambda: None, on_refused=unexpected)
         self.settle()
-
-
-def fail(refusal: Refusal) -> None:
-    pytest.fail(refusal.reason)
 
 
 def numbers(*each: int) -> list[bytes]:
@@ -127,12 +122,24 @@ def test_a_pinning_reader_keeps_what_it_has_not_read_up_to_a_limit(tmp_path: Pat
         assert stage.payloads("#") == numbers(3, 4, 5, 6, 7)
 
 
+def test_a_pin_may_add_as_many_bytes_again_and_no_more(tmp_path: Path) -> None:
+    with AgedStage(tmp_path, retention=Seconds(1000)) as stage:
+        stage.publish_each_second([0] * 8)
+        each = stage.log.stats().size_bytes // 8
+    with AgedStage(tmp_path, retention=Seconds(1000), retention_bytes=str(each * 3)) as stage:
+        stage.save("query", NOON)
+
+        stage.log.retain()
+
+        assert stage.payloads("#") == numbers(2, 3, 4, 5, 6, 7)
+
+
 def test_a_reader_that_does_not_pin_or_is_dropped_keeps_nothing(tmp_path: Path) -> None:
     with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
         stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
         stage.save("idle", NOON, pins=False)
         stage.save("gone", NOON)
-        stage.log.readers.drop("gone", on_dropped=lambda: None, on_refused=fail)
+        stage.log.readers.drop("gone", on_dropped=lambda: None, on_refused=unexpected)
         stage.settle()
 
         stage.log.retain()

@@ -11,15 +11,11 @@ from braidmq.storage import named_readers
 from braidmq.storage.changes import Refusal
 from braidmq.storage.log import LogOptions
 from braidmq.storage.named_readers import NAME_BYTES_MAX, Lag, ReaderPlace, decode_place, encode_place
-from tests.storage.message_log import BrokenDisk, Stage, clients_of
-
-
-def fail(refusal: Refusal) -> None:
-    pytest.fail(refusal.reason)
+from tests.storage.message_log import BrokenDisk, Stage, clients_of, unexpected
 
 
 def save(stage: Stage, name: str, positions: dict[int, int], *, pins: bool = True) -> None:
-    stage.log.readers.save(name, positions, pins=pins, on_saved=lambda: None, on_refused=fail)
+    stage.log.readers.save(name, positions, pins=pins, on_saved=lambda: None, on_refused=unexpected)
     stage.settle()
 
 
@@ -58,7 +54,7 @@ def test_positions_are_found_after_opening_again(tmp_path: Path) -> None:
 def test_a_position_counts_once_it_is_on_disk(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         saved: list[str] = []
-        stage.log.readers.save("a", {0: 10}, pins=True, on_saved=lambda: saved.append("a"), on_refused=fail)
+        stage.log.readers.save("a", {0: 10}, pins=True, on_saved=lambda: saved.append("a"), on_refused=unexpected)
         stage.log.flush()
         assert stage.log.readers.positions("a") == {}
         assert saved == []
@@ -87,7 +83,7 @@ def test_a_dropped_reader_is_gone_in_all_shards_and_its_namesakes_stay(tmp_path:
     with Stage(tmp_path) as stage:
         save(stage, "a", {0: 10, 1: 11, 2: 12})
         save(stage, "ab", {0: 5})
-        stage.log.readers.drop("a", on_dropped=lambda: None, on_refused=fail)
+        stage.log.readers.drop("a", on_dropped=lambda: None, on_refused=unexpected)
         stage.settle()
         assert stage.log.readers.names == ["ab"]
 
@@ -132,10 +128,13 @@ def test_the_number_of_readers_is_bounded_those_on_their_way_included(tmp_path: 
     monkeypatch.setattr(named_readers, "READERS_MAX", 2)
     with Stage(tmp_path) as stage:
         for name in ("a", "b", "a"):
-            stage.log.readers.save(name, {0: 1}, pins=True, on_saved=lambda: None, on_refused=fail)
+            stage.log.readers.save(name, {0: 1}, pins=True, on_saved=lambda: None, on_refused=unexpected)
         with pytest.raises(UsageError, match="2 named readers already"):
             save(stage, "c", {0: 1})
         stage.settle()
         save(stage, "b", {0: 2})
+        stage.log.readers.drop("a", on_dropped=lambda: None, on_refused=unexpected)
+        stage.settle()
+        save(stage, "c", {0: 1})
 
-        assert stage.log.readers.names == ["a", "b"]
+        assert stage.log.readers.names == ["b", "c"]

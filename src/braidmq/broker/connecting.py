@@ -170,7 +170,7 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
         connection.alias_in_max = settings.mqtt.topic_alias_maximum
         connection.allow_aliases(min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out))
         window = min(window, properties.receive_maximum or 65535)
-    connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data)))
+    is_told = connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data)))
     connection.is_open = True
     session.flow.attach(connection, window)
     for group in {subscription.group for subscription in session.subscriptions.values()} - {None}:
@@ -185,6 +185,8 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
     log.debug("%s %s connected", connection.peer(), connection.client_id)
     if broker.settings.sys.presence:
         _tell_presence(connection, "connected", {"connected_at": int(time() * 1000), "clean_start": packet.clean_start})
+    if not is_told:
+        connection.close(Reason.PACKET_TOO_LARGE, "the client takes no packet as large as our CONNACK", say=False)
 
 
 def _expiry(connection: Connection, packet: Connect) -> int:

@@ -178,15 +178,20 @@ class Connection(Channel, asyncio.BufferedProtocol):
 
     # Packets
 
-    def send_packet(self, packet: Packet) -> None:
-        """Put a packet into the outbox; reason texts are left out if the client does not want them or they do not fit."""
+    def send_packet(self, packet: Packet) -> bool:
+        """Put a packet into the outbox; False if the client takes none that large.
+
+        Reason texts are left out if the client does not want them or they do not fit.
+        """
         if not self.wants_reasons and not isinstance(packet, Connack | Disconnect):
             # [MQTT-3.1.2-29]; what is no problem information, such as authentication data, stays.
             packet.properties = replace(packet.properties, reason_string=None, user_properties=())  # type: ignore[union-attr]
         frame = codec.encode_fitting(packet, self.version, self.frame_max_out)
-        if frame is not None:
-            self.broker.statistics.packets_sent[type(packet).__name__.lower()] += 1
-            self.send(frame)
+        if frame is None:
+            return False
+        self.broker.statistics.packets_sent[type(packet).__name__.lower()] += 1
+        self.send(frame)
+        return True
 
     def on_packet(self, kind: int, flags: int, body: bytes) -> None:
         """Decode a packet that the lane does not know, and act on it."""

@@ -93,8 +93,8 @@ class Lane:
     def flush(self) -> None:
         """Write messages at once to clients that this turn of the loop has written nothing to yet.
 
-        The others, and acknowledgements, wait for the turn's end: a single message is on its way before the next publisher is
-        read, and a thousand publishers cost one subscriber two writes.
+        The others, unless much waits for them, and acknowledgements wait for the turn's end: a single message is on its way
+        before the next publisher is read, and a thousand publishers cost one subscriber two writes.
         """
         state = self.state
         state.congested = None  # if still set, by a message without a publisher to hold, such as a will
@@ -102,7 +102,7 @@ class Lane:
             dirty = state.dirty
             state.dirty = []
             for channel in dirty:
-                if channel.turn == state.turn:
+                if channel.turn == state.turn and not channel.is_filling():
                     state.late.append(channel)
                 else:
                     channel.turn = state.turn

@@ -11,6 +11,7 @@ cdef class Outlet:
     cdef bint forward_frame(self, Scanner scan, bint v5) except *
     cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     cdef bint is_clogged(self) except *
+    cdef bint is_filling(self) except *
     cdef void flush(self) except *
     cpdef void schedule_release(self) except *
 

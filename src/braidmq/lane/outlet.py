@@ -31,6 +31,10 @@ class Outlet:
         """Whether more should wait in the queue because the client does not read."""
         raise NotImplementedError
 
+    def is_filling(self) -> bool:
+        """Whether what waits should be written before more is put to it, or the client would soon count as slow."""
+        raise NotImplementedError
+
     def flush(self) -> None:
         """Hand the outbox to the transport."""
         raise NotImplementedError

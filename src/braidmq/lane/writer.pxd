@@ -13,7 +13,7 @@ cdef class Writer(Upcalls):
     cdef public object transport
     cdef readonly Outbox outbox
     cdef public bint is_v5, is_traced
-    cdef bint is_dirty, _writable
+    cdef bint is_dirty, _is_urgent, _writable
     cdef public Py_ssize_t frame_max_out
     cdef readonly Py_ssize_t alias_out_max
     cdef readonly long long bytes_sent, messages_sent
@@ -26,4 +26,5 @@ cdef class Writer(Upcalls):
     cdef bint forward_frame(self, Scanner scan, bint v5) except *
     cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     cdef bint is_clogged(self) except *
+    cdef bint is_filling(self) except *
     cdef void flush(self) except *

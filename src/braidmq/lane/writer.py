@@ -18,8 +18,8 @@ class Writer(Upcalls):
     """Everything that is written to one client. The public fields are set when its CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_out", "_writable", "alias_out_max", "bytes_sent", "frame_max_out", "is_dirty", "is_traced", "is_v5",
-        "messages_sent", "outbox", "state", "transport",
+        "_aliases_out", "_is_urgent", "_writable", "alias_out_max", "bytes_sent", "frame_max_out", "is_dirty", "is_traced",
+        "is_v5", "messages_sent", "outbox", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
@@ -29,6 +29,7 @@ class Writer(Upcalls):
         self.is_v5 = False
         self.is_traced = False
         self.is_dirty = False  # something waits in the outbox
+        self._is_urgent = False  # and should not wait for the end of the turn
         self.is_waiting = False
         self.turn = -1
         self.frame_max_out = 268_435_460  # of what the client takes
@@ -46,6 +47,9 @@ class Writer(Upcalls):
     def _mark(self) -> None:
         if not self.is_dirty:
             self.is_dirty = True
+            self.state.dirty.append(self)
+        elif not self._is_urgent and self.is_filling():  # it may be among those that wait for the end of the turn
+            self._is_urgent = True
             self.state.dirty.append(self)
 
     def send(self, frame: bytes) -> None:
@@ -103,12 +107,15 @@ class Writer(Upcalls):
     def is_clogged(self) -> bool:
         return self.outbox.size >= self.state.outbox_bytes_max
 
+    def is_filling(self) -> bool:
+        return self.outbox.size * 2 >= self.state.outbox_bytes_max
+
     def has_room(self) -> bool:
         """Whether a paced sender may put more into the outbox: half of it is free."""
-        return self._writable and self.outbox.size * 2 < self.state.outbox_bytes_max
+        return self._writable and not self.is_filling()
 
     def flush(self) -> None:
-        self.is_dirty = False
+        self.is_dirty = self._is_urgent = False
         if self._writable and self.transport is not None and self.outbox.size:
             data = self.outbox.take()
             self.state.counters.bytes_sent += len(data)

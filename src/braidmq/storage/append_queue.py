@@ -35,30 +35,30 @@ def call_waiter(callback: Callable[..., None], *arguments: object) -> None:
 class Collected:
     """What is to be appended to one shard: entries, and which producer's each run of them is."""
 
-    __slots__ = ("_entries", "_runs")
+    __slots__ = ("_entries", "_next_sequence", "_producer", "_runs")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._runs: list[tuple[bytes, int, int]] = []  # producer, first sequence, number of entries
+        self._runs: list[tuple[int, bytes, int]] = []  # place of the first entry, its producer and sequence
+        self._producer: bytes | None = None
+        self._next_sequence = 0
 
     def add(self, entry: Entry, producer: bytes, sequence: int) -> int:
         """Add an entry; returns its place."""
         place = len(self._entries)
         self._entries.append(entry)
-        if self._runs:
-            known, first, count = self._runs[-1]
-            if known == producer and (not producer or first + count == sequence):
-                self._runs[-1] = (known, first, count + 1)
-                return place
-        self._runs.append((producer, sequence, 1))
+        if producer != self._producer or (producer and sequence != self._next_sequence):
+            self._runs.append((place, producer, sequence))
+            self._producer = producer
+        self._next_sequence = sequence + 1
         return place
 
     def append_to(self, shard: Shard, batch: Batch) -> list[int]:
         """Append everything to the shard; returns the timestamps, by place."""
         stamps: list[int] = []
-        for producer, sequence, count in self._runs:
-            run = self._entries[len(stamps) : len(stamps) + count]
-            stamps += shard.append(batch, run, producer=producer, sequence=sequence)
+        ends = [place for place, _, _ in self._runs[1:]] + [len(self._entries)]
+        for (place, producer, sequence), end in zip(self._runs, ends, strict=True):
+            stamps += shard.append(batch, self._entries[place:end], producer=producer, sequence=sequence)
         return stamps
 
 
@@ -85,37 +85,53 @@ class AppendQueue:
         self.is_congested = False
         self.on_relief: Callable[[], None] | None = None
         self._bytes_max = bytes_max
+        self._congested_bytes = bytes_max // 2
         self._open = Group()
         self._written: deque[Group] = deque()
 
-    def accept(self, size: int, on_refused: OnRefused) -> bool:
-        """Count so many bytes for what is added next; False if there is no room, and then `on_refused` was called."""
-        # One more is taken as long as the bound is not reached, so that a record larger than the bound can pass.
+    def add(
+        self,
+        shard: int,
+        entry: Entry,
+        size: int,
+        changes: Sequence[Change],
+        producer: bytes,
+        sequence: int,
+        on_commit: OnCommit,
+        on_refused: OnRefused,
+    ) -> None:
+        """Let an entry be appended to a shard and changes be made with it, or refuse it if there is no room."""
         if self.pending_bytes >= self._bytes_max:
-            self.refused += 1
-            on_refused(Refusal("more waits for the disk than the log may hold", _RETRY_AFTER_CONGESTION_S))
-            return False
-        self.pending_bytes += size
-        self._open.size_bytes += size
-        if self.pending_bytes * 2 >= self._bytes_max:
-            self.is_congested = True
-        return True
-
-    def add(self, shard: int, entry: Entry, producer: bytes, sequence: int, on_commit: OnCommit, on_refused: OnRefused) -> None:
-        """Let an accepted entry be appended to a shard."""
-        group = self._open
+            self._refuse_at_once(on_refused)
+            return
+        group = self._count(size)
         collected = group.shards.get(shard)
         if collected is None:
             collected = group.shards[shard] = Collected()
         group.waiters.append((on_commit, on_refused, shard, collected.add(entry, producer, sequence)))
+        if changes:
+            group.changes += changes
 
-    def add_changes(self, changes: Sequence[Change]) -> None:
-        """Let accepted changes be made with what is added beside them."""
-        self._open.changes += changes
+    def add_changes(self, changes: Sequence[Change], size: int, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
+        """Let changes be made, or refuse them if there is no room."""
+        if self.pending_bytes >= self._bytes_max:
+            self._refuse_at_once(on_refused)
+            return
+        group = self._count(size)
+        group.waiters.append((lambda shard, timestamp: on_commit(), on_refused, _ROWS_ALONE, 0))
+        group.changes += changes
 
-    def add_waiter(self, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
-        """Let somebody wait for changes alone."""
-        self._open.waiters.append((lambda shard, timestamp: on_commit(), on_refused, _ROWS_ALONE, 0))
+    def _count(self, size: int) -> Group:
+        # One more was taken although it may pass the bound: else a record larger than the bound could never be written.
+        self.pending_bytes += size
+        self._open.size_bytes += size
+        if self.pending_bytes >= self._congested_bytes:
+            self.is_congested = True
+        return self._open
+
+    def _refuse_at_once(self, on_refused: OnRefused) -> None:
+        self.refused += 1
+        on_refused(Refusal("more waits for the disk than the log may hold", _RETRY_AFTER_CONGESTION_S))
 
     def take(self) -> Group | None:
         """The group to be written now; None if nothing waits."""

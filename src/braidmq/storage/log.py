@@ -194,17 +194,15 @@ class MessageLog:
             raise UsageError(f"a record with a topic of {len(topic)} bytes and {len(value)} bytes in all cannot be kept")
         if producer and (sequence < 1 or len(producer) > PRODUCER_BYTES_MAX):
             raise UsageError("a producer's name is too long, or its sequence is not a positive number")
-        size = len(value) + _APPEND_COST + self._size_of(changes)
-        if self._queue.accept(size, on_refused):
-            self._queue.add_changes(changes)
-            self._queue.add(self.shard_of(client_id), (topic, value), producer, sequence, on_commit, on_refused)
+        size = len(value) + _APPEND_COST
+        if changes:
+            size += self._size_of(changes)
+        self._queue.add(self.shard_of(client_id), (topic, value), size, changes, producer, sequence, on_commit, on_refused)
 
     def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
         """Write rows beside the records, by the next `flush`; then as with `append`."""
         listed = list(changes)
-        if self._queue.accept(self._size_of(listed) + _APPEND_COST, on_refused):
-            self._queue.add_changes(listed)
-            self._queue.add_waiter(on_commit, on_refused)
+        self._queue.add_changes(listed, self._size_of(listed) + _APPEND_COST, on_commit, on_refused)
 
     def _size_of(self, changes: Iterable[Change]) -> int:
         return sum(check_change(change, len(self._shards)) for change in changes)
