@@ -43,7 +43,7 @@ def test_conn_connects_everybody_and_measures_how_long_it_takes(port: str) -> No
 
 @pytest.mark.parametrize(
     ("version", "qos", "shape", "copies"),
-    [("4", "0", "pair", 1), ("5", "1", "pair", 1), ("3", "2", "pair", 1), ("5", "0", "fanout", 3), ("4", "1", "fanin", 1)],
+    [("4", "0", "pair", 1), ("5", "1", "pair", 1), ("3", "2", "pair", 1), ("5", "0", "fanout", 3), ("4", "0", "fanin", 1)],
 )
 def test_flow_delivers_everything_exactly_once(port: str, version: str, qos: str, shape: str, copies: int) -> None:
     options = ["-V", version, "-q", qos, "--shape", shape, "-c", "4", "-F", "20", "-s", "64", "-L", "3000"]
@@ -57,6 +57,14 @@ def test_flow_delivers_everything_exactly_once(port: str, version: str, qos: str
     assert (result["lost"], result["duplicates"], result["failures"]) == (0, 0, {})
     assert result["acknowledged"] == (3000 if qos != "0" else 0)
     assert sum(each["count"] for each in result["histogram"]) == 3000 * copies
+
+
+def test_flow_from_many_to_one_is_lossless_at_qos_1() -> None:
+    # Not against Mosquitto 2.0.11, which now and then leaves the last queued messages of such a subscriber unsent.
+    with Broker() as broker:
+        result = bench("flow", str(broker.port), "-V", "4", "-q", "1", "--shape", "fanin", "-c", "4", "-F", "20", "-L", "3000")
+
+    assert (result["sent"], result["received"], result["lost"], result["duplicates"]) == (3000, 3000, 0, 0)
 
 
 def test_pub_stops_at_the_limit_and_measures_acknowledgements(port: str) -> None:
