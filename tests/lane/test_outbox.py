@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,3 +147,37 @@ def test_a_frame_is_passed_on_as_it_came() -> None:
     outbox.push_frame(scanner)
 
     assert outbox.take() == b"\x30\x05\x00\x01tok"
+
+
+def test_a_socket_takes_what_it_can_and_the_outbox_keeps_the_rest_in_order() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        outbox = Outbox()
+        sent = bytes(range(256)) * 16_384  # 4 MiB, more than the kernel takes
+        outbox.push(sent)
+
+        first = outbox.send_to(ours.fileno())
+
+        assert 0 < first < len(sent)
+        assert outbox.size == len(sent) - first
+        assert outbox.send_to(ours.fileno()) == 0  # no more until the other side reads
+        received = b""
+        while outbox.size:
+            received += theirs.recv(1 << 20)
+            outbox.send_to(ours.fileno())
+        while len(received) < len(sent):
+            received += theirs.recv(1 << 20)
+        assert received == sent
+
+
+def test_a_broken_socket_takes_nothing_and_the_outbox_keeps_all() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.close()
+        outbox = Outbox()
+        outbox.push(b"kept")
+
+        assert outbox.send_to(ours.fileno()) == 0  # and SIGPIPE has not ended this process
+
+        assert outbox.take() == b"kept"

@@ -95,9 +95,12 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = transport
-        # What the kernel does not take at once stays in the outbox, which has a bound, and not in the transport.
-        transport.set_write_buffer_limits(1)  # type: ignore[attr-defined]
+        # What the kernel does not take at once stays in the outbox, which has a bound, and not in the transport. It says so from
+        # the first byte on: nothing may be written past what it still holds.
+        transport.set_write_buffer_limits(0)  # type: ignore[attr-defined]
         self.origin = describe_peer(transport, self._listener)
+        if self.origin.kind == "tcp":
+            self.fd = transport.get_extra_info("socket").fileno()
         self.broker.connections.add(self)
         self.broker.wheel.watch(self, monotonic() + self.broker.settings.limits.connect_timeout)
 
@@ -127,6 +130,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         if self._rate_timer is not None:
             self._rate_timer.cancel()
         transport = self.transport
+        self.fd = -1  # its number may soon be another's
         if transport is not None:
             rest = self.outbox.take()
             if rest:

@@ -1,4 +1,4 @@
-"""The fast lane: framing, routing, delivery and outboxes; bytes and ints, no I/O, no logging.
+"""The fast lane: framing, routing, delivery and outboxes; bytes and ints, no logging, no I/O but an outbox's write to its socket.
 
 A build compiles these modules and puts the compiled ones in front of the plain ones (``setup.py`` has the list). Both forms pass
 the same tests. ``BRAIDMQ_PURE=1`` in the environment chooses the plain form even where a compiled one is there.

@@ -13,3 +13,5 @@ cdef class Outbox:
                                   bytes identifiers, bytes payload, int alias, long long expiry,
                                   Py_ssize_t expiry_offset, Py_ssize_t frame_max) except? -1
     cpdef bytes take(self)
+    cpdef Py_ssize_t send_to(self, int fd) except? -1
+    cdef void shrink(self) noexcept

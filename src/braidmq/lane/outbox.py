@@ -5,6 +5,8 @@ This is the plain form and the contract; ``outbox.pyx`` is the compiled one, and
 
 from __future__ import annotations
 
+import os
+
 from braidmq.lane.scanner import Scanner
 
 _LENGTH_MAX = 268_435_455
@@ -87,3 +89,15 @@ class Outbox:
         taken = bytes(self._data)
         self._data.clear()
         return taken
+
+    def send_to(self, fd: int) -> int:
+        """Give this socket what it takes at once and keep the rest; how many bytes went. An error counts as none.
+
+        The socket must not block. Whoever writes the rest meets the same error and deals with it.
+        """
+        try:
+            sent = os.write(fd, self._data)
+        except OSError:
+            return 0
+        del self._data[:sent]
+        return sent

@@ -6,9 +6,14 @@ The compiled form; ``outbox.py`` is its plain twin and has the contract of every
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from braidmq.lane.scanner cimport Scanner
+
+cdef extern from "<sys/socket.h>" nogil:
+    enum: MSG_DONTWAIT
+    enum: MSG_NOSIGNAL
+    ssize_t send(int fd, const void* data, size_t size, int flags)
 
 cdef enum:
     KEPT_CAPACITY = 256  # an idle client keeps no more than this
@@ -124,9 +129,24 @@ cdef class Outbox:
 
     cpdef bytes take(self):
         cdef bytes taken = PyBytes_FromStringAndSize(self.data, self.size)
+        self.shrink()
+        return taken
+
+    cpdef Py_ssize_t send_to(self, int fd) except? -1:
+        cdef ssize_t sent = send(fd, self.data, self.size, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if sent == self.size:
+            self.shrink()
+            return sent
+        if sent <= 0:
+            return 0
+        self.size -= sent
+        memmove(self.data, self.data + sent, self.size)
+        return sent
+
+    cdef void shrink(self) noexcept:
+        """Be empty, and keep no more than a little memory."""
         self.size = 0
         if self.capacity > KEPT_CAPACITY:
             free(self.data)
             self.data = NULL
             self.capacity = 0
-        return taken

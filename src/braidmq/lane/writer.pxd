@@ -12,6 +12,7 @@ cdef class Writer(Upcalls):
     cdef readonly State state
     cdef public object transport
     cdef readonly Outbox outbox
+    cdef public int fd
     cdef public bint is_v5, is_traced
     cdef bint is_dirty, _is_urgent, _writable
     cdef public Py_ssize_t frame_max_out
@@ -27,4 +28,5 @@ cdef class Writer(Upcalls):
     cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     cdef bint is_clogged(self) except *
     cdef bint is_filling(self) except *
+    @cython.locals(sent=Py_ssize_t)
     cdef void flush(self) except *

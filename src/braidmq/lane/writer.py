@@ -18,13 +18,14 @@ class Writer(Upcalls):
     """Everything that is written to one client. The public fields are set when its CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_out", "_is_urgent", "_writable", "alias_out_max", "bytes_sent", "frame_max_out", "is_dirty", "is_traced",
+        "_aliases_out", "_is_urgent", "_writable", "alias_out_max", "bytes_sent", "fd", "frame_max_out", "is_dirty", "is_traced",
         "is_v5", "messages_sent", "outbox", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.transport: Any = None
+        self.fd = -1  # of a transport that passes bytes on as they are: it may be written to directly
         self.outbox = Outbox()
         self.is_v5 = False
         self.is_traced = False
@@ -116,11 +117,15 @@ class Writer(Upcalls):
 
     def flush(self) -> None:
         self.is_dirty = self._is_urgent = False
-        if self._writable and self.transport is not None and self.outbox.size:
-            data = self.outbox.take()
-            self.state.counters.bytes_sent += len(data)
-            self.bytes_sent += len(data)
-            self.transport.write(data)
+        if not self._writable or self.transport is None or not self.outbox.size:
+            return
+        sent = self.outbox.size
+        self.state.counters.bytes_sent += sent
+        self.bytes_sent += sent
+        if self.fd >= 0 and self.outbox.send_to(self.fd) == sent:
+            return
+        # It is the transport that waits until there is room, and that deals with a broken connection.
+        self.transport.write(self.outbox.take())
 
     def pause_writing(self) -> None:
         """The transport has enough: let the outbox fill."""
