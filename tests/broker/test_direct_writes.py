@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import uvloop
@@ -14,6 +15,7 @@ import uvloop
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT311, Connect, Pingreq, Publish, Subscribe, SubscribeOption
 from braidmq.testing import Broker
+from tests.support.certificates import Authority
 
 COUNT = 24_000  # about 8 MiB: more than all buffers of the kernel
 
@@ -28,15 +30,30 @@ def recv_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(got)
 
 
-def test_a_slow_reader_with_a_small_window_gets_every_byte_in_order() -> None:
+def join(stack: ExitStack, address: tuple[str, int], client_id: str, authority: Authority | None) -> socket.socket:
+    """A connected client with a small window."""
+    plain = stack.enter_context(socket.socket())
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    plain.settimeout(30)
+    plain.connect(address)
+    sock = plain
+    if authority is not None:
+        sock = stack.enter_context(authority.client_context().wrap_socket(plain, server_hostname="localhost"))
+    sock.sendall(encode(Connect(client_id, version=MQTT311, clean_start=True, keep_alive=0), MQTT311))
+    assert recv_exactly(sock, 4) == b"\x20\x02\x00\x00"
+    return sock
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_a_slow_reader_with_a_small_window_gets_every_byte_in_order(kind: str, authority: Authority) -> None:
     frames = [encode(Publish("t", bytes([65 + number % 26]) * (number % 700), qos=0), MQTT311) for number in range(COUNT)]
-    with Broker(limits={"outbox_bytes_max": "16MiB"}) as broker, socket.socket() as reader, socket.socket() as publisher:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        for sock, client_id in ((reader, "reader"), (publisher, "publisher")):
-            sock.settimeout(30)
-            sock.connect((broker.host, broker.port))
-            sock.sendall(encode(Connect(client_id, version=MQTT311, clean_start=True, keep_alive=0), MQTT311))
-            assert recv_exactly(sock, 4) == b"\x20\x02\x00\x00"
+    pair = authority.server()
+    listener = {"bind": "127.0.0.1:0"} | ({"cert_file": pair.cert_file, "key_file": pair.key_file} if kind == "tls" else {})
+    with Broker(listeners={kind: {"default": listener}}, limits={"outbox_bytes_max": "16MiB"}) as broker, ExitStack() as stack:
+        reader, publisher = (
+            join(stack, (broker.host, broker.ports[f"{kind}:default"]), client_id, authority if kind == "tls" else None)
+            for client_id in ("reader", "publisher")
+        )
         reader.sendall(encode(Subscribe(1, [SubscribeOption("t", 0)]), MQTT311))
         assert recv_exactly(reader, 5) == b"\x90\x03\x00\x01\x00"
 

@@ -95,12 +95,14 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = transport
-        # What the kernel does not take at once stays in the outbox, which has a bound, and not in the transport. It says so from
-        # the first byte on: nothing may be written past what it still holds.
-        transport.set_write_buffer_limits(0)  # type: ignore[attr-defined]
         self.origin = describe_peer(transport, self._listener)
+        # What the kernel does not take at once stays in the outbox, which has a bound, and not in the transport.
         if self.origin.kind == "tcp":
+            # Written to directly, so it must say from the first byte on that it holds something: nothing may pass that.
+            transport.set_write_buffer_limits(0)  # type: ignore[attr-defined]
             self.fd = transport.get_extra_info("socket").fileno()
+        else:
+            transport.set_write_buffer_limits(1)  # type: ignore[attr-defined]  # 0 never lets a TLS transport go on
         self.broker.connections.add(self)
         self.broker.wheel.watch(self, monotonic() + self.broker.settings.limits.connect_timeout)
 
