@@ -7,10 +7,25 @@ from pathlib import Path
 
 import click
 
+from benchmarks import durable
 from benchmarks import report as reports
 from benchmarks.brokers import BROKERS, ROOT, make_certificate, version_of
 from benchmarks.measure import Bench, known_brokers
-from benchmarks.shapes import ALL, CONNECT, FLOWS, FULL, IDLE, LATENCY, MEMORY, QUICK, SINGLE_QOS0, TABLE
+from benchmarks.shapes import (
+    ALL,
+    CONNECT,
+    FLOWS,
+    FULL,
+    IDLE,
+    LATENCY,
+    LOG,
+    MEMORY,
+    QUICK,
+    RECORDED,
+    RESUME,
+    SINGLE_QOS0,
+    TABLE,
+)
 
 
 @click.command()
@@ -65,6 +80,12 @@ def _measure(bench: Bench, wanted: tuple[str, ...]) -> reports.Report:
         report.idle_cpu, report.idle_clients = bench.idle(), bench.scale.idle_clients
     if TABLE in wanted:
         report.table = bench.table()
+    if RECORDED.name in wanted:
+        report.recorded = durable.recorded(bench)
+    if LOG in wanted:
+        report.log += durable.log(bench)
+    if RESUME in wanted:
+        report.log += durable.resume(bench)
     return report
 
 

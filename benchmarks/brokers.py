@@ -1,6 +1,7 @@
 """The brokers under load: how each is started on ports of its own, and what it uses while it runs.
 
-Each runs as its users get it: its defaults, anonymous clients on loopback allowed, no persistence.
+Each runs as its users get it: its defaults, anonymous clients on loopback allowed, no persistence. *Recorded* ones keep what is
+published with QoS 1 and 2, and acknowledge it when it is synced to the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PORTS = ("tcp", "tls", "ws")
 
 BRAIDMQ = """
 [node]
-data_dir = "{folder}/data"
+data_dir = "{data_dir}"
 [listeners.tcp.default]
 bind = "127.0.0.1:{tcp}"
 [listeners.tls.default]
@@ -39,8 +40,11 @@ bind = "127.0.0.1:{ws}"
 [api]
 bind = ""
 [history]
-topics = []
+{history}
 """
+UNRECORDED = "topics = []"
+# The data set of the benchmarks may be years old.
+RECORDED = 'durability = "fsync"\nretention = "36500d"'
 
 # Debian's package is built without WebSocket.
 MOSQUITTO = """
@@ -54,7 +58,7 @@ keyfile {key}
 NATS = """
 server_name: bench
 listen: "127.0.0.1:{extra}"
-jetstream {{ store_dir: "{folder}/jetstream" }}
+jetstream {{ store_dir: "{folder}/jetstream", sync_interval: {sync_interval} }}
 mqtt {{ listen: "127.0.0.1:{tcp}" }}
 websocket {{ listen: "127.0.0.1:{ws}", no_tls: true }}
 """
@@ -127,17 +131,32 @@ class Broker:
         text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         return sum(int(size) for size in re.findall(r"^Pss:\s+(\d+) kB", text, re.M))
 
+    def memory_peak_kib(self) -> float:
+        """The most that was resident at one time."""
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return sum(int(size) for size in re.findall(r"^VmHWM:\s+(\d+) kB", text, re.M))
+
     def cpu_s(self) -> float:
         """Processor time used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def make_broker(name: str, folder: Path, certificate: Certificate) -> Broker:
-    """One of BROKERS, not yet started; raises LookupError if it is not on this machine."""
+def make_broker(
+    name: str, folder: Path, certificate: Certificate, *, is_recorded: bool = False, data_dir: str | None = None
+) -> Broker:
+    """One of BROKERS, not yet started; raises LookupError if it is not on this machine. ``data_dir`` is for braidmq alone."""
     folder = folder / name
     names = {port: _free_port() for port in (*PORTS, "extra")}
-    values = {**names, "folder": folder, "cert": certificate.cert, "key": certificate.key}
+    values = {
+        **names,
+        "folder": folder,
+        "cert": certificate.cert,
+        "key": certificate.key,
+        "data_dir": data_dir or folder / "data",
+        "history": RECORDED if is_recorded else UNRECORDED,
+        "sync_interval": "always" if is_recorded else "2m",  # nats' default
+    }
     match name:
         case "braidmq":
             command = [str(Path(sys.executable).parent / "braidmq"), "start", "-c", "CONFIG"]

@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.brokers import BROKERS, ROOT, Broker, Certificate, make_broker
 from benchmarks.shapes import PAIR_QOS0, Scale, Shape
 
-FLOOD_SOURCES = ROOT / "benchmarks" / "load"
+LOAD_SOURCES = ROOT / "benchmarks" / "load"
 RUN_TIMEOUT_S = 30
 PEERS_WITHOUT_TARGET = ("nats", "amqtt")
 Say = Callable[[str], None]
@@ -70,10 +70,10 @@ class Bench:
         """``generator``: another one that knows the letters and the output of ours, for plain flows and connects."""
         self.scale = scale
         self.say = say
+        self.folder = folder
+        self.certificate = certificate
         self.brokers: dict[str, Broker] = {}
-        self._folder = folder
-        self._certificate = certificate
-        self._flood = build_flood(folder)
+        self._flood = build(folder, "flood")
         self._generator = generator or self._flood
         self._cannot_connect: set[str] = set()  # brokers that did not take all clients in time once
 
@@ -81,7 +81,7 @@ class Bench:
         """Start the brokers that are on this machine; say which are not."""
         for name in names:
             try:
-                broker = make_broker(name, self._folder, self._certificate)
+                broker = make_broker(name, self.folder, self.certificate)
                 broker.start()
             except (LookupError, RuntimeError, OSError) as problem:
                 self.say(f"left out: {problem}")
@@ -100,9 +100,9 @@ class Bench:
             for name, broker in self._speaking(shape.port):
                 if name in PEERS_WITHOUT_TARGET and number >= self.scale.peer_rounds:
                     continue
-                self._run_flow(series, name, broker, shape)
+                self.run_flow(series, name, broker, shape)
                 if name == "braidmq" and shape.v5:
-                    self._run_flow(series, "braidmq v5", broker, shape, "-5")
+                    self.run_flow(series, "braidmq v5", broker, shape, "-5")
         return series
 
     def connect(self) -> Series:
@@ -122,7 +122,7 @@ class Bench:
         """KiB for each idle subscribed client, of brokers started afresh."""
         found: dict[str, float] = {}
         for name in self.brokers:
-            broker = make_broker(name, self._folder / "fresh", self._certificate)
+            broker = make_broker(name, self.folder / "fresh", self.certificate)
             broker.start()
             try:
                 before = broker.memory_kib()
@@ -161,13 +161,13 @@ class Bench:
         if broker is None:
             return series
         for _ in range(self.scale.rounds):
-            self._run_flow(series, "empty", broker, PAIR_QOS0)
+            self.run_flow(series, "empty", broker, PAIR_QOS0)
         clients = max(1, (self.scale.exact + self.scale.wildcard) // 5000)
         words = ("-e", str(self.scale.exact), "-W", str(self.scale.wildcard), "-n", str(clients))
         try:
             with self._held(broker, "table", *words):
                 for _ in range(self.scale.rounds):
-                    self._run_flow(series, "full", broker, PAIR_QOS0)
+                    self.run_flow(series, "full", broker, PAIR_QOS0)
         except RuntimeError as problem:
             series.runs["full"] = [Run(error=str(problem))]
             self.say(f"table      {problem}")
@@ -186,14 +186,15 @@ class Bench:
             self.say(f"latency    {title:12} at {rate:10,.0f}/s: p50 {run.p50_ms} ms, p99 {run.p99_ms} ms {run.error}")
         return found
 
+    def run_flow(self, series: Series, name: str, broker: Broker, shape: Shape, *more: str) -> None:
+        """One run of a shape, noted in the series under this name."""
+        run = self._generate(broker, shape.port, "flow", *shape.arguments, "-d", str(self.scale.seconds), *more)
+        self._note(series, name, run)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _speaking(self, port: str) -> Iterator[tuple[str, Broker]]:
         return ((name, broker) for name, broker in self.brokers.items() if port in broker.ports)
-
-    def _run_flow(self, series: Series, name: str, broker: Broker, shape: Shape, *more: str) -> None:
-        run = self._generate(broker, shape.port, "flow", *shape.arguments, "-d", str(self.scale.seconds), *more)
-        self._note(series, name, run)
 
     def _note(self, series: Series, name: str, run: Run) -> None:
         series.runs.setdefault(name, []).append(run)
@@ -238,10 +239,10 @@ class Bench:
                 process.stdin.close()
 
 
-def build_flood(folder: Path) -> Path:
-    """Compile the load generator."""
-    program = folder / "flood"
-    sources = sorted(str(file) for file in FLOOD_SOURCES.glob("*.c"))
+def build(folder: Path, name: str) -> Path:
+    """Compile one of the load generators, ``flood`` or ``keep``."""
+    program = folder / name
+    sources = [str(LOAD_SOURCES / file) for file in (f"{name}.c", "transport.c")]
     subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), *sources, "-l:libssl.so.3", "-l:libcrypto.so.3"], check=True)
     return program
 

@@ -37,9 +37,13 @@ FLOWS = [
     Shape("ws-qos0", "WebSocket, QoS 0, 10 to 10, window 200", _flow("-m pair -P 10 -q 0 -w 200 -x"), port="ws"),
 ]
 
+# What is published is on disk before it is acknowledged, and before anybody sees it; mosquitto keeps nothing.
+RECORDED = Shape("recorded-qos1", "QoS 1, 10 to 10, window 100, recorded with fsync", _flow("-m pair -P 10 -q 1 -w 100"), 2)
+RECORDED_NATS_TARGET = 3.0  # times nats with its file store and `sync_interval: always`
+
 # Measured in ways of their own.
-CONNECT, MEMORY, IDLE, TABLE, LATENCY = "connect", "memory", "idle", "table", "latency"
-OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY]
+CONNECT, MEMORY, IDLE, TABLE, LATENCY, LOG, RESUME = "connect", "memory", "idle", "table", "latency", "log", "resume"
+OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY, RECORDED.name, LOG, RESUME]
 ALL = [shape.name for shape in FLOWS] + OTHERS
 
 CONNECT_TARGET = 0.7  # of mosquitto's connects per second
@@ -47,6 +51,10 @@ MEMORY_TARGET_KIB = 6.0  # for an idle subscribed client
 IDLE_TARGET = 0.02  # of a processor, with 10 000 idle connections
 TABLE_TARGET = 0.5  # of the throughput with an empty table
 V5_TARGET = 0.85  # of the throughput with MQTT 3.1.1
+REPLAY_TARGET_PER_S = 300_000  # to an MQTT client with QoS 0
+FIRST_TARGET_MS = 20.0  # to the first message of one exact topic
+RESTART_TARGET_S = 5.0  # with the whole data set
+RESUME_TARGET_S = 10.0  # for all sessions to have all their messages
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -61,11 +69,24 @@ class Scale(msgspec.Struct, frozen=True):
     wildcard: int
     peer_rounds: int
     """Of the brokers that no target names."""
+    records: int = 10_000_000
+    sessions: int = 100_000
+    resuming: int = 10_000
 
 
 FULL = Scale(
     rounds=5, seconds=2, clients=8000, idle_clients=10_000, idle_seconds=10.0, exact=1_000_000, wildcard=100_000, peer_rounds=1
 )
 QUICK = Scale(
-    rounds=1, seconds=1, clients=4000, idle_clients=4000, idle_seconds=3.0, exact=100_000, wildcard=10_000, peer_rounds=0
+    rounds=1,
+    seconds=1,
+    clients=4000,
+    idle_clients=4000,
+    idle_seconds=3.0,
+    exact=100_000,
+    wildcard=10_000,
+    peer_rounds=0,
+    records=500_000,
+    sessions=5000,
+    resuming=1000,
 )

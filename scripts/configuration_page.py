@@ -55,8 +55,8 @@ The environment wins over what was set at run time, that over the file, that ove
 - A listener that other machines can reach needs `access.password_file`, or client certificates as user names
   (`verify = "required"` with `user_from_certificate`), or an explicit `allow_anonymous = true`. A listener behind a proxy counts
   as one that others can reach.
-- `history`, `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted, with a
-  line at start that says so; others are refused. `history.topics = []` is always fine.
+- `history.bind`, `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted,
+  with a line at start that says so; others are refused.
 
 ## Changing it while the node runs
 
@@ -85,6 +85,9 @@ def render() -> str:
                 lines += _section(heading, _sentence(certificate.element), certificate.element)
             case Table():
                 lines += _section(name, _sentence(node), node)
+                for below in node.children.values():
+                    if isinstance(below, Named):
+                        lines += _section(dotted(below.element.path), _sentence(below.element), below.element)
             case Named(element=element):
                 lines += _section(dotted(element.path), _sentence(element), element)
             case Key():

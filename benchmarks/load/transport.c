@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 /* The few calls needed of libssl, declared here so that its development package is not. */
 void *TLS_client_method(void), *SSL_CTX_new(void *), *SSL_new(void *);
@@ -30,7 +31,7 @@ static void *tls_context;
 void fail(const char *format, ...) {
   va_list words;
   va_start(words, format);
-  fputs("flood: ", stderr);
+  fprintf(stderr, "%s: ", program_invocation_short_name);
   vfprintf(stderr, format, words);
   fputc('\n', stderr);
   exit(1);
@@ -165,6 +166,12 @@ void open_connection(struct connection *c) {
   c->wants_write = !at_once;
 }
 
+void close_connection(struct connection *c) {
+  close(c->fd);
+  free(c->out.data), free(c->rest.data), free(c->frames.data);
+  *c = (struct connection){.fd = -1};
+}
+
 /* -- receiving ------------------------------------------------------------------------------------------------------- */
 
 /* Takes the WebSocket headers out of what was received, in place; gives the number of bytes left. */
@@ -222,6 +229,7 @@ void turn(int timeout_ms) {
   int n = epoll_wait(epoll, events, 512, timeout_ms);
   for (int i = 0; i < n; i++) {
     struct connection *c = events[i].data.ptr;
+    if (c->fd < 0) continue; /* closed meanwhile */
     if (events[i].events & EPOLLOUT) flush(c);
     if (events[i].events & ~EPOLLOUT) on_readable(c);
   }

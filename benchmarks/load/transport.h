@@ -36,6 +36,9 @@ void start_transport(void);
 /* TCP connects while others work; TLS and WebSocket shake hands here and now. */
 void open_connection(struct connection *c);
 
+/* Takes it out of the event loop and closes it, without a word; what waits to be sent is dropped. Not for TLS. */
+void close_connection(struct connection *c);
+
 /* Add to what is to be sent; flush sends as much as the socket takes, and the rest when it takes more. */
 void append(struct connection *c, const void *data, size_t size);
 void append_packet(struct connection *c, uint8_t first_byte, const void *body, size_t size);

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from time import monotonic, time
 
 from braidmq.access.local import LocalAccess
 from braidmq.base import logs
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.mqtt.reasons import Reason
+from braidmq.storage.health import Health, State
+from braidmq.storage.log import MessageLog
 
 # Of these the lane counts those that it sees, and only ``statistics`` those that it does not.
 _PACKETS_IN = ("connect", "subscribe", "unsubscribe", "disconnect", "auth")
 _PACKETS_OUT = ("connack", "suback", "unsuback", "disconnect", "auth")
 
+_HEALTH = {State.OK: 0, State.SLOW: 1, State.STOPPED: 2}
 
-def collect(broker: Broker, access: LocalAccess, listeners: ListenerSet) -> dict[str, float]:
+
+def collect(
+    broker: Broker, access: LocalAccess, listeners: ListenerSet, message_log: MessageLog, health: Health
+) -> dict[str, float]:
     """Every metric of the node as it is now."""
     values = {**_state(broker, access), **_traffic(broker), **_drops(broker), **_packets(broker), **_clients(broker)}
+    values |= _history(broker, message_log, health)
     expiry = listeners.certificate_expiry()
     if expiry is not None:
         values["cert_expiry_at"] = expiry
@@ -33,6 +40,7 @@ def _state(broker: Broker, access: LocalAccess) -> dict[str, float]:
         "connections_count": len(broker.sessions),
         "live_connections_count": broker.statistics.live,
         "sessions_count": len(broker.sessions),
+        "sessions_durable_count": broker.sessions.durable,
         "topics_count": broker.routes.filters,
         "subscriptions_count": broker.subscription_count(),
         "subscriptions_shared_count": broker.groups.members,
@@ -77,6 +85,7 @@ def _drops(broker: Broker) -> dict[str, float]:
         "reserved": statistics.dropped_reserved,
         "receive_maximum": statistics.violations[Reason.RECEIVE_MAXIMUM_EXCEEDED],
         "payload_format": statistics.dropped_payload_format,
+        "not_stored": counters.dropped_not_stored,
         "hook": statistics.dropped_by_hook,
         "retained_full": statistics.dropped_retained_full,
         "delayed_full": statistics.dropped_delayed_full,
@@ -162,4 +171,26 @@ def _clients(broker: Broker) -> dict[str, float]:
         "authentication_failure": statistics.authentication_failure,
         "authorization_allow": statistics.authorization_allow,
         "authorization_deny": statistics.authorization_deny,
+    }
+
+
+def _history(broker: Broker, message_log: MessageLog, health: Health) -> dict[str, float]:
+    stats = message_log.stats()
+    shards, store = stats.shards, stats.store
+    oldest_us = min((shard.oldest for shard in shards if shard.oldest), default=0)
+    return {
+        "history_health": _HEALTH[health.state],
+        "history_records_count": stats.records,
+        "history_records_bytes": stats.size_bytes,
+        "history_oldest_age_seconds": max(0.0, time() - oldest_us / 1e6) if oldest_us else 0.0,
+        "history_pending_bytes": stats.pending_bytes,
+        "history_disk_free_bytes": store["disk_free_bytes"],
+        "history_compaction_pending_bytes": store["pending_compaction_bytes"],
+        "history_appended": sum(shard.committed_records for shard in shards),
+        "history_appended_bytes": sum(shard.committed_bytes for shard in shards),
+        "history_commits": store["commits"],
+        "history_commit_seconds": store["commit_us_total"] / 1e6,
+        "history_refused": stats.refused,
+        "history_lost": broker.statistics.lost_to_retention,
+        "history_replayed": sum(shard.replayed_records for shard in shards),
     }

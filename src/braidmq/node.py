@@ -19,9 +19,19 @@ from braidmq.base.settings import Settings
 from braidmq.broker import hooks
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.broker.ports import Storage
 from braidmq.broker.sys_topics import SysTopics
 from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
+from braidmq.storage.backup import remove_leftovers
+from braidmq.storage.care import LogCare
+from braidmq.storage.delayed import LogDelayed
+from braidmq.storage.health import HEALTHY, Health
+from braidmq.storage.log import MessageLog
+from braidmq.storage.offsets import parse_start
+from braidmq.storage.retained import LogRetained
+from braidmq.storage.sessions import LogSessions
+from braidmq.storage.shared_cursors import LogGroups
 
 log = logging.getLogger("braidmq.node")
 
@@ -39,6 +49,8 @@ class Node:
         self._listeners: ListenerSet | None = None
         self._sys: SysTopics | None = None
         self._api: ApiServer | None = None
+        self._log: MessageLog | None = None
+        self._care: LogCare | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     @property
@@ -75,7 +87,22 @@ class Node:
 
     async def _start(self, settings: Settings, data_dir: Path) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
-        self._broker = broker = Broker(settings, access, hooks.load(settings.hooks.load, settings.limits.connect_timeout))
+        self._log = message_log = await asyncio.to_thread(MessageLog.open, data_dir, settings.history)
+        await asyncio.to_thread(remove_leftovers, data_dir)
+        message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
+        storage = Storage(
+            message_log,
+            LogSessions(message_log),
+            LogRetained(message_log),
+            LogDelayed(message_log),
+            LogGroups(message_log),
+            parse_start,
+        )
+        loaded = hooks.load(settings.hooks.load, settings.limits.connect_timeout)
+        self._broker = broker = Broker(settings, access, loaded, storage)
+        broker.restore()
+        self._care = LogCare(message_log, relearns=settings.history.relearn, on_slow=broker.keeper.note_slow)
+        self._care.start()
         access.on_change = broker.enforce_access
         self._watcher = asyncio.get_running_loop().create_task(access.watch())
         self._watcher.add_done_callback(_report_death)
@@ -103,6 +130,11 @@ class Node:
             await self._api.stop()
         if self._watcher is not None:
             self._watcher.cancel()
+        if self._care is not None:
+            self._care.stop()
+        if self._log is not None:
+            self._log.close()  # on this thread, which is the log's
+            self._log = None
         if self._access is not None:
             await self._access.close()
 
@@ -119,6 +151,17 @@ class Node:
         if self._sys is not None:
             self._sys.reconfigure()
         return changes.restart
+
+    @property
+    def log(self) -> MessageLog:
+        """The durable log, once started."""
+        assert self._log is not None, "the node is not started"
+        return self._log
+
+    @property
+    def log_health(self) -> Health:
+        """How the log was when it was last looked at."""
+        return self._care.health if self._care is not None else HEALTHY
 
     @property
     def listeners(self) -> ListenerSet:

@@ -212,7 +212,7 @@ def test_the_whole_sample_starts_with_one_line_about_what_is_to_come(load) -> No
     loaded = load(WHOLE_SAMPLE)
 
     assert len(loaded.notes) == 1
-    assert all(part in loaded.notes[0] for part in ("history.*", "cluster.*", "registry.*", "links.*"))
+    assert all(part in loaded.notes[0] for part in ("history.bind", "cluster.*", "registry.*", "links.*"))
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,7 @@ def test_the_whole_sample_starts_with_one_line_about_what_is_to_come(load) -> No
         ('[cluster]\nstore = "etcd"', "cluster.store"),
         ('[cluster]\ncore_nodes = ["a:1"]', "cluster.core_nodes"),
         ('[registry]\nmode = "eventual"', "registry.mode"),
-        ('[history]\ntopics = ["a/#"]', "history.topics"),
-        ('[history]\nretention = "1d"', "history.retention"),
+        ('[history]\nbind = ":8815"', "history.bind"),
         ('[links.other]\nserver = "o.example:8883"', "links.other.server"),
         ('[links.region-b]\nserver = "o.example:8883"', "links.region-b.server"),
         ('[node]\nrole = "replicant"', "node.role"),
@@ -235,11 +234,36 @@ def test_what_a_part_to_come_would_have_to_do_is_refused(load, text: str, key: s
     assert "not there yet" in said
 
 
-def test_no_history_is_always_fine_and_needs_no_words(load) -> None:
-    loaded = load("[history]\ntopics = []")
+def test_what_is_recorded_and_for_how_long_needs_no_words(load) -> None:
+    loaded = load(
+        """
+        [history]
+        topics = ["plant/#"]
+        retention = "1d"
+        relearn = true
+        [history.classes.audit]
+        topics = ["plant/+/audit"]
+        retention = "365d"
+        """
+    )
 
-    assert loaded.settings.history.topics == ()
+    assert loaded.settings.history.classes["audit"].retention == 365 * 86400
+    assert loaded.settings.history.relearn
     assert loaded.notes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[history]\nretention_bytes = "a lot"', "history.retention_bytes"),
+        ('[history.classes.a]\ntopics = ["a"]\nretention = 1\nretention_bytes = "x"', "history.classes.a.retention_bytes"),
+        ("[history.classes.a]\ntopics = []\nretention = 1", "history.classes.a.topics"),
+        ('[history.classes."a b"]\ntopics = ["a"]\nretention = 1', 'history.classes."a b"'),
+        ('[history.classes.a]\ntopics = ["a"]', "history.classes.a.retention"),
+    ],
+)
+def test_what_cannot_be_in_a_history_is_refused(load, text: str, key: str) -> None:
+    assert refusal(load, text).startswith(f"{key}: ")
 
 
 # -- run time ----------------------------------------------------------------------------------------------------------

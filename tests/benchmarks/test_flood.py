@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import build_flood
+from benchmarks.measure import build
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -21,7 +21,7 @@ Forward = Callable[[int, bytes], list[bytes]]
 
 @pytest.fixture(scope="module")
 def flood(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_flood(tmp_path_factory.mktemp("flood"))
+    return build(tmp_path_factory.mktemp("flood"), "flood")
 
 
 def packets(stream: socket.socket) -> Iterator[tuple[int, bytes, bytes]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from benchmarks.figures import Figure
 from benchmarks.measure import Run, Series
 from benchmarks.report import Report, missed, render
 from benchmarks.shapes import QUICK
@@ -67,8 +68,47 @@ def test_memory_idle_and_table_have_targets_of_their_own() -> None:
     assert len(missed(measured(6.1, 0.03, 49))) == 3
 
 
+@pytest.mark.parametrize(
+    ("rates", "is_met"),
+    [
+        ({"braidmq": [300.0], "mosquitto": [150.0], "nats": [100.0]}, True),
+        ({"braidmq": [299.0], "mosquitto": [150.0], "nats": [50.0]}, False),
+        ({"braidmq": [300.0], "mosquitto": [100.0], "nats": [101.0]}, False),
+        ({"braidmq": [300.0], "mosquitto": [150.0]}, True),
+        ({"mosquitto": [150.0], "nats": [1.0]}, False),
+    ],
+)
+def test_recorded_messages_are_to_be_twice_as_fast_as_mosquitto_and_thrice_as_nats(
+    rates: dict[str, list[float]], is_met: bool
+) -> None:
+    assert missed(report(recorded=series(2, **rates))) == ([] if is_met else ["the shape"])
+
+
+def test_a_recorded_message_that_is_lost_misses_the_target() -> None:
+    found = series(2, braidmq=[900], mosquitto=[10])
+    found.runs["braidmq"][0].lost = 1
+
+    assert missed(report(recorded=found)) == ["the shape"]
+
+
+def test_a_figure_of_the_log_is_missed_if_it_says_so_and_one_without_a_target_never() -> None:
+    figures = [
+        Figure("met", "5", "at least 4"),
+        Figure("not met", "3", "at least 4", False),
+        Figure("only told", "3", is_met=False),
+    ]
+
+    assert missed(report(log=figures)) == ["not met"]
+    assert "only told" in render(report(log=figures))
+
+
 def test_the_report_survives_its_file() -> None:
-    whole = report(series(braidmq=[1], mosquitto=[1]), latency={"braidmq": Run(p50_ms=1)})
+    whole = report(
+        series(braidmq=[1], mosquitto=[1]),
+        latency={"braidmq": Run(p50_ms=1)},
+        recorded=series(2, braidmq=[1]),
+        log=[Figure("a", "b", "c")],
+    )
 
     assert msgspec.json.decode(msgspec.json.encode(whole), type=Report) == whole
     assert "the shape" in render(whole)

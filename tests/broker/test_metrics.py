@@ -22,8 +22,7 @@ def test_metrics_follow_a_publish_from_client_to_client(node: Operated) -> None:
     subscriber.ping()
 
     assert message.payload == b"12345"
-    rise = node.rise(before)
-    del rise["bytes_received"], rise["bytes_sent"]
+    rise = {name: value for name, value in node.rise(before).items() if not name.startswith(("history_", "bytes_"))}
     assert rise == {
         "messages_received": 1, "messages_qos1_received": 1, "messages_sent": 1, "messages_qos1_sent": 1,
         "messages_publish": 1, "messages_acked": 1, "messages_delivered": 1,
@@ -43,13 +42,13 @@ def test_gauges_of_queue_and_window_come_back_to_zero(node: Operated) -> None:
     for _ in range(5):
         publisher.publish("q", b"x" * 9, qos=2)
 
+    # What waits is in the log; a queue is for what is not recorded.
     full = node.metrics()
-    assert (full["queue_messages_count"], full["queue_bytes_count"], full["inflight_count"]) == (5 + 3, 8 * 10, 2)
+    assert (full["queue_messages_count"], full["queue_bytes_count"], full["inflight_count"]) == (0, 0, 2)
     for _ in range(5):
         slow.receive_publish()
     slow.ping()
     assert node.metrics()["inflight_count"] == 0
-    assert node.metrics()["queue_messages_count"] == 5
     back = node.connect("gone", persistent=True)
     for _ in range(5):
         back.receive_publish()
@@ -63,13 +62,13 @@ def test_what_a_session_still_held_is_counted_as_dropped_when_it_ends(node: Oper
     gone.subscribe("q", qos=1)
     node.connect().publish("q", b"in flight", qos=1)
     gone.receive_publishes(1)
-    node.connect().publish("q", b"queued", qos=1)
+    node.connect().publish("q", b"in the log", qos=1)
     before = node.metrics()
 
     assert node.ask("kick", "gone")
 
     after = node.metrics()
-    assert after["delivery_dropped_session_ended"] - before["delivery_dropped_session_ended"] == 2
+    assert after["delivery_dropped_session_ended"] - before["delivery_dropped_session_ended"] == 1
     assert (after["queue_messages_count"], after["inflight_count"]) == (0, 0)
 
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from braidmq import operations
 from braidmq.api.operations import Ban, PageRequest
 from braidmq.base.config import read_overrides
 from braidmq.base.errors import ConfigError, UsageError
 from braidmq.mqtt.packets import MQTT311, SubscribeOption, Will
 from braidmq.mqtt.properties import Properties
+from braidmq.operations import pages
 from tests.support.operated import Operated, qos0
 
 FIRST = PageRequest()
@@ -43,7 +43,7 @@ def test_pages_of_clients_are_in_order_and_whole(node: Operated, limit: int) -> 
 
 
 def test_a_long_list_is_cut_down_on_the_way_and_still_right(node: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_SLICE", 10)
+    monkeypatch.setattr(pages, "SLICE", 10)
     client = node.connect()
     filters = [f"f/{i * 7919 % 500:03d}" for i in range(500)]
     client.subscribe(*filters)
@@ -91,14 +91,14 @@ def test_an_absent_client_shows_since_when_and_what_waits(node: Operated) -> Non
     client = node.connect("away", persistent=True, version=MQTT311)
     client.subscribe("q", qos=1)
     client.disconnect()
-    node.connect().publish("q", b"12345", qos=1)
+    node.connect().publish("q", b"12345", qos=1)  # which waits in the log, and not in its queue
 
     info = node.ask("client", "away").client
 
     assert not info.connected
     assert (info.peer, info.protocol, info.connected_at) == ("", "", None)
     assert abs(info.disconnected_at - time.time()) < 5
-    assert (info.queue_messages, info.queue_bytes, info.subscriptions) == (1, 6, 1)
+    assert (info.queue_messages, info.queue_bytes, info.subscriptions) == (0, 0, 1)
     assert node.ask("client", "nobody") is None
 
 

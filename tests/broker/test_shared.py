@@ -7,12 +7,13 @@ from collections import Counter
 import pytest
 
 from braidmq.broker.shared import Group, Groups, Strategy
-from braidmq.lane.flow import Flow
+from braidmq.lane.log_flow import LogFlow
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec
 from tests.lane.fakes import Bench, FakeChannel
+from tests.support.group_around import GroupAround
 
 
 @pytest.fixture
@@ -25,11 +26,11 @@ class Members:
 
     def __init__(self, bench: Bench, strategy: Strategy, names: str = "abc", qos: int = 2, window: int = 100) -> None:
         self.bench = bench
-        self.groups = Groups(bench.routes, strategy)
-        self.flows: dict[str, Flow] = {}
+        self.groups = Groups(bench.routes, strategy, GroupAround(bench))
+        self.flows: dict[str, LogFlow] = {}
         self.channels: dict[str, FakeChannel] = {}
         for name in names:
-            flow = self.flows[name] = bench.flow(name, messages_max=10)
+            flow = self.flows[name] = LogFlow(name, bench.state, 10, 1_000_000, False, False)
             self.channels[name] = bench.channel(flow, MQTT5, window)
             member, is_new = self.groups.join("g", flow, b"t", qos, False, b"")
             assert is_new

@@ -48,6 +48,22 @@ def test_a_wrong_value_is_one_line_and_status_2(run_check) -> None:
     )
 
 
+def test_classes_of_the_log_that_overlap_are_found_without_a_start(run_check) -> None:
+    result = run_check(
+        """
+        [history.classes.long]
+        topics = ["a/#"]
+        retention = "365d"
+        [history.classes.short]
+        topics = ["a/b"]
+        retention = "1h"
+        """
+    )
+
+    assert result.exit_code == 2
+    assert result.errors.startswith("braidmq check: history.classes.short.topics: 'a/b' and 'a/#' of the class 'long' match")
+
+
 def test_notes_come_before_the_verdict(run_check) -> None:
     result = run_check('[registry]\nmode = "linear"')
 

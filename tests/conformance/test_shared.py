@@ -9,6 +9,7 @@ import pytest
 from braidmq.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Suback, SubscribeOption
 from tests.conformance import raw
 from tests.conformance.statements import shows
+from tests.support.stage import wait_until
 from tests.support.wire import Wire, Wires, payloads
 
 
@@ -18,7 +19,8 @@ def share(topic: str) -> str:
 
 
 def only_receiver(members: list[Wire]) -> tuple[Wire, Publish]:
-    """The one member that was given the message, and the message."""
+    """The one member that was given the message, and the message; to a durable session it comes after a commit of its own."""
+    wait_until(lambda: any(member.has_arrived() for member in members), "a member is given the message")
     found = [(member, packet) for member in members for packet in member.drain() if isinstance(packet, Publish)]
     assert len(found) == 1, f"wanted one delivery, got {found!r}"
     return found[0]

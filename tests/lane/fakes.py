@@ -66,7 +66,7 @@ class FakeChannel(Channel):
         if self.hold_on_packet:
             self.hold(self.hold_on_packet)
 
-    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
+    def on_publish(self, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
         self.published.append(message)
         return self.publish_code
 

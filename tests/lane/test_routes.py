@@ -33,6 +33,8 @@ FILTER = st.sampled_from(SOME_TOPICS + SOME_FILTERS)
 class Owner:
     """Stands for a flow or a group."""
 
+    is_durable = False
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -152,7 +154,7 @@ TestRoutes.settings = settings(settings.get_profile("default"), max_examples=60,
 def test_matching_is_that_of_the_specification(pairs: list[tuple[str, str]]) -> None:
     table = RouteTable(128)
     for topic_filter, _ in pairs:
-        table.add(Subscription(None, topic_filter.encode(), 0, group=topic_filter))
+        table.add(Subscription(None, topic_filter.encode(), 0, group=Owner(topic_filter)))
 
     for _, topic in pairs:
         route = table.resolve(topic.encode())

@@ -187,8 +187,14 @@ def test_the_number_of_levels_is_bounded() -> None:
             check("/" * 32_000)
 
 
-@pytest.mark.parametrize("topic_filter", ["$share/g", "$share/g/", "$share//t", "$share/+/t", "$exclusive/"])
-def test_half_of_a_shared_or_exclusive_subscription_is_not_taken_apart(topic_filter: str) -> None:
+@pytest.mark.parametrize(
+    "topic_filter",
+    [
+        "$share/g", "$share/g/", "$share//t", "$share/+/t", "$exclusive/", "$replay/", "$replay/-1h", "$replay/-1h/",
+        "$replay//t", "$share/g/$replay/-1h/t", "$replay/-1h/$share/g/t", "$replay/-1h/$replay/-2h/t",
+    ],
+)  # fmt: skip
+def test_half_of_a_prefix_or_one_inside_another_is_not_taken_apart(topic_filter: str) -> None:
     with pytest.raises(ProtocolViolation) as refused:
         parse_subscription(topic_filter)
 
@@ -203,6 +209,8 @@ def test_half_of_a_shared_or_exclusive_subscription_is_not_taken_apart(topic_fil
         ("$share/g//", SubscriptionTarget("/", group="g")),
         ("$share/g/$SYS/#", SubscriptionTarget("$SYS/#", group="g")),
         ("$exclusive/a/b", SubscriptionTarget("a/b", exclusive=True)),
+        ("$replay/-24h/a/+/b", SubscriptionTarget("a/+/b", replay="-24h")),
+        ("$replay/earliest//", SubscriptionTarget("/", replay="earliest")),
         ("$share", SubscriptionTarget("$share")),
         ("$shared/g/t", SubscriptionTarget("$shared/g/t")),
         ("$exclusivea", SubscriptionTarget("$exclusivea")),

@@ -12,10 +12,6 @@ from braidmq.testing import Broker
 from tests.support.stage import ErrorLog, Stage
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "row(*numbers): the rows of docs/robustness.md that the test shows")
-
-
 @pytest.fixture(scope="module")
 def plain_broker() -> Iterator[Broker]:
     """A broker with default settings, for all tests of a module."""

@@ -1,4 +1,4 @@
-"""The page about bad input names for each row the tests that show it, and every test that shows a row is named."""
+"""The page about bad input and faults names for each row the tests that show it, and every test that shows a row is named."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "robustness.md"
 
+FOLDERS = (ROOT / "tests" / "scenarios", ROOT / "tests" / "durability")
+
 # Rows 44 and 45 are about parts that other nodes and the management interface bring.
-ROWS = {str(number) for number in (*range(1, 44), 46)} | {"N1", "N2", "N3", "N4"}
+ROWS = (
+    {str(number) for number in (*range(1, 44), 46)}
+    | {f"N{number}" for number in range(1, 5)}
+    | {f"D{number}" for number in range(1, 9)}
+)
 
 
 def marked_tests() -> dict[str, set[str]]:
     """The tests of each row, by their marks."""
     tests: dict[str, set[str]] = defaultdict(set)
-    for file in sorted(Path(__file__).parent.glob("test_*.py")):
+    for file in sorted(file for folder in FOLDERS for file in folder.glob("test_*.py")):
         for node in ast.parse(file.read_text()).body:
             if not isinstance(node, ast.FunctionDef):
                 continue

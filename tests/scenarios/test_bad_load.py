@@ -66,7 +66,7 @@ def test_a_slow_reader_in_a_flood_has_a_bounded_outbox_and_its_losses_are_counte
 def test_a_slow_reader_of_qos_1_has_a_bounded_queue_and_holds_its_publisher_for_a_bounded_time(
     start: Callable[..., Stage],
 ) -> None:
-    stage = start(session={"queue_messages_max": 20, "queue_wait": "100ms"}, mqtt={"inflight_max": 5})
+    stage = start(history={"topics": []}, session={"queue_messages_max": 20, "queue_wait": "100ms"}, mqtt={"inflight_max": 5})
     slow, publisher = stage.connect("slow"), stage.connect()
     slow.subscribe("t", qos=1)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish, Pubrec, Will
+from braidmq.mqtt.packets import MQTT5, MQTT311, Disconnect, Puback, Publish, Pubrec, Will
 from tests.conformance import raw
 from tests.support.stage import Stage, resident_bytes
 from tests.support.wire import unique
@@ -221,8 +221,10 @@ def test_more_in_flight_than_our_receive_maximum_ends_the_connection(start: Call
 
     wire.send(*(raw.publish(MQTT5, "t", bytes([n]), flags=0x04, packet_id=n) for n in range(1, 5)))
 
-    assert [wire.receive(Pubrec).packet_id for _ in range(3)] == [1, 2, 3]
-    wire.expect_disconnect(0x93)
+    # What comes with the packet too many may be answered or not: the disk is slower than the end.
+    packets = wire.receive_until(Disconnect)
+    assert packets[-1].reason == 0x93
+    assert {packet.packet_id for packet in packets[0] if isinstance(packet, Pubrec)} <= {1, 2, 3}
     assert [witness.receive_publish().payload for _ in range(3)] == [b"\x01", b"\x02", b"\x03"]
     witness.expect_silence()
 

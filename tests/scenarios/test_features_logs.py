@@ -90,39 +90,43 @@ def drop_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_every_kind_of_drop_names_client_topic_and_reason(start: Start, drop_log: list[str]) -> None:
     stage = start(
         log={"drops": True},
-        session={"queue_messages_max": 1},
+        session={"queue_messages_max": 1, "queue_wait": 0},
+        history={"topics": []},
         retained={"messages_max": 1},
         delayed={"messages_max": 0},
         mqtt={"check_payload_format": True},
     )
     away = stage.connect("away", persistent=True)
-    away.subscribe("a/#", qos=1)
+    away.subscribe("a/#", qos=0)
     away.disconnect()
+    full = stage.connect("full", receive_maximum=1)
+    full.subscribe("q/#", qos=1)
     small = stage.connect("small", maximum_packet_size=50)
     small.subscribe("a/#", qos=1)
     sender = stage.connect("sender")
 
     sender.publish("a/absent", b"", 0)
-    sender.publish("a/1", b"fits", 1)
-    sender.publish("a/queue_full", b"does not", 1)
+    for topic in ("q/in_flight", "q/1", "q/queue_full"):
+        sender.publish(topic, b"", 1)
     sender.publish("a/too_large", b"x" * 100, 1)
     sender.publish("b/1", b"first", 1, retain=True)
     sender.publish("b/retained_full", b"second", 1, retain=True)
     sender.publish("$delayed/1/b/delayed_full", b"", 1)
     sender.publish("$SYS/reserved", b"", 1)
     sender.publish("b/payload_format", b"\xff", 1, payload_format_indicator=1)
-    stage.connect("away")  # with a clean start, so that what waits is gone
+    full.close()
+    wait_until(lambda: "full" not in [each.client_id for each in stage.look(lambda inside: list(inside.sessions))], "it is gone")
 
     assert drop_log == [
         "dropped (absent): client away, topic a/absent",
-        "dropped (queue_full): client away, topic a/queue_full",
-        "dropped (queue_full): client away, topic a/too_large",
+        "dropped (queue_full): client full, topic q/queue_full",
         "dropped (too_large): client small, topic a/too_large",
         "dropped (retained_full): client sender, topic b/retained_full",
         "dropped (delayed_full): client sender, topic b/delayed_full",
         "dropped (reserved): client sender, topic $SYS/reserved",
         "dropped (payload_format): client sender, topic b/payload_format",
-        "dropped (session_ended): client away, topic a/1",
+        "dropped (session_ended): client full, topic q/in_flight",
+        "dropped (session_ended): client full, topic q/1",
     ]
 
 

@@ -96,34 +96,54 @@ def test_retained_messages_go_on_where_a_broken_connection_left_off(start: Start
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
-def test_the_queue_of_an_absent_client_is_bounded_in_messages(start: Start, version: int) -> None:
-    stage = start(session={"queue_messages_max": 5})
+def test_what_waits_for_an_absent_client_is_in_the_log_and_not_in_its_queue(start: Start, version: int) -> None:
+    stage = start(session={"queue_messages_max": 5, "queue_bytes_max": 1024})
     client, sender = stage.connect(version=version, persistent=True), stage.connect(version=version)
     client.subscribe("t", qos=1)
     client.disconnect()
 
-    for number in range(8):
-        sender.publish("t", str(number).encode(), 1)
+    for number in range(50):
+        sender.publish("t", str(number).encode() * 100, 1)
+    queued = stage.look(lambda inside: inside.state.queued_messages)
     back = stage.connect(client.client_id, version=version, persistent=True)
 
-    assert [back.receive_publish().payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"], "the newest are dropped"
+    assert [back.receive_publish().payload for _ in range(50)] == [str(number).encode() * 100 for number in range(50)]
+    assert queued == 0
     back.expect_silence()
+    assert stage.drops("queue_full") == 0
+
+
+# Without history a message for a session in memory is not recorded, and waits in its queue.
+NO_HISTORY = {"topics": []}
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
+def test_the_queue_of_a_client_is_bounded_in_messages(start: Start, version: int) -> None:
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 5, "queue_wait": 0}, mqtt={"inflight_max": 1})
+    client, sender = stage.connect(version=version), stage.connect(version=version)
+    client.subscribe("t", qos=1)
+
+    for number in range(9):
+        sender.publish("t", str(number).encode(), 1)
+
+    assert [client.receive_publish().payload for _ in range(6)] == [str(n).encode() for n in range(6)], "the newest are dropped"
+    client.expect_silence()
     assert stage.drops("queue_full") == 3
 
 
-def test_the_queue_of_an_absent_client_is_bounded_in_bytes(start: Start) -> None:
-    stage = start(session={"queue_bytes_max": 2048})
-    client, sender = stage.connect(persistent=True), stage.connect()
+def test_the_queue_of_a_client_is_bounded_in_bytes(start: Start) -> None:
+    stage = start(history=NO_HISTORY, session={"queue_bytes_max": 2048, "queue_wait": 0})
+    client, sender = stage.connect(receive_maximum=1), stage.connect()
     client.subscribe("t", qos=1)
-    client.disconnect()
+    sender.publish("t", b"in flight", 1)
 
     for number in range(4):
         sender.publish("t", bytes([number]) * 900, 1)
     sender.publish("t", b"small", 1)
-    back = stage.connect(client.client_id, persistent=True)
 
-    assert [back.receive_publish().payload[:1] for _ in range(3)] == [b"\0", b"\1", b"s"], "what is small still fits"
-    back.expect_silence()
+    came = [client.receive_publish().payload[:1] for _ in range(4)]
+    assert came == [b"i", b"\0", b"\1", b"s"], "what is small still fits"
+    client.expect_silence()
     assert stage.drops("queue_full") == 2
 
 
@@ -146,8 +166,23 @@ def send_many(sender: Wire, count: int) -> None:
     sender.send(*(Publish("t", str(number).encode(), 1, packet_id=number + 1) for number in range(count)))
 
 
+def test_nobody_waits_for_a_slow_subscriber_of_what_is_recorded_and_nothing_is_lost(start: Start) -> None:
+    stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
+    slow, sender = stage.connect(receive_maximum=1), stage.connect()
+    slow.subscribe("t", qos=1)
+
+    send_many(sender, 1000)
+    acknowledged = [sender.receive(Puback).packet_id for _ in range(1000)]
+
+    assert acknowledged == list(range(1, 1001))
+    assert stage.look(lambda inside: inside.state.queued_messages) == 0
+    assert [slow.receive_publish().payload for _ in range(1000)] == [str(number).encode() for number in range(1000)]
+    slow.expect_silence()
+    assert stage.drops("queue_full") == 0
+
+
 def test_publishers_wait_for_a_subscriber_that_is_behind_and_nothing_is_lost(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 100, "queue_wait": "1m"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 100, "queue_wait": "1m"})
     slow, sender, other = stage.connect(receive_maximum=1), stage.connect(), stage.connect()
     slow.subscribe("t", qos=1)
 
@@ -163,7 +198,7 @@ def test_publishers_wait_for_a_subscriber_that_is_behind_and_nothing_is_lost(sta
 
 
 def test_publishers_wait_for_a_while_only(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 10, "queue_wait": "300ms"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "300ms"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()
     stuck.subscribe("t", qos=1)
     began = time.monotonic()
@@ -178,7 +213,7 @@ def test_publishers_wait_for_a_while_only(start: Start) -> None:
 
 
 def test_many_slow_subscribers_hold_a_publisher_no_longer_than_one_does(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 10, "queue_wait": "1s"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1s"})
     sender = stage.connect()
     for _ in range(10):
         stage.connect(receive_maximum=1).subscribe("t", qos=1)
@@ -193,7 +228,7 @@ def test_many_slow_subscribers_hold_a_publisher_no_longer_than_one_does(start: S
 
 
 def test_a_held_publisher_is_released_when_the_subscriber_leaves(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()
     stuck.subscribe("t", qos=1)
     send_many(sender, 50)
@@ -205,7 +240,7 @@ def test_a_held_publisher_is_released_when_the_subscriber_leaves(start: Start) -
 
 
 def test_nobody_is_held_for_a_message_that_has_no_publisher_to_hold(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender, bystander = stage.connect(receive_maximum=1), stage.connect(), stage.connect()
     stuck.subscribe("t", qos=1)
     for _ in range(6):
@@ -221,7 +256,7 @@ def test_nobody_is_held_for_a_message_that_has_no_publisher_to_hold(start: Start
 
 
 def test_a_held_publisher_does_not_lapse(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 10, "queue_wait": "3s"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "3s"})
     stuck = stage.connect(receive_maximum=1)
     stuck.subscribe("t", qos=1)
     sender = stage.connect(keep_alive=1)
@@ -308,7 +343,7 @@ def test_nothing_holds_on_to_a_client_far_above_its_rate_once_it_is_closed(start
 
 
 def test_nothing_holds_on_to_a_held_publisher_once_it_is_closed(start: Start) -> None:
-    stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
+    stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()
     stuck.subscribe("t", qos=1)
     send_many(sender, 50)

@@ -227,12 +227,13 @@ def test_a_reload_that_changes_nothing_keeps_sessions_and_messages(guarded: Guar
 
 def test_limits_change_for_sessions_that_are_there(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada", persistent=True), guarded.connect("bob")
-    ada.subscribe("t", qos=1)
+    ada.subscribe("t")
     ada.disconnect()
 
-    guarded.reload(session__queue_messages_max=2)
+    guarded.reload(session__queue_messages_max=2, session__queue_qos0=True)
     for number in range(4):
-        bob.publish("t", str(number).encode(), 1)
+        bob.publish("t", str(number).encode(), 0)
+    bob.ping()
 
     back = guarded.connect("ada", ada.client_id, persistent=True)
     assert [back.receive_publish().payload for _ in range(2)] == [b"0", b"1"]

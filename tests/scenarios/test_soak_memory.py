@@ -32,8 +32,13 @@ def our_objects() -> Counter[str]:
 
 
 def grown_since(before: Counter[str]) -> dict[str, int]:
-    """Classes with more objects than before; other tests of this process may have left some that go away by themselves."""
-    return dict(our_objects() - before)
+    """Classes with more objects than before; other tests of this process may have left some that go away by themselves.
+
+    What the log has learned of the topics stays, and is bounded by its thresholds.
+    """
+    grown = our_objects() - before
+    del grown["PatternNode"]
+    return dict(grown)
 
 
 def state_of(stage: Stage) -> dict[str, int]:
@@ -49,6 +54,7 @@ def state_of(stage: Stage) -> dict[str, int]:
                 "delayed": len(inside.delayed),
                 "queued": inside.state.queued_messages,
                 "queued bytes": inside.state.queued_bytes,
+                "not yet on disk": inside.keeper.log.pending_bytes,
                 "authenticating": inside.statistics.authenticating,
                 "live": inside.statistics.live,
             }

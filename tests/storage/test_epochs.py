@@ -34,6 +34,9 @@ def test_the_epoch_after_a_position_is_the_first_with_a_later_record(
     assert (None if found is None else (found.start, found.end)) == expected
     assert [(epoch.start, epoch.end) for epoch in known] == left
     assert len(known) == len(left)
+    assert known.count == sum(1 if start == 100 else 10 for start, _ in left)
+    assert known.size_bytes == sum(1 if start == 100 else 100 for start, _ in left)
+    assert [epoch.start for epoch in known.closed_between(floor, 80)] == [start for start, _ in left if start < 80]
 
 
 def test_epochs_with_the_same_patterns_share_one_set() -> None:

@@ -16,8 +16,7 @@ from braidmq.mqtt.topics import matches
 from braidmq.storage.clock import ShardClock
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions
-from braidmq.storage.offsets import Ago, At, Earliest, Latest
-from braidmq.storage.reader import EARLIEST
+from braidmq.storage.offsets import EARLIEST, Ago, At, Earliest, Latest
 from tests.storage.log import NOON, Hands
 from tests.storage.message_log import Stage, clients_of, drain
 

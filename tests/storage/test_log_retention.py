@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from braidmq.base.errors import Unavailable
 from braidmq.base.units import Seconds
 from braidmq.storage.clock import ShardClock
+from braidmq.storage.engine import MIB, Disk, Tuning
 from braidmq.storage.format.rows import EpochLimits
+from braidmq.storage.health import State
 from braidmq.storage.log import LogOptions
 from braidmq.storage.offsets import At, Earliest
 from tests.storage.log import NOON, Hands
@@ -162,17 +165,60 @@ def test_a_step_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with AgedStage(tmp_path, SINGLE._replace(disk=disk), retention=Seconds(4.5)) as stage:
         stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
-        disk.is_full = True
-        stage.log.check()
+        disk.is_broken = True
+        stage.append("a", "t", b"08")
+        stage.log.flush()
+        while not stage.log.check().needs_restart:
+            pass
         with pytest.raises(Unavailable):
             stage.log.retain()
+
         assert stage.payloads("#") == numbers(0, 1, 2, 3, 4, 5, 6, 7)
 
-        disk.is_full = False
+
+def test_retention_goes_on_when_the_disk_is_full_and_nothing_else_is_written(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    with AgedStage(tmp_path, SINGLE._replace(disk=disk), retention=Seconds(4.5)) as stage:
+        stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
+        disk.is_full = True
         stage.log.check()
+
         stage.log.retain()
         stage.publish("a", "t", b"08")
-        assert stage.payloads("#") == numbers(4, 5, 6, 7, 8)
+
+        assert stage.payloads("#") == numbers(4, 5, 6, 7)
+        assert [payload for payload, _ in stage.refusals] == [b"08"]
+    with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
+        assert stage.payloads("#") == numbers(4, 5, 6, 7)
+
+
+def test_a_full_disk_recovers_by_itself_when_old_records_go(tmp_path: Path) -> None:
+    class SizedDisk(Disk):
+        """A disk with room for little more than the records."""
+
+        def free_bytes(self, path: Path) -> int:
+            return 3 * MIB - sum(file.stat().st_size for file in path.iterdir() if file.suffix == ".sst")
+
+    options = LogOptions(tail_bytes_max=0, tuning=Tuning(memtables_bytes=MIB, reserve_bytes=MIB), disk=SizedDisk())
+    with AgedStage(tmp_path, options, shards=1, retention=Seconds(100)) as stage:
+        noise = random.Random(1)
+        published = 0
+        while not stage.refusals:
+            for _ in range(10):
+                stage.append("a", f"t/{published % 10}", noise.randbytes(2000))
+                published += 1
+            stage.settle()
+            stage.log.check()
+            assert published < 5000
+        stage.hands.move(101 * SECOND)
+        stage.log.retain()
+        assert stage.log.check().state is State.STOPPED, "the space is only marked as free"
+
+        stage.log.reclaim()
+
+        assert stage.log.check().state is State.OK
+        stage.publish("a", "t", b"new")
+        assert stage.payloads("#") == [b"new"]
 
 
 def test_a_producer_that_was_silent_for_a_month_is_forgotten(tmp_path: Path) -> None:

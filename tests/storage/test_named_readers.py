@@ -101,9 +101,9 @@ def test_lag_is_what_was_committed_after_the_position(tmp_path: Path) -> None:
         save(stage, "late", {0: 1, 1: first, 2: 1})
         save(stage, "new", {0: 1})
 
-        assert set(stage.log.readers.lag("done").values()) == {Lag(0, 0)}
-        assert stage.log.readers.lag("late") == {0: Lag(0, 0), 1: Lag(4, last - first), 2: Lag(0, 0)}
-        assert stage.log.readers.lag("new")[1] == Lag(4, last - first + 1)
+        assert set(stage.log.readers.lag("done").values()) == {Lag(0, 0, 0)}
+        assert stage.log.readers.lag("late") == {0: Lag(0, 0, 0), 1: Lag(4, last - first, 3), 2: Lag(0, 0, 0)}
+        assert stage.log.readers.lag("new")[1] == Lag(4, last - first + 1, 4)
         assert stage.log.readers.lag("nobody") == {}
 
 

@@ -193,7 +193,7 @@ class LogMachine(RuleBasedStateMachine):
         found = replay.next(count, slice_s=slice_s, bytes_max=bytes_max)
         gap = replay.take_gap()
         if gap is not None:
-            assert gap.after == before
+            assert gap.wanted == before
             assert gap.floor == self.shard.floor
             before = gap.floor - 1
         assert before <= replay.position <= max(self.shard.watermark, before)

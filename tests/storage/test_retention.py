@@ -165,7 +165,7 @@ def test_a_reader_below_the_floor_is_told_of_the_gap_once_and_goes_on() -> None:
     raise_floor(log, stamps[4])
 
     assert stamps_of(drain(replay)) == stamps[4:]
-    assert replay.take_gap() == Gap(after=stamps[0], floor=stamps[3] + 1)
+    assert replay.take_gap() == Gap(wanted=stamps[0], floor=stamps[3] + 1)
     assert replay.take_gap() is None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from braidmq.lane.records import record_key
 from braidmq.storage.format import rows
 from braidmq.storage.format.record import Record, decode_record, encode_record
 from braidmq.storage.format.rows import EpochLimits, EpochRow, GenerationRow, ProducerRow, ShardRow
+from tests.storage.golden import golden
 
 EPOCH = 1_700_000_000_000_000
 SHARD = ShardRow(EPOCH + 258, EPOCH, 3, 0x123, 0x11, 7, 0x00060A2400000000)
@@ -20,12 +19,6 @@ EPOCH_ROW = EpochRow(EPOCH, EPOCH + 258, 3, 0x123, frozenset((b"\0\0\0\x11", b"\
 EPOCH_ANY = EpochRow(EPOCH, EPOCH + 258, 3, 0x123)
 GENERATION = GenerationRow(2, EPOCH, "learned", b"\x01\x64\x0a", EpochLimits())
 PRODUCER = ProducerRow(42, EPOCH + 258)
-
-
-def golden() -> dict[str, bytes]:
-    lines = Path(__file__).parent.parent.joinpath("golden", "storage_v1.txt").read_text().splitlines()
-    named = (line.split(None, 1) for line in lines if line and not line.startswith("#"))
-    return {name: bytes.fromhex(digits) for name, digits in named}
 
 
 def test_rows_are_the_released_bytes() -> None:
@@ -44,11 +37,11 @@ def test_rows_are_the_released_bytes() -> None:
         "producer-row": rows.encode_producer(PRODUCER),
     }
 
-    assert written == golden()
+    assert written == golden("log")
 
 
 def test_released_bytes_are_read() -> None:
-    stored = golden()
+    stored = golden("log")
 
     assert rows.decode_shard(stored["shard-row"]) == SHARD
     assert rows.decode_epoch(stored["epoch-key"], stored["epoch-row"]) == EPOCH_ROW
@@ -61,7 +54,7 @@ def test_released_bytes_are_read() -> None:
 
 @pytest.mark.parametrize("name", ["shard-row", "epoch-row", "generation-row", "producer-row", "record-plain"])
 def test_a_newer_format_is_refused_in_words(name: str) -> None:
-    newer = b"\x02" + golden()[name][1:]
+    newer = b"\x02" + golden("log")[name][1:]
 
     with pytest.raises(UsageError, match="newer"):
         decode(name, newer)
@@ -69,7 +62,7 @@ def test_a_newer_format_is_refused_in_words(name: str) -> None:
 
 @given(st.sampled_from(("shard-row", "epoch-row", "generation-row", "producer-row")), st.data())
 def test_a_row_cut_short_is_corruption(name: str, data: st.DataObject) -> None:
-    whole = golden()[name]
+    whole = golden("log")[name]
     # The parameters at the end of a generation's row are the layout's to check.
     end = len(whole) - (4 if name == "generation-row" else 1)
     cut = whole[: data.draw(st.integers(0, end))]
@@ -83,9 +76,9 @@ def decode(name: str, value: bytes) -> object:
         case "shard-row":
             return rows.decode_shard(value)
         case "epoch-row":
-            return rows.decode_epoch(golden()["epoch-key"], value)
+            return rows.decode_epoch(golden("log")["epoch-key"], value)
         case "generation-row":
-            return rows.decode_generation(golden()["generation-key"], value)
+            return rows.decode_generation(golden("log")["generation-key"], value)
         case "producer-row":
             return rows.decode_producer(value)
         case _:
@@ -105,4 +98,4 @@ def test_retention_cannot_reach_anything_but_records() -> None:
 
 
 def test_a_record_is_read_by_the_form_in_use() -> None:
-    assert isinstance(decode_record(5, golden()["record-plain"]), Record)
+    assert isinstance(decode_record(5, golden("log")["record-plain"]), Record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,37 @@ def test_the_reserve_stops_writes_and_they_go_on_when_there_is_space_again(tmp_p
         disk.free = 80 * MIB
         assert store.check().state is State.OK
         assert store.write(store.batch()) == 2
+
+
+def test_what_frees_space_may_use_the_reserve(tmp_path: Path) -> None:
+    disk = ShrinkingDisk(0)
+    with Store.open(tmp_path / "log", [FAMILY], disk=disk) as store:
+        batch = store.batch()
+        batch.put(FAMILY, b"a", b"1")
+        store.write(batch)
+        assert store.check().state is State.STOPPED
+
+        removal = store.batch()
+        removal.delete_range(FAMILY, b"", END)
+        store.write(removal, frees_space=True)
+
+        assert store.get(FAMILY, b"a") is None
+        with pytest.raises(Unavailable):
+            store.write(store.batch())
+
+
+def test_closing_waits_for_a_compaction_in_a_thread(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "log", [FAMILY])
+    for number in range(200):
+        append(store, number)
+    compaction = threading.Thread(target=store.compact, args=(FAMILY, b"", END))
+    compaction.start()
+
+    store.close()
+    compaction.join(DEADLINE_S)
+
+    assert not compaction.is_alive()
+    assert batches_after_reopening(tmp_path / "log") == set(range(200))
 
 
 def test_what_was_written_before_the_reserve_was_reached_is_still_committed(tmp_path: Path) -> None:

@@ -28,7 +28,11 @@ class ApiNode:
 
     def __enter__(self) -> ApiNode:
         self._thread.start()
-        self.call(self._start())
+        try:
+            self.call(self._start())
+        except BaseException:
+            self._end()
+            raise
         return self
 
     async def _start(self) -> None:
@@ -38,6 +42,9 @@ class ApiNode:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.call(self.server.stop())
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -17,12 +17,15 @@ from braidmq.api.operations import (
     Page,
     PageRequest,
     RetainedInfo,
+    SessionDetail,
+    SessionInfo,
     Status,
     SubscriptionInfo,
     TopicInfo,
     TraceKind,
 )
 from braidmq.base.errors import ConfigError
+from tests.support.fake_history import FakeHistory
 
 Item = TypeVar("Item")
 
@@ -38,9 +41,11 @@ class FakeOperations:
     """Keeps what it is given; tests read and change the lists directly."""
 
     def __init__(self) -> None:
+        self.history = FakeHistory()
         self.not_ready = ""
         self.counters: dict[str, float] = {"messages_received": 7}
         self.client_list: list[ClientInfo] = []
+        self.session_list: list[SessionInfo] = []
         self.subscription_list: list[SubscriptionInfo] = []
         self.retained_list: list[RetainedInfo] = []
         self.listener_list: list[ListenerInfo] = []
@@ -80,9 +85,20 @@ class FakeOperations:
         return None
 
     async def kick(self, client_id: str) -> bool:
-        before = len(self.client_list)
+        before = len(self.client_list) + len(self.session_list)
         self.client_list = [client for client in self.client_list if client.client_id != client_id]
-        return len(self.client_list) < before
+        self.session_list = [session for session in self.session_list if session.client_id != client_id]
+        return len(self.client_list) + len(self.session_list) < before
+
+    async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
+        return page_by_name(self.session_list, lambda session: session.client_id, page)
+
+    async def session(self, client_id: str) -> SessionDetail | None:
+        for session in self.session_list:
+            if session.client_id == client_id:
+                own = [each for each in self.subscription_list if each.client_id == client_id]
+                return SessionDetail(session=session, subscriptions=own)
+        return None
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         chosen = [each for each in self.subscription_list if client_id in (None, each.client_id)]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -35,9 +35,9 @@ def try_start(file: Path) -> subprocess.CompletedProcess[str]:
 class Started:
     """A running node. A context manager; leaving it kills what still runs."""
 
-    def __init__(self, file: Path, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, file: Path, variables: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND) -> None:
         self._process = subprocess.Popen(
-            [*COMMAND, "start", "-c", str(file)],
+            [*command, "start", "-c", str(file)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

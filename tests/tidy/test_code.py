@@ -118,7 +118,20 @@ def test_names_of_tests_are_sentences() -> None:
 
 
 def test_test_files_of_one_folder_mirror_a_layer_or_a_kind_of_test() -> None:
-    kinds = {"benchmarks", "clients", "conformance", "contracts", "scenarios", "soak", "support", "tidy"}
+    kinds = {
+        "benchmarks",
+        "clients",
+        "conformance",
+        "contracts",
+        "durability",
+        "durability_model",
+        "durability_repairs",
+        "durability_replay",
+        "scenarios",
+        "soak",
+        "support",
+        "tidy",
+    }
     folders = {file.relative_to(ROOT / "tests").parts[0] for file in PYTHON if file.is_relative_to(ROOT / "tests")} - {
         "conftest.py"
     }

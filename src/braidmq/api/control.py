@@ -5,15 +5,15 @@ Names of clients and topics travel as parameters and not as parts of the path, b
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any, Final, get_args
 
 import msgspec
 from aiohttp import web
 
 from braidmq.api.answers import body_of, json_answer, page_of, parameter, refusal
+from braidmq.api.history_paths import HistoryPaths
 from braidmq.api.operations import Ban, BanKind, LogLevel, Operations, TraceKind
+from braidmq.api.streams import stream_text
 from braidmq.base.errors import UsageError
 
 TRACES_MAX: Final = 16
@@ -37,15 +37,20 @@ class Control:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
+        self._history = HistoryPaths(operations.history)
         self._traces = 0
 
     def routes(self) -> list[web.RouteDef]:
         """Every control path."""
         return [
+            *self._history.routes(),
             web.get("/ctl/status", self._status),
             web.get("/ctl/clients", self._clients),
             web.get("/ctl/client", self._client),
             web.delete("/ctl/client", self._kick),
+            web.get("/ctl/sessions", self._sessions),
+            web.get("/ctl/session", self._session),
+            web.delete("/ctl/session", self._session_drop),
             web.get("/ctl/subscriptions", self._subscriptions),
             web.get("/ctl/topics", self._topics),
             web.get("/ctl/retained", self._retained),
@@ -76,6 +81,18 @@ class Control:
     async def _kick(self, request: web.Request) -> web.Response:
         client_id = parameter(request, "id")
         return _done(await self._operations.kick(client_id), "client", client_id)
+
+    async def _sessions(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.sessions(page_of(request)))
+
+    async def _session(self, request: web.Request) -> web.Response:
+        client_id = parameter(request, "id")
+        found = await self._operations.session(client_id)
+        return _no_such("session", client_id) if found is None else json_answer(found)
+
+    async def _session_drop(self, request: web.Request) -> web.Response:
+        client_id = parameter(request, "id")
+        return _done(await self._operations.kick(client_id), "session", client_id)
 
     async def _subscriptions(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.subscriptions(page_of(request), request.query.get("client")))
@@ -127,25 +144,9 @@ class Control:
             return refusal(503, "BUSY", f"{TRACES_MAX} traces are running already")
         self._traces += 1
         try:
-            return await _stream(request, self._operations.trace(kind, value))
+            return await stream_text(request, self._operations.trace(kind, value))
         finally:
             self._traces -= 1
-
-
-async def _stream(request: web.Request, lines: AsyncIterator[str]) -> web.StreamResponse:
-    """Send lines as they come. A client that leaves cancels this handler, which closes the iterator."""
-    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"})
-    await response.prepare(request)
-    try:
-        with contextlib.suppress(ConnectionError):
-            async for line in lines:
-                await response.write(line.encode() + b"\n")
-            await response.write_eof()
-    finally:
-        close = getattr(lines, "aclose", None)
-        if close is not None:
-            await close()
-    return response
 
 
 def _done(happened: bool, what: str, name: str) -> web.Response:

@@ -30,6 +30,7 @@ _STATE: Final = {
     "connections_count": _gauge("Connections and sessions waiting for their client."),
     "live_connections_count": _gauge("Clients connected now."),
     "sessions_count": _gauge("Sessions, with a connection or without."),
+    "sessions_durable_count": _gauge("Sessions that outlive the process."),
     "topics_count": _gauge("Topic filters that have subscribers."),
     "subscriptions_count": _gauge("Subscriptions of all sessions, shared ones included."),
     "subscriptions_shared_count": _gauge("Shared subscriptions."),
@@ -70,6 +71,7 @@ _DROPS: Final = {
     ),
     "messages_dropped_reserved": _counter("Messages of clients to topics that are the node's own, such as $SYS."),
     "messages_dropped_payload_format": _counter("Messages refused because their payload is not the UTF-8 it says it is."),
+    "messages_dropped_not_stored": _counter("Messages refused because the log could not store them."),
     "messages_dropped_hook": _counter("Messages that a hook refused."),
     "messages_dropped_retained_full": _counter(
         "Retained messages refused because the store is full or they are too large for it."
@@ -128,4 +130,23 @@ _CLIENTS: Final = {
     "log_lines_suppressed": _counter("Log lines left out because too many of their kind came."),
 }
 
-METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS}
+_HISTORY: Final = {
+    "history_health": _gauge("Whether the log takes messages: 0 yes, 1 slowly, 2 no."),
+    "history_records_count": _gauge("Records in the log."),
+    "history_records_bytes": _gauge("Bytes of the records in the log, before compression."),
+    "history_oldest_age_seconds": _gauge("Age of the oldest record that retention has left."),
+    "history_pending_bytes": _gauge("Bytes that wait to be on disk."),
+    "history_disk_free_bytes": _gauge("Space left on the disk of the log."),
+    "history_compaction_pending_bytes": _gauge("Bytes that the storage engine has still to rewrite."),
+    "history_appended": _counter("Records that are on disk and were appended since the start."),
+    "history_appended_bytes": _counter("Bytes of these records, with their keys."),
+    "history_commits": _counter("Commits: times that what was written was brought to the disk."),
+    "history_commit_seconds": _counter("Seconds that all commits took together."),
+    "history_refused": _counter("Messages and changes that the log refused: the disk was full, too slow or gone."),
+    "history_lost": _counter(
+        "Messages in flight, and stretches of the log, that retention took before a durable session had them."
+    ),
+    "history_replayed": _counter("Records read from the log, for clients and all other readers."),
+}
+
+METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS, **_HISTORY}

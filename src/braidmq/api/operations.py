@@ -11,6 +11,8 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
+from braidmq.api.history import HistoryOperations
+
 BanKind = Literal["client", "user", "address"]
 TraceKind = Literal["client", "topic"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -106,6 +108,38 @@ class ClientDetail(msgspec.Struct, frozen=True, kw_only=True):
     bytes_sent: int = 0
 
 
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One session. ``session_expiry_s`` is None if it never expires; times are seconds since 1970.
+
+    It has about ``records_behind`` records of the log still to look at, which are ``lag_s`` of the log's time. The first of its
+    messages that wait there was recorded at ``oldest_at``, if that was looked for and found.
+    """
+
+    client_id: str
+    durable: bool
+    connected: bool
+    user_name: str | None = None
+    session_expiry_s: float | None = 0.0
+    connected_at: float | None = None
+    disconnected_at: float | None = None
+    expires_at: float | None = None
+    subscriptions: int = 0
+    inflight: int = 0
+    queue_messages: int = 0
+    records_behind: int = 0
+    lag_s: float = 0.0
+    oldest_at: float | None = None
+
+
+class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One session with what would make a list too long; ``subscriptions`` holds the first page of them."""
+
+    session: SessionInfo
+    subscriptions: list[SubscriptionInfo]
+    will_topic: str | None = None
+    messages_dropped: int = 0
+
+
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A topic filter that somebody is subscribed to."""
 
@@ -144,6 +178,9 @@ class ConfValue(msgspec.Struct, frozen=True, kw_only=True):
 class Operations(Protocol):
     """What a node lets its operator see and do."""
 
+    @property
+    def history(self) -> HistoryOperations: ...
+
     def status(self) -> Status:
         """How the node is now."""
         ...
@@ -162,6 +199,14 @@ class Operations(Protocol):
 
     async def kick(self, client_id: str) -> bool:
         """Close the client's connection (0x98) and end its session; False if there is none."""
+        ...
+
+    async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
+        """Sessions in the order of their client ids, with what waits for them; ``kick`` drops one."""
+        ...
+
+    async def session(self, client_id: str) -> SessionDetail | None:
+        """One session, or None if there is none."""
         ...
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:

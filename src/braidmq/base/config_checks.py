@@ -13,7 +13,8 @@ import msgspec
 from braidmq.base.addresses import Address, clash, is_loopback, parse_address
 from braidmq.base.errors import ConfigError
 from braidmq.base.keys import Path, dotted, format_value, leaves
-from braidmq.base.settings import AccessSettings, LinkSettings, ListenerSettings, Settings
+from braidmq.base.settings import AccessSettings, HistorySettings, LinkSettings, ListenerSettings, Settings
+from braidmq.base.units import parse_bytes
 
 KINDS = ("tcp", "tls", "ws", "wss")
 TLS_KINDS = ("tls", "wss")
@@ -23,12 +24,12 @@ TLS_KEYS = ("cert_file", "key_file", "ca_file", "crl_file", "verify", "tls_min",
 # Names stand in $SYS topics and in metrics.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 
-# Tables of parts to come, with the words that name the part.
-_NOT_YET = {
-    "history": "message history",
-    "cluster": "clustering",
-    "registry": "the cluster's client registry",
-    "links": "linking of clusters",
+# Tables and keys of parts to come, with the words that name the part.
+_NOT_YET: dict[Path, str] = {
+    ("history", "bind"): "the history service",
+    ("cluster",): "clustering",
+    ("registry",): "the cluster's client registry",
+    ("links",): "linking of clusters",
 }
 # The link of the documented sample is taken as it stands, so that the sample starts as it is.
 _SAMPLE_LINKS = {"region-b": LinkSettings(server="b.example:8883", topics=("t/global/#",))}
@@ -39,6 +40,7 @@ def check(settings: Settings, given: Mapping[Path, str]) -> list[str]:
     for name in ("name", "cluster"):
         _check_name(f"node.{name}", getattr(settings.node, name))
     _check_response_topic(settings.mqtt.response_topic_prefix)
+    _check_history(settings.history)
     for name in ("password_file", "acl_file"):
         if file := getattr(settings.access, name):
             _check_readable(f"access.{name}", file)
@@ -164,6 +166,20 @@ def _check_clashes(settings: Settings) -> None:
         seen.append((key, address))
 
 
+# -- history -----------------------------------------------------------------------------------------------------------
+
+
+def _check_history(history: HistorySettings) -> None:
+    """What can be said without knowing what a topic filter is; the log itself checks the filters."""
+    _check_size("history.retention_bytes", history.retention_bytes)
+    for name, each in history.classes.items():
+        key = dotted(("history", "classes", name))
+        _check_name(key, name)
+        _check_size(f"{key}.retention_bytes", each.retention_bytes)
+        if not each.topics:
+            raise ConfigError(f"{key}.topics", "is empty", "name the topics of the class, or leave the class out")
+
+
 # -- parts to come -----------------------------------------------------------------------------------------------------
 
 
@@ -173,21 +189,21 @@ def _check_parts_to_come(settings: Settings, given: Mapping[Path, str]) -> list[
         raise ConfigError("node.role", f"{settings.node.role!r} nodes are not there yet", 'use "core"')
     defaults = {path: value for path, _, value in leaves(Settings())}
     sample = {path: value for path, _, value in leaves(Settings(links=_SAMPLE_LINKS)) if path[0] == "links"}
-    named: dict[str, None] = {}
+    named: dict[Path, None] = {}
     for path, key, value in leaves(settings):
-        part = _NOT_YET.get(path[0])
+        part = next((each for each in _NOT_YET if path[: len(each)] == each), None)
         if part is None or path not in given:
-            continue
-        if path == ("history", "topics") and value == ():
             continue
         if value != (defaults | sample).get(path):
             shown = "a value" if key.secret else format_value(value)
-            hint = "write topics = [] to switch it off in words" if path[0] == "history" else "leave it out for now"
-            raise ConfigError(dotted(path), f"{part} is not there yet, so that {shown} would have no effect", hint)
-        named[path[0]] = None
+            raise ConfigError(
+                dotted(path), f"{_NOT_YET[part]} is not there yet, so that {shown} would have no effect", "leave it out for now"
+            )
+        named[part] = None
     if not named:
         return []
-    return [f"not there yet, without effect: {', '.join(f'{_NOT_YET[table]} ({table}.*)' for table in named)}"]
+    words = (f"{_NOT_YET[part]} ({dotted(part)}{'.*' if len(part) == 1 else ''})" for part in named)
+    return [f"not there yet, without effect: {', '.join(words)}"]
 
 
 # -- single values -----------------------------------------------------------------------------------------------------
@@ -203,6 +219,13 @@ def _check_address(key: str, text: str) -> Address:
         return parse_address(text)
     except ValueError as problem:
         raise ConfigError(key, f"{text!r}: {problem}") from None
+
+
+def _check_size(key: str, text: str) -> None:
+    try:
+        parse_bytes(text or "0")
+    except ValueError:
+        raise ConfigError(key, f"{text!r} is not a size", 'write bytes or a unit: "500MiB", "20GiB"') from None
 
 
 def _check_readable(key: str, file: str) -> None:

@@ -210,6 +210,14 @@ class ApiSettings(_Table, frozen=True):
     bind: Annotated[str, key("address of `/metrics`, `/status` and `/ready`; empty: none", restart=True)] = "127.0.0.1:18083"
 
 
+class HistoryClassSettings(_Table, frozen=True):
+    """Recorded topics with a retention of their own. The filters of two classes must not overlap."""
+
+    topics: Annotated[tuple[str, ...], key("topic filters that belong to the class", restart=True)]
+    retention: Annotated[Seconds, key("how long their records are kept", restart=True)]
+    retention_bytes: Annotated[str, key("how much of them is kept; empty: no limit", restart=True)] = ""
+
+
 class HistorySettings(_Table, frozen=True):
     """The durable log."""
 
@@ -220,7 +228,11 @@ class HistorySettings(_Table, frozen=True):
     shards: Annotated[int, key("parts of the log, fixed when `data_dir` is made", least=1, most=4096, restart=True)] = 4
     layout: Annotated[Literal["learned", "hashed"], key("order of the topics in the log", restart=True)] = "learned"
     durability: Annotated[Literal["fsync", "os"], key("when a message counts as stored", restart=True)] = "fsync"
+    relearn: Annotated[
+        bool, key("begin a new generation when what was learned of the topics allows a better layout", restart=True)
+    ] = False
     bind: Annotated[str, key("address of the history service", restart=True)] = "127.0.0.1:8815"
+    classes: dict[str, HistoryClassSettings] = {}
 
 
 class ClusterSettings(_Table, frozen=True):

@@ -8,30 +8,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from time import monotonic
+from time import monotonic, time
 
 from msgspec.structs import replace
 
 from braidmq.access.local import LocalAccess
 from braidmq.base.settings import Settings
+from braidmq.broker import look_back
 from braidmq.broker.connection import Connection
 from braidmq.broker.delayed import DelayedMessages
 from braidmq.broker.drops import DropLog
-from braidmq.broker.hooks import Client, Hooks
+from braidmq.broker.durable import DurableSessions
+from braidmq.broker.feeding import Feeding
+from braidmq.broker.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
+from braidmq.broker.hooks import Hooks
+from braidmq.broker.keeping import Keeper
 from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages import make_message
+from braidmq.broker.ports import Storage
+from braidmq.broker.publisher import Publisher
+from braidmq.broker.readers import Readers
 from braidmq.broker.retained import RetainedStore
 from braidmq.broker.sessions import NEVER, Session, SessionTable
 from braidmq.broker.shared import Groups
+from braidmq.broker.sharing import Sharing
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.trace import Tracer
 from braidmq.broker.wheel import TICK_S, Wheel
 from braidmq.lane.channel import ASK_INNER
 from braidmq.lane.flow import Delivery, Flow
 from braidmq.lane.lane import Lane
+from braidmq.lane.log_flow import LogFlow
 from braidmq.lane.message import Message
-from braidmq.lane.routes import Route, RouteTable, Subscription
+from braidmq.lane.routes import HISTORY, RouteTable, Subscription
+from braidmq.lane.routes import NEVER as NEVER_RECORDED
 from braidmq.lane.state import State
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, matches
@@ -42,29 +53,33 @@ _WORK_MAX = 20_000  # deliveries in one callback before others have their turn: 
 _EXPIRIES_MAX = 5000  # retained messages let go in one tick: about 5 ms
 _STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node stops
 
-# Flags of a route, besides ASK_INNER.
-HOOK_PUBLISH = 2
-HOOK_DELIVER = 4
-TRACED = 8
-
 
 class Broker:
     """The state machine between connections. Made inside a running loop by ``node.py``, which passes the parts in."""
 
-    def __init__(self, settings: Settings, access: LocalAccess, hooks: Hooks) -> None:
+    def __init__(self, settings: Settings, access: LocalAccess, hooks: Hooks, storage: Storage) -> None:
         self.settings = settings
         self.access = access
         self.hooks = hooks
         self.loop = asyncio.get_running_loop()
         self.state = State(settings.limits.outbox_bytes_max, _WORK_MAX)
         self.state.now = monotonic()
+        self.state.wall_offset = time() - self.state.now
         self.routes = RouteTable(settings.mqtt.topic_levels_max)
         self.routes.inspector = self._inspect
+        self.routes.history_qos = settings.history.min_qos if settings.history.topics else NEVER_RECORDED
         self.lane = Lane(self.state, self.routes)
+        self.publisher = Publisher(self)
+        self.keeper = Keeper(self, storage)
+        self.durable = DurableSessions(self, self.keeper)
+        self.feeding = Feeding(self.loop)
+        self.readers = Readers(look_back.READERS_MAX)
         self.state.on_turn = self._ask_for_end_of_turn
-        self.groups = Groups(self.routes, settings.shared.strategy)
+        self.sharing = Sharing(self)
+        self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
         self.sessions = SessionTable()
         self.retained = RetainedStore(settings.retained.messages_max)
+        self.retained.on_expired = self._forget_retained_row
         self.delayed = DelayedMessages(self)
         self.tracer = Tracer(self._on_trace_change)
         self.statistics = Statistics()
@@ -86,7 +101,9 @@ class Broker:
 
     def make_connection(self, listener: ListenerInfo) -> Connection:
         """The protocol object of a new connection."""
-        return Connection(self, listener)
+        connection = Connection(self, listener)
+        connection.recorder = self.keeper.recorder
+        return connection
 
     def admit(self) -> bool:
         """Whether the rate of new connections allows one more."""
@@ -117,12 +134,26 @@ class Broker:
 
     def _tick(self) -> None:
         self.state.now = now = monotonic()
+        self.state.wall_offset = time() - now
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         self.wheel.turn(now)
         self.retained.expire(now, _EXPIRIES_MAX)
         if self.access.epoch != self._access_epoch:
             self.enforce_access()
+        self.keeper.tick()
         self.lane.flush()
+
+    def restore(self) -> None:
+        """Take up what the storage has, before clients are let in."""
+        now = time()
+        for stored in self.keeper.storage.retained.load():
+            self.retained.put(stored.message, stored.user_name, stored.stored_at)
+        for stored in self.keeper.storage.delayed.load():
+            self.delayed.restore(stored, now)
+        count = self.durable.restore()
+        self.enforce_access()  # rights may have been withdrawn meanwhile
+        if count or len(self.retained) or len(self.delayed):
+            log.info("%d sessions, %d retained and %d delayed messages restored", count, len(self.retained), len(self.delayed))
 
     async def stop(self) -> None:
         """Say goodbye to every client and let go of everything."""
@@ -144,11 +175,15 @@ class Broker:
         self.delayed.stop()
         for task in list(self._tasks):
             task.cancel()
+        self.keeper.stop()
 
     # Sessions
 
-    def open_session(self, client_id: str, clean_start: bool, connection: Connection) -> tuple[Session, bool]:
-        """The session for an accepted CONNECT, and whether it was there; its old connection and perhaps its old state end."""
+    def open_session(self, client_id: str, clean_start: bool, connection: Connection, expiry_s: int) -> tuple[Session, bool]:
+        """The session for an accepted CONNECT, and whether it was there; its old connection and perhaps its old state end.
+
+        A new one is durable if it is to outlive its connection.
+        """
         session = self.sessions.get(client_id)
         if session is not None and session.connection is not None:
             self.statistics.taken_over += 1
@@ -162,9 +197,7 @@ class Broker:
             session = None
         is_present = session is not None
         if session is None:
-            limits = self.settings.session
-            flow = Flow(client_id, self.state, limits.queue_messages_max, limits.queue_bytes_max, limits.queue_qos0)
-            session = Session(client_id, flow, monotonic())
+            session = Session(client_id, self.make_flow(client_id, is_durable=expiry_s > 0), monotonic())
             self.sessions.add(session)
             self.statistics.created += 1
             self.hooks.tell("session_created", client_id)
@@ -175,26 +208,44 @@ class Broker:
             self.statistics.resumed += 1
             self.hooks.tell("session_resumed", client_id)
         session.connection = connection
+        # The owner's version: a later connection's is higher, whatever the clock does.
+        session.guard = max(session.guard + 1, int(time() * 1_000_000))
+        self.keeper.log.fences.fence(client_id, session.guard)
         return session, is_present
+
+    def make_flow(self, client_id: str, *, is_durable: bool) -> LogFlow:
+        """The flow of a session, which follows the log from now on."""
+        limits = self.settings.session
+        flow = LogFlow(client_id, self.state, limits.queue_messages_max, limits.queue_bytes_max, limits.queue_qos0, is_durable)
+        flow.home = self.keeper.log.shard_of(client_id)
+        return flow
 
     def leave_session(self, session: Session, discard_will: bool) -> None:
         """Its connection has ended: publish the will now or later, and end the session now or later."""
         session.connection = None
+        session.catch_up = session.recall = None
+        look_back.pause_all(session)
         session.flow.detach()
         if discard_will:
             session.will = None
         if session.expiry_s == 0:
             self.end_session(session)
             return
-        session.ended_at = monotonic()
         self.groups.redispatch(session.flow, is_over=False)
-        delay_s = session.will_delay_s
-        if delay_s == 0:
+        if session.is_durable:
+            self.durable.left(session)
+        if session.will_delay_s == 0:
             self._publish_will(session)
-        elif delay_s < session.expiry_s or session.expiry_s == NEVER:
-            session.will_timer = self.loop.call_later(delay_s, self._publish_will, session)
+        self.wait_for_return(session, 0.0)
+
+    def wait_for_return(self, session: Session, gone_s: float) -> None:
+        """The session has been without a client for so long: let its will and its expiry happen when they are due."""
+        session.ended_at = monotonic() - gone_s
+        delay_s = session.will_delay_s
+        if session.will is not None and (delay_s < session.expiry_s or session.expiry_s == NEVER):
+            session.will_timer = self.loop.call_later(max(0.0, delay_s - gone_s), self._publish_will, session)
         if session.expiry_s != NEVER:
-            session.expiry_timer = self.loop.call_later(session.expiry_s, self._expire, session)
+            session.expiry_timer = self.loop.call_later(max(0.0, session.expiry_s - gone_s), self._expire, session)
 
     def _expire(self, session: Session) -> None:
         self.statistics.expired += 1
@@ -207,11 +258,14 @@ class Broker:
         if session.will is not None:
             self._publish_will(session)
         session.feeds = None
+        if session.is_durable:
+            self.durable.ended(session)
         for written, subscription in list(session.subscriptions.items()):
             self.drop_subscription(session, written, subscription)
         self.groups.redispatch(session.flow, is_over=True)
         session.flow.discard()
         self.sessions.remove(session)
+        self.keeper.log.fences.forget(session.client_id)
         self.statistics.ended += 1
         self.hooks.tell("session_ended", session.client_id)
 
@@ -219,18 +273,23 @@ class Broker:
         """Subscriptions of all sessions; each member of a shared one counts."""
         return self.routes.count - len(self.groups) + self.groups.members
 
+    def route(self, session: Session, topic_filter: bytes) -> None:
+        """Something about the session's own subscriptions to this filter has changed: let the routes know."""
+        united = session.united(topic_filter)
+        if united is not None:
+            self.routes.add(united)
+        else:
+            self.routes.remove(topic_filter, session.flow)
+
     def drop_subscription(self, session: Session, written: str, subscription: Subscription) -> None:
         """Take one subscription out of the session and of the routes."""
-        del session.subscriptions[written]
+        session.let_go(written)
+        if session.is_durable:
+            self.durable.unsubscribed(session, written)
         if subscription.group is not None:
             self.groups.leave(subscription.group, session.flow)
         else:
-            self.routes.remove(subscription.topic_filter, session.flow)
-            # The same filter may be held in another form, plain beside $exclusive.
-            topic_filter = subscription.topic_filter.decode()
-            other = session.subscriptions.get(topic_filter) or session.subscriptions.get(EXCLUSIVE_PREFIX + topic_filter)
-            if other is not None:
-                self.routes.add(other)
+            self.route(session, subscription.topic_filter)
             if session.feeds is not None:
                 session.feeds.pop(subscription.topic_filter, None)
         if written.startswith(EXCLUSIVE_PREFIX) and self.exclusive.get(subscription.topic_filter) is session:
@@ -242,6 +301,8 @@ class Broker:
         session.will_timer = None
         if will is None:
             return
+        if session.is_durable:
+            self.durable.will_is_over(session)
         rules = self.access.rules_for(session.client_id, session.user_name)
         if will.topic.startswith("$") or not (rules.unrestricted or rules.may_publish(will.topic)):
             self.statistics.dropped_revoked += 1
@@ -258,78 +319,14 @@ class Broker:
 
     # Messages
 
-    def publish(
-        self, message: Message, publisher: Flow | None = None, user_name: str | None = None, client: Client | None = None
-    ) -> int:
-        """Retain and route a message whose right to be published is settled; how many got it, or a refusal (0x80 and above)."""
-        if publisher is None:
-            self.statistics.own_messages += 1
-        route = self.routes.resolve(message.topic)
-        if route is None:
-            return Reason.TOPIC_NAME_INVALID
-        if route.flags & HOOK_PUBLISH:
-            changed = self.hooks.publish(message, client)
-            if changed is None:
-                self.statistics.dropped_by_hook += 1
-                self.state.drop("hook", message.publisher, message.topic)
-                return 0
-            if changed.topic != message.topic:
-                route = self.routes.resolve(changed.topic)
-                if route is None:
-                    return Reason.TOPIC_NAME_INVALID
-            message = changed
-        if route.flags & TRACED:
-            self.tracer.on_message(message)
-        if message.retain and not self._retain(message, user_name):
-            return Reason.QUOTA_EXCEEDED
-        if route.flags & HOOK_DELIVER:
-            reached = self._deliver_with_hooks(message, route, publisher)
-        else:
-            reached = self.lane.publish(message, route, publisher)
-        return 0 if reached else Reason.NO_MATCHING_SUBSCRIBERS
-
-    def _retain(self, message: Message, user_name: str | None) -> bool:
-        if not message.payload:
-            self.retained.remove(message.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-            return True
-        bytes_max = self.settings.retained.payload_bytes_max
-        if (bytes_max and len(message.payload) > bytes_max) or not self.retained.put(message, user_name):
-            self.statistics.dropped_retained_full += 1
-            self.state.drop("retained_full", message.publisher, message.topic)
-            return False
-        self.statistics.retained += 1
-        return True
-
-    def _deliver_with_hooks(self, message: Message, route: Route, publisher: Flow | None) -> int:
-        reached = 0
-        for subscription in route.targets:
-            target = subscription if subscription.flow is not None else subscription.group.choose(message)
-            if target is not None and target.no_local and target.flow is publisher:
-                target = target.echo
-            if target is None:
-                continue
-            changed = self.ask_deliver_hooks(message, target.flow.client_id)
-            if changed is None:
-                continue
-            target.flow.deliver(changed, target, min(changed.qos, target.qos), changed.retain and target.retain_as_published)
-            reached += 1
-        self.state.work += len(route.targets)
-        counters = self.state.counters
-        counters.delivered += reached
-        if reached == 0:
-            counters.dropped_no_subscribers += 1
-        return reached
-
-    def ask_deliver_hooks(self, message: Message, client_id: str) -> Message | None:
-        """The message as this subscriber gets it; None if a hook keeps it from them, and then it is counted."""
-        changed = self.hooks.deliver(message, client_id)
-        if changed is None:
-            self.statistics.deliveries_dropped_by_hook += 1
-            self.state.drop("hook", client_id, message.topic)
-        return changed
+    def publish(self, message: Message, publisher: Flow | None = None, user_name: str | None = None) -> int:
+        """Publish a message that did not come on a connection; see ``Publisher``."""
+        return self.publisher.publish(message, publisher, user_name)
 
     def _inspect(self, topic: bytes) -> int:
         flags = ASK_INNER if topic.startswith(b"$") else 0
+        if self._is_history(topic):
+            flags |= HISTORY
         if self.hooks.publishes or self.hooks.delivers or self.tracer.filters:
             name = topic.decode()
             if self.hooks.concerns(self.hooks.publishes, name):
@@ -339,6 +336,21 @@ class Broker:
             if self.tracer.concerns(name):
                 flags |= TRACED
         return flags
+
+    def _forget_retained_row(self, topic: bytes) -> None:
+        if not topic.startswith(b"$") and not self.publisher.is_retaining(topic):
+            self.keeper.write(self.keeper.storage.retained.remove(topic))
+
+    def forget_retained(self, topic: bytes) -> bool:
+        """Remove the retained message of a topic; False if there was none."""
+        self._forget_retained_row(topic)
+        return self.retained.remove(topic)
+
+    def _is_history(self, topic: bytes) -> bool:
+        topics = self.settings.history.topics
+        if "#" in topics and not topic.startswith(b"$"):
+            return True
+        return bool(topics) and any(matches(topic_filter, topic.decode()) for topic_filter in topics)
 
     # Changes at run time
 

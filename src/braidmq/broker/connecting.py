@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.base.errors import ProtocolViolation
+from braidmq.broker.catching_up import Recall
 from braidmq.broker.messages import make_message
+from braidmq.broker.ports import Refusal
 from braidmq.broker.sessions import Session
 from braidmq.lane.channel import HOLD_BUSY
 from braidmq.lane.scanner import topic_error
@@ -139,20 +142,43 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
         connection.refuse(refusal.reason, refusal.detail)
         return
     _open(connection, packet, data)
-    connection.resume(HOLD_BUSY)
 
 
 def _open(connection: Connection, packet: Connect, data: bytes) -> None:
+    """Make the client's session its own; CONNACK follows when a durable one is on disk."""
     broker = connection.broker
-    settings = broker.settings
-    session, is_present = broker.open_session(connection.client_id, packet.clean_start, connection)
-    properties = packet.properties
     expiry_s = _expiry(connection, packet)
+    session, is_present = broker.open_session(connection.client_id, packet.clean_start, connection, expiry_s)
     session.expiry_s = expiry_s
     session.user_name = connection.user_name
     session.is_clean = packet.clean_start
     session.will = packet.will
     connection.session = session
+    if not session.is_durable:
+        _greet(connection, packet, data, session, is_present)
+        return
+    broker.keeper.change(
+        broker.durable.opened(session),
+        partial(_greet, connection, packet, data, session, is_present),
+        partial(_not_kept, connection, session, is_present),
+    )
+
+
+def _not_kept(connection: Connection, session: Session, is_present: bool, refusal: Refusal) -> None:
+    """The session cannot be stored: a client must not find one next time that it was refused now [MQTT-3.2.2-4]."""
+    connection.refuse(Reason.QUOTA_EXCEEDED, "the session cannot be stored")
+    if not is_present and connection.broker.sessions.get(session.client_id) is session:
+        connection.broker.end_session(session)
+    connection.lane.flush()
+
+
+def _greet(connection: Connection, packet: Connect, data: bytes, session: Session, is_present: bool) -> None:
+    """Send CONNACK and let messages flow."""
+    if connection.is_closed or session.connection is not connection:
+        return
+    broker = connection.broker
+    settings = broker.settings
+    properties = packet.properties
     connection.flow = session.flow
     connection.frame_max = settings.mqtt.packet_bytes_max
     connection.is_strict_payload = settings.mqtt.check_payload_format
@@ -170,13 +196,13 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
         connection.alias_in_max = settings.mqtt.topic_alias_maximum
         connection.allow_aliases(min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out))
         window = min(window, properties.receive_maximum or 65535)
+    connection.window = window
     is_told = connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data)))
     connection.is_open = True
-    session.flow.attach(connection, window)
-    for group in {subscription.group for subscription in session.subscriptions.values()} - {None}:
-        broker.groups.relieve(group)
-    if session.feeds:
-        connection.wants_room = True
+    _attach(connection, session)
+    broker.groups.relieve_all(session.groups())
+    connection.wants_room = session.wants_room
+    if connection.wants_room:
         connection.on_room()
     statistics = broker.statistics
     statistics.connected += 1
@@ -187,6 +213,20 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
         _tell_presence(connection, "connected", {"connected_at": int(time() * 1000), "clean_start": packet.clean_start})
     if not is_told:
         connection.close(Reason.PACKET_TOO_LARGE, "the client takes no packet as large as our CONNACK", say=False)
+    connection.resume(HOLD_BUSY)
+    broker.lane.flush()
+
+
+def _attach(connection: Connection, session: Session) -> None:
+    flow = session.flow
+    flow.make_all_ready()  # a durable session's cursor was written before this
+    if session.unread:
+        # In flight before a restart: those messages are read first, for they go out first.
+        session.recall = Recall(connection.broker, session, session.unread)
+        return
+    if not session.subscriptions:
+        flow.follow()  # there is nothing to read
+    flow.attach(connection, connection.window)
 
 
 def _expiry(connection: Connection, packet: Connect) -> int:
@@ -205,6 +245,7 @@ def _capabilities(connection: Connection, packet: Connect, keep_alive: int, data
     asked = packet.properties
     expiry_s = connection.session.expiry_s if connection.session is not None else 0
     wants_response = asked.request_response_information == 1 and bool(settings.mqtt.response_topic_prefix)
+    gap = connection.broker.durable.gap_of(connection.session) if connection.session is not None else ""
     return Properties(
         session_expiry_interval=expiry_s if expiry_s != (asked.session_expiry_interval or 0) else None,
         receive_maximum=settings.mqtt.receive_maximum,
@@ -215,6 +256,7 @@ def _capabilities(connection: Connection, packet: Connect, keep_alive: int, data
         response_information=f"{settings.mqtt.response_topic_prefix}{connection.client_id}/" if wants_response else None,
         authentication_method=asked.authentication_method,
         authentication_data=data or None,
+        user_properties=(("session-gap", gap),) if gap else (),
     )
 
 

@@ -10,20 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from braidmq.access.contract import Exchange, Rules
-from braidmq.base.errors import ProtocolViolation, UnsupportedProtocol
-from braidmq.broker import connecting, publishing, subscribing
+from braidmq.base.errors import Corruption, ProtocolViolation, UnsupportedProtocol
+from braidmq.broker import catching_up, connecting, look_back, publishing, subscribing
 from braidmq.broker.hooks import Client
 from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
+from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.sessions import Session
 from braidmq.broker.wheel import TICK_S
 from braidmq.lane.channel import HOLD_CLOSED, HOLD_DECODE, HOLD_OUTBOX, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
+from braidmq.lane.flow import Flow
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Route
 from braidmq.lane.scanner import topic_error
@@ -62,7 +65,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
     __slots__ = (
         "_buckets", "_feeding", "_limit_s", "_listener", "_queue_timer", "_rate_timer", "broker", "client_id", "exchange",
         "is_closed", "is_vouched", "keep_alive", "method", "opened_at", "origin", "pending_connect", "rules", "session",
-        "user_name", "version", "wants_reasons", "wheel_slot",
+        "user_name", "version", "wants_reasons", "window", "wheel_slot",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, listener: ListenerInfo) -> None:
@@ -89,6 +92,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self._queue_timer: asyncio.TimerHandle | None = None
         self._rate_timer: asyncio.TimerHandle | None = None
         self._feeding = False
+        self.window = 0  # messages of QoS 1 and 2 that may be in flight to it
 
     # The transport
 
@@ -141,8 +145,13 @@ class Connection(Channel, asyncio.BufferedProtocol):
             transport.close()
             self.broker.wheel.watch(self, monotonic() + _LINGER_S)
         session = self.session
-        if was_open and session is not None:
+        if session is None:
+            return
+        if was_open:
             connecting.on_closed(self, session, reason, detail, discard_will)
+        elif session.connection is self:  # it was to be told of its session, which waited for the disk
+            self.session = None
+            self.broker.leave_session(session, discard_will=True)
 
     def abort(self) -> None:
         """Drop the network connection at once."""
@@ -155,6 +164,8 @@ class Connection(Channel, asyncio.BufferedProtocol):
             self.abort()
             return 0.0
         if not self.is_open:
+            if self.session is not None:
+                return now + self.broker.settings.limits.connect_timeout  # it is our disk that it waits for
             log.debug("%s: no accepted CONNECT in time", self.peer())
             if self.is_greeted:
                 self.refuse(Reason.SERVER_BUSY, "too slow to connect", say=False)
@@ -289,8 +300,36 @@ class Connection(Channel, asyncio.BufferedProtocol):
 
     # What the lane hands up
 
-    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
-        return publishing.publish(self, message, route, payload_format)
+    def on_publish(self, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
+        return publishing.publish(self, message, route, payload_format, packet_id)
+
+    def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
+        if not self.is_open or self.flow is not flow or not qos:
+            return
+        if self.is_v5 and not is_in_doubt:
+            self.send_ack(0x40 if qos == 1 else 0x50, packet_id, Reason.QUOTA_EXCEEDED)
+        else:
+            # MQTT 3 has no way to say no, and nobody may be told what is not known: without an answer it is sent again.
+            self.close(Reason.QUOTA_EXCEEDED, "messages cannot be stored")
+
+    def received_row(self, packet_id: int) -> Change:
+        return self.broker.keeper.storage.sessions.put_received(self.client_id, packet_id)
+
+    def on_release(self, packet_id: int) -> None:
+        flow = self.flow
+        assert flow is not None  # the connection is open
+        change = self.broker.keeper.storage.sessions.remove_received(self.client_id, packet_id)
+        self.broker.keeper.change([change], partial(self._released, flow, packet_id), self._not_released)
+
+    def _released(self, flow: Flow, packet_id: int) -> None:
+        flow.forget_received(packet_id)
+        if self.is_open and self.flow is flow:
+            self.lane.state.counters.pubcomp_sent += 1
+            self.send_ack(0x70, packet_id, 0)
+            self.lane.flush()
+
+    def _not_released(self, refusal: Refusal) -> None:
+        self.close(Reason.QUOTA_EXCEEDED, "the end of a message cannot be stored")
 
     def on_bad_topic(self, topic: bytes) -> None:
         levels_max = self.broker.settings.mqtt.topic_levels_max
@@ -364,11 +403,26 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def on_room(self) -> None:
         if not self._feeding:
             self._feeding = True
-            self.broker.loop.call_soon(self._feed)
+            self.broker.feeding.add(self)
 
-    def _feed(self) -> None:
+    def give_waiting(self) -> None:
+        """Give the client what waits elsewhere for it, as far as it takes it, for a slice."""
         self._feeding = False
-        subscribing.feed_retained(self)
+        session = self.session
+        if session is None or not self.is_open:
+            return
+        goes_on = subscribing.feed_retained(self)
+        try:
+            goes_on |= catching_up.feed(self.broker, session)
+            goes_on |= look_back.feed(self, session)
+        except Corruption as problem:
+            log.error("%s cannot be given what was recorded: %s", self.client_id, problem)
+            self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the log cannot be read")
+        self.broker.sharing.feed(session)
+        self.lane.flush()
+        self.wants_room = session.wants_room
+        if goes_on and self.wants_room:
+            self.on_room()  # else an acknowledgement or the transport tells when to go on
 
     def on_trace(self, inbound: bool, frame: bytes) -> None:
         self.broker.tracer.on_frame(self.client_id, inbound, frame)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
+from time import time
 from typing import TYPE_CHECKING
 
+from braidmq.broker.ports import StoredMessage
 from braidmq.lane.message import Message
 
 if TYPE_CHECKING:
@@ -31,15 +35,30 @@ class DelayedMessages:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, message: Message, delay_s: int, user_name: str | None) -> bool:
-        """Publish the message after the delay; False if that is too long or too many wait."""
+    def has_place(self, delay_s: int) -> bool:
+        """Whether another message may wait for so long."""
         bounds = self._broker.settings.delayed
-        if delay_s > bounds.delay_max or len(self._waiting) >= bounds.messages_max:
-            return False
+        return delay_s <= bounds.delay_max and len(self._waiting) < bounds.messages_max
+
+    def keep(self, message: Message, delay_s: int, user_name: str | None) -> Callable[[], None]:
+        """Write the message down, with what this turn records; when that is done, call the result, and it waits."""
+        broker = self._broker
+        due = time() + delay_s
+        row_id, change = broker.keeper.storage.delayed.put(message, user_name, due)
+        broker.keeper.recorder.change(change)
+        return partial(self._wait, StoredMessage(message, user_name, due=due, row_id=row_id), delay_s)
+
+    def restore(self, stored: StoredMessage, now: float) -> None:
+        """Let a message wait that was found at start; one that is overdue is published at once."""
+        self._wait(stored, max(0.0, stored.due - now))
+
+    def _wait(self, stored: StoredMessage, delay_s: float) -> None:
+        message, user_name = stored.message, stored.user_name
 
         def publish() -> None:
             self._waiting.discard(timer)
             broker = self._broker
+            broker.keeper.write(broker.keeper.storage.delayed.remove(message.publisher, stored.row_id))
             # The right to publish was there when the message came, and must still be.
             rules = broker.access.rules_for(message.publisher, user_name)
             if rules.unrestricted or rules.may_publish(message.topic.decode()):
@@ -53,10 +72,9 @@ class DelayedMessages:
 
         timer = self._broker.loop.call_later(delay_s, publish)
         self._waiting.add(timer)
-        return True
 
     def stop(self) -> None:
-        """Forget all that waits."""
+        """Wait no more; what is written down is taken up at the next start."""
         for timer in self._waiting:
             timer.cancel()
         self._waiting.clear()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker import delayed
 from braidmq.broker.hooks import Client
+from braidmq.broker.publisher import KEPT_BYTES_MAX
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Route
 from braidmq.lane.scanner import topic_error
@@ -15,23 +16,24 @@ if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
 
 
-def publish(connection: Connection, message: Message, route: Route, payload_format: int) -> int:
-    """Publish what is not plain; the reason code to acknowledge it with, or -1 if the connection is over."""
+def publish(connection: Connection, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
+    """Publish what is not plain; the reason code to acknowledge it with, or -1 if that is done or will be done elsewhere."""
     broker = connection.broker
     if payload_format and broker.settings.mqtt.check_payload_format and not _is_utf8(message.payload):
         broker.statistics.dropped_payload_format += 1
         broker.state.drop("payload_format", connection.client_id, message.topic)
         return Reason.PAYLOAD_FORMAT_INVALID
     if message.topic.startswith(b"$"):
-        return _publish_dollar(connection, message)
-    return broker.publish(message, connection.flow, connection.user_name, _client(connection))
+        return _publish_dollar(connection, message, packet_id)
+    packet = (connection, message.qos, packet_id)
+    return broker.publisher.publish(message, connection.flow, connection.user_name, _client(connection), packet)
 
 
 def _client(connection: Connection) -> Client | None:
     return connection.describe() if connection.broker.hooks.publishes else None
 
 
-def _publish_dollar(connection: Connection, message: Message) -> int:
+def _publish_dollar(connection: Connection, message: Message, packet_id: int) -> int:
     broker = connection.broker
     if not message.topic.startswith(delayed.PREFIX):
         # $SYS, $LINK and the like are the broker's own; $share and $exclusive are forms of filters.
@@ -50,12 +52,19 @@ def _publish_dollar(connection: Connection, message: Message) -> int:
     if message.properties:
         expires_at = message.expires_at + delay_s if message.expires_at else 0.0
         inner.set_properties(message.properties, expires_at, message.expiry_offset)
-    if not broker.delayed.add(inner, delay_s, connection.user_name):
+    if not broker.delayed.has_place(delay_s) or len(inner.payload) > KEPT_BYTES_MAX:
         broker.statistics.dropped_delayed_full += 1
         broker.state.drop("delayed_full", connection.client_id, topic)
         return Reason.QUOTA_EXCEEDED
     broker.statistics.delayed += 1
-    return Reason.SUCCESS
+    wait = broker.delayed.keep(inner, delay_s, connection.user_name)
+    if inner.qos == 0:
+        wait()
+        return Reason.SUCCESS
+    pending = connection.record(inner, inner.qos, packet_id, False, False)
+    pending.is_delivered = False
+    pending.on_commit = wait
+    return -1
 
 
 def deny(connection: Connection, topic: bytes) -> bool:

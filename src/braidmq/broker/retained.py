@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic, time
 
 from braidmq.lane.message import Message
@@ -18,10 +18,10 @@ class Retained:
 
     __slots__ = ("message", "stored_at", "user_name")
 
-    def __init__(self, message: Message, user_name: str | None) -> None:
+    def __init__(self, message: Message, user_name: str | None, stored_at: float) -> None:
         self.message = message
         self.user_name = user_name
-        self.stored_at = time()
+        self.stored_at = stored_at  # wall-clock seconds
 
 
 class _Node:
@@ -40,6 +40,7 @@ class RetainedStore:
     def __init__(self, messages_max: int) -> None:
         self.messages_max = messages_max
         self.payload_bytes = 0
+        self.on_expired: Callable[[bytes], None] | None = None  # its row is to go too
         self._own = 0  # messages of $-topics, which clients cannot publish to
         self._by_topic: dict[bytes, Retained] = {}
         self._root = _Node()
@@ -53,20 +54,28 @@ class RetainedStore:
         held = self._by_topic.get(topic)
         if held is not None and _is_expired(held):
             self.remove(topic)
+            self._tell(topic)
             return None
         return held
 
-    def put(self, message: Message, user_name: str | None) -> bool:
-        """Keep it in place of the topic's last one; False if the store is full."""
+    def _tell(self, topic: bytes) -> None:
+        if self.on_expired is not None:
+            self.on_expired(topic)
+
+    def has_place(self, message: Message) -> bool:
+        """Whether it may be kept: the store is not full, or has the topic already."""
+        if message.topic in self._by_topic or message.topic.startswith(b"$"):  # the broker's own do not take clients' places
+            return True
+        return not self.messages_max or len(self._by_topic) - self._own < self.messages_max
+
+    def put(self, message: Message, user_name: str | None, stored_at: float = 0.0) -> None:
+        """Keep it in place of the topic's last one; ask ``has_place`` before. ``stored_at`` 0: now."""
         topic = message.topic
         replaced = self._by_topic.get(topic)
-        if replaced is None:
-            if topic.startswith(b"$"):
-                self._own += 1  # the broker's own figures do not take clients' places
-            elif self.messages_max and len(self._by_topic) - self._own >= self.messages_max:
-                return False
+        if replaced is None and topic.startswith(b"$"):
+            self._own += 1
         self.payload_bytes += len(message.payload) - (len(replaced.message.payload) if replaced is not None else 0)
-        held = self._by_topic[topic] = Retained(message, user_name)
+        held = self._by_topic[topic] = Retained(message, user_name, stored_at or time())
         node = self._root
         for level in topic.split(b"/"):
             if node.below is None:
@@ -78,7 +87,6 @@ class RetainedStore:
         node.held = held
         if message.expires_at:
             self._note_expiry(message)
-        return True
 
     def _note_expiry(self, message: Message) -> None:
         if len(self._expiring) > len(self._by_topic) * 2 + _STALE_MAX:
@@ -98,6 +106,7 @@ class RetainedStore:
             held = self._by_topic.get(topic)
             if held is not None and held.message.expires_at == expires_at:
                 gone += self.remove(topic)
+                self._tell(topic)
         return gone
 
     def remove(self, topic: bytes) -> bool:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from time import time
 from typing import TYPE_CHECKING
 
-from braidmq.lane.flow import Flow
-from braidmq.lane.routes import Subscription
+from braidmq.lane.log_flow import LogFlow
+from braidmq.lane.message import Message
+from braidmq.lane.routes import Subscription, merge
 from braidmq.mqtt.packets import Will
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, REPLAY_PREFIX, matches
 
 if TYPE_CHECKING:
     import asyncio
 
+    from braidmq.broker.catching_up import CatchUp, Recall
     from braidmq.broker.connection import Connection
+    from braidmq.broker.look_back import LookBack
+    from braidmq.broker.ports import InFlight, Positions
     from braidmq.broker.retained import RetainedFeed
+    from braidmq.broker.shared import Group
+    from braidmq.broker.shared_log import GroupLog
 
 NEVER = 0xFFFF_FFFF  # the Session Expiry Interval that means: do not expire
 
@@ -23,11 +31,12 @@ class Session:
     """The state of one client id."""
 
     __slots__ = (
-        "client_id", "connection", "created_at", "ended_at", "expiry_s", "expiry_timer", "feeds", "flow", "is_clean",
-        "subscriptions", "user_name", "will", "will_timer",
+        "catch_up", "client_id", "connection", "created_at", "created_wall", "ended_at", "expiry_s", "expiry_timer", "feeds",
+        "flow", "gaps", "guard", "is_clean", "look_backs", "lost", "recall", "replay_forms", "shares", "starts",
+        "subscriptions", "unread", "user_name", "will", "will_timer",
     )  # fmt: skip
 
-    def __init__(self, client_id: str, flow: Flow, now: float) -> None:
+    def __init__(self, client_id: str, flow: LogFlow, now: float) -> None:
         self.client_id = client_id
         self.flow = flow
         self.connection: Connection | None = None
@@ -40,12 +49,69 @@ class Session:
         self.will: Will | None = None  # to be published if the client leaves without a word
         self.will_timer: asyncio.TimerHandle | None = None
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
+        self.created_wall = time()
+        self.guard = 0  # version of the connection that owns it
+        self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
+        self.unread: list[InFlight] = []  # in flight when the process ended, and not read yet
+        self.recall: Recall | None = None  # reads them
+        self.catch_up: CatchUp | None = None  # reads what is above the cursor
+        self.look_backs: dict[str, LookBack] = {}  # by filter as written: subscriptions that still read with cursors of their own
+        self.replay_forms: dict[bytes, list[str]] = {}  # by filter: as which $replay subscriptions it was written
+        self.lost = self.gaps = 0  # messages in flight, and stretches of the log, that retention took before the client had them
+        self.shares: set[GroupLog] | None = None  # groups that wait until it, or another member, takes more
         self.feeds: OrderedDict[bytes, RetainedFeed] | None = None  # retained messages still to be delivered, by filter
 
     @property
     def is_connected(self) -> bool:
         """Whether a client is using it now."""
         return self.connection is not None
+
+    def match(self, message: Message) -> Subscription | None:
+        """What a message is delivered by, of its own subscriptions; None if none matches any more."""
+        topic = message.topic.decode()
+        return merge([each for each in self.subscriptions.values() if matches(each.topic_filter.decode(), topic)])
+
+    def groups(self) -> set[Group]:
+        """The shared groups that it is a member of."""
+        return {each.group for each in self.subscriptions.values() if each.group is not None}
+
+    def hold(self, written: str, subscription: Subscription) -> None:
+        """Add or replace the subscription that was written so."""
+        self.subscriptions[written] = subscription
+        if written.startswith(REPLAY_PREFIX):
+            forms = self.replay_forms.setdefault(subscription.topic_filter, [])
+            if written not in forms:
+                forms.append(written)
+
+    def let_go(self, written: str) -> None:
+        """Remove the subscription that was written so."""
+        subscription = self.subscriptions.pop(written)
+        self.starts.pop(written, None)
+        self.catch_up = None
+        look_back = self.look_backs.pop(written, None)
+        if look_back is not None:
+            look_back.pause()
+        forms = self.replay_forms.get(subscription.topic_filter, [])
+        if written in forms:
+            forms.remove(written)
+            if not forms:
+                del self.replay_forms[subscription.topic_filter]
+
+    def united(self, topic_filter: bytes) -> Subscription | None:
+        """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""
+        name = topic_filter.decode()
+        forms = (name, EXCLUSIVE_PREFIX + name, *self.replay_forms.get(topic_filter, ()))
+        return merge([self.subscriptions[written] for written in forms if written in self.subscriptions])
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives the process."""
+        return self.flow.is_durable
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether something waits until the client takes more."""
+        return bool(self.feeds or self.look_backs or self.shares) or not self.flow.is_following
 
     @property
     def will_delay_s(self) -> int:
@@ -67,6 +133,7 @@ class SessionTable:
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
+        self.durable = 0  # how many of them outlive the process
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -80,9 +147,12 @@ class SessionTable:
 
     def add(self, session: Session) -> None:
         """Make it the session of its client id."""
+        before = self._by_id.get(session.client_id)
+        self.durable += session.is_durable - (before is not None and before.is_durable)
         self._by_id[session.client_id] = session
 
     def remove(self, session: Session) -> None:
         """Forget it, unless another has taken its place."""
         if self._by_id.get(session.client_id) is session:
             del self._by_id[session.client_id]
+            self.durable -= session.is_durable

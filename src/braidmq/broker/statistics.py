@@ -19,6 +19,7 @@ class Statistics:
         self.dropped_revoked = 0  # wills and delayed messages that their client may no longer publish
         self.dropped_by_hook = self.dropped_retained_full = self.dropped_reserved = self.dropped_delayed_full = 0
         self.dropped_payload_format = 0
+        self.lost_to_retention = 0  # what retention took before a durable session had read it
         self.authentication_success = self.authentication_failure = self.anonymous = 0
         self.authorization_allow = self.authorization_deny = 0
         self.handshake_failures = 0

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from braidmq.base.errors import ProtocolViolation
+from braidmq.base.errors import ProtocolViolation, UsageError
+from braidmq.broker import look_back
+from braidmq.broker.look_back import LookBack
+from braidmq.broker.ports import Change, Refusal
+from braidmq.broker.replay_request import NOTHING, ReplayRequest, find_start, read_properties, read_start, time_text
 from braidmq.broker.retained import Retained, RetainedFeed
 from braidmq.broker.sessions import Session
 from braidmq.broker.shared import Group
@@ -16,6 +21,7 @@ from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription
 from braidmq.mqtt import wire
 from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
+from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import SubscriptionTarget, check_filter, parse_subscription
 
@@ -26,6 +32,7 @@ _END = object()
 _FILTERS_AT_ONCE = 500  # of one packet, before others have their turn
 _SLICE = 256  # retained messages for one client before others have their turn
 _SEARCH_COST = 16  # a stretch of the search that finds nothing takes as long as this many messages
+_WHOLE_FROM = "replay-from"  # user property of SUBACK: before this time something is gone that was asked for
 _SEND_AT_ONCE = 4  # retained messages that are not worth a turn of their own
 
 
@@ -61,6 +68,15 @@ async def _finish(connection: Connection, work: _Subscribing | _Unsubscribing) -
     connection.lane.flush()
 
 
+class _Refused(Exception):
+    """A filter that is not subscribed to, and why, in words."""
+
+    def __init__(self, reason: int, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
 class _Subscribing:
     """A SUBSCRIBE being worked off."""
 
@@ -73,47 +89,119 @@ class _Subscribing:
         self._options = iter(packet.subscriptions)
         identifiers = packet.properties.subscription_identifiers
         self._identifiers = b"\x0b" + wire.write_varint(identifiers[0]) if identifiers else b""
+        self._asked, self._fault = NOTHING, ""
+        try:
+            self._asked = read_properties(packet.properties.user_properties, connection.broker.keeper.storage.parse_start)
+        except UsageError as problem:
+            self._fault = str(problem)  # of the whole packet
+        self._whole_from = 0  # before this time, in microseconds since 1970, something is gone that was asked for
+        self._words = ""  # why a filter was refused
         self._reasons: list[int] = []
         self._feeds: dict[bytes, RetainedFeed] = {}
         self._joined: list[Group] = []
+        self._look_backs: list[LookBack] = []
+        self._changes: list[Change] = []
 
     def run(self, count: int) -> bool:
         """Deal with this many filters; True when all are done."""
         for option in islice(self._options, count):
-            self._reasons.append(self._subscribe(option))
+            self._reasons.append(self._judge(option))
             count -= 1
         return count > 0
 
+    def _judge(self, option: SubscribeOption) -> int:
+        """Subscribe to one filter, or give the reason why not."""
+        statistics = self._connection.broker.statistics
+        try:
+            reason = self._subscribe(option)
+        except _Refused as refused:
+            reason = refused.reason
+            self._words = self._words or refused.detail
+        if reason <= 2:
+            statistics.subscribed += 1
+        elif reason != Reason.NOT_AUTHORIZED:
+            statistics.subscriptions_refused += 1
+        return reason
+
     def _subscribe(self, option: SubscribeOption) -> int:
-        connection = self._connection
-        statistics = connection.broker.statistics
+        connection, session = self._connection, self._session
+        broker = connection.broker
         try:
             target = parse_subscription(option.topic_filter)
-            check_filter(target.topic_filter, connection.broker.settings.mqtt.topic_levels_max)
+            check_filter(target.topic_filter, broker.settings.mqtt.topic_levels_max)
         except ProtocolViolation as violation:
-            statistics.subscriptions_refused += 1
-            return violation.reason
+            raise _Refused(violation.reason, violation.detail) from None
         if option.no_local and target.group is not None:  # [MQTT-3.8.3-4]
             raise ProtocolViolation(Reason.PROTOCOL_ERROR, "No Local on a shared subscription")
-        reason = _refusal(connection, self._session, option, target)
+        reason = _refusal(connection, session, option, target)
         if reason:
-            if reason != Reason.NOT_AUTHORIZED:
-                statistics.subscriptions_refused += 1
             return reason
-        statistics.subscribed += 1
-        subscription, is_new = _add(connection, self._session, option, target, self._identifiers)
+        request, positions = self._find_start(option.topic_filter, target)
+        subscription, is_new = _make(connection, session, option, target, self._identifiers)
+        session.hold(option.topic_filter, subscription)
+        if session.is_durable or not session.flow.is_following:  # else there is nothing to read that is older than this
+            session.starts.setdefault(option.topic_filter, tuple(broker.state.marks))
+        begun = look_back.begin(broker, session, option.topic_filter, subscription, request.tells_end, positions)
+        if begun is not None:
+            self._look_backs.append(begun)
+        if target.group is None:
+            broker.route(session, subscription.topic_filter)
+        if session.is_durable:
+            self._changes.append(broker.durable.subscription_row(session, option.topic_filter))
+        session.catch_up = None  # what it reads for has changed
         if subscription.group is not None:
+            if session.is_durable and not subscription.group.log.is_kept:
+                self._changes.append(broker.sharing.row_of(subscription.group.log))
             if is_new:
                 self._joined.append(subscription.group)
-        elif option.retain_handling == 0 or (option.retain_handling == 1 and is_new):
-            feed = RetainedFeed(connection.broker.retained.match(subscription.topic_filter), subscription)
+        elif target.replay is None and (option.retain_handling == 0 or (option.retain_handling == 1 and is_new)):
+            feed = RetainedFeed(broker.retained.match(subscription.topic_filter), subscription)
             self._feeds[subscription.topic_filter] = feed
         return option.qos
 
+    def _find_start(self, written: str, target: SubscriptionTarget) -> tuple[ReplayRequest, list[int] | None]:
+        """What the filter asks for, and where a look-back begins; None if it does not look back."""
+        broker, session = self._connection.broker, self._session
+        if self._fault:
+            raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, self._fault)
+        try:
+            request = self._asked
+            if target.replay is not None:
+                request = read_start(target.replay, request, broker.keeper.storage.parse_start)
+            if request == NOTHING:
+                return request, None
+            if target.group is not None:
+                raise UsageError("a shared subscription cannot look back")
+            if request.start is None:
+                return request, None
+            if written not in session.look_backs and len(session.look_backs) >= look_back.LOOK_BACKS_MAX:
+                raise _Refused(Reason.QUOTA_EXCEEDED, f"{look_back.LOOK_BACKS_MAX} subscriptions look back already")
+            positions, whole_from = find_start(broker.keeper.log, request, target.topic_filter, broker.state.marks)
+        except UsageError as problem:
+            raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(problem)) from None
+        self._whole_from = max(self._whole_from, whole_from)
+        return request, positions
+
     def answer(self) -> None:
-        """Send the SUBACK, then what waits for absent members of shared subscriptions, and begin with what is retained."""
+        """Send the SUBACK; that of a durable session when its subscriptions are on disk."""
+        if not self._changes:
+            self._answer()
+            return
+        connection = self._connection
+        connection.hold(HOLD_BUSY)
+        connection.broker.keeper.change(self._changes, self._on_kept, partial(_not_kept, connection))
+
+    def _on_kept(self) -> None:
+        connection = self._connection
+        if connection.is_open:
+            self._answer()
+            connection.resume(HOLD_BUSY)
+            connection.lane.flush()
+
+    def _answer(self) -> None:
+        """Tell the client, give it what waits for absent members of shared subscriptions, and begin with what is retained."""
         connection, session = self._connection, self._session
-        connection.send_packet(Suback(self._packet_id, self._reasons))
+        connection.send_packet(Suback(self._packet_id, self._reasons, self._explanation()))
         for group in self._joined:
             connection.broker.groups.relieve(group)
         if self._feeds:
@@ -122,7 +210,20 @@ class _Subscribing:
             # A subscription that is renewed starts again: whoever repeats it without reading is not owed ever more.
             session.feeds.update(self._feeds)
             connection.wants_room = True
-            feed_retained(connection, _SEND_AT_ONCE)
+            if feed_retained(connection, _SEND_AT_ONCE):
+                connection.on_room()
+        for begun in self._look_backs:
+            begun.begin()
+            connection.on_room()
+        connection.wants_room = session.wants_room
+
+    def _explanation(self) -> Properties:
+        """Why something was refused, and what is missing of what was granted."""
+        if not self._whole_from:
+            return Properties(reason_string=self._words) if self._words else NO_PROPERTIES
+        whole_from = time_text(self._whole_from)
+        words = self._words or f"history before {whole_from} is not complete"
+        return Properties(reason_string=words, user_properties=((_WHOLE_FROM, whole_from),))
 
 
 class _Unsubscribing:
@@ -136,6 +237,7 @@ class _Unsubscribing:
         self._packet_id = packet.packet_id
         self._filters = iter(packet.topic_filters)
         self._reasons: list[int] = []
+        self._changes: list[Change] = []
 
     def run(self, count: int) -> bool:
         """Deal with this many filters; True when all are done."""
@@ -150,6 +252,8 @@ class _Unsubscribing:
         if subscription is not None:
             broker.statistics.unsubscribed += 1
             broker.drop_subscription(self._session, written, subscription)
+            if self._session.is_durable:
+                self._changes.append(broker.keeper.storage.sessions.remove_subscription(self._session.client_id, written))
             return Reason.SUCCESS
         try:
             check_filter(parse_subscription(written).topic_filter, broker.settings.mqtt.topic_levels_max)
@@ -158,8 +262,27 @@ class _Unsubscribing:
         return Reason.NO_SUBSCRIPTION_EXISTED
 
     def answer(self) -> None:
-        """Send the UNSUBACK."""
-        self._connection.send_packet(Unsuback(self._packet_id, self._reasons))
+        """Send the UNSUBACK; that of a durable session when the removal is on disk."""
+        connection = self._connection
+        if not self._session.is_durable:
+            connection.send_packet(Unsuback(self._packet_id, self._reasons))
+            return
+        self._session.catch_up = None
+        connection.hold(HOLD_BUSY)
+        connection.broker.keeper.change(self._changes, self._on_kept, partial(_not_kept, connection))
+
+    def _on_kept(self) -> None:
+        connection = self._connection
+        if connection.is_open:
+            connection.send_packet(Unsuback(self._packet_id, self._reasons))
+            connection.resume(HOLD_BUSY)
+            connection.lane.flush()
+
+
+def _not_kept(connection: Connection, refusal: Refusal) -> None:
+    """What the client asked for cannot be stored: it is let go, and asks again."""
+    connection.close(Reason.QUOTA_EXCEEDED, "subscriptions cannot be stored")
+    connection.lane.flush()
 
 
 def _refusal(connection: Connection, session: Session, option: SubscribeOption, target: SubscriptionTarget) -> int:
@@ -180,31 +303,25 @@ def _refusal(connection: Connection, session: Session, option: SubscribeOption, 
     return 0
 
 
-def _add(
+def _make(
     connection: Connection, session: Session, option: SubscribeOption, target: SubscriptionTarget, identifiers: bytes
 ) -> tuple[Subscription, bool]:
+    """The subscription, and whether it is new; its session and, unless it is shared, the routes do not know of it yet."""
     broker = connection.broker
     topic_filter = target.topic_filter.encode()
     if target.group is not None:
-        subscription, is_new = broker.groups.join(
-            target.group, session.flow, topic_filter, option.qos, option.retain_as_published, identifiers
-        )
-    else:
-        subscription = Subscription(
-            session.flow, topic_filter, option.qos, option.no_local, option.retain_as_published, identifiers
-        )
-        is_new = broker.routes.add(subscription)
-        if target.exclusive:
-            broker.exclusive[topic_filter] = session
-    session.subscriptions[option.topic_filter] = subscription
-    return subscription, is_new
+        return broker.groups.join(target.group, session.flow, topic_filter, option.qos, option.retain_as_published, identifiers)
+    if target.exclusive:
+        broker.exclusive[topic_filter] = session
+    subscription = Subscription(session.flow, topic_filter, option.qos, option.no_local, option.retain_as_published, identifiers)
+    return subscription, option.topic_filter not in session.subscriptions
 
 
-def feed_retained(connection: Connection, count: int = _SLICE) -> None:
-    """Deliver retained messages as far as the client takes them; the rest when there is room again."""
+def feed_retained(connection: Connection, count: int = _SLICE) -> bool:
+    """Deliver retained messages as far as the client takes them; True if there is more and room for it."""
     session = connection.session
     if session is None or not connection.is_open:
-        return
+        return False
     feeds = session.feeds
     flow = session.flow
     while feeds and count > 0 and connection.has_room() and flow.queue_messages() == 0:
@@ -222,9 +339,8 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> None:
     connection.lane.flush()
     if not feeds:
         session.feeds = None
-        connection.wants_room = False
-    elif connection.has_room() and flow.queue_messages() == 0:
-        connection.on_room()  # else an acknowledgement or the transport tells when to go on
+        return False
+    return connection.has_room() and flow.queue_messages() == 0
 
 
 def _served(connection: Connection, held: Retained, subscription: Subscription) -> Message | None:
@@ -238,4 +354,4 @@ def _served(connection: Connection, held: Retained, subscription: Subscription) 
         rules = broker.access.rules_for(message.publisher, held.user_name)
         if not (rules.unrestricted or rules.may_publish(message.topic.decode())):
             return None
-    return broker.ask_deliver_hooks(message, connection.client_id) if broker.hooks.delivers else message
+    return broker.publisher.ask_deliver_hooks(message, connection.client_id) if broker.hooks.delivers else message

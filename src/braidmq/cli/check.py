@@ -8,6 +8,7 @@ import click
 
 from braidmq.base import config
 from braidmq.base.sample import sample
+from braidmq.storage.classes import check_classes
 
 
 @click.command("check")
@@ -22,6 +23,7 @@ def check(file: Path | None, show: bool, print_sample: bool) -> None:
         click.echo(sample(), nl=False)
         return
     loaded = config.load(file)
+    check_classes(loaded.settings.history)
     if show:
         for key, value, origin in loaded.rows():
             click.echo(f"{key} = {value}  # {origin}")

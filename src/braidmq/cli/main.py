@@ -21,6 +21,9 @@ _COMMANDS: Final = {
     "bench": ("braidmq.cli.bench.commands:bench", "Measure a broker; takes the letters of emqtt_bench."),
     "passwd": ("braidmq.cli.passwd:passwd", "Set passwords in a password file."),
     "import-mosquitto": ("braidmq.cli.import_mosquitto:import_mosquitto", "Take over a Mosquitto configuration."),
+    "history": ("braidmq.cli.history.commands:history", "Read and tend what a running node has recorded."),
+    "backup": ("braidmq.cli.backup:backup", "Make a backup of a running node."),
+    "restore": ("braidmq.cli.backup:restore", "Make a data directory from a backup."),
     "ctl": ("braidmq.cli.ctl.commands:ctl", "See and steer a running node."),
 }
 _TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"

@@ -3,6 +3,7 @@ cimport cython
 from braidmq.lane.flow cimport Flow
 from braidmq.lane.lane cimport Lane
 from braidmq.lane.message cimport Message, from_scan
+from braidmq.lane.recorder cimport Pending, Recorder
 from braidmq.lane.routes cimport Route, RouteTable, Subscription
 from braidmq.lane.scanner cimport Scanner
 from braidmq.lane.state cimport Counters, State
@@ -11,6 +12,7 @@ from braidmq.lane.writer cimport Writer
 
 cdef class Channel(Writer):
     cdef readonly Lane lane
+    cdef public Recorder recorder
     cdef public Py_ssize_t frame_max
     cdef public Flow flow, held_by
     cdef public double last_seen
@@ -32,6 +34,11 @@ cdef class Channel(Writer):
     cdef void _run(self, object buffer, Py_ssize_t have) except *
     @cython.locals(lane=Lane, counters=Counters, flow=Flow, code=int, qos=int, route=Route, message=Message)
     cdef void _on_publish_frame(self, Scanner scan) except *
+    @cython.locals(state=State, congested=Flow)
+    cdef void _wait_for_congested(self, Flow flow) except *
+    @cython.locals(recorder=Recorder, flow=Flow, pending=Pending)
+    cpdef Pending record(self, Message message, int qos, int packet_id, bint session_only, bint is_recorded=*)
+    cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
     @cython.locals(counters=Counters, flow=Flow)
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
     @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
@@ -41,7 +48,8 @@ cdef class Channel(Writer):
     cdef bint _may_publish(self, bytes topic) except *
     @cython.locals(code=int)
     cdef void _on_ack_frame(self, Scanner scan) except *
-    @cython.locals(counters=Counters, flow=Flow)
+    cpdef void want_room(self) except *
+    @cython.locals(counters=Counters, flow=Flow, known=int)
     cpdef void acknowledged(self, int kind, int packet_id, int reason) except *
     @cython.locals(was_full=bint)
     cdef void flush(self) except *

@@ -14,7 +14,8 @@ from time import monotonic
 
 from braidmq.lane.flow import Flow
 from braidmq.lane.lane import RECEIVE_BYTES, Lane
-from braidmq.lane.message import from_scan
+from braidmq.lane.message import Message, from_scan
+from braidmq.lane.recorder import Pending, Recorder
 from braidmq.lane.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.scanner import Scanner, topic_error
 from braidmq.lane.writer import Writer
@@ -26,12 +27,14 @@ HOLD_WORK = 8  # this callback has done enough: others first
 HOLD_CLOSED = 16  # the connection is over
 HOLD_DECODE = 32  # a large packet is being decoded
 HOLD_OUTBOX = 64  # the client does not take our answers
+HOLD_LOG = 128  # more waits for the disk than should
 
 ASK_INNER = 1  # a route's flag: access is checked on the inner topic, by the long way
 
 _CARRY_MAX = RECEIVE_BYTES // 4
 _COLD_WORK = 200  # a packet that goes up costs about as much as this many deliveries
 _LONG_WORK = 60  # and a message that goes the long way
+_RECORD_WORK = 10  # and a message that is recorded
 _RESOLVE_WORK = 20  # and a topic other than the last one
 _VERDICTS_MAX = 1024
 _PINGRESP = b"\xd0\x00"
@@ -50,13 +53,14 @@ class Channel(Writer):
     __slots__ = (
         "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "alias_in_max",
         "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open", "is_restricted",
-        "is_strict_payload", "lane", "last_seen", "messages_received", "receive_maximum", "wants_room",
+        "is_strict_payload", "lane", "last_seen", "messages_received", "receive_maximum", "recorder", "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
         super().__init__(lane.state)
         self.lane = lane
         self.frame_max = frame_max  # of what the client sends
+        self.recorder: Recorder | None = None  # there if anything can be recorded
         self.flow: Flow | None = None  # there while ``is_open``
         self.last_seen = lane.state.now
         self.bytes_received = self.messages_received = 0
@@ -205,6 +209,8 @@ class Channel(Writer):
         else:
             counters.publish_qos2_received += 1
             if flow.is_receiving(scan.packet_id):  # a repeat
+                if flow.is_pending(scan.packet_id):
+                    return  # PUBREC comes with the commit
                 if scan.alias_at >= 0 and self._find_topic(scan) is None:  # it may set an alias for those to come
                     return
                 self.send_ack(0x50, scan.packet_id, 0)
@@ -223,9 +229,14 @@ class Channel(Writer):
                 return
         if route.flags or scan.retain or (self.is_strict_payload and scan.payload_format):
             lane.state.work += _LONG_WORK
-            code = self.on_publish(from_scan(scan, route.topic, flow.client_id, monotonic()), route, scan.payload_format)
+            message = from_scan(scan, route.topic, flow.client_id, monotonic())
+            code = self.on_publish(message, route, scan.payload_format, scan.packet_id)
             if code < 0:
                 return
+        elif qos >= route.keep_qos:
+            message = from_scan(scan, route.topic, flow.client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
+            self.record(message, qos, scan.packet_id, qos < route.record_qos)
+            return
         elif qos == 0:
             lane.forward(scan, route, flow, self.is_v5)
             return
@@ -234,14 +245,54 @@ class Channel(Writer):
             code = 0 if lane.publish(message, route, flow) else _NO_MATCHING_SUBSCRIBERS
         self._acknowledge(qos, scan.packet_id, code)
         if lane.state.congested is not None:
-            congested = lane.state.congested
-            lane.state.congested = None
-            if congested is not flow and not flow.is_congested():  # else its acknowledgements must be read
-                congested.hold(self)
-                self.held_by = congested
-                self.is_waiting = True
-                counters.publishers_held += 1
-                self.hold(HOLD_QUEUE)
+            self._wait_for_congested(flow)
+
+    def _wait_for_congested(self, flow: Flow) -> None:
+        """The message has filled a subscriber's queue: its publisher waits for that, for a while."""
+        state = self.lane.state
+        congested: Flow = state.congested
+        state.congested = None
+        if congested is flow or flow.is_congested() or self.hold_bits & HOLD_QUEUE:
+            return  # its acknowledgements must be read, or it waits already
+        congested.hold(self)
+        self.held_by = congested
+        self.is_waiting = True
+        state.counters.publishers_held += 1
+        self.hold(HOLD_QUEUE)
+
+    def record(self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool = True) -> Pending:
+        """Let a message of this client be recorded; it is acknowledged and delivered after its commit.
+
+        If not ``is_recorded`` it waits for the rows alone that are written with it.
+        """
+        recorder = self.recorder
+        flow = self.flow
+        assert recorder is not None  # else nothing is marked for recording
+        assert flow is not None  # the channel is open
+        if qos == 2:
+            flow.expect_commit(packet_id)
+        if is_recorded:
+            pending = recorder.record(message, flow, self, qos, packet_id, session_only)
+        else:
+            pending = recorder.await_rows(message, flow, self, qos, packet_id)
+        if qos == 2 and flow.is_durable and not pending.is_refused:
+            recorder.change(self.received_row(packet_id))
+        self.lane.state.work += _RECORD_WORK
+        if recorder.is_congested:
+            self.hold(HOLD_LOG)
+        return pending
+
+    def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
+        if not self.is_open or flow is None or self.flow is not flow:
+            return
+        if qos == 1:
+            self.lane.state.counters.puback_sent += 1
+            self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
+        elif qos == 2:
+            self.lane.state.counters.pubrec_sent += 1
+            self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
+        if self.lane.state.congested is not None:
+            self._wait_for_congested(flow)
 
     def _acknowledge(self, qos: int, packet_id: int, code: int) -> None:
         counters = self.lane.state.counters
@@ -340,8 +391,9 @@ class Channel(Writer):
                 counters.stray_acks += 1
         elif kind == 5:
             counters.pubrec_received += 1
-            if flow.on_pubrec(packet_id, reason):
-                if reason < 0x80:
+            known = flow.on_pubrec(packet_id, reason)
+            if known:
+                if known == 1 and reason < 0x80:
                     counters.pubrel_sent += 1
                     self.send_ack(0x62, packet_id, 0)
             else:
@@ -351,6 +403,9 @@ class Channel(Writer):
                     self.send_ack(0x62, packet_id, _ID_NOT_FOUND if self.is_v5 else 0)
         elif kind == 6:
             counters.pubrel_received += 1
+            if flow.is_durable and flow.is_receiving(packet_id):
+                self.on_release(packet_id)
+                return
             counters.pubcomp_sent += 1
             if flow.forget_received(packet_id):
                 self.send_ack(0x70, packet_id, 0)
@@ -364,11 +419,16 @@ class Channel(Writer):
         if self.wants_room:
             self.on_room()
 
+    def want_room(self) -> None:
+        self.wants_room = True
+
     def flush(self) -> None:
         was_full = self.outbox.size >= self.state.outbox_bytes_max
         Writer.flush(self)
         if was_full and self._writable and self.is_open and self.flow is not None:
             self.flow.pump()  # what waited for the outbox only has no acknowledgement to call it
+            if self.wants_room:
+                self.on_room()
 
     def resume_writing(self) -> None:
         """The transport takes more."""

@@ -30,25 +30,26 @@ PUBREL = 0x62
 class Delivery:
     """One message on its way to one session."""
 
-    __slots__ = ("is_live", "is_released", "is_sent", "message", "qos", "retain", "subscription")
+    __slots__ = ("is_live", "is_ready", "is_released", "is_sent", "message", "qos", "retain", "subscription")
 
-    def __init__(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
-        self.message: Message | None = message  # None once the client has it (QoS 2, released)
+    def __init__(self, message: Message | None, subscription: Subscription, qos: int, retain: bool) -> None:
+        self.message = message  # None once the client has it (QoS 2, released)
         self.subscription = subscription
         self.qos = qos
         self.retain = retain
         self.is_released = False
         self.is_sent = False  # the client may have it
         self.is_live = False  # and on the present connection
+        self.is_ready = True  # False: its next step must be on disk before it is on the wire
 
 
 class Flow:
     """What the messages of one session pass through; it outlives connections."""
 
     __slots__ = (
-        "_inflight", "_last_id", "_queue", "_received", "_resend", "_waiting", "channel", "client_id", "congested_at", "dropped",
-        "is_stalled", "outstanding", "queue_bytes", "queue_bytes_max", "queue_messages_max", "queue_qos0", "state",
-        "window",
+        "_inflight", "_last_id", "_pending", "_queue", "_received", "_resend", "_waiting", "channel", "client_id",
+        "congested_at", "dropped", "home", "is_durable", "is_stalled", "outstanding", "queue_bytes", "queue_bytes_max",
+        "queue_messages_max", "queue_qos0", "state", "window",
     )  # fmt: skip
 
     def __init__(self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool) -> None:
@@ -64,12 +65,16 @@ class Flow:
         self.dropped = 0  # messages that this client never got
         self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
         self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
+        self.is_durable = False
+        self.home = 0  # the shard of the log that has this client's records
         self._last_id = 0
         # Most sessions never need these: they are made on first use.
         self._inflight: dict[int, Delivery] | None = None
         self._queue: deque[Delivery] | None = None
         self._resend: deque[int] | None = None
         self._received: set[int] | None = None
+        # Of the received ones, those whose message is not committed yet, and how often it was sent meanwhile.
+        self._pending: dict[int, int] | None = None
         self._waiting: dict[Outlet, None] | None = None  # held publishers, in the order in which they came
 
     # Towards the client
@@ -126,14 +131,7 @@ class Flow:
             self._drop("too_large", message)
 
     def _send(self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> None:
-        inflight = self._inflight
-        if inflight is None:
-            inflight = self._inflight = {}
-        packet_id = self._last_id
-        while True:
-            packet_id = 1 if packet_id >= 65535 else packet_id + 1
-            if packet_id not in inflight:
-                break
+        packet_id = self._next_id()
         counters = self.state.counters
         flags = 0x30 | qos << 1 | (1 if retain else 0)
         if not channel.send_publish(message, subscription, flags, packet_id, expiry):
@@ -141,15 +139,35 @@ class Flow:
             counters.dropped_too_large += 1
             self._drop("too_large", message)
             return
-        self._last_id = packet_id
         delivery = Delivery(message, subscription, qos, retain)
         delivery.is_sent = delivery.is_live = True
-        inflight[packet_id] = delivery
+        self._put_inflight(packet_id, delivery)
         self.outstanding += 1
         if qos == 1:
             counters.publish_qos1_sent += 1
         else:
             counters.publish_qos2_sent += 1
+
+    def _next_id(self) -> int:
+        """A packet id that is free."""
+        inflight = self._inflight
+        packet_id = self._last_id
+        while True:
+            packet_id = 1 if packet_id >= 65535 else packet_id + 1
+            if inflight is None or packet_id not in inflight:
+                return packet_id
+
+    def _put_inflight(self, packet_id: int, delivery: Delivery) -> None:
+        inflight = self._inflight
+        if inflight is None:
+            inflight = self._inflight = {}
+        inflight[packet_id] = delivery
+        self._last_id = packet_id
+
+    def _seconds_left(self, message: Message) -> int:
+        """What to write as the message expiry of something that goes out late; -1: as it is."""
+        # Once it was given a packet id it no longer expires, but the client should see what is left.
+        return max(0, ceil(message.expires_at - monotonic())) if message.expires_at else -1
 
     def _enqueue(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
         queue = self._queue
@@ -258,22 +276,23 @@ class Flow:
             resend.popleft()
             if delivery is None:
                 continue
+            if not delivery.is_ready:  # it goes out when that is on disk, and has its place in the window already
+                delivery.is_live = True
+                self.outstanding += 1
+                continue
             if delivery.is_released:
                 channel.send_ack(PUBREL, packet_id, 0)
             else:
                 message = delivery.message
                 assert message is not None
-                flags = 0x38 | delivery.qos << 1 | (1 if delivery.retain else 0)
-                expiry = -1
-                if message.expires_at:  # once sent it no longer expires, but the client should see what is left
-                    expiry = max(0, ceil(message.expires_at - monotonic()))
-                if not channel.send_publish(message, delivery.subscription, flags, packet_id, expiry):
+                flags = 0x30 | (8 if delivery.is_sent else 0) | delivery.qos << 1 | (1 if delivery.retain else 0)
+                if not channel.send_publish(message, delivery.subscription, flags, packet_id, self._seconds_left(message)):
                     del inflight[packet_id]
                     self.state.counters.dropped_too_large += 1
                     self.state.counters.inflight_lost += 1
                     self._drop("too_large", message)
                     continue
-            delivery.is_live = True
+            delivery.is_sent = delivery.is_live = True
             self.outstanding += 1
 
     # Acknowledgements from the client
@@ -282,16 +301,19 @@ class Flow:
         """The client has a QoS 1 message, or refused it (0x80 and above): either way it is settled [MQTT-4.4.0-2]."""
         return self._settle(packet_id, 1, False)
 
-    def on_pubrec(self, packet_id: int, reason: int) -> bool:
-        """The client has a QoS 2 message: release it; or refused it: it is settled. False for an unknown id."""
+    def on_pubrec(self, packet_id: int, reason: int) -> int:
+        """The client has a QoS 2 message: release it; or refused it: it is settled.
+
+        0 for an unknown id; 1 if PUBREL is due, unless it was refused; 2 if PUBREL will follow by itself.
+        """
         if reason >= 0x80:
-            return self._settle(packet_id, 2, False)
+            return 1 if self._settle(packet_id, 2, False) else 0
         delivery = None if self._inflight is None else self._inflight.get(packet_id)
         if delivery is None or delivery.qos != 2:
-            return False
+            return 0
         delivery.is_released = True
         delivery.message = None
-        return True
+        return 1
 
     def on_pubcomp(self, packet_id: int) -> bool:
         """The client has let go of the packet id. False for an unknown one."""
@@ -308,6 +330,9 @@ class Flow:
         if delivery.is_live:
             self.outstanding -= 1
         self.state.counters.acked += 1
+        group = delivery.subscription.group
+        if group is not None:
+            group.on_settled(delivery)
         if self._queue or self._resend:
             self.pump()
         return True
@@ -328,6 +353,25 @@ class Flow:
         """Whether a QoS 2 PUBLISH with this id came in and is not released."""
         return self._received is not None and packet_id in self._received
 
+    def expect_commit(self, packet_id: int) -> None:
+        """A QoS 2 message with this id goes to the log: it counts as received, and its PUBREC waits."""
+        self.receive(packet_id)
+        if self._pending is None:
+            self._pending = {}
+        self._pending[packet_id] = 1
+
+    def is_pending(self, packet_id: int) -> bool:
+        """Whether the message with this id, which came again, is not committed yet; then its PUBREC waits too."""
+        pending = self._pending
+        if pending is None or packet_id not in pending:
+            return False
+        pending[packet_id] += 1
+        return True
+
+    def end_pending(self, packet_id: int) -> int:
+        """It is committed, or refused; how many PUBLISH packets wait for the answer."""
+        return 0 if self._pending is None else self._pending.pop(packet_id, 0)
+
     def forget_received(self, packet_id: int) -> bool:
         """PUBREL of the client: the id may be used anew. False for an unknown one."""
         received = self._received
@@ -339,6 +383,10 @@ class Flow:
     def received_count(self) -> int:
         """QoS 2 messages of the client that it has not released."""
         return 0 if self._received is None else len(self._received)
+
+    def received_ids(self) -> list[int]:
+        """Their packet ids."""
+        return [] if self._received is None else list(self._received)
 
     # Connections
 
@@ -418,4 +466,4 @@ class Flow:
                 lost += not delivery.is_released
         state.counters.dropped_session_ended += lost
         self.dropped += lost
-        self._inflight = self._queue = self._resend = self._received = None
+        self._inflight = self._queue = self._resend = self._received = self._pending = None

@@ -33,6 +33,11 @@ class Lane:
         reached = 0
         subscription: Subscription | None
         for subscription in route.targets:
+            if subscription.is_behind and message.timestamp:
+                subscription = subscription.prompt
+                if subscription is None:
+                    reached += 1  # it will read the message in the log
+                    continue
             flow = subscription.flow
             if flow is None:
                 subscription = subscription.group.choose(message)

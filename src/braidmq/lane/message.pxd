@@ -1,5 +1,6 @@
 cimport cython
 
+from braidmq.lane.records cimport Record
 from braidmq.lane.scanner cimport Scanner
 
 
@@ -11,9 +12,15 @@ cdef class Message:
     cdef readonly object publisher
     cdef readonly double expires_at
     cdef readonly Py_ssize_t expiry_offset
+    cdef readonly int shard
+    cdef readonly long long timestamp
 
     cpdef void set_properties(self, bytes properties, double expires_at, Py_ssize_t expiry_offset) except *
+    cpdef void set_position(self, int shard, long long timestamp) except *
+    cpdef Message unrecorded(self)
     cpdef Py_ssize_t cost(self)
 
 
 cpdef Message from_scan(Scanner scan, bytes topic, object publisher, double now)
+@cython.locals(message=Message, properties=bytes, expires_at="long long")
+cpdef Message from_record(int shard, Record record, double wall_offset)

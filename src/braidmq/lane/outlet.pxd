@@ -9,10 +9,13 @@ cdef class Outlet:
 
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
     cdef bint forward_frame(self, Scanner scan, bint v5) except *
-    cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
+    cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     cdef bint is_clogged(self) except *
     cdef bint is_filling(self) except *
     cdef void flush(self) except *
+    cpdef void want_room(self) except *
+    cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
+    cpdef void refuse_publish(self, object flow, int qos, int packet_id, bint is_in_doubt) except *
     cpdef void schedule_release(self) except *
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Route, Subscription
 from braidmq.lane.scanner import Scanner
+
+if TYPE_CHECKING:
+    from braidmq.lane.flow import Flow
 
 
 class Outlet:
@@ -39,6 +44,18 @@ class Outlet:
         """Hand the outbox to the transport."""
         raise NotImplementedError
 
+    def want_room(self) -> None:
+        """Something waits elsewhere, in the log, until this client takes more: call ``on_room`` when it does."""
+        raise NotImplementedError
+
+    def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
+        """A message that this client published as this flow's is on disk and delivered: acknowledge it."""
+        raise NotImplementedError
+
+    def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
+        """A message that this client published cannot be stored, or nobody knows whether it is."""
+        raise NotImplementedError
+
     def schedule_release(self) -> None:
         """Let a publisher that was held for a full queue go on, after the running callback."""
         raise NotImplementedError
@@ -53,8 +70,11 @@ class Upcalls(Outlet):
         """A packet that the fast lane does not know."""
         raise NotImplementedError
 
-    def on_publish(self, message: Message, route: Route, payload_format: int) -> int:
-        """A PUBLISH that is not plain; the reason code to acknowledge it with, or -1 if the connection is over."""
+    def on_publish(self, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
+        """A PUBLISH that is not plain; the reason code to acknowledge it with.
+
+        -1: there is nothing more to do, because the connection is over or the acknowledgement waits for the log.
+        """
         raise NotImplementedError
 
     def on_bad_topic(self, topic: bytes) -> None:
@@ -83,6 +103,14 @@ class Upcalls(Outlet):
 
     def on_metered(self, messages: int, size: int) -> None:
         """So much came in one read; called if ``is_metered``."""
+        raise NotImplementedError
+
+    def received_row(self, packet_id: int) -> object:
+        """What to write with a QoS 2 message so that its packet id is known after a restart."""
+        raise NotImplementedError
+
+    def on_release(self, packet_id: int) -> None:
+        """PUBREL for an id that is on disk: remove it there, then answer."""
         raise NotImplementedError
 
     def on_room(self) -> None:

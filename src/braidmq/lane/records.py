@@ -109,6 +109,11 @@ class Record:
         return bool(self.value[1] & RETAIN)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it never expires and is part of history."""
+        return not self.value[1] & (SESSION_ONLY | HAS_EXPIRY)
+
+    @property
     def session_only(self) -> bool:
         """Whether it was recorded for durable sessions alone and is hidden from history."""
         return bool(self.value[1] & SESSION_ONLY)

@@ -192,6 +192,10 @@ cdef class Record:
         return self.at(1)[0] & F_RETAIN != 0
 
     @property
+    def is_plain(self):
+        return self.at(1)[0] & (F_SESSION_ONLY | F_EXPIRY) == 0
+
+    @property
     def session_only(self):
         return self.at(1)[0] & F_SESSION_ONLY != 0
 

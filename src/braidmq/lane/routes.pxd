@@ -6,7 +6,8 @@ cdef class Subscription:
     cdef readonly bytes topic_filter, identifiers
     cdef readonly int qos
     cdef readonly bint no_local, retain_as_published
-    cdef public Subscription echo
+    cdef public Subscription echo, prompt
+    cdef public bint is_behind
 
     cpdef object owner(self)
 
@@ -16,7 +17,7 @@ cdef class Route:
     cdef public list targets
     cdef public bint stale
     cdef public long long wild_version
-    cdef public int flags
+    cdef public int flags, keep_qos, record_qos
 
 
 cdef class TrieNode:
@@ -29,6 +30,9 @@ cdef class TrieNode:
 @cython.locals(merged=Subscription)
 cdef Subscription _merge(Subscription first, Subscription second)
 cdef Subscription _echo(Subscription subscription)
+@cython.locals(merged=Subscription, subscription=Subscription)
+cpdef Subscription merge(list subscriptions)
+cdef Subscription _prompt(Subscription subscription)
 
 
 cdef class RouteTable:
@@ -38,6 +42,7 @@ cdef class RouteTable:
     cdef public Py_ssize_t levels_max
     cdef readonly long long version, wild_version, count, filters, visited
     cdef public object inspector
+    cdef public int history_qos
 
     @cython.locals(node=TrieNode)
     cpdef bint add(self, Subscription subscription) except *
@@ -54,6 +59,6 @@ cdef class RouteTable:
     cpdef list match_wild(self, bytes topic)
     @cython.locals(route=Route)
     cpdef Route resolve(self, bytes topic)
-    @cython.locals(found=list, merged=dict, subscription=Subscription, topic=bytes)
+    @cython.locals(found=list, merged=dict, subscription=Subscription, topic=bytes, flags=int)
     cdef void _build(self, Route route) except *
     cpdef void refresh(self) except *

@@ -15,6 +15,11 @@ from typing import Any
 
 from braidmq.lane.scanner import topic_error
 
+# A QoS that no message has.
+NEVER = 3
+# What the inspector says of a topic that belongs into history, beside the flags of its own.
+HISTORY = 1 << 16
+
 # A cache of topics of 64 KiB would be all of the node's memory: longer ones than this are looked up each time.
 CACHED_TOPIC_BYTES_MAX = 512
 
@@ -22,7 +27,9 @@ CACHED_TOPIC_BYTES_MAX = 512
 class Subscription:
     """One destination: the flow of a session, or a group of which one is chosen for each message."""
 
-    __slots__ = ("echo", "flow", "group", "identifiers", "no_local", "qos", "retain_as_published", "topic_filter")
+    __slots__ = (
+        "echo", "flow", "group", "identifiers", "is_behind", "no_local", "prompt", "qos", "retain_as_published", "topic_filter",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,6 +49,8 @@ class Subscription:
         self.identifiers = identifiers  # as encoded PUBLISH properties
         self.group = group
         self.echo: Subscription | None = None  # if no_local: what the session's own messages are delivered by all the same
+        self.is_behind = False  # it still reads the log: recorded messages reach it there
+        self.prompt: Subscription | None = None  # if is_behind: what recorded messages are delivered by live all the same
 
     def owner(self) -> object:
         """Whom it belongs to: at most one subscription per owner and filter."""
@@ -51,7 +60,7 @@ class Subscription:
 class Route:
     """The destinations of one topic, at most one for each session."""
 
-    __slots__ = ("flags", "stale", "targets", "topic", "wild_version")
+    __slots__ = ("flags", "keep_qos", "record_qos", "stale", "targets", "topic", "wild_version")
 
     def __init__(self, topic: bytes) -> None:
         self.topic = topic
@@ -59,6 +68,8 @@ class Route:
         self.stale = True  # an exact subscription has changed
         self.wild_version = -1
         self.flags = 0  # what the inspector said; not 0: the message takes the long way
+        self.record_qos = NEVER  # the least QoS that goes into history
+        self.keep_qos = NEVER  # the least QoS that is recorded, for history or for a durable session
 
 
 class TrieNode:
@@ -92,7 +103,24 @@ def _merge(first: Subscription, second: Subscription) -> Subscription:
         echoes = [echo for echo in (_echo(first), _echo(second)) if echo is not None]
         if echoes:
             merged.echo = echoes[0] if len(echoes) == 1 else _merge(echoes[0], echoes[1])
+    if first.is_behind or second.is_behind:
+        merged.is_behind = True
+        prompts = [prompt for prompt in (_prompt(first), _prompt(second)) if prompt is not None]
+        if prompts:
+            merged.prompt = prompts[0] if len(prompts) == 1 else _merge(prompts[0], prompts[1])
     return merged
+
+
+def merge(subscriptions: list[Subscription]) -> Subscription | None:
+    """One copy for all of these subscriptions of a session; None if there are none."""
+    merged: Subscription | None = None
+    for subscription in subscriptions:
+        merged = subscription if merged is None else _merge(merged, subscription)
+    return merged
+
+
+def _prompt(subscription: Subscription) -> Subscription | None:
+    return subscription.prompt if subscription.is_behind else subscription
 
 
 def _echo(subscription: Subscription) -> Subscription | None:
@@ -103,8 +131,8 @@ class RouteTable:
     """All subscriptions of a node and the cache of routes over them."""
 
     __slots__ = (
-        "_aged", "_cache_max", "_exact", "_fresh", "_root", "count", "filters", "inspector", "levels_max", "version",
-        "visited", "wild_version",
+        "_aged", "_cache_max", "_exact", "_fresh", "_root", "count", "filters", "history_qos", "inspector", "levels_max",
+        "version", "visited", "wild_version",
     )  # fmt: skip
 
     def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
@@ -120,6 +148,7 @@ class RouteTable:
         self.filters = 0  # different ones
         self.visited = 0  # nodes on the way to routes that had to be built, ever: what resolving costs
         self.inspector: Callable[[bytes], int] | None = None  # gives a route's flags
+        self.history_qos = NEVER  # the least QoS that is recorded where the inspector says HISTORY
 
     def add(self, subscription: Subscription) -> bool:
         """Add or replace the owner's subscription to this filter; True if it is new."""
@@ -310,7 +339,15 @@ class RouteTable:
         route.targets = found
         route.stale = False
         route.wild_version = self.wild_version
-        route.flags = 0 if self.inspector is None else self.inspector(topic)
+        flags = 0 if self.inspector is None else self.inspector(topic)
+        route.flags = flags & ~HISTORY
+        route.record_qos = self.history_qos if flags & HISTORY else NEVER
+        route.keep_qos = route.record_qos
+        if route.keep_qos > 1:
+            for subscription in found:
+                if (subscription.group if subscription.flow is None else subscription.flow).is_durable:
+                    route.keep_qos = 1
+                    break
 
     def refresh(self) -> None:
         """Forget every cached route: what the inspector says, or which topics are valid, has changed."""

@@ -6,16 +6,17 @@ cdef class Counters:
     cdef public long long puback_received, pubrec_received, pubrel_received, pubcomp_received
     cdef public long long puback_sent, pubrec_sent, pubrel_sent, pubcomp_sent, pingreq_received
     cdef public long long dropped_absent, dropped_expired, dropped_no_local, dropped_no_subscribers, dropped_not_authorized
+    cdef public long long dropped_not_stored
     cdef public long long dropped_outbox_full, dropped_queue_full, dropped_session_ended, dropped_too_large, inflight_lost
 
 
 cdef class State:
     cdef readonly Counters counters
-    cdef public double now
-    cdef public list dirty, late
+    cdef public double now, wall_offset
+    cdef public list dirty, late, marks, changed, unready
     cdef public long long turn
     cdef public bint turn_is_open
-    cdef public object congested, on_drop, on_turn
+    cdef public object congested, on_drop, on_turn, on_unready
     cdef public Py_ssize_t outbox_bytes_max, work, work_max
     cdef public long long queued_messages, queued_bytes
 

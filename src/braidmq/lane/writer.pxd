@@ -25,7 +25,7 @@ cdef class Writer(Upcalls):
     @cython.locals(topic=bytes, alias=int, size=Py_ssize_t, aliases=dict)
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
     cdef bint forward_frame(self, Scanner scan, bint v5) except *
-    cdef void send_ack(self, int first_byte, int packet_id, int reason) except *
+    cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     cdef bint is_clogged(self) except *
     cdef bint is_filling(self) except *
     @cython.locals(sent=Py_ssize_t)

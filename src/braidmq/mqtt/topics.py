@@ -1,4 +1,4 @@
-"""Topic names and topic filters (section 4.7 of the specification): validity, matching, inclusion, `$share`.
+"""Topic names and topic filters (section 4.7 of the specification): validity, matching, inclusion, `$share` and the like.
 
 Nothing here recurses or builds more than the list of levels, so a topic of many thousand levels costs its length.
 `matches`, `covers` and `overlaps` expect names and filters that the checks accept.
@@ -19,14 +19,16 @@ TOPIC_BYTES_MAX: Final = 65_535
 
 _SHARE_PREFIX: Final = "$share/"
 EXCLUSIVE_PREFIX: Final = "$exclusive/"
+REPLAY_PREFIX: Final = "$replay/"
 
 
 class SubscriptionTarget(Struct, frozen=True, gc=False):
-    """What a subscription matches, and how: `topic_filter` is without the `$share/GROUP/` or `$exclusive/` before it."""
+    """What a subscription matches, and how: `topic_filter` is without `$share/GROUP/`, `$exclusive/` or `$replay/START/`."""
 
     topic_filter: str
     group: str | None = None
     exclusive: bool = False
+    replay: str | None = None  # the start, as it was written
 
 
 def check_topic_name(topic: str) -> None:
@@ -48,7 +50,7 @@ def check_topic(topic: str, levels_max: int = LEVELS_MAX) -> None:
 def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
     """Raise `ProtocolViolation` (0x8F) unless the text is a topic filter of at most `levels_max` levels.
 
-    The levels of a `$share` or `$exclusive` subscription are those of the filter inside.
+    The levels of a `$share`, `$exclusive` or `$replay` subscription are those of the filter inside.
     """
     topic_filter = parse_subscription(topic_filter).topic_filter
     flaw = _flaw(topic_filter)
@@ -66,9 +68,10 @@ def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
 
 
 def parse_subscription(topic_filter: str) -> SubscriptionTarget:
-    """Take `$share/GROUP/FILTER` or `$exclusive/FILTER` apart; raises `ProtocolViolation` (0x8F) if it is neither whole.
+    """Take `$share/GROUP/FILTER`, `$exclusive/FILTER` or `$replay/START/FILTER` apart.
 
-    The filter inside is not checked; one inside another is refused, because it could only mean a mistake.
+    Raises `ProtocolViolation` (0x8F) if it is not whole. The start and the filter inside are not checked; one form inside
+    another is refused.
     """
     if topic_filter.startswith(_SHARE_PREFIX):
         group, slash, inner = topic_filter[len(_SHARE_PREFIX) :].partition("/")
@@ -83,10 +86,15 @@ def parse_subscription(topic_filter: str) -> SubscriptionTarget:
         if not inner:
             raise _invalid_filter("an exclusive subscription has no topic filter")
         target = SubscriptionTarget(inner, exclusive=True)
+    elif topic_filter.startswith(REPLAY_PREFIX):
+        start, _, inner = topic_filter[len(REPLAY_PREFIX) :].partition("/")
+        if not start or not inner:
+            raise _invalid_filter("$replay must be followed by a start and a topic filter, as in $replay/-24h/plant/#")
+        target = SubscriptionTarget(inner, replay=start)
     else:
         return SubscriptionTarget(topic_filter)
-    if inner.startswith((_SHARE_PREFIX, EXCLUSIVE_PREFIX)):
-        raise _invalid_filter("a shared or exclusive subscription is inside another")
+    if inner.startswith((_SHARE_PREFIX, EXCLUSIVE_PREFIX, REPLAY_PREFIX)):
+        raise _invalid_filter("a $share, $exclusive or $replay subscription is inside another")
     return target
 
 

@@ -1,27 +1,48 @@
 """What waits to be written and what waits to be committed, within a bound, and who is told when.
 
-add, add_changes -> the open group -> take -> (written) wrote | refuse -> (on disk) committed, acknowledge | doubt
+add, add_block, add_changes -> the open group -> take -> (written) wrote | refuse -> (on disk) committed, acknowledge | doubt
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from braidmq.storage.changes import Change, Refusal
+from braidmq.storage.log_shard import LogShard
 from braidmq.storage.ports import Batch
-from braidmq.storage.shard import Entry, Shard
+from braidmq.storage.shard import Entry
 
 log = logging.getLogger(__name__)
 
 OnCommit = Callable[[int, int], None]
 OnRefused = Callable[[Refusal], None]
 
-# In the place of a shard, for those who wait for rows alone.
-_ROWS_ALONE: Final = -1
 _RETRY_AFTER_CONGESTION_S: Final = 1.0
+
+
+class Block(Protocol):
+    """Many records with one owner, who is told once. It is not to be changed after it was handed over."""
+
+    @property
+    def entries(self) -> Mapping[int, list[Entry]]:
+        """The records by shard, in order."""
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """Rows that are written with them."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the records' values."""
+
+    def committed(self, stamps: dict[int, list[int]], /) -> None:
+        """Everything is on disk; timestamps by shard, in the order of the entries."""
+
+    def refused(self, refusal: Refusal, /) -> None:
+        """Nothing of it is stored, or nobody knows."""
 
 
 def call_waiter(callback: Callable[..., None], *arguments: object) -> None:
@@ -53,13 +74,89 @@ class Collected:
         self._next_sequence = sequence + 1
         return place
 
-    def append_to(self, shard: Shard, batch: Batch) -> list[int]:
+    def extend(self, entries: list[Entry]) -> tuple[int, int]:
+        """Add entries without a producer; returns their places, first and end."""
+        place = len(self._entries)
+        self._entries += entries
+        if self._producer != b"":
+            self._runs.append((place, b"", 0))
+            self._producer = b""
+        return place, len(self._entries)
+
+    def append_to(self, shard: LogShard, batch: Batch) -> list[int]:
         """Append everything to the shard; returns the timestamps, by place."""
+        if len(self._runs) == 1:
+            _, producer, sequence = self._runs[0]
+            return shard.append(batch, self._entries, producer=producer, sequence=sequence)
         stamps: list[int] = []
         ends = [place for place, _, _ in self._runs[1:]] + [len(self._entries)]
         for (place, producer, sequence), end in zip(self._runs, ends, strict=True):
             stamps += shard.append(batch, self._entries[place:end], producer=producer, sequence=sequence)
         return stamps
+
+
+class Waiter(Protocol):
+    """Whoever is told about a group; `count` is for how many records or sets of rows."""
+
+    count: int
+
+    def committed(self, stamps: dict[int, list[int]], /) -> None:
+        """The group is on disk; timestamps by shard and place."""
+
+    def refused(self, refusal: Refusal, /) -> None:
+        """The group is not stored, or in doubt."""
+
+
+class RecordWaiter:
+    """Waits for one record."""
+
+    __slots__ = ("count", "refused", "_on_commit", "_place", "_shard")
+
+    def __init__(self, on_commit: OnCommit, on_refused: OnRefused, shard: int, place: int) -> None:
+        self.count = 1
+        self.refused = on_refused
+        self._on_commit = on_commit
+        self._shard = shard
+        self._place = place
+
+    def committed(self, stamps: dict[int, list[int]], /) -> None:
+        """Tell where the record is."""
+        self._on_commit(self._shard, stamps[self._shard][self._place])
+
+
+class RowsWaiter:
+    """Waits for rows alone."""
+
+    __slots__ = ("count", "refused", "_on_commit")
+
+    def __init__(self, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
+        self.count = 1
+        self.refused = on_refused
+        self._on_commit = on_commit
+
+    def committed(self, stamps: dict[int, list[int]], /) -> None:
+        """Tell that they are there."""
+        self._on_commit()
+
+
+class BlockWaiter:
+    """Waits for all records of a block."""
+
+    __slots__ = ("count", "refused", "_block", "_places")
+
+    def __init__(self, block: Block, count: int, places: dict[int, tuple[int, int]]) -> None:
+        self.count = count
+        self.refused = block.refused
+        self._block = block
+        self._places = places  # first and end, by shard
+
+    def committed(self, stamps: dict[int, list[int]], /) -> None:
+        """Tell the timestamps of the block's own records."""
+        own = {}
+        for shard, (first, end) in self._places.items():
+            of_shard = stamps[shard]
+            own[shard] = of_shard if end - first == len(of_shard) else of_shard[first:end]
+        self._block.committed(own)
 
 
 class Group:
@@ -70,10 +167,17 @@ class Group:
     def __init__(self) -> None:
         self.shards: dict[int, Collected] = {}
         self.changes: list[Change] = []
-        self.waiters: list[tuple[OnCommit, OnRefused, int, int]] = []  # with the shard, and the place in it
+        self.waiters: list[Waiter] = []
         self.size_bytes = 0
         self.number = 0
         self.stamps: dict[int, list[int]] = {}
+
+    def collected(self, shard: int) -> Collected:
+        """What is to be appended to a shard."""
+        found = self.shards.get(shard)
+        if found is None:
+            found = self.shards[shard] = Collected()
+        return found
 
 
 class AppendQueue:
@@ -105,12 +209,21 @@ class AppendQueue:
             self._refuse_at_once(on_refused)
             return
         group = self._count(size)
-        collected = group.shards.get(shard)
-        if collected is None:
-            collected = group.shards[shard] = Collected()
-        group.waiters.append((on_commit, on_refused, shard, collected.add(entry, producer, sequence)))
+        place = group.collected(shard).add(entry, producer, sequence)
+        group.waiters.append(RecordWaiter(on_commit, on_refused, shard, place))
         if changes:
             group.changes += changes
+
+    def add_block(self, block: Block, count: int, size: int) -> None:
+        """Let the entries of a block be appended and its changes be made with them, or refuse it if there is no room."""
+        if self.pending_bytes >= self._bytes_max:
+            self._refuse_at_once(block.refused, count)
+            return
+        group = self._count(size)
+        places = {shard: group.collected(shard).extend(entries) for shard, entries in block.entries.items() if entries}
+        group.waiters.append(BlockWaiter(block, count, places))
+        if block.changes:
+            group.changes += block.changes
 
     def add_changes(self, changes: Sequence[Change], size: int, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
         """Let changes be made, or refuse them if there is no room."""
@@ -118,7 +231,7 @@ class AppendQueue:
             self._refuse_at_once(on_refused)
             return
         group = self._count(size)
-        group.waiters.append((lambda shard, timestamp: on_commit(), on_refused, _ROWS_ALONE, 0))
+        group.waiters.append(RowsWaiter(on_commit, on_refused))
         group.changes += changes
 
     def _count(self, size: int) -> Group:
@@ -129,8 +242,8 @@ class AppendQueue:
             self.is_congested = True
         return self._open
 
-    def _refuse_at_once(self, on_refused: OnRefused) -> None:
-        self.refused += 1
+    def _refuse_at_once(self, on_refused: OnRefused, count: int = 1) -> None:
+        self.refused += count
         on_refused(Refusal("more waits for the disk than the log may hold", _RETRY_AFTER_CONGESTION_S))
 
     def take(self) -> Group | None:
@@ -155,15 +268,15 @@ class AppendQueue:
 
     def acknowledge(self, group: Group) -> None:
         """Tell those who wait for a group that it is on disk."""
-        for on_commit, _, shard, place in group.waiters:
-            call_waiter(on_commit, shard, 0 if shard == _ROWS_ALONE else group.stamps[shard][place])
+        for waiter in group.waiters:
+            call_waiter(waiter.committed, group.stamps)
         self._let_go(group)
 
     def refuse(self, group: Group, refusal: Refusal) -> None:
         """Tell those who wait for a group that it is not stored."""
-        self.refused += len(group.waiters)
-        for _, on_refused, _, _ in group.waiters:
-            call_waiter(on_refused, refusal)
+        for waiter in group.waiters:
+            self.refused += waiter.count
+            call_waiter(waiter.refused, refusal)
         self._let_go(group)
 
     def doubt(self, reason: str, retry_after_s: float) -> None:

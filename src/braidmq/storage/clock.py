@@ -35,6 +35,15 @@ def wall_us() -> int:
     return time.time_ns() // 1000
 
 
+class StampOrder:
+    """The latest timestamp given, shared by all that is stamped in one order; one whose write failed counts too."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
 class ShardClock:
     """Microseconds since 1970, creeping after the wall clock and never jumping. One clock may serve all shards."""
 

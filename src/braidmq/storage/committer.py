@@ -23,6 +23,10 @@ CLOSE_TIMEOUT_S = 30.0
 SWITCH_INTERVAL_S = 0.0005
 
 
+# The longest commit of late is that of the last one to two such spans.
+RECENT_S = 10.0
+
+
 class Committer:
     """The commit thread; ``on_committed(number)``, or once ``on_failed(problem)``, are called in it."""
 
@@ -37,6 +41,9 @@ class Committer:
         self.commits = 0
         self.commit_s_total = 0.0
         self.commit_s_max = 0.0
+        self.committed_at = 0.0  # on the monotonic clock; 0: never
+        self._span_began = 0.0
+        self._span_s_max = self._span_before_s_max = 0.0
         self._flush = flush
         self._on_committed = on_committed
         self._on_failed = on_failed
@@ -75,6 +82,13 @@ class Committer:
         began = self._flush_began
         return time.monotonic() - began if began else 0.0
 
+    def recent_s_max(self) -> float:
+        """The longest commit of late; 0 if there was none."""
+        age_s = time.monotonic() - self._span_began
+        if age_s >= 2 * RECENT_S:
+            return 0.0
+        return self._span_s_max if age_s >= RECENT_S else max(self._span_s_max, self._span_before_s_max)
+
     def close(self) -> bool:
         """Commit what is written, unless held or failed, and end the thread; False if the disk did not answer in time."""
         with self._changed:
@@ -100,6 +114,13 @@ class Committer:
         self.commits += 1
         self.commit_s_total += taken_s
         self.commit_s_max = max(self.commit_s_max, taken_s)
+        self.committed_at = now = time.monotonic()
+        age_s = now - self._span_began
+        if age_s >= RECENT_S:
+            self._span_before_s_max = self._span_s_max if age_s < 2 * RECENT_S else 0.0
+            self._span_s_max = 0.0
+            self._span_began = now
+        self._span_s_max = max(self._span_s_max, taken_s)
 
     def _next_group(self) -> int | None:
         with self._changed:

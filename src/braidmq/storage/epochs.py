@@ -53,6 +53,8 @@ class EpochDirectory:
     def __init__(self, closed: Iterable[EpochRow] = ()) -> None:
         self._closed: list[EpochRow] = []
         self._starts: list[int] = []
+        # There may be very many epochs, and figures are asked for often.
+        self._closed_count = self._closed_bytes = 0
         self.open: OpenEpoch | None = None
         for epoch in closed:
             self.close(epoch)
@@ -73,12 +75,12 @@ class EpochDirectory:
     @property
     def size_bytes(self) -> int:
         """Bytes of all records, as they were appended."""
-        return sum(epoch.size_bytes for epoch in self)
+        return self._closed_bytes + (self.open.size_bytes if self.open is not None else 0)
 
     @property
     def count(self) -> int:
         """Number of all records."""
-        return sum(epoch.count for epoch in self)
+        return self._closed_count + (self.open.count if self.open is not None else 0)
 
     def close(self, epoch: EpochRow) -> None:
         """Add a closed epoch; it is later than all others."""
@@ -87,6 +89,12 @@ class EpochDirectory:
             epoch = structs.replace(epoch, static_ids=self._closed[-1].static_ids)
         self._closed.append(epoch)
         self._starts.append(epoch.start)
+        self._closed_count += epoch.count
+        self._closed_bytes += epoch.size_bytes
+
+    def closed_between(self, first: int, end: int) -> Sequence[EpochRow]:
+        """The closed epochs with first <= start < end."""
+        return self._closed[bisect_left(self._starts, first) : bisect_left(self._starts, end)]
 
     def after(self, position: int) -> EpochRow | None:
         """The first epoch with a record later than the position."""
@@ -101,5 +109,7 @@ class EpochDirectory:
     def forget_below(self, floor: int) -> None:
         """Drop the epochs that start below the floor."""
         place = bisect_left(self._starts, floor)
+        self._closed_count -= sum(epoch.count for epoch in self._closed[:place])
+        self._closed_bytes -= sum(epoch.size_bytes for epoch in self._closed[:place])
         del self._closed[:place]
         del self._starts[:place]

@@ -14,7 +14,7 @@ from braidmq.storage.engine import DEFAULT_FAMILY
 FORMAT_VERSION = 1
 
 _FORMAT_KEY = b"format"
-_LOG_ID_KEY = b"log-id"
+LOG_ID_KEY = b"log-id"
 
 
 def identify(db: Rdict, path: Path) -> bytes:
@@ -27,7 +27,7 @@ def identify(db: Rdict, path: Path) -> bytes:
         log_id = os.urandom(16)
         rows = WriteBatch(raw_mode=True)
         rows.put(_FORMAT_KEY, FORMAT_VERSION.to_bytes(4, "big"))
-        rows.put(_LOG_ID_KEY, log_id)
+        rows.put(LOG_ID_KEY, log_id)
         db.write(rows)
         db.flush_wal(True)
         return log_id
@@ -37,7 +37,7 @@ def identify(db: Rdict, path: Path) -> bytes:
             f"the log in {path} has format {version}, and this version of braidmq knows formats up to {FORMAT_VERSION}",
             "start the version that wrote it, or a newer one",
         )
-    stored: bytes | None = db.get(_LOG_ID_KEY)
+    stored: bytes | None = db.get(LOG_ID_KEY)
     if stored is None or len(stored) != 16:
         raise Corruption(f"the log in {path} has lost its id")
     return stored

@@ -20,41 +20,41 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple
 
-from braidmq.base.errors import ConfigError, Unavailable, UsageError
+from braidmq.base.errors import Corruption, Unavailable, UsageError
 from braidmq.base.settings import HistorySettings
-from braidmq.base.units import parse_bytes
-from braidmq.lane.records import encode_record
-from braidmq.storage.append_queue import AppendQueue, OnCommit, OnRefused
+from braidmq.lane.records import check_entries, encode_record
+from braidmq.storage.append_queue import AppendQueue, Block, OnCommit, OnRefused
 from braidmq.storage.batch import Batch
 from braidmq.storage.changes import Change, Refusal, check_change, put_change
+from braidmq.storage.classes import ClassTable, LogClass, retention_bytes
 from braidmq.storage.clock import ClockAlarm, ShardClock
 from braidmq.storage.engine import Disk, Tuning
+from braidmq.storage.fences import Fences, Guard
 from braidmq.storage.followers import Followers, Following, OnRecords
 from braidmq.storage.format.record import VALUE_BYTES_MAX
-from braidmq.storage.format.rows import TIMESTAMP_MAX, EpochLimits
+from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.health import Health
 from braidmq.storage.layouts import make_layout
-from braidmq.storage.log_retention import LogRetention, choose_floors
+from braidmq.storage.log_generations import GenerationStats, RelearnGain
+from braidmq.storage.log_readers import LogReaders
+from braidmq.storage.log_retention import LogRetention
+from braidmq.storage.log_shard import LogShard, families_of
 from braidmq.storage.log_stats import LogStats, shard_stats
 from braidmq.storage.log_store import family_of, open_log_store
+from braidmq.storage.log_upkeep import LogUpkeep, discard
 from braidmq.storage.merge import MergedReplay
 from braidmq.storage.named_readers import READER_PREFIX, READERS_END, NamedReaders
-from braidmq.storage.offsets import Ago, At, Earliest, Latest, Start
-from braidmq.storage.reader import EARLIEST, Gap, LogReader
-from braidmq.storage.scans import ScanCache, ScanLimits
+from braidmq.storage.offsets import Start, positions_at
+from braidmq.storage.reader import Gap
 from braidmq.storage.shard import PRODUCER_BYTES_MAX, Shard, ShardOptions
 from braidmq.storage.store import Store
 
 MIB: Final = 1024 * 1024
 # What a waiting record costs beside its bytes.
 _APPEND_COST: Final = 200
-_SCANS_PER_SHARD: Final = 16
 _RETRY_AFTER_FAULT_S: Final = 60.0
-_PRODUCER_IDLE_US: Final = 30 * 86_400 * 1_000_000
-# Before every record, but not EARLIEST, to which nothing is ever missing.
-_BEFORE_ALL: Final = 1
 
 
 class LogOptions(NamedTuple):
@@ -77,26 +77,37 @@ class MessageLog:
     """The durable log; used from one thread, the loop's. `open`, then `start`; `close` ends it."""
 
     def __init__(
-        self, store: Store, settings: HistorySettings, retention: LogRetention, clock: ShardClock, options: LogOptions
+        self, store: Store, classes: Sequence[LogClass], settings: HistorySettings, clock: ShardClock, options: LogOptions
     ) -> None:
         """Use `MessageLog.open`."""
         self.log_id = store.log_id
         self.clock_alarm: ClockAlarm | None = None
+        self.fences = Fences()
         self._store = store
-        self._retention = retention
         self._clock = clock
         self._options = options
-        shards = settings.shards
-        shard_options = ShardOptions(settings.layout, options.layout_parameters, options.limits, options.tail_bytes_max // shards)
-        self._shards = [Shard(store, family_of(each), clock, make_layout, shard_options) for each in range(shards)]
-        # Lists of a merged replay's shards must fit all at once, or each would push out the next one's.
-        scans = ScanCache(_SCANS_PER_SHARD * shards, options.scan_bytes_max)
-        limits = ScanLimits(values_bytes_max=options.scan_bytes_max // (2 * shards))
-        self._log_readers = [LogReader(store, shard, scans, limits=limits) for shard in self._shards]
+        self._classes = table = ClassTable(classes)
+        families = settings.shards * len(table)
+        shard_options = ShardOptions(
+            settings.layout, options.layout_parameters, options.limits, options.tail_bytes_max // families
+        )
+        names = ["", *(each.name for each in classes)]
+
+        def make_shard(shard: int) -> LogShard:
+            return LogShard(
+                table,
+                lambda each, order: Shard(store, family_of(shard, names[each]), clock, make_layout, shard_options, order),
+            )
+
+        self._shards = [make_shard(each) for each in range(settings.shards)]
+        self._log_readers = LogReaders(store, self._shards, table, options.scan_bytes_max)
         self._queue = AppendQueue(options.pending_bytes_max)
-        self._followers = Followers(shards)
-        self._producers_at = [b""] * shards
+        self._followers = Followers(settings.shards)
         self.readers = NamedReaders(self, self._shards, clock.now)
+        size_bytes = retention_bytes("history.retention_bytes", settings.retention_bytes)
+        retention = LogRetention(round(settings.retention * 1_000_000), size_bytes, options.pin_times)
+        retentions = [retention, *(each.retention(options.pin_times) for each in classes)]
+        self._upkeep = LogUpkeep(store, self._shards, table, retentions, self._write, self.readers)
 
     @classmethod
     def open(
@@ -109,13 +120,12 @@ class MessageLog:
     ) -> MessageLog:
         """Open the log in `data_dir`/log, or make it, and recover it. Blocks while the write-ahead log is read.
 
-        Raises ConfigError (the number of shards cannot change), and what `Store.open` and `Shard.recover` raise.
+        Raises ConfigError (the number of shards cannot change, classes must not overlap), and what `Store.open` and
+        `Shard.recover` raise.
         """
-        retention = LogRetention(round(settings.retention * 1_000_000), _retention_bytes(settings), options.pin_times)
-        place = Path(data_dir) / "log"
-        store = open_log_store(place, settings.shards, settings.durability, options.tuning, options.disk)
+        store, classes = open_log_store(Path(data_dir) / "log", settings, options.tuning, options.disk)
         try:
-            opened = cls(store, settings, retention, clock or ShardClock(), options)
+            opened = cls(store, classes, settings, clock or ShardClock(), options)
             opened._recover(settings.layout)
         except BaseException:
             store.close()
@@ -127,10 +137,11 @@ class MessageLog:
         changed: list[Shard] = []
         for number, shard in enumerate(self._shards):
             shard.recover()
-            self.readers.recover(number, self._store.items(shard.family, READER_PREFIX, READERS_END))
-            if len(shard.generations) and shard.generations.current.row.layout != layout:
-                shard.add_generation(batch, layout, self._options.layout_parameters, self._options.limits)
-                changed.append(shard)
+            self.readers.recover(number, self._store.items(shard.main.family, READER_PREFIX, READERS_END))
+            for family in shard:
+                if len(family.generations) and family.generations.current.row.layout != layout:
+                    family.add_generation(batch, layout, self._options.layout_parameters, self._options.limits)
+                    changed.append(family)
         if changed:
             self._write(batch, changed)
             self._store.sync()
@@ -150,9 +161,14 @@ class MessageLog:
         finally:
             self._committed(self._store.committed)
             self._queue.doubt("the log was closed before it was committed", 0.0)
-            self._log_readers = []
+            self._log_readers.close()
 
     # Appending
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return len(self._shards)
 
     def shard_of(self, client_id: str) -> int:
         """The home of a client id; fixed by the format."""
@@ -176,13 +192,17 @@ class MessageLog:
         changes: Sequence[Change] = (),
         producer: bytes = b"",
         sequence: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         """Record a message, and make the changes with it, by the next `flush`.
 
         Later one of the two is called: `on_commit(shard, timestamp)` once it is on disk, in the order of the appends (timestamp
-        REPEATED if the producer's sequence was appended before), or `on_refused`, which may happen in this very call.
-        Raises UsageError if a field does not fit its place.
+        REPEATED if the producer's sequence was appended before), or `on_refused`, which may happen in this very call, and does if
+        the guard is fenced (`fences`). Raises UsageError if a field does not fit its place.
         """
+        if guard is not None and not self.fences.admits(guard):
+            on_refused(_fenced(guard))
+            return
         try:
             value = encode_record(
                 topic, payload, qos, retain, client_id, properties, expires_at, expiry_offset, published_at, session_only
@@ -199,8 +219,33 @@ class MessageLog:
             size += self._size_of(changes)
         self._queue.add(self.shard_of(client_id), (topic, value), size, changes, producer, sequence, on_commit, on_refused)
 
-    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
+    def append_block(self, block: Block) -> None:
+        """Record all messages of a block, and make its changes with them, by the next `flush`; the block is told once.
+
+        The order is that of the calls, `append` and `change` included. `block.refused` may be called in this very call. Raises
+        UsageError if an entry is no record, a shard does not exist, or a change is not to be made; then nothing of it is taken.
+        """
+        size = block.size_bytes
+        count = 0
+        for shard, entries in block.entries.items():
+            if not 0 <= shard < len(self._shards):
+                raise UsageError(f"there is no shard {shard}")
+            try:
+                check_entries(entries, VALUE_BYTES_MAX)
+            except (ValueError, Corruption) as problem:
+                raise UsageError(f"a block cannot be recorded: {problem}") from None
+            count += len(entries)
+        if block.changes:
+            size += self._size_of(block.changes)
+        self._queue.add_block(block, count, size + (count or 1) * _APPEND_COST)
+
+    def change(
+        self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused, guard: Guard | None = None
+    ) -> None:
         """Write rows beside the records, by the next `flush`; then as with `append`."""
+        if guard is not None and not self.fences.admits(guard):
+            on_refused(_fenced(guard))
+            return
         listed = list(changes)
         self._queue.add_changes(listed, self._size_of(listed) + _APPEND_COST, on_commit, on_refused)
 
@@ -226,30 +271,31 @@ class MessageLog:
         group = self._queue.take()
         if group is None:
             return
-        touched = [self._shards[number] for number in group.shards]
+        touched = [family for number in group.shards for family in self._shards[number]]
         batch = self._store.batch()
         try:
             stamps = {number: each.append_to(self._shards[number], batch) for number, each in group.shards.items()}
             for change in group.changes:
-                put_change(batch, self._shards[change.shard].family, change)
+                put_change(batch, self._shards[change.shard].main.family, change)
             number = self._write(batch, touched)
         except Unavailable as problem:
-            _discard(touched)
+            discard(touched)
             self._queue.refuse(group, Refusal(problem.detail, problem.retry_after_s))
         except Exception as problem:
-            _discard(touched)
+            discard(touched)
             self._queue.refuse(group, Refusal(str(problem), _RETRY_AFTER_FAULT_S))
             raise
         else:
             self._queue.wrote(group, number, stamps)
 
-    def _write(self, batch: Batch, touched: Sequence[Shard]) -> int:
+    def _write(self, batch: Batch, families: Iterable[Shard], *, frees_space: bool = False) -> int:
         """Seal, write and adopt; who calls it discards the drafts if it raises."""
-        for shard in touched:
-            shard.seal(batch)
-        number = self._store.write(batch)
-        for shard in touched:
-            shard.adopt(number)
+        drafted = list(families)
+        for family in drafted:
+            family.seal(batch)
+        number = self._store.write(batch, frees_space=frees_space)
+        for family in drafted:
+            family.adopt(number)
         return number
 
     def _committed(self, number: int) -> None:
@@ -286,87 +332,72 @@ class MessageLog:
 
     def positions_at(self, start: Start) -> dict[int, int]:
         """The positions from which a replay begins at this start. One in the future is `latest`."""
-        match start:
-            case Earliest():
-                return dict.fromkeys(range(len(self._shards)), EARLIEST)
-            case Latest():
-                wanted = TIMESTAMP_MAX
-            case At(timestamp_us):
-                wanted = timestamp_us - 1
-            case Ago(span_us):
-                wanted = self._clock.now() - span_us - 1
-            case _:
-                assert_never(start)
-        return {shard: max(min(wanted, mark), _BEFORE_ALL) for shard, mark in self.watermarks.items()}
+        return positions_at(start, self.watermarks, self._clock.now())
 
     def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> MergedReplay:
         """Read what matches one of the filters, later than one position or than one for each shard, in order of time.
 
         Records kept for durable sessions alone are hidden unless asked for. Filters are valid ones, without `$share`.
         """
-        positions = self._positions(start)
-        replays = (
-            each.start_replay(filters, positions[number], with_session_only=with_session_only)
-            for number, each in enumerate(self._log_readers)
-        )
-        return MergedReplay(dict(enumerate(replays)))
+        return self._log_readers.replay(filters, start, with_session_only)
 
-    def gaps(self, start: Mapping[int, int] | int) -> dict[int, Gap]:
-        """What retention has already taken of what is later than these positions, by shard."""
-        positions = self._positions(start)
-        floors = {number: shard.floor for number, shard in enumerate(self._shards)}
-        return {
-            number: Gap(position, floors[number])
-            for number, position in positions.items()
-            if position != EARLIEST and position < floors[number] - 1
-        }
-
-    def _positions(self, start: Mapping[int, int] | int) -> Mapping[int, int]:
-        numbers = range(len(self._shards))
-        if isinstance(start, int):
-            return dict.fromkeys(numbers, start)
-        if start.keys() != set(numbers):
-            raise UsageError(f"a start needs a position for each of the {len(numbers)} shards, and for no others")
-        return start
+    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, Gap]:
+        """What retention has already taken of what is later than these positions and may match, by shard."""
+        return self._log_readers.gaps(start, filters)
 
     def row(self, shard: int, key: bytes) -> bytes | None:
         """A row written by `change`, as of the last flush."""
-        return self._store.get(self._shards[shard].family, key)
+        return self._store.get(self._shards[shard].main.family, key)
 
     def rows(self, shard: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows with lower <= key < upper, in order, as of the last flush."""
-        return self._store.items(self._shards[shard].family, lower, upper)
+        return self._store.items(self._shards[shard].main.family, lower, upper)
 
     # Care
 
     def retain(self, now: int | None = None) -> None:
-        """One step of retention, and of forgetting silent producers; for a timer. Raises Unavailable if it cannot be written."""
+        """One step of retention, and of forgetting silent producers; for a timer. Raises Unavailable if it cannot be written.
+
+        Works on a full disk too, as long as there is some of the reserve: see `reclaim`.
+        """
         self.flush()
-        now = self._clock.now() if now is None else now
-        batch = self._store.batch()
-        touched = []
-        try:
-            for number, floor in choose_floors(self._shards, self._retention, now, self.readers.pins).items():
-                touched.append(self._shards[number])
-                self._shards[number].raise_floor(batch, floor)
-            for number, shard in enumerate(self._shards):
-                after = shard.expire_producers(batch, now - _PRODUCER_IDLE_US, self._producers_at[number])
-                self._producers_at[number] = after or b""
-            if len(batch):
-                self._write(batch, touched)
-        finally:
-            _discard(touched)
+        self._upkeep.retain(self._clock.now() if now is None else now)
+
+    def reclaim(self) -> None:
+        """Free the disk space of what retention removed, at once and not in the course of writing; for a thread.
+
+        Wanted when the disk is full: then nothing is written, and space would never be freed by itself.
+        """
+        self._upkeep.reclaim()
+
+    def generations(self) -> list[GenerationStats]:
+        """Every generation, by shard, class and number."""
+        return self._upkeep.generations()
 
     def add_generation(self, layout: str, parameters: bytes = b"") -> None:
         """Let a new generation begin in every shard with its next record. Raises Unavailable if it cannot be written."""
         self.flush()
-        batch = self._store.batch()
-        try:
-            for shard in self._shards:
-                shard.add_generation(batch, layout, parameters, self._options.limits)
-            self._write(batch, self._shards)
-        finally:
-            _discard(self._shards)
+        self._upkeep.add_generation(layout, parameters, self._options.limits)
+
+    def relearn_gain(self) -> RelearnGain:
+        """What a new generation could do better by what was learned so far; it only reads, and may run in a thread."""
+        return self._upkeep.relearn_gain()
+
+    def relearn(self, gain: RelearnGain | None = None) -> None:
+        """Begin a new generation with better patterns from the start, wherever that is worth it. Raises Unavailable.
+
+        Without a gain it is found here, which takes its time if very much was learned.
+        """
+        self.flush()
+        self._upkeep.relearn(gain or self._upkeep.relearn_gain())
+
+    def drop_generation(self, number: int, log_class: str = "") -> None:
+        """Remove the records of the oldest generation, of one class, from all shards; what is not committed stays.
+
+        Raises UsageError if it is not the oldest, or the only one; Unavailable if it cannot be written.
+        """
+        self.flush()
+        self._upkeep.drop_generation(number, log_class)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Make a directory with the log as it is now, which can be opened as `data_dir`/log. For a thread."""
@@ -374,7 +405,11 @@ class MessageLog:
 
     def stats(self) -> LogStats:
         """Figures of the whole log and of each shard."""
-        shards = tuple(shard_stats(number, shard) for number, shard in enumerate(self._shards))
+        shards = tuple(shard_stats(number, shard, self._classes) for number, shard in enumerate(self._shards))
+        sizes = {
+            each.name: sum(family.epochs.size_bytes for family in families_of(self._shards, number))
+            for number, each in enumerate(self._classes.classes, start=1)
+        }
         return LogStats(
             log_id=self.log_id.hex(),
             records=sum(shard.records for shard in shards),
@@ -382,22 +417,10 @@ class MessageLog:
             pending_bytes=self.pending_bytes,
             refused=self._queue.refused,
             shards=shards,
+            classes=sizes,
             store=self._store.stats(),
         )
 
 
-def _discard(shards: Iterable[Shard]) -> None:
-    """Drop the drafts that were not adopted, if there are any."""
-    for shard in shards:
-        shard.discard()
-
-
-def _retention_bytes(settings: HistorySettings) -> int | None:
-    if not settings.retention_bytes:
-        return None
-    try:
-        return parse_bytes(settings.retention_bytes)
-    except ValueError:
-        raise ConfigError(
-            "history.retention_bytes", f"{settings.retention_bytes!r} is not a size", 'write bytes or a unit: "500MiB", "20GiB"'
-        ) from None
+def _fenced(guard: Guard) -> Refusal:
+    return Refusal(f"a newer connection of {guard.client_id} has taken over", 0.0, is_fenced=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.retention import RetentionLimits, choose_floor
 from braidmq.storage.shard import Shard
 
@@ -35,7 +37,7 @@ def choose_floors(shards: Sequence[Shard], retention: LogRetention, now: int, pi
             pin_age_us=(retention.age_us or 0) * retention.pin_times,
             pin_bytes=with_pins - share if share is not None and with_pins is not None else 0,
         )
-        floor = choose_floor(shard.epochs, limits, now, shard.watermark, pins(number), shard.floor)
+        floor = choose_floor(shard.epochs, limits, now, shard.watermark, pins(number), shard.floor, shard.epochs.size_bytes)
         if floor > shard.floor:
             floors[number] = floor
     return floors
@@ -43,14 +45,16 @@ def choose_floors(shards: Sequence[Shard], retention: LogRetention, now: int, pi
 
 def _shares(shards: Sequence[Shard], size_bytes: int) -> list[int | None]:
     """What each shard may keep, so that the newest epochs of all together are at most so many bytes."""
-    epochs = sorted(
-        ((epoch.end, number, epoch.size_bytes) for number, shard in enumerate(shards) for epoch in shard.epochs), reverse=True
-    )
-    shares: list[int | None] = [0] * len(shards)
-    left = size_bytes
-    for _, number, size in epochs:
-        if size > left:
-            break
-        left -= size
-        shares[number] = (shares[number] or 0) + size
-    return shares
+    sizes = [shard.epochs.size_bytes for shard in shards]
+    excess = sum(sizes) - size_bytes
+    # From the oldest on, because what is to be removed is little beside what is there.
+    oldest = heapq.merge(*(_sizes_by_end(number, shard.epochs) for number, shard in enumerate(shards)))
+    while excess > 0:
+        _, number, size = next(oldest)
+        sizes[number] -= size
+        excess -= size
+    return [*sizes]
+
+
+def _sizes_by_end(number: int, epochs: Iterable[EpochRow]) -> Iterator[tuple[int, int, int]]:
+    return ((epoch.end, number, epoch.size_bytes) for epoch in epochs)

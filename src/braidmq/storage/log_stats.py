@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from msgspec import Struct
 
-from braidmq.storage.shard import Shard
-
-
-class GenerationStats(Struct, frozen=True, gc=False):
-    """One generation of a shard: its number, its layout, and the timestamp it begins with."""
-
-    number: int
-    layout: str
-    first_epoch: int
+from braidmq.storage.classes import ClassTable
+from braidmq.storage.log_generations import GenerationStats, list_generations
+from braidmq.storage.log_shard import LogShard
 
 
 class ShardStats(Struct, frozen=True):
-    """One shard; times are microseconds since 1970, 0 if it is empty, bytes as they were appended, before compression."""
+    """One shard; times are microseconds since 1970, 0 if it is empty, bytes as they were appended, before compression.
+
+    `floor` is that of the records without a class.
+    """
 
     shard: int
     records: int
@@ -27,10 +26,13 @@ class ShardStats(Struct, frozen=True):
     newest: int
     floor: int
     tail_bytes: int
+    committed_records: int  # this and what follows: since the start
+    committed_bytes: int
+    replayed_records: int
 
 
 class LogStats(Struct, frozen=True):
-    """The whole log."""
+    """The whole log; `classes` has the bytes of each class."""
 
     log_id: str
     records: int
@@ -38,21 +40,25 @@ class LogStats(Struct, frozen=True):
     pending_bytes: int
     refused: int
     shards: tuple[ShardStats, ...]
+    classes: dict[str, int]
     store: dict[str, int]
 
 
-def shard_stats(number: int, shard: Shard) -> ShardStats:
-    """The figures of a shard; records that are written and not committed count."""
-    oldest = next(iter(shard.epochs), None)
-    generations = (each.row for each in shard.generations)
+def shard_stats(number: int, shard: LogShard, classes: ClassTable) -> ShardStats:
+    """The figures of a shard, those of its classes included; records that are written and not committed count."""
+    families = dict(zip(("", *(each.name for each in classes.classes)), shard, strict=True))
+    oldest = min((epoch.start for family in shard for epoch in islice(family.epochs, 1)), default=0)
     return ShardStats(
         shard=number,
-        records=shard.epochs.count,
-        size_bytes=shard.epochs.size_bytes,
-        epochs=len(shard.epochs),
-        generations=tuple(GenerationStats(row.number, row.layout, row.first_epoch) for row in generations),
-        oldest=oldest.start if oldest is not None else 0,
-        newest=shard.watermark if oldest is not None else 0,
-        floor=shard.floor,
-        tail_bytes=shard.tail.size_bytes,
+        records=sum(family.epochs.count for family in shard),
+        size_bytes=sum(family.epochs.size_bytes for family in shard),
+        epochs=sum(len(family.epochs) for family in shard),
+        generations=tuple(each for name, family in families.items() for each in list_generations(number, name, family)),
+        oldest=oldest,
+        newest=shard.watermark if oldest else 0,
+        floor=shard.main.floor,
+        tail_bytes=sum(family.tail.size_bytes for family in shard),
+        committed_records=sum(family.committed_records for family in shard),
+        committed_bytes=sum(family.committed_bytes for family in shard),
+        replayed_records=sum(family.replayed_records for family in shard),
     )

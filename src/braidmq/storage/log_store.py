@@ -1,37 +1,75 @@
-"""Opening the store of a log: the number of shards is written down before the first family is made, and never changes."""
+"""Opening the store of a log: the number of shards, which never changes, and the classes are written down before their families
+are made."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from braidmq.base.errors import BraidError, ConfigError, Corruption
+from braidmq.base.errors import ConfigError, Corruption
+from braidmq.base.settings import HistorySettings
+from braidmq.storage.classes import (
+    CLASS_PREFIX,
+    CLASSES_END,
+    LogClass,
+    check_classes,
+    decode_class,
+    encode_class,
+    merge_classes,
+)
 from braidmq.storage.engine import DEFAULT_FAMILY, Disk, Tuning
-from braidmq.storage.store import Durability, Store
+from braidmq.storage.store import Store
 
 _SHARDS_KEY: Final = b"shards"
 _FAMILY_PREFIX: Final = "shard-"
+_CLASS_FAMILY_PREFIX: Final = "class-"
 
 
-def family_of(shard: int) -> str:
-    """The column family of a shard."""
-    return f"{_FAMILY_PREFIX}{shard:02}"
+def family_of(shard: int, class_name: str = "") -> str:
+    """The column family of a shard, or of one of its classes."""
+    return f"{_CLASS_FAMILY_PREFIX}{class_name}-{shard:02}" if class_name else f"{_FAMILY_PREFIX}{shard:02}"
 
 
-def open_log_store(path: Path, shards: int, durability: Durability, tuning: Tuning | None, disk: Disk | None) -> Store:
-    """Open the store with one family for each shard, or make it; ConfigError if it was made with another number of shards."""
-    store = Store.open(path, (), durability=durability, tuning=tuning, disk=disk)
-    families = [family_of(shard) for shard in range(shards)]
+def open_log_store(
+    path: Path, settings: HistorySettings, tuning: Tuning | None, disk: Disk | None
+) -> tuple[Store, list[LogClass]]:
+    """Open the store with its families, or make it; also the classes that it has or is to have.
+
+    Raises ConfigError if it was made with another number of shards, or classes overlap.
+    """
+    check_classes(settings)
+    store = Store.open(path, (), durability=settings.durability, tuning=tuning, disk=disk)
+    shards = range(settings.shards)
     try:
-        _check_shards(store, shards)
+        _check_shards(store, settings.shards)
+        classes = _note_classes(store, settings)
+        names = ["", *(each.name for each in classes)]
+        families = [family_of(shard, name) for name in names for shard in shards]
         if set(families) <= set(store.families):
-            return store
-    except BraidError:
+            return store, classes
+    except BaseException:
         store.close()
         raise
-    # A new log, or one whose making was cut off: the number is on disk, so making the families again is safe.
+    # A new log, a new class, or one whose making was cut off: what they are is on disk, so making the families again is safe.
     store.close()
-    return Store.open(path, families, durability=durability, tuning=tuning, disk=disk)
+    return Store.open(path, families, durability=settings.durability, tuning=tuning, disk=disk), classes
+
+
+def _note_classes(store: Store, settings: HistorySettings) -> list[LogClass]:
+    """The classes, with their rows brought up to date."""
+    stored = {
+        key[len(CLASS_PREFIX) :].decode(): decode_class(value)
+        for key, value in store.items(DEFAULT_FAMILY, CLASS_PREFIX, CLASSES_END)
+    }
+    classes = merge_classes(settings, stored)
+    changed = [each for each in classes if stored.get(each.name) != each.row]
+    if changed:
+        batch = store.batch()
+        for each in changed:
+            batch.put(DEFAULT_FAMILY, CLASS_PREFIX + each.name.encode(), encode_class(each.row))
+        store.write(batch)
+        store.sync()
+    return classes
 
 
 def _check_shards(store: Store, shards: int) -> None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.storage.changes import Change, Delete, Put, Refusal
-from braidmq.storage.format.rows import TIMESTAMP_MAX
+from braidmq.storage.format.rows import TIMESTAMP_MAX, EpochRow
 from braidmq.storage.shard import Shard
 
 READER_PREFIX: Final = b"\xe8"
@@ -43,10 +43,14 @@ class ReaderPlace(Struct, frozen=True, gc=False):
 
 
 class Lag(Struct, frozen=True, gc=False):
-    """How far a reader is behind in one shard: records it has still to look at, exact to an epoch, and time."""
+    """How far a reader is behind in one shard: records it has still to look at, exact to an epoch, and time.
+
+    The estimate takes the records of the epoch that it is in as spread evenly over its time.
+    """
 
     records_max: int
     behind_us: int
+    records_estimate: int
 
 
 class Writes(Protocol):
@@ -80,7 +84,7 @@ def decode_place(value: bytes) -> ReaderPlace:
 class NamedReaders:
     """The named readers of a log. Made by `MessageLog`."""
 
-    def __init__(self, log: Writes, shards: Sequence[Shard], now: Callable[[], int]) -> None:
+    def __init__(self, log: Writes, shards: Sequence[Iterable[Shard]], now: Callable[[], int]) -> None:
         self._log = log
         self._shards = shards
         self._now = now
@@ -109,9 +113,10 @@ class NamedReaders:
 
     def lag(self, name: str) -> dict[int, Lag]:
         """How far a reader is behind what is committed, by shard; a shard without a position of it is all before it."""
-        if name not in self._places:
-            return {}
-        positions = self.positions(name)
+        return self.lag_at(self.positions(name)) if name in self._places else {}
+
+    def lag_at(self, positions: Mapping[int, int]) -> dict[int, Lag]:
+        """How far whoever is at these positions is behind, by shard, as for a reader with a name."""
         return {number: _lag(shard, positions.get(number, 0)) for number, shard in enumerate(self._shards)}
 
     def pins(self, shard: int) -> list[int]:
@@ -173,13 +178,25 @@ class NamedReaders:
             del self._coming[name]
 
 
-def _lag(shard: Shard, position: int) -> Lag:
-    if position >= shard.watermark:
-        return Lag(0, 0)
-    first = shard.epochs.after(position)
-    since = max(position, first.start - 1) if first is not None else shard.watermark
-    records_max = sum(epoch.count for epoch in shard.epochs if epoch.end > position)
-    return Lag(records_max, shard.watermark - since)
+def _lag(families: Iterable[Shard], position: int) -> Lag:
+    records_max = behind_us = estimate = 0
+    for family in families:
+        # The watermark is the same for all families of a shard.
+        if position < family.watermark:
+            first = family.epochs.after(position)
+            since = max(position, first.start - 1) if first is not None else family.watermark
+            ahead = [epoch for epoch in family.epochs if epoch.end > position]
+            records_max += sum(epoch.count for epoch in ahead)
+            estimate += sum(_left(epoch, position) for epoch in ahead)
+            behind_us = max(behind_us, family.watermark - since)
+    return Lag(records_max, behind_us, estimate)
+
+
+def _left(epoch: EpochRow, position: int) -> int:
+    """How many of an epoch's records are later than the position, if they are spread evenly."""
+    if position < epoch.start:
+        return epoch.count
+    return min(-(-epoch.count * (epoch.end - position) // (epoch.end - epoch.start)), epoch.count - 1) or 1
 
 
 def _check_name(name: str) -> bytes:

@@ -10,8 +10,9 @@ earliest                     everything that retention has left
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, assert_never
 
 from msgspec import Struct
 
@@ -20,6 +21,9 @@ from braidmq.base.units import parse_seconds
 from braidmq.storage.format.rows import TIMESTAMP_MAX
 
 REPLAY_PREFIX: Final = "$replay/"
+# The position before everything, to which nothing is ever missing; and the first one that is told of a gap.
+EARLIEST: Final = 0
+_BEFORE_ALL: Final = 1
 
 _HINT: Final = "write latest, earliest, milliseconds since 1970, a time such as 2024-03-01T12:00:00Z, or a duration such as -24h"
 # Longer than any start that means something, and short enough to be repeated in an error.
@@ -108,3 +112,19 @@ def _at(timestamp_us: int, text: str) -> At:
             f"the start {text!r} is not between 1970 and the year 4200", "milliseconds since 1970 have 13 digits today"
         )
     return At(timestamp_us)
+
+
+def positions_at(start: Start, watermarks: Mapping[int, int], now: int) -> dict[int, int]:
+    """The positions from which a replay begins at this start, by shard. A start in the future is `latest`."""
+    match start:
+        case Earliest():
+            return dict.fromkeys(watermarks, EARLIEST)
+        case Latest():
+            wanted = TIMESTAMP_MAX
+        case At(timestamp_us):
+            wanted = timestamp_us - 1
+        case Ago(span_us):
+            wanted = now - span_us - 1
+        case _:
+            assert_never(start)
+    return {shard: max(min(wanted, mark), _BEFORE_ALL) for shard, mark in watermarks.items()}

@@ -18,13 +18,15 @@ from msgspec import Struct
 
 from braidmq.base.errors import UsageError
 from braidmq.lane.records import Record, TopicFilters
+from braidmq.storage.epoch_topics import TopicDirectory
 from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import Query
+from braidmq.storage.offsets import EARLIEST
 from braidmq.storage.ports import Reads
-from braidmq.storage.scans import DEFAULT_SCAN_LIMITS, EpochScan, ScanCache, ScanLimits
+from braidmq.storage.scans import DEFAULT_SCAN_LIMITS, EpochScan, ScanCache, ScanLimits, Seniority
 from braidmq.storage.shard import Shard
+from braidmq.storage.tail_block import TopicSearch
 
-EARLIEST: Final = 0
 # The event loop waits no longer than 2 ms for a reader: the last piece of work and the ordering of a full list come on top.
 SLICE_S: Final = 0.0012
 CHUNK_BYTES: Final = 1024 * 1024
@@ -36,10 +38,14 @@ _TAIL_CHUNK: Final = 512
 
 
 class Gap(Struct, frozen=True, gc=False):
-    """Records later than `after` and earlier than `floor` were removed by retention before they were read."""
+    """Records later than `wanted` and earlier than `floor` were removed by retention before they were read."""
 
-    after: int
+    wanted: int
     floor: int
+
+    def widened(self, other: Gap | None) -> Gap:
+        """One gap that says both; they are of the same shard."""
+        return self if other is None else Gap(min(self.wanted, other.wanted), max(self.floor, other.floor))
 
 
 class LogReader:
@@ -56,18 +62,22 @@ class LogReader:
         """Readers of several shards may share one cache."""
         self.shard = shard
         self.scans = scans if scans is not None else ScanCache(now=now)
+        self.topics = TopicDirectory(store, shard.family, now)
         self.now = now
         self._store = store
         self._limits = limits
 
-    def start_replay(self, filters: Sequence[str], start: int, *, with_session_only: bool = False) -> Replay:
+    def start_replay(
+        self, filters: Sequence[str], start: int, *, with_session_only: bool = False, seniority: Seniority | None = None
+    ) -> Replay:
         """Read records later than the position `start`, or all there are from EARLIEST on, that match one of the filters.
 
-        Records kept for durable sessions alone are hidden unless asked for. Filters are valid ones, without `$share`.
+        Replays that are read as one share a seniority of `scans`. Records kept for durable sessions alone are hidden unless asked
+        for. Filters are valid ones, without `$share`.
         """
         if not filters or start < 0:
             raise UsageError("a replay needs at least one filter, and a position that is not negative")
-        return Replay(self, tuple(sorted(set(filters))), start, with_session_only)
+        return Replay(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
 
     def plan(self, epoch: EpochRow, filters: tuple[str, ...]) -> list[Query] | None:
         """The queries to run over an epoch; None if it is as well to look at every record."""
@@ -80,9 +90,17 @@ class LogReader:
                 return None
         return queries
 
-    def scan(self, epoch: EpochRow, upto: int, filters: tuple[str, ...], matcher: TopicFilters) -> EpochScan:
-        """A scan of an epoch; the watermark was taken before."""
-        return EpochScan(self._store, self.shard.family, epoch, upto, self.plan(epoch, filters), matcher, self._limits)
+    def is_closed(self, epoch: EpochRow) -> bool:
+        """Whether nothing will be added to it."""
+        opened = self.shard.epochs.open
+        return opened is None or opened.start != epoch.start
+
+    def scan(
+        self, epoch: EpochRow, upto: int, filters: tuple[str, ...], queries: list[Query] | None, matcher: TopicFilters
+    ) -> EpochScan:
+        """A scan of an epoch for these queries; the watermark was taken before they were planned."""
+        is_narrow = not any("+" in each or "#" in each for each in filters)
+        return EpochScan(self._store, self.shard.family, epoch, upto, queries, matcher, self._limits, is_narrow)
 
 
 def _may_hold(epoch: EpochRow, query: Query) -> bool:
@@ -90,15 +108,24 @@ def _may_hold(epoch: EpochRow, query: Query) -> bool:
 
 
 class Replay:
-    """One reader: `position` says how far it has come, matches or not."""
+    """One reader: `position` says how far it has come, matches or not.
 
-    def __init__(self, reader: LogReader, filters: tuple[str, ...], start: int, with_session_only: bool) -> None:
+    `is_waiting` says that the last call of `next` ended early because older readers have all the room for lists.
+    """
+
+    def __init__(
+        self, reader: LogReader, filters: tuple[str, ...], start: int, with_session_only: bool, seniority: Seniority
+    ) -> None:
         self.filters = filters
         self.position = max(start, reader.shard.floor - 1) if start == EARLIEST else start
         self._reader = reader
         self._shard = reader.shard
         self._with_session_only = with_session_only
         self._matcher = TopicFilters([each.encode() for each in filters], with_session_only)
+        search = TopicSearch(filters, self._matcher)
+        self._search = search if search.is_selective else None
+        self.seniority = seniority
+        self.is_waiting = False
         self._gap: Gap | None = None
         self._upto = 0  # how far the list goes that it reads from
 
@@ -118,6 +145,7 @@ class Replay:
         An empty list means that nothing was found within the slice; `is_caught_up` tells whether there can be more.
         """
         deadline = self._reader.now() + slice_s
+        self.is_waiting = False
         records: list[Record] = []
         size = 0
 
@@ -129,7 +157,7 @@ class Replay:
             watermark = self._shard.watermark
             if self.position >= watermark:
                 break
-            found = self._from_tail(watermark, count_max - len(records), bytes_max - size)
+            found = self._from_tail(watermark, count_max - len(records), bytes_max - size, is_over)
             if found is None:
                 found = self._from_epochs(watermark, count_max - len(records), bytes_max - size, is_over)
             if found is None:
@@ -138,31 +166,44 @@ class Replay:
             size += found[1]
             if is_over():
                 break
+        self._shard.replayed_records += len(records)
         return records
 
     def _heed_floor(self) -> None:
         floor = self._shard.floor
         if self.position < floor - 1:
-            self._gap = Gap(self._gap.after if self._gap is not None else self.position, floor)
+            self._gap = Gap(self._gap.wanted if self._gap is not None else self.position, floor)
             self.position = floor - 1
 
-    def _from_tail(self, watermark: int, count_max: int, bytes_max: int) -> tuple[list[Record], int] | None:
+    def _from_tail(
+        self, watermark: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]
+    ) -> tuple[list[Record], int] | None:
         """Matches of the next piece of the tail and their bytes; None if the tail does not reach back to the position."""
-        piece = self._shard.tail.since(self.position, _TAIL_CHUNK)
+        piece = self._tail_piece(watermark, is_over)
         if piece is None:
             return None
         matches = self._matcher.matches
         found: list[Record] = []
         size = 0
-        for record in piece:
+        for record in piece[0]:
             if matches(record.value):
                 found.append(record)
                 size += len(record.value)
                 if len(found) == count_max or size >= bytes_max:
                     self.position = record.timestamp
                     return found, size
-        self.position = piece[-1].timestamp if len(piece) == _TAIL_CHUNK else watermark
+        self.position = piece[1]
         return found, size
+
+    def _tail_piece(self, watermark: int, is_over: Callable[[], bool]) -> tuple[list[Record], int] | None:
+        """The next records of the tail that may match, and how far they reach."""
+        tail = self._shard.tail
+        if self._search is not None:
+            return tail.search(self._search, self.position, watermark, is_over)
+        records = tail.since(self.position, _TAIL_CHUNK)
+        if records is None:
+            return None
+        return records, records[-1].timestamp if len(records) == _TAIL_CHUNK else watermark
 
     def _from_epochs(
         self, watermark: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]
@@ -172,29 +213,49 @@ class Replay:
         if epoch is None or epoch.start > watermark:
             self.position = watermark
             return [], 0
-        scan = self._find_scan(epoch, watermark, is_over)
-        if scan is None or not scan.advance(is_over):
+        scan = self._known_scan(epoch, watermark)
+        if scan is None:
+            queries = self._reader.plan(epoch, self.filters)
+            if queries and self._reader.is_closed(epoch):
+                queries = self._reader.topics.narrow(epoch, queries, is_over)
+                if queries is None:
+                    return None
+            if queries is not None and not queries:
+                self.position = self._upto
+                return [], 0
+            scan = self._reader.scan(epoch, self._upto, self.filters, queries, self._matcher)
+            if not self._reader.scans.add(self._key(epoch), scan, self):
+                self.is_waiting = True
+                return None
+        if not self._is_whole(scan, epoch, is_over):
             return None
-        found, size = scan.read(self.position, count_max, bytes_max)
-        self.position = found[-1].timestamp if found else self._upto
+        found, size, is_end = scan.read(self.position, count_max, bytes_max, is_over)
+        self.position = self._upto if is_end else found[-1].timestamp
+        if self.position == self._upto:
+            self._reader.scans.leave(self._key(epoch), self)
         return found, size
 
-    def _find_scan(self, epoch: EpochRow, watermark: int, is_over: Callable[[], bool]) -> EpochScan | None:
+    def _known_scan(self, epoch: EpochRow, watermark: int) -> EpochScan | None:
         scans = self._reader.scans
         # A list that this reader is in the middle of stays the right one, although the watermark has risen.
         if self.position < self._upto:
-            scan = scans.find(self._key(epoch, self._upto))
+            scan = scans.find(self._key(epoch), self)
             if scan is not None:
                 return scan
         self._upto = min(epoch.end, watermark)
-        scan = scans.find(self._key(epoch, self._upto))
-        if scan is None:
-            if not scans.has_room():
-                scans.help(is_over)
-                return None
-            scan = self._reader.scan(epoch, self._upto, self.filters, self._matcher)
-            scans.add(self._key(epoch, self._upto), scan)
-        return scan
+        return scans.find(self._key(epoch), self)
 
-    def _key(self, epoch: EpochRow, upto: int) -> object:
-        return (self._shard.family, epoch.start, upto, self.filters, self._with_session_only)
+    def _is_whole(self, scan: EpochScan, epoch: EpochRow, is_over: Callable[[], bool]) -> bool:
+        """Whether the list can be read; works on it if there is time and room."""
+        scans = self._reader.scans
+        if scan.is_whole:
+            return True
+        self.is_waiting = not scans.may_grow(scan)
+        if self.is_waiting or not scans.advance(scan, is_over):
+            return False
+        if scan.is_empty and self._reader.is_closed(epoch):
+            self._reader.topics.note_miss(epoch)
+        return True
+
+    def _key(self, epoch: EpochRow) -> object:
+        return (self._shard.family, epoch.start, self._upto, self.filters, self._with_session_only)

@@ -6,11 +6,22 @@ more, so that a reader nobody runs any more cannot fill the disk. Whoever falls 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from msgspec import Struct
 
 from braidmq.storage.format.rows import EpochRow
+
+
+class Epochs(Protocol):
+    """Epochs in order of time."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __iter__(self) -> Iterator[EpochRow]:
+        """From the oldest on."""
 
 
 class RetentionLimits(Struct, frozen=True, gc=False):
@@ -23,31 +34,49 @@ class RetentionLimits(Struct, frozen=True, gc=False):
 
 
 def choose_floor(
-    epochs: Iterable[EpochRow], limits: RetentionLimits, now: int, watermark: int, pins: Iterable[int] = (), floor: int = 0
+    epochs: Epochs,
+    limits: RetentionLimits,
+    now: int,
+    watermark: int,
+    pins: Iterable[int] = (),
+    floor: int = 0,
+    total_bytes: int | None = None,
 ) -> int:
     """The floor that retention asks for, never below the present one; epochs that end below it are to be removed.
 
-    A pin is the position of a named reader: records later than it are still wanted. What is not committed is never removed.
+    A pin is the position of a named reader: records later than it are still wanted. What is not committed is never removed. The
+    time it takes goes by what is to be removed, given the bytes of all epochs.
     """
-    ordered = list(epochs)
-    wanted = _floor(ordered, limits.age_us, limits.size_bytes, now, watermark)
+    if total_bytes is None:
+        total_bytes = sum(epoch.size_bytes for epoch in epochs)
+    wanted = _floor(epochs, limits.age_us, limits.size_bytes, now, watermark, total_bytes)
     pin = min(pins, default=None)
-    if pin is not None:
-        # The floor is the end of an epoch plus one, so an epoch with a later record than the pin stays whole.
-        pinned = max((epoch.end + 1 for epoch in ordered if epoch.end <= pin), default=0)
+    if pin is not None and wanted > floor:
         age_us = None if limits.age_us is None else limits.age_us + limits.pin_age_us
         size_bytes = None if limits.size_bytes is None else limits.size_bytes + limits.pin_bytes
-        wanted = max(min(wanted, pinned), _floor(ordered, age_us, size_bytes, now, watermark))
+        pinned = _pinned(epochs, pin, wanted)
+        wanted = max(pinned, _floor(epochs, age_us, size_bytes, now, watermark, total_bytes))
     return max(floor, wanted)
 
 
-def _floor(epochs: list[EpochRow], age_us: int | None, size_bytes: int | None, now: int, watermark: int) -> int:
-    floor = 0
-    excess = sum(epoch.size_bytes for epoch in epochs) - size_bytes if size_bytes is not None else 0
+def _pinned(epochs: Iterable[EpochRow], pin: int, wanted: int) -> int:
+    """The highest floor up to `wanted` that leaves an epoch with a later record than the pin whole."""
+    pinned = 0
     for epoch in epochs:
+        if epoch.end > pin or epoch.end >= wanted:
+            break
+        pinned = epoch.end + 1
+    return pinned
+
+
+def _floor(epochs: Epochs, age_us: int | None, size_bytes: int | None, now: int, watermark: int, total_bytes: int) -> int:
+    floor = 0
+    excess = total_bytes - size_bytes if size_bytes is not None else 0
+    newest = len(epochs) - 1
+    for number, epoch in enumerate(epochs):
         is_old = age_us is not None and epoch.end < now - age_us
         # Of the newest epoch everything or nothing would go: a limit smaller than one epoch must not mean "keep nothing".
-        is_excess = excess > 0 and epoch is not epochs[-1]
+        is_excess = excess > 0 and number < newest
         if epoch.end > watermark or not (is_old or is_excess):
             break
         floor = epoch.end + 1

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.records import KEY_BYTES, Record, check_entries, place
-from braidmq.storage.clock import ShardClock
+from braidmq.storage.clock import ShardClock, StampOrder
 from braidmq.storage.draft import Draft
 from braidmq.storage.epochs import EpochDirectory, OpenEpoch, are_listable
 from braidmq.storage.format.record import VALUE_BYTES_MAX
@@ -48,6 +48,9 @@ from braidmq.storage.format.rows import (
     producer_key,
 )
 from braidmq.storage.generations import Generation, Generations, MakeLayout, check_limits
+from braidmq.storage.layouts.contract import Layout
+from braidmq.storage.layouts.learned import LearnedLayout
+from braidmq.storage.layouts.lessons import Lesson
 from braidmq.storage.ports import Batch, Reads
 from braidmq.storage.tail import Tail
 
@@ -60,6 +63,11 @@ REPEATED: Final = 0
 
 _PRODUCERS_CACHED_MAX: Final = 10_000
 _RECORDS_LOWER: Final = bytes(8)
+
+
+def records_below(floor: int) -> tuple[bytes, bytes]:
+    """The keys between which all records of epochs that begin below the floor are."""
+    return _RECORDS_LOWER, floor.to_bytes(8, "big")
 
 
 class ShardOptions(NamedTuple):
@@ -78,17 +86,26 @@ class Shard:
     """The log of one column family; used from one thread. Call `recover` first."""
 
     def __init__(
-        self, store: Reads, family: str, clock: ShardClock, make_layout: MakeLayout, options: ShardOptions = DEFAULT_OPTIONS
+        self,
+        store: Reads,
+        family: str,
+        clock: ShardClock,
+        make_layout: MakeLayout,
+        options: ShardOptions = DEFAULT_OPTIONS,
+        order: StampOrder | None = None,
     ) -> None:
+        """Families that share an `order` are stamped as one."""
         self.family = family
         self.floor = 0
         self.watermark = 0
         self.uncommitted_bytes = 0
+        self.committed_records = self.committed_bytes = self.replayed_records = 0  # since the start
         self.epochs = EpochDirectory()
         self.generations = Generations([])
         self.tail = Tail(0, options.tail_bytes_max)
         self._store = store
         self._clock = clock
+        self._order = order or StampOrder()
         self._make_layout = make_layout
         self._options = options
         self._row = ShardRow()
@@ -121,6 +138,7 @@ class Shard:
         self.watermark = row.last
         self.tail = Tail(row.last, self._options.tail_bytes_max)
         self._clock.recovered(row.last)
+        self._order.last = max(self._order.last, row.last)
 
     # Appending
 
@@ -147,13 +165,14 @@ class Shard:
         bytes_max = limits.bytes_max
         rows: list[tuple[bytes, bytes]] = []
         known = len(draft.records)
+        last = max(draft.last, self._order.last)
         while len(rows) < len(entries):
             if draft.epoch_start:
                 done = len(rows)
                 used = place(
                     entries,
                     indexes,
-                    draft.last,
+                    last,
                     now,
                     draft.epoch_start,
                     draft.epoch_start + limits.age_max_us,
@@ -167,12 +186,13 @@ class Shard:
                 draft.epoch_bytes += used
                 draft.size_bytes += used
                 if len(rows) > done:
-                    draft.last = draft.records[-1].timestamp
+                    draft.last = last = draft.records[-1].timestamp
             if len(rows) < len(entries):
                 self._close_epoch(batch, draft)
-                draft.epoch_start = max(now, draft.last + 1)
+                draft.epoch_start = max(now, last + 1)
                 # A record that is larger than an epoch has one of its own.
                 bytes_max = max(limits.bytes_max, len(entries[len(rows)][1]) + len(indexes[len(rows)]) + KEY_BYTES)
+        self._order.last = last
         batch.put_all(self.family, rows)
         return [record.timestamp for record in draft.records[known:]]
 
@@ -221,13 +241,25 @@ class Shard:
 
     # Generations and retention
 
-    def add_generation(self, batch: Batch, layout: str, parameters: bytes = b"", limits: EpochLimits | None = None) -> int:
-        """Let a new generation begin with the next record; returns its number. The same layout inherits what was learned."""
+    def add_generation(
+        self,
+        batch: Batch,
+        layout: str,
+        parameters: bytes = b"",
+        limits: EpochLimits | None = None,
+        lesson: Lesson | None = None,
+    ) -> int:
+        """Let a new generation begin with the next record; returns its number.
+
+        The same layout inherits what was learned or, given a lesson, what that says.
+        """
         limits = limits or self._options.limits
         check_limits(limits)
         draft = self._begin()
         old = draft.generation
-        if old.layout.name == layout:
+        if lesson is not None and isinstance(old.layout, LearnedLayout):
+            made: Layout = old.layout.inherit_lesson(lesson)
+        elif old.layout.name == layout:
             made = old.layout.inherit(parameters)
         else:
             made = self._make_layout(layout, parameters, (), old.layout.next_id)
@@ -243,7 +275,12 @@ class Shard:
         known = list(self.generations)
         if len(known) < 2 or known[0].row.number != number:
             raise UsageError(f"generation {number} is not an old one with no older before it", "the oldest goes first")
-        return self.raise_floor(batch, known[1].row.first_epoch)
+        first = known[1].row.first_epoch
+        floor = self.raise_floor(batch, first)
+        if all(epoch.start >= first or epoch.end < floor for epoch in self.epochs):
+            # Nothing is left of it, or nothing was in it that the floor could follow.
+            self._set_floor(batch, self._begin(), max(floor, first))
+        return self._begin().floor
 
     def raise_floor(self, batch: Batch, floor: int) -> int:
         """Remove the epochs that end below the floor; returns the floor that there is then, exact to an epoch.
@@ -261,14 +298,17 @@ class Shard:
         start, end = gone[-1]
         if start == draft.epoch_start:
             self._close_epoch(batch, draft)
-        draft.floor = end + 1
-        upper = draft.floor.to_bytes(8, "big")
-        batch.delete_range(self.family, _RECORDS_LOWER, upper)
+        self._set_floor(batch, draft, end + 1)
+        return draft.floor
+
+    def _set_floor(self, batch: Batch, draft: Draft, floor: int) -> None:
+        draft.floor = floor
+        lower, upper = records_below(floor)
+        batch.delete_range(self.family, lower, upper)
         batch.delete_range(self.family, EPOCH_PREFIX, EPOCH_PREFIX + upper)
-        draft.ended = self.generations.ended_before(draft.floor)
+        draft.ended = self.generations.ended_before(floor)
         for generation in draft.ended:
             generation.erase(batch, self.family)
-        return draft.floor
 
     def _close_epoch(self, batch: Batch, draft: Draft) -> None:
         if not draft.epoch_start:
@@ -373,8 +413,10 @@ class Shard:
         while self._uncommitted and self._uncommitted[0][0] <= number:
             _, records, size_bytes = self._uncommitted.popleft()
             self.uncommitted_bytes -= size_bytes
+            self.committed_bytes += size_bytes
             visible.extend(records)
         if visible:
+            self.committed_records += len(visible)
             self.tail.extend(visible)
             self.watermark = visible[-1].timestamp
         return visible

@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Literal, NoReturn, cast
 
 from rocksdict import Cache, Checkpoint, ColumnFamily, Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -70,6 +73,8 @@ class Store:
         self._failure: Health | None = None  # set once, by either thread, and never taken back
         self._health = HEALTHY
         self._is_closed = False
+        self._users = 0  # threads in `kept_open`
+        self._users_changed = threading.Condition()
 
     @classmethod
     def open(
@@ -147,13 +152,15 @@ class Store:
         """An empty batch."""
         return Batch(self._handles)
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: Batch, *, frees_space: bool = False) -> int:
         """Write without waiting for the disk, and return the write's number; it counts once ``committed`` has reached it.
 
         Raises Unavailable if the store is stopped or stalled: then nothing was written, and the batch is used up all the same.
+        A small batch that removes much (``frees_space``) is also written when only the reserve of the disk is left.
         """
         changes = batch.take()
-        if self._failure is not None or self._is_full or self._is_closed:
+        has_reserve = frees_space and not self._must_not_flush
+        if self._failure is not None or (self._is_full and not has_reserve) or self._is_closed:
             self._refuse_write()
         try:
             self._db.write(changes, self._write_options)
@@ -249,7 +256,7 @@ class Store:
         return self.health
 
     def stats(self) -> dict[str, int]:
-        """Counters and sizes, those of all families added up; times in microseconds."""
+        """Counters and sizes, those of all families added up; times in microseconds, -1 for what is not known."""
         committer = self._committer
         return {
             "written": self._written,
@@ -257,6 +264,8 @@ class Store:
             "commits": committer.commits if committer else 0,
             "commit_us_total": int(committer.commit_s_total * 1e6) if committer else 0,
             "commit_us_max": int(committer.commit_s_max * 1e6) if committer else 0,
+            "commit_us_max_recent": int(committer.recent_s_max() * 1e6) if committer else -1,
+            "commit_age_us": int((monotonic() - committer.committed_at) * 1e6) if committer and committer.committed_at else -1,
             "memtable_bytes": self._sum("rocksdb.cur-size-all-mem-tables"),
             "table_bytes": self._sum("rocksdb.live-sst-files-size"),
             "rows_estimate": self._sum("rocksdb.estimate-num-keys"),
@@ -265,29 +274,58 @@ class Store:
         }
 
     def compact(self, family: str, lower: bytes, upper: bytes) -> None:
-        """Rewrite the tables of a range, which frees the space of what was removed from it. Takes its time: for a thread."""
-        self._family(family).compact_range(lower, upper)
+        """Rewrite the tables of a range, which frees the space of what was removed from it. Takes its time: for a thread.
+
+        Closing the store waits for it.
+        """
+        with self.kept_open():
+            try:
+                self._family(family).compact_range(lower, upper)
+            except Exception as problem:
+                raise Unavailable(f"the log in {self.path} could not be compacted: {problem}") from problem
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """For a thread beside the loop: closing waits until it is done. Raises UsageError if the store is closed."""
+        with self._users_changed:
+            if self._is_closed:
+                raise UsageError(f"the log in {self.path} is closed")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._users_changed:
+                self._users -= 1
+                self._users_changed.notify_all()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Make a directory with the database as it is now, tables as hard links; it can be opened as a store. For a thread."""
         place = Path(path)
         if place.exists():
             raise UsageError(f"{place} is there already", "name a directory that is not there yet")
-        try:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            Checkpoint(self._db).create_checkpoint(str(place))
-            place.chmod(0o700)
-        except Exception as problem:
-            raise Unavailable(f"no checkpoint could be made in {place}: {problem}") from problem
+        if self._failure is not None or self._must_not_flush or self._is_closed:
+            self._refuse_write()
+        with self.kept_open():
+            try:
+                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # A checkpoint flushes too, but with the interpreter lock held, so that the loop would wait for it.
+                for rows in self._families.values():
+                    rows.flush(True)
+                Checkpoint(self._db).create_checkpoint(str(place))
+                place.chmod(0o700)
+            except Exception as problem:
+                raise Unavailable(f"no checkpoint could be made in {place}: {problem}") from problem
 
     def close(self) -> None:
         """Commit what is written, if that is possible, and release the directory; blocks until done.
 
         Cursors that are still alive keep it locked.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._users_changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._users_changed.wait_for(lambda: self._users == 0)
         if self._committer is not None and not self._committer.close():
             raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
         is_broken = self._failure is not None or self._must_not_flush

@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     click.option("--token-file", type=click.Path(), help="The token for --api.  [default: ctl.token in the data directory]"),
     click.option("--json", "json_wanted", is_flag=True, help="Print JSON."),
 )
-SHARED: Final = __name__  # where the options given after `ctl` are kept
+SHARED: Final = __name__  # where the options given after a group are kept
 _NAMES: Final = ("data_dir", "config_file", "api_url", "token_file", "json_wanted")
 
 
@@ -45,8 +45,18 @@ def with_node_options(command: Decorated) -> Decorated:
     return command
 
 
-def node_command(group: click.Group, name: str) -> Callable[[Callable[Concatenate[Ctl, Parameters], None]], click.Command]:
-    """A command that gets a ``Ctl`` made of its own options and of those given after ``ctl``."""
+def node_group(name: str, help_line: str) -> click.Group:
+    """A group of commands that takes the options which say where the node is."""
+
+    @click.pass_context
+    def keep(context: click.Context, /, **given: Any) -> None:
+        context.find_root().meta[SHARED] = given
+
+    return click.group(name, help=help_line)(with_node_options(keep))
+
+
+def node_command(group: click.Group | None, name: str) -> Callable[[Callable[Concatenate[Ctl, Parameters], None]], click.Command]:
+    """A command that gets a ``Ctl`` made of its own options and of those given after its group. None: it stands alone."""
 
     def decorate(function: Callable[Concatenate[Ctl, Parameters], None]) -> click.Command:
         @click.pass_context
@@ -58,7 +68,8 @@ def node_command(group: click.Group, name: str) -> Callable[[Callable[Concatenat
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        return group.command(name)(with_node_options(run))
+        made = with_node_options(run)
+        return click.command(name)(made) if group is None else group.command(name)(made)
 
     return decorate
 

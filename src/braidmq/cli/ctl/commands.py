@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, get_args
+from typing import get_args
 
 import click
 import msgspec
@@ -22,16 +22,12 @@ from braidmq.api.operations import (
     TopicInfo,
 )
 from braidmq.base.units import parse_seconds
-from braidmq.cli.ctl.app import SHARED, Ctl, node_command, paged, show_list, with_node_options
+from braidmq.cli.ctl.app import Ctl, node_command, node_group, paged, show_list
+from braidmq.cli.ctl.durability import show_durability, watch_durability
+from braidmq.cli.ctl.sessions import SUBSCRIPTION_COLUMNS, sessions, subscription_row
 from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
 
-
-@click.group()
-@with_node_options
-@click.pass_context
-def ctl(context: click.Context, /, **given: Any) -> None:
-    """See and steer a running node, over the Unix socket in its data directory or over its HTTP address."""
-    context.find_root().meta[SHARED] = given
+ctl = node_group("ctl", "See and steer a running node, over the Unix socket in its data directory or over its HTTP address.")
 
 
 def _group(name: str, help_line: str) -> click.Group:
@@ -41,6 +37,7 @@ def _group(name: str, help_line: str) -> click.Group:
 
 
 _clients = _group("clients", "Clients and their sessions.")
+ctl.add_command(sessions)
 _subscriptions = _group("subscriptions", "Subscriptions.")
 _topics = _group("topics", "Topic filters that have subscribers.")
 _retained = _group("retained", "Retained messages.")
@@ -71,6 +68,17 @@ def status(ctl: Ctl) -> None:
             ("listeners", ", ".join(f"{each.kind}:{each.name} {each.bind}" for each in now.listeners) or None),
         ]
     )
+
+
+@node_command(ctl, "durability")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+def durability(ctl: Ctl, watch: bool, interval: float) -> None:
+    """What is on disk and when: the state of the durable log and of its disk."""
+    if watch:
+        watch_durability(ctl, interval)
+    else:
+        show_durability(ctl)
 
 
 @node_command(_clients, "ls")
@@ -121,7 +129,7 @@ def clients_show(ctl: Ctl, client_id: str) -> None:
     )
     if detail.subscriptions:
         click.echo()
-        show_table(_SUBSCRIPTION_COLUMNS, map(_subscription_row, detail.subscriptions), nothing="")
+        show_table(SUBSCRIPTION_COLUMNS, map(subscription_row, detail.subscriptions), nothing="")
 
 
 @node_command(_clients, "kick")
@@ -133,19 +141,12 @@ def clients_kick(ctl: Ctl, client_ids: tuple[str, ...]) -> None:
         click.echo(f"kicked {printable(client_id)}")
 
 
-_SUBSCRIPTION_COLUMNS: Final = ("client", "filter", "qos", "no local", "retain as published", "identifier")
-
-
-def _subscription_row(each: SubscriptionInfo) -> list[object]:
-    return [each.client_id, each.topic_filter, each.qos, each.no_local, each.retain_as_published, each.subscription_identifier]
-
-
 @node_command(_subscriptions, "ls")
 @click.option("--client", help="Only those of this client.")
 @paged
 def subscriptions_ls(ctl: Ctl, client: str | None, everything: bool, limit: int, contains: str | None) -> None:
     """List subscriptions."""
-    show_list(ctl, "/subscriptions", SubscriptionInfo, _SUBSCRIPTION_COLUMNS, _subscription_row,
+    show_list(ctl, "/subscriptions", SubscriptionInfo, SUBSCRIPTION_COLUMNS, subscription_row,
           everything=everything, limit=limit, contains=contains, client=client)  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from braidmq.cli.errors import CommandFailed
 SOCKET_NAME: Final = "ctl.sock"
 TOKEN_NAME: Final = "ctl.token"  # noqa: S105 - the name of a file
 TIMEOUT_S: Final = 30.0
+_STREAM_BYTES: Final = 256 * 1024
 
 Answer = TypeVar("Answer")
 
@@ -45,6 +46,21 @@ class NodeConnection:
         """POST or PUT a value; the answer as JSON, often empty."""
         return self._call(method, path, {}, msgspec.json.encode(body))
 
+    def stream(self, method: str, path: str, body: object = None, **parameters: object) -> Iterator[bytes]:
+        """The lines of a long answer, without their ends; the last one may be cut short. A list is a parameter given again."""
+        encoded = None if body is None else msgspec.json.encode(body)
+        connection, response = self._open(method, path, parameters, encoded)
+        rest = b""
+        with connection:
+            try:
+                while some := response.read1(_STREAM_BYTES):
+                    *whole, rest = (rest + some).split(b"\n")
+                    yield from whole
+            except (OSError, http.client.HTTPException):
+                return  # whoever reads it sees that the end is missing
+        if rest:
+            yield rest
+
     def lines(self, path: str, **parameters: object) -> Iterator[str]:
         """The lines of an answer that goes on until one of both sides has enough."""
         connection, response = self._open("GET", path, parameters, None)
@@ -62,7 +78,7 @@ class NodeConnection:
     ) -> tuple[contextlib.closing[http.client.HTTPConnection], http.client.HTTPResponse]:
         given = {name: value for name, value in parameters.items() if value is not None}
         connection = self._connection(timeout_s)
-        target = f"{self._url.path.rstrip('/')}/ctl{path}" + (f"?{urlencode(given)}" if given else "")
+        target = f"{self._url.path.rstrip('/')}/ctl{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
         try:
             connection.request(method, target, body, {**self._headers, "Content-Type": "application/json"})
             response = connection.getresponse()

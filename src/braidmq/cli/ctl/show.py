@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 import click
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDE: Final = 10_000  # nothing is cut in a pipe
+_EPOCH: Final = datetime(1970, 1, 1)
 
 
 def show_json(document: bytes) -> None:
@@ -22,13 +24,19 @@ def show_json(document: bytes) -> None:
     click.echo(msgspec.json.format(document, indent=2))
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str) -> None:
-    """Print rows under their columns, or ``nothing`` if there are none."""
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Rows under their columns."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.upper(), no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(each)) for each in row))
+    return table
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str) -> None:
+    """Print rows under their columns, or ``nothing`` if there are none."""
+    table = make_table(columns, rows)
     if table.row_count == 0:
         click.echo(nothing)
         return
@@ -37,10 +45,14 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print names and values below each other."""
+    click.echo(fields_text(fields))
+
+
+def fields_text(fields: Iterable[tuple[str, object]]) -> str:
+    """Names and values below each other."""
     pairs = [(name, printable(value)) for name, value in fields]
     width = max(len(name) for name, _ in pairs)
-    for name, value in pairs:
-        click.echo(f"{name:<{width}}  {value}")
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
 def printable(value: object) -> str:
@@ -63,6 +75,24 @@ def ago(then: float | None) -> str | None:
 def ahead(then: float | None) -> str | None:
     """How far something is off: ``in 5 m``."""
     return None if then is None else f"in {span(max(0.0, then - time.time()))}"
+
+
+def size(count: float) -> str:
+    """A number of bytes as a person reads it: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def moment(timestamp_us: int) -> str:
+    """A timestamp of the log in RFC 3339, exact: ``2024-03-01T12:00:00.000001Z``."""
+    try:
+        at = _EPOCH + timedelta(microseconds=timestamp_us)
+    except OverflowError:
+        return str(timestamp_us)
+    return f"{at.isoformat(timespec='microseconds')}Z"
 
 
 def span(seconds: float) -> str:

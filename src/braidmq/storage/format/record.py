@@ -15,12 +15,8 @@ and payload. The code is in the lane, because every recorded message passes it t
 
 from __future__ import annotations
 
-from typing import Final
-
+from braidmq.lane.recorder import VALUE_BYTES_MAX
 from braidmq.lane.records import VERSION, Record, encode_record
-
-# A record is one value of the database and is copied whole: MQTT's largest packet is 256 MiB, and nobody means that.
-VALUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 __all__ = ["VALUE_BYTES_MAX", "VERSION", "Record", "decode_record", "encode_record"]
 

@@ -76,6 +76,9 @@ class Layout(Protocol):
     def parameters(self) -> bytes:
         """What `make_layout` needs besides the rows; begins with a version."""
 
+    def describe(self) -> str:
+        """The parameters in words, for an operator."""
+
     def inherit(self, parameters: bytes = b"") -> Layout:
         """A layout of the same name for a new generation, with what was learned; its rows wait to be taken.
 

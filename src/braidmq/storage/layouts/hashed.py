@@ -72,6 +72,11 @@ class HashedLayout:
         """How the bits are shared out."""
         return _HEAD.pack(_VERSION, self._is_interleaved, len(self._bits)) + bytes(self._bits)
 
+    def describe(self) -> str:
+        """How the bits are shared out, in words."""
+        order = "interleaved" if self._is_interleaved else "one after the other"
+        return f"{', '.join(map(str, self._bits))} bits per level, {order}"
+
     def take_rows(self) -> list[Row]:
         """None: everything is in the parameters."""
         return []

@@ -14,8 +14,9 @@ from typing import Final
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.topic_index import EVERY_INDEX, IndexCache
-from braidmq.lane.topic_trie import DEPTH_MAX, EXACT, Entry, PatternTrie
+from braidmq.lane.topic_trie import DEPTH_MAX, EXACT, OVERFLOW, Entry, PatternTrie
 from braidmq.storage.layouts.contract import CACHED_TOPICS_MAX, Query, Row, check_version
+from braidmq.storage.layouts.lessons import Lesson
 
 # How many names below a node are told apart before the level counts as varying: at the first level, and at all others.
 THRESHOLDS: Final = (100, 10)
@@ -58,7 +59,7 @@ class LearnedLayout:
             )
         self._thresholds = tuple(thresholds)
         self._trie = PatternTrie(self._thresholds, entries_max, next_id)
-        self._trie.restore(sorted(map(_entry, rows)))
+        self._trie.restore(sorted(map(entry_of, rows)))
         self._returned: list[Row] = []
         # A reader asks again for each epoch. Plans hold until something is learned, which takes a number.
         self._plans: dict[str, list[Query]] = {}
@@ -86,6 +87,16 @@ class LearnedLayout:
     def entries(self) -> int:
         """How much was learned, of at most `entries_max`."""
         return self._trie.entries
+
+    @property
+    def entries_max(self) -> int:
+        """How much can be learned."""
+        return self._trie.entries_max
+
+    def describe(self) -> str:
+        """The parameters, and how much was learned."""
+        names = ", ".join(map(str, self._thresholds))
+        return f"{names} names per level, {self.entries} of {self.entries_max} entries"
 
     def parameters(self) -> bytes:
         """The thresholds and the bound of the trie."""
@@ -133,13 +144,25 @@ class LearnedLayout:
         self._trie.bequeath(heir._trie)
         return heir
 
+    def inherit_lesson(self, lesson: Lesson) -> LearnedLayout:
+        """A layout for a new generation that begins with what `learn_from` made of this one's entries."""
+        first = self.next_id
+        rows = [
+            _row((first + place, kind, -1 - parent if parent < 0 else first + parent, name))
+            for place, (kind, parent, name) in enumerate(lesson.entries[: OVERFLOW - first])
+        ]
+        heir = LearnedLayout(self._thresholds, entries_max=self.entries_max, rows=rows, next_id=first)
+        heir._returned.extend(rows)
+        return heir
+
 
 def _row(entry: Entry) -> Row:
     number, kind, parent, level = entry
     return _ROW_KEY.pack(number), _ROW.pack(_ROW_VERSION, kind, parent) + level
 
 
-def _entry(row: Row) -> Entry:
+def entry_of(row: Row) -> Entry:
+    """The entry of the trie that a row holds; raises UsageError for a newer format, Corruption for a broken row."""
     key, value = row
     check_version("row of the learned", value, _ROW_VERSION)
     if len(key) != _ROW_KEY.size or len(value) < _ROW.size:

@@ -1,13 +1,12 @@
 """What an operator sees and does, on a running node: the ``Operations`` of the API, answered from the broker.
 
-Lists may be long and the event loop must not wait for them: their names are gone through in slices, and a page holds the smallest
-names after its cursor. What comes or goes meanwhile may or may not be on the page.
+What concerns the durable log has modules of its own beside this one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from time import monotonic, time
 from typing import Protocol, cast
 
@@ -26,6 +25,8 @@ from braidmq.api.operations import (
     Page,
     PageRequest,
     RetainedInfo,
+    SessionDetail,
+    SessionInfo,
     Status,
     SubscriptionInfo,
     TopicInfo,
@@ -39,29 +40,26 @@ from braidmq.base.keys import dotted, find_key, parse_path
 from braidmq.base.settings import Settings
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
-from braidmq.broker.sessions import Session
-from braidmq.lane.routes import Subscription
 from braidmq.metrics import collect
-from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter
-from braidmq.mqtt.wire import read_varint
+from braidmq.operations.descriptions import client_info, subscription_info, wall
+from braidmq.operations.history import NodeHistory, RecordingNode
+from braidmq.operations.pages import page_of
+from braidmq.operations.sessions import list_sessions, show_session
+from braidmq.storage.health import State
 
-_SLICE = 5000  # names looked at in one turn of the loop: about a millisecond
 _DETAIL_SUBSCRIPTIONS = 100
 _BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; no MQTT text holds it
 _FROM = " from "  # joins a user or client and the address of a ban that names both
-_PROTOCOLS = {MQTT31: "MQTT 3.1", MQTT311: "MQTT 3.1.1", MQTT5: "MQTT 5"}
 _LATER = "takes effect at the next start"
 
 
-class RunningNode(Protocol):
+class RunningNode(RecordingNode, Protocol):
     """The node, as far as its operations need it."""
 
     @property
     def config(self) -> Config: ...
-    @property
-    def settings(self) -> Settings: ...
     @property
     def broker(self) -> Broker: ...
     @property
@@ -79,6 +77,7 @@ class NodeOperations:
     def __init__(self, node: RunningNode) -> None:
         self._node = node
         self._changing = asyncio.Lock()
+        self.history = NodeHistory(node)
 
     def status(self) -> Status:
         """How the node is now."""
@@ -94,21 +93,26 @@ class NodeOperations:
             sessions=len(broker.sessions),
             subscriptions=broker.subscription_count(),
             retained=len(broker.retained),
-            not_ready=f"these do not listen: {', '.join(missing)}" if missing else "",
+            not_ready=f"these do not listen: {', '.join(missing)}" if missing else self._log_trouble(),
         )
+
+    def _log_trouble(self) -> str:
+        health = self._node.log_health
+        return f"the log takes no messages: {health.reason}" if health.state is State.STOPPED else ""
 
     def metrics(self) -> Mapping[str, float]:
         """Every counter and gauge by its stem."""
-        return collect(self._node.broker, self._node.access, self._node.listeners)
+        node = self._node
+        return collect(node.broker, node.access, node.listeners, node.log, node.log_health)
 
     # Clients
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
         """Sessions in the order of their client ids."""
         sessions = self._node.broker.sessions
-        names, cursor = await _page([session.client_id for session in sessions], page)
+        names, cursor = await page_of([session.client_id for session in sessions], page)
         found = (sessions.get(name) for name in names)
-        return Page([_client_info(session) for session in found if session is not None], cursor)
+        return Page([client_info(session) for session in found if session is not None], cursor)
 
     async def client(self, client_id: str) -> ClientDetail | None:
         """One client, or None if there is no such session."""
@@ -118,8 +122,8 @@ class NodeOperations:
         connection = session.connection
         written = sorted(session.subscriptions)[:_DETAIL_SUBSCRIPTIONS]
         return ClientDetail(
-            client=_client_info(session),
-            subscriptions=[_subscription_info(client_id, each, session.subscriptions[each]) for each in written],
+            client=client_info(session),
+            subscriptions=[subscription_info(client_id, each, session.subscriptions[each]) for each in written],
             will_topic=session.will.topic if session.will is not None else None,
             messages_received=connection.messages_received if connection is not None else 0,
             messages_sent=connection.messages_sent if connection is not None else 0,
@@ -142,26 +146,34 @@ class NodeOperations:
         broker.lane.flush()
         return True
 
+    async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
+        """Sessions in the order of their client ids, with what waits for them."""
+        return await list_sessions(self._node.broker.sessions, self._node.log, page)
+
+    async def session(self, client_id: str) -> SessionDetail | None:
+        """One session, or None if there is none."""
+        return await show_session(self._node.broker.sessions, self._node.log, client_id)
+
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         """Subscriptions by client id, then filter, of all clients or of one."""
         sessions = self._node.broker.sessions
         chosen = list(sessions) if client_id is None else [session for session in (sessions.get(client_id),) if session]
         names = (f"{session.client_id}{_BETWEEN}{written}" for session in chosen for written in list(session.subscriptions))
-        keys, cursor = await _page(names, page)
+        keys, cursor = await page_of(names, page)
         found: list[SubscriptionInfo] = []
         for key in keys:
             owner, _, written = key.partition(_BETWEEN)
             session = sessions.get(owner)
             subscription = session.subscriptions.get(written) if session is not None else None
             if subscription is not None:
-                found.append(_subscription_info(owner, written, subscription))
+                found.append(subscription_info(owner, written, subscription))
         return Page(found, cursor)
 
     async def topics(self, page: PageRequest) -> Page[TopicInfo]:
         """Topic filters that have subscribers; those of shared subscriptions without their group."""
         chosen = list(self._node.broker.sessions)
         names = (each.topic_filter.decode() for session in chosen for each in list(session.subscriptions.values()))
-        counts, cursor = await _page(names, page)
+        counts, cursor = await page_of(names, page)
         return Page([TopicInfo(topic_filter=name, subscribers=count) for name, count in counts.items()], cursor)
 
     # Retained messages
@@ -169,13 +181,13 @@ class NodeOperations:
     async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
         """Retained messages in the order of their topics."""
         store = self._node.broker.retained
-        names, cursor = await _page((topic.decode() for topic in list(store.topics())), page)
+        names, cursor = await page_of((topic.decode() for topic in list(store.topics())), page)
         found: list[RetainedInfo] = []
         for name in names:
             held = store.get(name.encode())
             if held is not None:
                 message = held.message
-                expires_at = _wall(message.expires_at) if message.expires_at else None
+                expires_at = wall(message.expires_at) if message.expires_at else None
                 found.append(
                     RetainedInfo(
                         topic=name,
@@ -189,7 +201,7 @@ class NodeOperations:
 
     async def retained_remove(self, topic: str) -> bool:
         """Forget the retained message of a topic; False if there is none."""
-        return self._node.broker.retained.remove(topic.encode())
+        return self._node.broker.forget_retained(topic.encode())
 
     # Listeners
 
@@ -226,7 +238,7 @@ class NodeOperations:
     async def bans(self, page: PageRequest) -> Page[Ban]:
         """Bans in force, by kind and value. One that names a user or client *and* an address shows as ``NAME from ADDRESS``."""
         shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
-        names, cursor = await _page(shown, page)
+        names, cursor = await page_of(shown, page)
         return Page([shown[name] for name in names], cursor)
 
     async def ban_add(self, ban: Ban) -> None:
@@ -304,75 +316,6 @@ class NodeOperations:
 
 class _Change(Protocol):
     def __call__(self, overrides: dict[str, object], /) -> dict[str, object]: ...
-
-
-async def _page(names: Iterable[str], page: PageRequest) -> tuple[dict[str, int], str]:
-    """The smallest names that the page asks for, in order, and how often each comes; and the cursor of the next page.
-
-    ``names`` must bear changes of what it goes through, for others run in between.
-    """
-    wanted = page.limit + 1
-    counts: dict[str, int] = {}
-    largest = ""  # nothing above it is wanted; empty: not known yet
-    after, contains = page.cursor, page.contains
-    for i, name in enumerate(names, 1):
-        if i % _SLICE == 0:
-            await asyncio.sleep(0)
-        if name <= after or (largest and name > largest) or contains not in name:
-            continue
-        counts[name] = counts.get(name, 0) + 1
-        if len(counts) > 4 * wanted:
-            counts = _smallest(counts, wanted)
-            largest = next(reversed(counts))
-    counts = _smallest(counts, wanted)
-    if len(counts) < wanted:
-        return counts, ""
-    counts.popitem()
-    return counts, next(reversed(counts))
-
-
-def _smallest(counts: dict[str, int], wanted: int) -> dict[str, int]:
-    return {name: counts[name] for name in sorted(counts)[:wanted]}
-
-
-def _client_info(session: Session) -> ClientInfo:
-    flow = session.flow
-    connection = session.connection
-    origin = connection.origin if connection is not None else None
-    return ClientInfo(
-        client_id=session.client_id,
-        connected=connection is not None,
-        user_name=session.user_name,
-        peer=connection.peer() if connection is not None else "",
-        listener=origin.listener if origin is not None else "",
-        protocol=_PROTOCOLS[connection.version] if connection is not None else "",
-        clean_start=session.is_clean,
-        keep_alive_s=connection.keep_alive if connection is not None else 0,
-        session_expiry_s=float(session.expiry_s),
-        connected_at=_wall(connection.opened_at) if connection is not None else None,
-        disconnected_at=_wall(session.ended_at) if connection is None else None,
-        subscriptions=len(session.subscriptions),
-        inflight=flow.inflight_messages(),
-        queue_messages=flow.queue_messages(),
-        queue_bytes=flow.queue_bytes,
-    )
-
-
-def _subscription_info(client_id: str, written: str, subscription: Subscription) -> SubscriptionInfo:
-    identifiers = subscription.identifiers  # property 0x0B and its value, or nothing
-    return SubscriptionInfo(
-        client_id=client_id,
-        topic_filter=written,
-        qos=subscription.qos,
-        no_local=subscription.no_local,
-        retain_as_published=subscription.retain_as_published,
-        subscription_identifier=read_varint(identifiers, 1)[0] if identifiers else None,
-    )
-
-
-def _wall(moment: float) -> float:
-    """A moment of the monotonic clock in seconds since 1970."""
-    return round(time() - (monotonic() - moment), 3)
 
 
 def _api_ban(ban: AccessBan) -> Ban:

@@ -1,0 +1,187 @@
+"""The data of a node that has been running for long: millions of records and many durable sessions, made once and kept.
+
+Records are of ten kinds from a million devices at most, ``devices/NUMBER/KIND``, with 100 bytes of noise each, so that
+``devices/+/temp`` is a tenth of them. Every session has one subscription and has read all there is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from braidmq.base.settings import HistorySettings
+from braidmq.base.units import Seconds
+from braidmq.broker.ports import CursorRow, SessionRow, SubscriptionRow
+from braidmq.lane.records import encode_record
+from braidmq.storage.log import MessageLog
+from braidmq.storage.sessions import LogSessions
+
+VERSION = 1
+PAYLOAD_BYTES = 100
+TOPICS_MAX = 1_000_000
+KINDS = ["temp", *(f"kind{number}" for number in range(9))]
+TENTH = "devices/+/temp"
+# Longer than anybody keeps the files.
+RETENTION = Seconds(100 * 365 * 86400)
+SETTINGS = HistorySettings(retention=RETENTION)
+_BLOCK = 2000
+_SESSIONS_AT_ONCE = 1000
+_NEVER_EXPIRES = 0xFFFFFFFF
+_STALL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+class DataSet(msgspec.Struct):
+    """``folder`` is a node's ``data_dir``. Bytes are those of topics and payloads, and of compacted tables on disk."""
+
+    version: int
+    folder: str
+    records: int
+    sessions: int
+    user_bytes: int
+    table_bytes: int
+    append_s: float
+
+    @property
+    def topics(self) -> int:
+        """How many different ones there are."""
+        return topics_of(self.records)
+
+
+def prepare(folder: Path, records: int, sessions: int, say: Say) -> DataSet:
+    """The data set in a folder of its own below ``folder``, made if it is not there."""
+    place = folder / f"{records}-records-{sessions}-sessions"
+    notes = place / "dataset.json"
+    if notes.exists():
+        known = msgspec.json.decode(notes.read_bytes(), type=DataSet)
+        if known.version == VERSION:
+            return known
+    shutil.rmtree(place, ignore_errors=True)
+    say(f"making {records:,} records and {sessions:,} sessions in {place}; they are kept for the next time")
+    made = _make(place, records, sessions)
+    notes.write_bytes(msgspec.json.encode(made))
+    return made
+
+
+def topics_of(records: int) -> int:
+    """How many topics so many records have."""
+    return max(min(records // 10, TOPICS_MAX), 10)
+
+
+def topic_of(number: int, topics: int) -> str:
+    """The topic of a record; devices come in no order, as they do in life."""
+    return f"devices/{number * 7919 % topics}/{KINDS[number % 10]}"
+
+
+class _Records:
+    """A block for the log: so many records, by shard."""
+
+    def __init__(self, entries: dict[int, list[tuple[bytes, bytes]]], changes: list[Any], size_bytes: int) -> None:
+        self.entries = entries
+        self.changes = changes
+        self.size_bytes = size_bytes
+        self.is_refused = False
+
+    def committed(self, stamps: dict[int, list[int]], /) -> None:
+        """Nobody waits."""
+
+    def refused(self, refusal: Any, /) -> None:
+        """The engine cannot keep up for a moment."""
+        self.is_refused = True
+
+
+class _Filling:
+    """A log that is filled as fast as it takes it."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        log.start(self._calls.put)
+
+    def write(self, block: _Records) -> None:
+        """Append, and wait if too much is under way."""
+        while True:
+            block.is_refused = False
+            self._log.append_block(block)
+            self._log.flush()
+            while self._log.is_congested or not self._calls.empty():
+                self._calls.get()()
+            if not block.is_refused:
+                return
+            time.sleep(_STALL_S)
+
+    def settle(self) -> None:
+        """Wait until everything is on disk."""
+        while self._log.pending_bytes:
+            self._calls.get()()
+
+
+def _make(place: Path, records: int, sessions: int) -> DataSet:
+    log = MessageLog.open(place, SETTINGS)
+    filling = _Filling(log)
+    began = time.monotonic()
+    user_bytes = 0
+    for block, size in _blocks(log, records):
+        filling.write(block)
+        user_bytes += size
+    filling.settle()
+    append_s = time.monotonic() - began
+    for block in _sessions(log, sessions):
+        filling.write(block)
+    filling.settle()
+    log.close()
+    return DataSet(VERSION, str(place), records, sessions, user_bytes, _compact(place), append_s)
+
+
+def _blocks(log: MessageLog, records: int) -> Iterator[tuple[_Records, int]]:
+    # A device has one publisher, and a publisher one shard.
+    publishers = [next(name for name in map(str, range(10_000)) if log.shard_of(name) == shard) for shard in range(log.shards)]
+    topics = topics_of(records)
+    for first in range(0, records, _BLOCK):
+        entries: dict[int, list[tuple[bytes, bytes]]] = {shard: [] for shard in range(log.shards)}
+        size = user_bytes = 0
+        for number in range(first, min(first + _BLOCK, records)):
+            shard = number % log.shards
+            topic = topic_of(number, topics).encode()
+            value = encode_record(topic, os.urandom(PAYLOAD_BYTES), 1, False, publishers[shard])
+            entries[shard].append((topic, value))
+            size += len(value)
+            user_bytes += len(topic) + PAYLOAD_BYTES
+        yield _Records(entries, [], size), user_bytes
+
+
+def _sessions(log: MessageLog, sessions: int) -> Iterator[_Records]:
+    rows = LogSessions(log)
+    positions = tuple(log.watermarks.values())
+    now = time.time()
+    for first in range(0, sessions, _SESSIONS_AT_ONCE):
+        changes: list[Any] = []
+        for number in range(first, min(first + _SESSIONS_AT_ONCE, sessions)):
+            name = f"session-{number}"
+            written = f"devices/{number}/{KINDS[number % 10]}"
+            changes += [
+                rows.put_session(SessionRow(name, None, _NEVER_EXPIRES, False, now, now, 1)),
+                rows.put_subscription(name, SubscriptionRow(written, 1, False, False, b"", positions)),
+                rows.put_cursor(name, CursorRow(positions, ())),
+            ]
+        yield _Records({}, changes, 0)
+
+
+def _compact(place: Path) -> int:
+    """Compact all tables; the bytes on disk then, without the write-ahead log."""
+    log = MessageLog.open(place, SETTINGS)
+    store = log._store
+    for family in store.families:
+        store.compact(family, b"", b"\xff" * 32)
+    log.close()
+    # Files that were compacted away are deleted in the background; after a new start they are gone for sure.
+    MessageLog.open(place, SETTINGS).close()
+    return sum(file.stat().st_size for file in (place / "log").glob("*.sst"))

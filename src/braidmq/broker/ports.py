@@ -1,0 +1,322 @@
+"""What the broker asks of durable storage. ``storage`` fills these ports and ``node.py`` plugs them together.
+
+A *change* is a row to be set or removed, in a form of the store's own: the broker only passes it on, to be written together with
+a message or with other changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from braidmq.lane.message import Message
+from braidmq.lane.recorder import Block
+from braidmq.lane.records import Record
+from braidmq.mqtt.packets import Will
+
+Change = Any
+Positions = tuple[int, ...]  # by shard: everything at or below was dealt with
+
+SENT, RELEASED = 0, 1
+
+
+class Refusal(Protocol):
+    """Why something was not stored. ``is_in_doubt``: it must be neither acknowledged nor denied."""
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        ...
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may be on disk all the same."""
+        ...
+
+
+class Gap(Protocol):
+    """A part of the log that was wanted and is no longer there: positions above ``wanted``, below ``floor``."""
+
+    @property
+    def wanted(self) -> int:
+        """The position that was asked for."""
+        ...
+
+    @property
+    def floor(self) -> int:
+        """The first timestamp that there still is."""
+        ...
+
+
+class Replay(Protocol):
+    """Records in order of time, read in slices."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether everything committed was handed out."""
+        ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it needs room that others have; then let some time pass before the next call."""
+        ...
+
+    def positions(self) -> dict[int, int]:
+        """Where to go on, by shard: everything at or below was handed out or does not match."""
+        ...
+
+    def take_gaps(self) -> Mapping[int, Gap]:
+        """What retention removed before it could be read, by shard, told once."""
+        ...
+
+    def next(self, count_max: int, *, slice_s: float = ...) -> list[tuple[int, Record]]:
+        """The next records with their shards, at most so many; none if nothing was found within the slice."""
+        ...
+
+
+class Fences(Protocol):
+    """Of several connections of one client id, the log takes writes of the newest only (S5)."""
+
+    def fence(self, client_id: str, version: int) -> bool:
+        """Refuse lower versions from now on; False if a higher one is there."""
+        ...
+
+    def forget(self, client_id: str) -> None:
+        """The client id has neither a connection nor a session any more."""
+        ...
+
+
+class MessageLog(Protocol):
+    """The log of this node; everything is called on the event loop."""
+
+    @property
+    def fences(self) -> Fences:
+        """Who may write for which client id."""
+        ...
+
+    @property
+    def watermarks(self) -> dict[int, int]:
+        """The last committed timestamp of each shard."""
+        ...
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether publishers should wait."""
+        ...
+
+    def shard_of(self, client_id: str) -> int:
+        """The home of a client id."""
+        ...
+
+    def append_block(self, block: Block) -> None:
+        """Record what a turn has collected, by the next flush."""
+        ...
+
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[Any], None]) -> None:
+        """Write rows by the next flush; then one of the two is called."""
+        ...
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        ...
+
+    def on_relief(self, callback: Callable[[], None]) -> None:
+        """Call back whenever publishers need wait no longer."""
+        ...
+
+    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> Replay:
+        """Read what matches one of the filters, later than the start, in order of time."""
+        ...
+
+    def positions_at(self, start: Any) -> dict[int, int]:
+        """The positions of a start that a client has asked for."""
+        ...
+
+    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ...) -> Mapping[int, Gap]:
+        """What retention has already taken of what is later than these positions, by shard."""
+        ...
+
+
+class InFlight(Struct, frozen=True, gc=False):
+    """A message that was given a packet id and is not settled. ``value``: the whole record, for what is not in the log."""
+
+    packet_id: int
+    qos: int
+    state: int  # SENT or RELEASED
+    retain: bool
+    shard: int = 0
+    timestamp: int = 0
+    value: bytes = b""
+
+
+class SessionRow(Struct, frozen=True):
+    """What is known of a durable session besides what the other rows say. Times are wall-clock seconds."""
+
+    client_id: str
+    user_name: str | None
+    expiry_s: int
+    is_clean: bool
+    created_at: float
+    ended_at: float  # when the last connection ended; 0: it was connected
+    guard: int  # the version of the connection that owns it; writes of an older one are refused
+
+
+class SubscriptionRow(Struct, frozen=True):
+    """A subscription; recorded messages at or below ``start`` are not for it.
+
+    ``cursor``: how far a look-back has come, as long as it is behind the session's own cursor.
+    """
+
+    written: str  # the filter as the client wrote it
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    identifiers: bytes
+    start: Positions
+    cursor: Positions | None = None
+    tells_end: bool = False  # the client waits to be told that the look-back is over
+
+
+class CursorRow(Struct, frozen=True):
+    """How far a session has come: every record at or below the positions is acknowledged or in flight."""
+
+    positions: Positions
+    inflight: tuple[InFlight, ...]
+
+
+class StoredSession(Struct):
+    """All rows of one session, as they are found at start."""
+
+    session: SessionRow
+    cursor: CursorRow
+    subscriptions: list[SubscriptionRow]
+    will: Will | None
+    received: list[int]  # packet ids of QoS 2 messages from the client that it has not released
+
+
+class SessionStore(Protocol):
+    """Rows of durable sessions, in the home shard of their client id."""
+
+    def put_session(self, row: SessionRow) -> Change:
+        """Set the session row."""
+        ...
+
+    def put_subscription(self, client_id: str, row: SubscriptionRow) -> Change:
+        """Set a subscription of the session."""
+        ...
+
+    def remove_subscription(self, client_id: str, written: str) -> Change:
+        """Remove a subscription."""
+        ...
+
+    def put_cursor(self, client_id: str, row: CursorRow) -> Change:
+        """Set how far the session has come."""
+        ...
+
+    def put_will(self, client_id: str, will: Will) -> Change:
+        """Set its will."""
+        ...
+
+    def remove_will(self, client_id: str) -> Change:
+        """Remove its will."""
+        ...
+
+    def put_received(self, client_id: str, packet_id: int) -> Change:
+        """Note the packet id of a QoS 2 message; belongs into the batch of its record (S1)."""
+        ...
+
+    def remove_received(self, client_id: str, packet_id: int) -> Change:
+        """Forget a packet id that the client has released."""
+        ...
+
+    def remove_session(self, client_id: str, written: Iterable[str], received: Iterable[int]) -> list[Change]:
+        """Remove all of its rows: those of these subscriptions and packet ids, and the others."""
+        ...
+
+    def load(self) -> Iterator[StoredSession]:
+        """Everything that is stored, at start."""
+        ...
+
+
+class StoredMessage(Struct):
+    """A retained or delayed message as it is found at start; ``due`` is wall-clock seconds, for delayed ones."""
+
+    message: Message
+    user_name: str | None
+    due: float = 0.0
+    stored_at: float = 0.0  # wall-clock seconds
+    row_id: bytes = b""  # of a delayed message: what ``remove`` takes
+
+
+class RetainedRows(Protocol):
+    """Rows of retained messages, in shard hash(topic)."""
+
+    def put(self, message: Message, user_name: str | None) -> Change:
+        """Keep a message."""
+        ...
+
+    def remove(self, topic: bytes) -> Change:
+        """Forget a message."""
+        ...
+
+    def load(self) -> Iterator[StoredMessage]:
+        """Everything that is stored, at start."""
+        ...
+
+
+class DelayedRows(Protocol):
+    """Rows of delayed messages, in order of when they are due, in the publisher's home shard."""
+
+    def put(self, message: Message, user_name: str | None, due: float) -> tuple[bytes, Change]:
+        """Keep a message."""
+        ...
+
+    def remove(self, publisher: str, row_id: bytes) -> Change:
+        """Forget a message."""
+        ...
+
+    def load(self) -> Iterator[StoredMessage]:
+        """Everything that is stored, at start."""
+        ...
+
+
+class Storage(Struct):
+    """Everything durable, as the node passes it in."""
+
+    log: MessageLog
+    sessions: SessionStore
+    retained: RetainedRows
+    delayed: DelayedRows
+    groups: GroupStore
+    parse_start: Callable[[str], Any]  # a text to what ``MessageLog.positions_at`` takes; raises UsageError
+
+
+Durability = Literal["fsync", "os"]
+
+
+class GroupRow(Struct, frozen=True):
+    """The cursor that a shared group of durable sessions has in common.
+
+    Every record at or below the positions was given to a member. ``outstanding``: those among them, by shard and timestamp, that
+    went out with QoS 1 and are not acknowledged; after a crash they are the group's again. QoS 2 leases are the session's own.
+    """
+
+    name: str
+    topic_filter: str
+    positions: Positions
+    outstanding: tuple[tuple[int, int], ...]
+
+
+class GroupStore(Protocol):
+    """Rows of shared groups, each in shard hash(name, filter)."""
+
+    def put(self, row: GroupRow) -> Change:
+        """Set the positions and all outstanding records of a group."""
+
+    def remove(self, name: str, topic_filter: str) -> Change:
+        """Remove a group, if it is there."""
+
+    def load(self) -> Iterator[GroupRow]:
+        """Every group, one at a time; for the start."""

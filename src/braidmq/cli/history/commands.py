@@ -1,0 +1,192 @@
+"""The commands of ``braidmq history``. Everything goes through the running node, beside its other work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, cast, get_args
+
+import click
+import msgspec
+
+from braidmq.api import history as api
+from braidmq.cli.ctl.app import Ctl, node_command, node_group
+from braidmq.cli.ctl.show import ago, moment, printable, show_fields, show_json, show_table, size, span
+from braidmq.cli.history.answers import Bar, answer_lines, tell_gap
+from braidmq.cli.history.formats import Format, check_output, record_writer, row_of
+
+history = node_group("history", "Read and tend what a running node has recorded.")
+
+_STARTS: Final = "earliest, latest, ms since 1970, 2024-03-01T12:00:00Z, or -24h for that long ago"
+
+
+@node_command(history, "ls")
+@click.argument("topic_filter", metavar="[FILTER]", default="#")
+@click.option("--from", "start", default="-1h", show_default=True, help=f"Count from here on: {_STARTS}.")
+@click.option("--to", "end", default="latest", show_default=True, help="Count what was recorded before this.")
+def history_ls(ctl: Ctl, topic_filter: str, start: str, end: str) -> None:
+    """List the topics that were recorded of late, and how much of each.
+
+    The records of that time are gone through, so a long time takes a while.
+    """
+    topics: list[api.Topic] = []
+    is_cut = False
+    with Bar("counting", is_output_elsewhere=True) as bar:
+        for line in answer_lines(ctl.node, "GET", "/history/topics", filter=topic_filter, **{"from": start, "to": end}):
+            bar.see(line)
+            match line:
+                case api.Topic():
+                    topics.append(line)
+                case api.Gap():
+                    tell_gap(line)
+                case api.End():
+                    is_cut = line.is_cut
+    if ctl.json_wanted:
+        for topic in topics:
+            click.echo(msgspec.json.encode(topic))
+    else:
+        rows = ([each.topic, each.records, size(each.payload_bytes), ago(each.newest / 1e6)] for each in topics)
+        show_table(("topic", "records", "payloads", "newest"), rows, nothing=f"nothing was recorded since {start}")
+    if is_cut:
+        click.echo(f"... there are more than these {len(topics)} topics: give a narrower filter", err=True)
+
+
+@node_command(history, "tail")
+@click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
+@click.option("--from", "start", default="latest", show_default=True, help=f"Begin here: {_STARTS}.")
+@click.option("-C", "--count", type=click.IntRange(1), help="Exit after so many records.")
+def history_tail(ctl: Ctl, topic_filters: tuple[str, ...], start: str, count: int | None) -> None:
+    """Follow what is being recorded, until Ctrl-C.
+
+    What is printed is on disk, which `sub` does not promise.
+    """
+    parameters = {"from": start, "follow": 1, "limit": count, "filter": list(topic_filters)}
+    try:
+        for line in answer_lines(ctl.node, "GET", "/history/records", **parameters):
+            match line:
+                case api.Record():
+                    click.echo(msgspec.json.encode(row_of(line)) if ctl.json_wanted else _line(line))
+                case api.Gap():
+                    tell_gap(line)
+    except KeyboardInterrupt:
+        return  # the usual way to end it
+
+
+def _line(record: api.Record) -> str:
+    payload = printable(record.payload) if record.encoding == "utf-8" else f"base64:{record.payload}"
+    return f"{moment(record.timestamp)} {printable(record.topic)} {payload}"
+
+
+@node_command(history, "cat")
+@click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
+@click.option("--from", "start", default="earliest", show_default=True, help=f"Begin here: {_STARTS}.")
+@click.option("--to", "end", default="latest", show_default=True, help="End before this; latest is now.")
+@click.option(
+    "--format", "format_", type=click.Choice(get_args(Format)), default="json", show_default=True, help="How it is written."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, which is there once it is whole.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many records.")
+def history_cat(
+    ctl: Ctl, topic_filters: tuple[str, ...], start: str, end: str, format_: str, output: Path | None, limit: int | None
+) -> None:
+    """Write what was recorded, in order of time, as JSON lines, CSV or Parquet.
+
+    \b
+      braidmq history cat 'plant/+/temperature' --from -24h
+      braidmq history cat '#' --from 2024-03-01T00:00:00Z --to 2024-03-02T00:00:00Z --format parquet -o march-1.parquet
+    """
+    chosen = cast(Format, format_)
+    check_output(chosen, output)
+    parameters = {"from": start, "to": end, "limit": limit, "filter": list(topic_filters)}
+    is_elsewhere = output is not None or not sys.stdout.isatty()
+    count = 0
+    bar = Bar("reading", is_output_elsewhere=is_elsewhere)
+    with _opened(output) as out, record_writer(chosen, out) as writer, bar:
+        for line in answer_lines(ctl.node, "GET", "/history/records", **parameters):
+            bar.see(line)
+            match line:
+                case api.Record():
+                    writer.write(line)
+                    count += 1
+                case api.Gap():
+                    tell_gap(line)
+    if output is not None:
+        click.echo(f"{count} records are in {output}", err=True)
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that takes its name when everything is in it."""
+    if output is None:
+        yield sys.stdout.buffer
+        return
+    handle, temporary = tempfile.mkstemp(prefix=f"{output.name}.partial-", dir=output.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out
+        os.replace(temporary, output)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@node_command(history, "stats")
+def history_stats(ctl: Ctl) -> None:
+    """How much is recorded, since when, and who reads it."""
+    if ctl.json_wanted:
+        show_json(ctl.node.get_raw("/history/stats"))
+        return
+    stats = ctl.node.get("/history/stats", api.HistoryStats)
+    oldest = min((each.oldest for each in stats.shards if each.oldest), default=None)
+    newest = max((each.newest for each in stats.shards if each.newest), default=None)
+    show_fields(
+        [
+            ("log id", stats.log_id),
+            ("records", stats.records),
+            ("bytes before compression", size(stats.size_bytes)),
+            ("oldest", None if oldest is None else moment(oldest)),
+            ("newest", None if newest is None else moment(newest)),
+        ]
+    )
+    click.echo()
+    rows = (
+        [each.shard, each.records, size(each.size_bytes), each.epochs, each.generations,
+         moment(each.oldest) if each.oldest else None, moment(each.newest) if each.newest else None]
+        for each in stats.shards
+    )  # fmt: skip
+    show_table(("shard", "records", "bytes", "epochs", "generations", "oldest", "newest"), rows, nothing="no shards")
+    if stats.readers:
+        click.echo()
+        readers = ([each.name, each.records_behind, span(each.lag_s), each.pins] for each in stats.readers)
+        show_table(("reader", "behind", "lag", "pins"), readers, nothing="")
+    if stats.readers_more:
+        click.echo(f"... and {stats.readers_more} readers more", err=True)
+
+
+@node_command(history, "generations")
+def history_generations(ctl: Ctl) -> None:
+    """List the generations: runs of records with one layout of keys."""
+    if ctl.json_wanted:
+        show_json(ctl.node.get_raw("/history/generations"))
+        return
+    rows = (
+        [each.shard, each.number, each.layout, each.parameters,
+         moment(each.first_epoch) if each.first_epoch else "the beginning", each.records, size(each.size_bytes)]
+        for each in ctl.node.get("/history/generations", list[api.GenerationInfo])
+    )  # fmt: skip
+    show_table(("shard", "generation", "layout", "parameters", "begins", "records", "bytes"), rows, nothing="no generations")
+
+
+@node_command(history, "relearn")
+def history_relearn(ctl: Ctl) -> None:
+    """Begin a generation with better patterns, if that would make reading cheaper."""
+    answer = ctl.node.send("POST", "/history/relearn", {})
+    if ctl.json_wanted:
+        show_json(answer)
+        return
+    done = msgspec.json.decode(answer, type=api.Relearned)
+    click.echo(f"a new generation has begun: {done.reason}" if done.is_begun else f"nothing was changed: {done.reason}")

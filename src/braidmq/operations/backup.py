@@ -1,0 +1,81 @@
+"""Backups of a running node: the work is done in a thread, and the loop tells how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from braidmq.api.history import Copying, End, Made, encode_lines
+from braidmq.base.errors import Unavailable, UsageError
+from braidmq.storage.backup import Manifest, check_target, make_backup
+from braidmq.storage.log import MessageLog
+
+_TELL_EVERY_S: Final = 0.2
+
+
+class _Stopped(Exception):
+    """Nobody wants the backup any more."""
+
+
+class BackupMaker:
+    """Makes one backup at a time."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+
+    def make(self, log: MessageLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
+        """Make a backup in ``target``, which is not there yet; gives lines. Whoever stops listening stops the backup.
+
+        Raises UsageError at once for a target that cannot be, Unavailable if another backup is being made.
+        """
+        if not target.is_absolute():
+            raise UsageError(f"{str(target)!r} is not an absolute path", "the node may run in another directory")
+        check_target(target, data_dir)
+        if self._is_running:
+            raise Unavailable("another backup is being made", 60)
+        return self._make(log, data_dir, target)
+
+    async def _make(self, log: MessageLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
+        if self._is_running:
+            raise Unavailable("another backup is being made", 60)
+        self._is_running = True
+        work = _Work(log, data_dir, target)
+        thread = asyncio.ensure_future(asyncio.to_thread(work.run))
+        try:
+            while not (await asyncio.wait([thread], timeout=_TELL_EVERY_S))[0]:
+                yield encode_lines([Copying(done_bytes=work.done_bytes, total_bytes=work.total_bytes)])
+            made = thread.result()
+            shown = Made(path=str(target), log_id=made.log_id, files=len(made.files), total_bytes=made.total_bytes)
+            yield encode_lines([shown, End()])
+        finally:
+            work.is_stopped.set()
+            # The thread may be inside the engine, which must not be closed beneath it: it is awaited, however it ends.
+            await asyncio.wait([thread])
+            self._is_running = False
+            if not thread.cancelled():
+                thread.exception()  # told already, or nobody is there to be told
+
+
+class _Work:
+    """What the thread does; the loop reads its figures meanwhile."""
+
+    def __init__(self, log: MessageLog, data_dir: Path, target: Path) -> None:
+        self._log = log
+        self._data_dir = data_dir
+        self._target = target
+        self.done_bytes = 0
+        self.total_bytes = 0
+        self.is_stopped = threading.Event()
+
+    def run(self) -> Manifest:
+        log = self._log
+        return make_backup(log.checkpoint, log.log_id.hex(), self._data_dir, self._target, self._progress)
+
+    def _progress(self, done_bytes: int, total_bytes: int) -> None:
+        if self.is_stopped.is_set():
+            raise _Stopped
+        self.done_bytes = done_bytes
+        self.total_bytes = total_bytes

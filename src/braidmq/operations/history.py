@@ -1,0 +1,217 @@
+"""What an operator sees of the durable log, and does with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from time import monotonic
+from typing import Final, Protocol
+
+from braidmq.api.history import (
+    DurabilityInfo,
+    End,
+    GenerationInfo,
+    HistoryStats,
+    Line,
+    ReaderInfo,
+    ReadRequest,
+    Relearned,
+    ShardInfo,
+    Topic,
+    encode_lines,
+)
+from braidmq.base.settings import Settings
+from braidmq.lane.records import Record
+from braidmq.operations.backup import BackupMaker
+from braidmq.operations.durability import durability_of
+from braidmq.operations.history_lines import record_line
+from braidmq.operations.log_walk import Walk
+from braidmq.storage.health import Health
+from braidmq.storage.log import MessageLog
+from braidmq.storage.log_stats import ShardStats
+
+TOPICS_MAX: Final = 10_000
+_TOPICS_BYTES_MAX: Final = 8 * 1024 * 1024
+_READERS_SHOWN: Final = 100
+_TELL_EVERY_S: Final = 0.2
+_LINES_AT_ONCE: Final = 500
+
+
+class RecordingNode(Protocol):
+    """The node, as far as these operations need it."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def log(self) -> MessageLog: ...
+    @property
+    def log_health(self) -> Health: ...
+
+
+class NodeHistory:
+    """Everything runs on the node's event loop; only files are read and written in threads."""
+
+    def __init__(self, node: RecordingNode) -> None:
+        self._node = node
+        self._turns = asyncio.Lock()
+        self._backups = BackupMaker()
+
+    # Reading
+
+    def read(self, request: ReadRequest) -> AsyncIterator[bytes]:
+        """Records in order of time, as lines; raises UsageError at once."""
+        return _read(self._walk(request), request.limit)
+
+    def topics(self, request: ReadRequest) -> AsyncIterator[bytes]:
+        """Topics and what was recorded of each, as lines; raises UsageError at once."""
+        return _topics(self._walk(request))
+
+    def _walk(self, request: ReadRequest) -> Walk:
+        return Walk(self._node.log, request, self._turns)
+
+    # Figures
+
+    async def stats(self) -> HistoryStats:
+        """What is in the log."""
+        log = self._node.log
+        stats = log.stats()
+        names = log.readers.names
+        readers = []
+        for name in names[:_READERS_SHOWN]:
+            readers.append(_reader(log, name))
+            await asyncio.sleep(0)  # each looks at every epoch
+        return HistoryStats(
+            log_id=stats.log_id,
+            records=stats.records,
+            size_bytes=stats.size_bytes,
+            shards=[_shard(each) for each in stats.shards],
+            readers=readers,
+            readers_more=max(0, len(names) - _READERS_SHOWN),
+        )
+
+    async def durability(self) -> DurabilityInfo:
+        """What is on disk and when, as of now."""
+        return await durability_of(self._node.log, self._node.log_health, self._node.settings)
+
+    # Generations
+
+    async def generations(self) -> list[GenerationInfo]:
+        """Every generation, by shard and number."""
+        return [
+            GenerationInfo(
+                shard=each.shard,
+                number=each.number,
+                layout=each.layout,
+                parameters=each.parameters,
+                first_epoch=each.first_epoch,
+                records=each.records,
+                size_bytes=each.size_bytes,
+            )
+            for each in self._node.log.generations()
+        ]
+
+    async def relearn(self) -> Relearned:
+        """Begin a generation with better patterns, if that would help."""
+        log = self._node.log
+        gain = await asyncio.to_thread(log.relearn_gain)
+        if gain.is_worth_it:
+            log.relearn(gain)
+        return Relearned(is_begun=gain.is_worth_it, reason=gain.reason)
+
+    # Backup
+
+    def backup(self, path: str) -> AsyncIterator[bytes]:
+        """Make a backup in a directory that is not there yet; raises UsageError at once."""
+        return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path))
+
+
+async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
+    yield encode_lines([walk.begin(), *walk.first_gaps()])
+    count = 0
+    told_at = monotonic()
+    async with aclosing(walk.pieces()) as pieces:
+        async for found in pieces:
+            if limit:
+                found = found[: limit - count]
+            count += len(found)
+            lines: list[Line] = [*walk.new_gaps(), *(record_line(shard, record) for shard, record in found)]
+            if monotonic() - told_at >= _TELL_EVERY_S:
+                told_at = monotonic()
+                lines.append(walk.progress(count))
+            if lines:
+                yield encode_lines(lines)
+            if limit and count == limit:
+                break
+    yield encode_lines([End(records=count, is_cut=bool(limit) and count == limit)])
+
+
+async def _topics(walk: Walk) -> AsyncIterator[bytes]:
+    yield encode_lines([walk.begin(), *walk.first_gaps()])
+    counts = _TopicCounts()
+    told_at = monotonic()
+    async with aclosing(walk.pieces()) as pieces:
+        async for found in pieces:
+            for _, record in found:
+                counts.add(record)
+            if monotonic() - told_at >= _TELL_EVERY_S:
+                told_at = monotonic()
+                yield encode_lines([walk.progress(counts.records)])
+    yield encode_lines(walk.new_gaps())
+    topics = sorted(counts.by_topic)
+    for first in range(0, len(topics), _LINES_AT_ONCE):
+        yield encode_lines([counts.line(topic) for topic in topics[first : first + _LINES_AT_ONCE]])
+        await asyncio.sleep(0)
+    yield encode_lines([End(records=counts.records, is_cut=counts.is_cut)])
+
+
+class _TopicCounts:
+    """Counts records by topic, of so many topics as may be kept in memory for this."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[bytes, list[int]] = {}  # records, bytes of their payloads, timestamp of the newest
+        self.records = 0
+        self.is_cut = False
+        self._bytes_left = _TOPICS_BYTES_MAX
+
+    def add(self, record: Record) -> None:
+        topic = record.topic
+        self.records += 1
+        counts = self.by_topic.get(topic)
+        if counts is None:
+            if len(self.by_topic) >= TOPICS_MAX or len(topic) > self._bytes_left:
+                self.is_cut = True
+                return
+            self._bytes_left -= len(topic)
+            self.by_topic[topic] = counts = [0, 0, 0]
+        counts[0] += 1
+        counts[1] += len(record.payload)
+        counts[2] = record.timestamp
+
+    def line(self, topic: bytes) -> Topic:
+        records, payload_bytes, newest = self.by_topic[topic]
+        return Topic(topic=topic.decode(), records=records, payload_bytes=payload_bytes, newest=newest)
+
+
+def _shard(stats: ShardStats) -> ShardInfo:
+    return ShardInfo(
+        shard=stats.shard,
+        records=stats.records,
+        size_bytes=stats.size_bytes,
+        epochs=stats.epochs,
+        generations=len(stats.generations),
+        oldest=stats.oldest,
+        newest=stats.newest,
+        floor=stats.floor,
+    )
+
+
+def _reader(log: MessageLog, name: str) -> ReaderInfo:
+    lags = log.readers.lag(name).values()
+    return ReaderInfo(
+        name=name,
+        records_behind=sum(lag.records_max for lag in lags),
+        lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
+        pins=any(place.pins for place in log.readers.places(name).values()),
+    )

@@ -1,0 +1,122 @@
+"""Walks through a part of the log for operators, beside a broker at work.
+
+A walk reads in slices, and of all walks only one has a slice in a turn of the loop: together they take the time of one reader.
+Nothing is read ahead of whoever takes the records, so a slow one costs no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from braidmq.api.history import Begin, Gap, Progress, ReadRequest
+from braidmq.base.errors import ProtocolViolation, UsageError
+from braidmq.lane.records import Record
+from braidmq.mqtt.topics import check_filter
+from braidmq.storage.log import MessageLog
+from braidmq.storage.merge import MergedReplay
+from braidmq.storage.offsets import parse_start
+
+FILTERS_MAX: Final = 64
+# What is found in a slice is also put into words in one turn, at about 3 us a record: it must not take longer than the slice.
+_SLICE_RECORDS: Final = 256
+# Who follows wants to see a record soon, and not each one by itself.
+_FOLLOW_PAUSE_S: Final = 0.02
+_NOT_FILTERS: Final = ("$share/", "$exclusive/", "$replay/")
+
+
+class Walk:
+    """One walk; made when it is asked for, which settles what ``latest`` and ``-24h`` mean."""
+
+    def __init__(self, log: MessageLog, request: ReadRequest, turns: asyncio.Lock) -> None:
+        """Raises UsageError for a filter, a start or an end that is none."""
+        self._log = log
+        self._turns = turns
+        self._filters = _checked(request.filters)
+        self._from = log.positions_at(parse_start(request.start))
+        self._ends = log.positions_at(parse_start(request.end))
+        self._is_following = request.follow
+        self._replay: MergedReplay | None = None
+        self._began = 0
+        self.is_over = False
+
+    def begin(self) -> Begin:
+        """The time that is to be covered: from the first record there is, if it is later than the wanted start."""
+        firsts = {each.shard: each.oldest for each in self._log.stats().shards if each.oldest}
+        starts = [max(self._from[shard] + 1, oldest) for shard, oldest in firsts.items()]
+        end = max(self._ends.values())
+        self._began = min(starts, default=end)
+        return Begin(start=self._began, end=end)
+
+    def first_gaps(self) -> list[Gap]:
+        """What retention had removed already when the walk was asked for."""
+        missing = self._log.gaps(self._from, self._filters)
+        return [Gap(shard=shard, after=gap.wanted, floor=gap.floor) for shard, gap in missing.items()]
+
+    def new_gaps(self) -> list[Gap]:
+        """What retention has removed before it could be read, told once."""
+        missing = self._replay.take_gaps() if self._replay is not None else {}
+        return [
+            Gap(shard=shard, after=gap.wanted, floor=gap.floor)
+            for shard, gap in missing.items()
+            if gap.wanted > self._from[shard]  # else it was told at the beginning
+        ]
+
+    def progress(self, records: int) -> Progress:
+        """How far it has come in time."""
+        return Progress(position=self._position(), records=records)
+
+    def _position(self) -> int:
+        behind = [position for shard, position in self._positions().items() if position < self._ends[shard]]
+        return max(self._began, min(behind, default=max(self._ends.values())))
+
+    def _positions(self) -> dict[int, int]:
+        return self._replay.positions() if self._replay is not None else self._from
+
+    async def pieces(self) -> AsyncGenerator[list[tuple[int, Record]], None]:
+        """What each slice found, which may be nothing, with shards, in order of time; close it to stop early."""
+        self._replay = replay = self._log.replay(self._filters, self._from)
+        news = asyncio.Event()
+        followings = []
+        if self._is_following:
+            followings = [self._log.follow(shard, lambda *_: news.set()) for shard in range(self._log.shards)]
+        try:
+            while not self.is_over:
+                async with self._turns:
+                    found = replay.next(_SLICE_RECORDS)
+                    await asyncio.sleep(0)  # the others' turn comes before that of the next walk
+                if self._is_following:
+                    yield found
+                    await self._await_news(replay, news)
+                else:
+                    self.is_over = self._is_past_end(found)
+                    yield [pair for pair in found if pair[1].timestamp <= self._ends[pair[0]]]
+        finally:
+            for each in followings:
+                each.stop()
+
+    async def _await_news(self, replay: MergedReplay, news: asyncio.Event) -> None:
+        news.clear()
+        if replay.is_caught_up:
+            await news.wait()
+            await asyncio.sleep(_FOLLOW_PAUSE_S)
+
+    def _is_past_end(self, found: list[tuple[int, Record]]) -> bool:
+        # Records of all shards come in one order, so behind one that is too late for every shard comes nothing that is not.
+        if found and found[-1][1].timestamp > max(self._ends.values()):
+            return True
+        return all(position >= self._ends[shard] for shard, position in self._positions().items())
+
+
+def _checked(filters: tuple[str, ...]) -> tuple[str, ...]:
+    if not 0 < len(filters) <= FILTERS_MAX:
+        raise UsageError(f"give 1 to {FILTERS_MAX} topic filters, not {len(filters)}")
+    for each in filters:
+        if each.startswith(_NOT_FILTERS):
+            raise UsageError(f"{each!r} is a kind of subscription, not a topic filter", "give the filter inside it")
+        try:
+            check_filter(each)
+        except ProtocolViolation as violation:
+            raise UsageError(f"{each!r} is not a topic filter", violation.detail) from None
+    return filters

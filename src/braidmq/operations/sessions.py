@@ -1,0 +1,93 @@
+"""Sessions as an operator sees them: what waits for each, in memory and in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+from braidmq.api.operations import Page, PageRequest, SessionDetail, SessionInfo
+from braidmq.broker.sessions import NEVER, Session, SessionTable
+from braidmq.lane.log_flow import LogFlow
+from braidmq.operations.descriptions import subscription_info, wall
+from braidmq.operations.pages import page_of
+from braidmq.storage.log import MessageLog
+
+_DETAIL_SUBSCRIPTIONS: Final = 100
+_SLICE_S: Final = 0.001
+# How long the log is searched for the first message that waits; behind much that does not match it stays unknown.
+_SEARCH_S: Final = 0.5
+
+
+async def list_sessions(sessions: SessionTable, log: MessageLog, page: PageRequest) -> Page[SessionInfo]:
+    """Sessions in the order of their client ids; the oldest waiting message of each is not looked for."""
+    names, cursor = await page_of([session.client_id for session in sessions], page)
+    found: list[SessionInfo] = []
+    deadline = monotonic() + _SLICE_S
+    for name in names:
+        session = sessions.get(name)
+        if session is not None:
+            found.append(_session_info(session, log))
+        if monotonic() >= deadline:  # to say how far a session is behind, every epoch is looked at
+            await asyncio.sleep(0)
+            deadline = monotonic() + _SLICE_S
+    return Page(found, cursor)
+
+
+async def show_session(sessions: SessionTable, log: MessageLog, client_id: str) -> SessionDetail | None:
+    """One session, or None if there is none; its oldest waiting message is searched for, for a while."""
+    session = sessions.get(client_id)
+    if session is None:
+        return None
+    oldest_at = await _find_oldest(session, log)
+    written = sorted(session.subscriptions)[:_DETAIL_SUBSCRIPTIONS]
+    return SessionDetail(
+        session=_session_info(session, log, oldest_at),
+        subscriptions=[subscription_info(client_id, each, session.subscriptions[each]) for each in written],
+        will_topic=session.will.topic if session.will is not None else None,
+        messages_dropped=session.flow.dropped,
+    )
+
+
+def _session_info(session: Session, log: MessageLog, oldest_at: float | None = None) -> SessionInfo:
+    connection = session.connection
+    is_lasting = session.expiry_s == NEVER
+    ended_at = wall(session.ended_at) if connection is None else None
+    lags = log.readers.lag_at(_cursor(session)).values()
+    return SessionInfo(
+        client_id=session.client_id,
+        durable=session.is_durable,
+        connected=connection is not None,
+        user_name=session.user_name,
+        session_expiry_s=None if is_lasting else float(session.expiry_s),
+        connected_at=wall(connection.opened_at) if connection is not None else None,
+        disconnected_at=ended_at,
+        expires_at=None if is_lasting or ended_at is None else ended_at + session.expiry_s,
+        subscriptions=len(session.subscriptions),
+        inflight=session.flow.inflight_messages(),
+        queue_messages=session.flow.queue_messages(),
+        records_behind=sum(lag.records_estimate for lag in lags),
+        lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
+        oldest_at=oldest_at,
+    )
+
+
+def _cursor(session: Session) -> dict[int, int]:
+    """Where the session is in the log, by shard; empty if it does not read it."""
+    return dict(enumerate(session.flow.cursor())) if isinstance(session.flow, LogFlow) else {}
+
+
+async def _find_oldest(session: Session, log: MessageLog) -> float | None:
+    """When the first message was recorded that waits for the session in the log; None if there is none, or it is not found."""
+    filters = {each.topic_filter.decode() for each in session.subscriptions.values() if each.group is None}
+    cursor = _cursor(session)
+    if not filters or len(cursor) != log.shards:
+        return None
+    replay = log.replay(sorted(filters), cursor, with_session_only=True)
+    deadline = monotonic() + _SEARCH_S
+    while not replay.is_caught_up and monotonic() < deadline:
+        found = replay.next(1)
+        if found:
+            return found[0][1].timestamp / 1e6
+        await asyncio.sleep(0)
+    return None

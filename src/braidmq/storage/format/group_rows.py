@@ -1,0 +1,72 @@
+"""Keys and rows of shared groups, version 1. Integers are big-endian; a position is a timestamp in microseconds since 1970.
+
+    0xEC | group | 0x00 | filter    the cursor of a group over the log; the filter is the one after `$share/GROUP/`
+
+    version (1) = 1
+    count of positions (2), count of outstanding records (4)
+    positions (8 each)
+    outstanding records             shard (2), timestamp (8) each
+
+No text of MQTT holds U+0000, so the first 0x00 ends the group's name.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packed
+from struct import error as PackError
+from struct import pack, unpack_from
+from typing import Final
+
+from braidmq.base.errors import Corruption, UsageError
+from braidmq.broker.ports import GroupRow
+
+VERSION: Final = 1
+GROUP_PREFIX: Final = b"\xec"
+GROUPS_END: Final = b"\xed"
+
+_HEAD: Final = Packed(">BHI")
+_OUTSTANDING: Final = Packed(">HQ")
+_POSITION_BYTES: Final = 8
+
+
+def group_key(name: str, topic_filter: str) -> bytes:
+    """The key of a group's row; raises UsageError if one of the two holds U+0000."""
+    if "\0" in name or "\0" in topic_filter:
+        raise UsageError("neither the name of a group nor its filter can contain U+0000")
+    return b"%b%b\0%b" % (GROUP_PREFIX, name.encode(), topic_filter.encode())
+
+
+def encode_group(row: GroupRow) -> bytes:
+    """The value of a group's row."""
+    pack_outstanding = _OUTSTANDING.pack
+    try:
+        head = _HEAD.pack(VERSION, len(row.positions), len(row.outstanding))
+        positions = pack(f">{len(row.positions)}Q", *row.positions)
+        return b"".join((head, positions, *[pack_outstanding(shard, timestamp) for shard, timestamp in row.outstanding]))
+    except PackError as problem:
+        raise UsageError(f"a group cannot be kept, because a field of it does not fit its place: {problem}") from None
+
+
+def decode_group(key: bytes, value: bytes) -> GroupRow:
+    """The group of a key and value; raises UsageError for a newer format, Corruption for a broken row."""
+    name, end, topic_filter = key[len(GROUP_PREFIX) :].partition(b"\0")
+    if value and value[0] > VERSION:
+        raise UsageError(
+            f"the row of the group {name.decode(errors='replace')!r} has the format {value[0]}, newer than {VERSION}",
+            "start the newer version again",
+        )
+    try:
+        version, count, outstanding_count = _HEAD.unpack_from(value)
+        positions = unpack_from(f">{count}Q", value, _HEAD.size)
+        outstanding_at = _HEAD.size + count * _POSITION_BYTES
+        outstanding = tuple(_OUTSTANDING.iter_unpack(value[outstanding_at:]))
+        row = GroupRow(name.decode(), topic_filter.decode(), positions, outstanding)
+    except (PackError, UnicodeDecodeError):
+        raise _broken(name) from None
+    if version != VERSION or not end or len(outstanding) != outstanding_count:
+        raise _broken(name)
+    return row
+
+
+def _broken(name: bytes) -> Corruption:
+    return Corruption(f"the row of the group {name.decode(errors='replace')!r} is not one of version {VERSION}")

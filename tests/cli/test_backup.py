@@ -1,0 +1,84 @@
+"""``braidmq backup`` and ``braidmq restore``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from braidmq.api.history import Copying, End, Made
+from braidmq.base.errors import Unavailable, UsageError
+from braidmq.cli.main import main
+from braidmq.storage.backup import make_backup
+from tests.storage.message_log import Stage
+from tests.support.api_node import ApiNode
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ApiNode]:
+    with ApiNode(tmp_path) as node:
+        yield node
+
+
+def test_the_node_is_asked_for_a_backup_in_an_absolute_path(
+    node: ApiNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Made(path="/b", log_id="00", files=3, total_bytes=2048)
+    node.operations.history.lines = [Copying(done_bytes=1, total_bytes=2048), made, End()]
+    monkeypatch.chdir(tmp_path)
+
+    exit_code = run("backup", "sub/b1", "--data-dir", str(tmp_path))
+
+    assert exit_code == 0
+    assert node.operations.history.backup_paths == [str(tmp_path / "sub" / "b1")]
+    assert capsys.readouterr().out == "backed up 3 files, 2.0 KiB, to sub/b1\n"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "lines", "words"),
+    [
+        (UsageError("/b is there already", "name another"), [], "/b is there already: name another"),
+        (None, [Unavailable("no space left")], "no space left"),
+        (None, [Copying(done_bytes=1, total_bytes=2)], "ended its answer before it was whole"),
+    ],
+    ids=["refused", "failed", "cut off"],
+)
+def test_a_backup_that_was_not_made_is_an_error_in_one_line(
+    node: ApiNode,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    refusal: UsageError | None,
+    lines: list[Copying | Unavailable],
+    words: str,
+) -> None:
+    node.operations.history.refusal, node.operations.history.lines = refusal, list(lines)
+
+    assert run("backup", "/b", "--data-dir", str(tmp_path)) == 1
+
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert errors.count("\n") == 1
+
+
+def test_restore_makes_a_data_directory_or_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    with Stage(tmp_path / "data") as stage:
+        stage.publish("c", "t", b"kept")
+        make_backup(stage.log.checkpoint, "00", tmp_path / "data", tmp_path / "backup", lambda *_: None)
+
+    assert run("restore", str(tmp_path / "backup"), "--data-dir", str(tmp_path / "new")) == 0
+    assert "start the node" in capsys.readouterr().out
+    assert run("restore", str(tmp_path / "backup"), "--data-dir", str(tmp_path / "new")) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert run("restore", str(tmp_path / "data"), "--data-dir", str(tmp_path / "other")) == 2
+    assert "is not a backup" in capsys.readouterr().err
+
+    with Stage(tmp_path / "new") as stage:
+        assert stage.payloads("#") == [b"kept"]

@@ -1,0 +1,67 @@
+"""A durable log on the running loop, as the operations of a node see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from braidmq.api import history as api
+from braidmq.base.settings import HistorySettings, NodeSettings, Settings
+from braidmq.storage.changes import Refusal
+from braidmq.storage.clock import ShardClock
+from braidmq.storage.health import HEALTHY
+from braidmq.storage.log import LogOptions, MessageLog
+
+
+class Recording:
+    """A log without a broker; ``settings``, ``log`` and ``log_health`` are those of a node."""
+
+    def __init__(self, settings: Settings, log: MessageLog) -> None:
+        self.settings = settings
+        self.log = log
+        self.log_health = HEALTHY
+
+    async def append(self, *messages: tuple[str, str, bytes], **fields: Any) -> list[int]:
+        """Record messages of (client id, topic, payload); gives their timestamps once they are committed."""
+        done = asyncio.get_running_loop().create_future()
+        stamps: list[int] = []
+
+        def committed(_: int, timestamp: int) -> None:
+            stamps.append(timestamp)
+            if len(stamps) == len(messages):
+                done.set_result(stamps)
+
+        def refused(refusal: Refusal) -> None:
+            done.set_exception(AssertionError(refusal.reason))
+
+        for client_id, topic, payload in messages:
+            self.log.append(client_id, topic.encode(), payload, 1, on_commit=committed, on_refused=refused, **fields)
+        self.log.flush()
+        return await asyncio.wait_for(done, 10)
+
+
+@asynccontextmanager
+async def recording(
+    data_dir: Path, *, options: LogOptions | None = None, clock: ShardClock | None = None, **history: Any
+) -> AsyncIterator[Recording]:
+    """Open a log in the directory and commit to it on this loop."""
+    settings = Settings(node=NodeSettings(data_dir=str(data_dir)), history=HistorySettings(**{"shards": 3, **history}))
+    log = MessageLog.open(data_dir, settings.history, clock=clock, options=options or LogOptions())
+    log.start(asyncio.get_running_loop().call_soon_threadsafe)
+    try:
+        yield Recording(settings, log)
+    finally:
+        log.close()
+
+
+async def lines_of(answer: AsyncIterator[bytes]) -> list[api.AnyLine]:
+    """All lines of an answer."""
+    return [api.decode_line(line) for some in [some async for some in answer] for line in some.splitlines()]
+
+
+def records_of(lines: list[api.AnyLine]) -> list[api.Record]:
+    """The records among the lines."""
+    return [line for line in lines if isinstance(line, api.Record)]
