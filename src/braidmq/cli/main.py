@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "history": ("braidmq.cli.history.commands:history", "Read and tend what a running node has recorded."),
     "backup": ("braidmq.cli.backup:backup", "Make a backup of a running node."),
     "restore": ("braidmq.cli.backup:restore", "Make a data directory from a backup."),
+    "salvage": ("braidmq.cli.salvage:salvage", "Open a log whose end is damaged, at a loss."),
     "ctl": ("braidmq.cli.ctl.commands:ctl", "See and steer a running node."),
 }
 _TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"

@@ -145,7 +145,7 @@ def open_problem(problem: Exception, path: Path) -> BraidError:
     if "Corruption" in text:
         return Corruption(
             f"the log in {path} is damaged and was left as it is: {text}. "
-            "Restore a backup, or open it with salvage, which keeps only what comes before the damage"
+            "Restore a backup, or let `braidmq salvage` keep only what comes before the damage"
         )
     if "No space left on device" in text:
         return Unavailable(f"the disk of {path} is full", 60)
