@@ -11,16 +11,16 @@ The position to go on from is one timestamp per shard, and counts what was hande
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from braidmq.lane.merging import merge_runs
 from braidmq.lane.records import Record
 from braidmq.storage.format.rows import TIMESTAMP_MAX
 from braidmq.storage.reader import CHUNK_BYTES, SLICE_S, Gap, Replay
 
 # Read ahead of a shard in one go.
-_AHEAD_RECORDS: Final = 512
+_AHEAD_RECORDS: Final = 1024
 _AHEAD_BYTES_MIN: Final = 16 * 1024
 
 
@@ -90,12 +90,21 @@ class MergedReplay:
                     continue
             part = self._ordered[self._given : self._given + count_max - len(handed)]
             self._given += len(part)
-            for shard, record in part:
-                self._handed[shard] = record.timestamp
+            self._note_handed(part)
             handed += part
             if self._now() >= deadline:
                 break
         return handed
+
+    def _note_handed(self, part: list[tuple[int, Record]]) -> None:
+        """The last of each shard counts, and is near the end."""
+        missing = set(self._handed)
+        for shard, record in reversed(part):
+            if shard in missing:
+                self._handed[shard] = record.timestamp
+                missing.remove(shard)
+                if not missing:
+                    break
 
     def _read_ahead(self, deadline: float) -> None:
         """Let the families that have nothing waiting read on, as far as the time allows; the next call begins where this ends."""
@@ -117,23 +126,5 @@ class MergedReplay:
 
     def _put_in_order(self) -> None:
         unread = [replay.position for replay in self._replays if not replay.is_caught_up]
-        upto = min(unread, default=None)
-        self._ordered = []
+        self._ordered = merge_runs(self._ahead, self._shards, min(unread, default=TIMESTAMP_MAX))
         self._given = 0
-        for place, ahead in enumerate(self._ahead):
-            if not ahead:
-                continue
-            shard = self._shards[place]
-            end = len(ahead) if upto is None else bisect_right(ahead, upto, key=_timestamp)
-            self._ordered += [(shard, record) for record in ahead[:end]]
-            self._ahead[place] = ahead[end:]
-        # Runs that are in order already: the sort merges them. Equal timestamps stay in the order of their shards.
-        self._ordered.sort(key=_pair_timestamp)
-
-
-def _timestamp(record: Record) -> int:
-    return record.timestamp
-
-
-def _pair_timestamp(pair: tuple[int, Record]) -> int:
-    return pair[1].timestamp
