@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from braidmq.base.errors import UsageError
-from braidmq.storage.offsets import Ago, At, Earliest, Latest, Start, parse_replay_filter, parse_start
+from braidmq.storage.offsets import Ago, At, Earliest, Latest, Start, parse_start
 
 
 @pytest.mark.parametrize(
@@ -67,23 +67,3 @@ def test_what_is_no_start_is_refused_in_words(text: str) -> None:
 def test_a_duration_without_a_unit_is_refused_with_the_remedy() -> None:
     with pytest.raises(UsageError, match=r"no unit.*-30s"):
         parse_start("-24")
-
-
-@pytest.mark.parametrize(
-    ("topic_filter", "found"),
-    [
-        ("$replay/-24h/plant/+/temperature", (Ago(86_400_000_000), "plant/+/temperature")),
-        ("$replay/earliest/#", (Earliest(), "#")),
-        ("$replay/2001-09-09T01:46:40Z//a", (At(1_000_000_000_000_000), "/a")),
-        ("plant/#", None),
-        ("$replayed/-24h/a", None),
-    ],
-)
-def test_the_start_is_taken_off_a_replay_filter(topic_filter: str, found: tuple[Start, str] | None) -> None:
-    assert parse_replay_filter(topic_filter) == found
-
-
-@pytest.mark.parametrize("topic_filter", ["$replay/", "$replay/-24h", "$replay/-24h/", "$replay//a", "$replay/+/a"])
-def test_a_replay_filter_without_start_or_filter_is_refused(topic_filter: str) -> None:
-    with pytest.raises(UsageError):
-        parse_replay_filter(topic_filter)

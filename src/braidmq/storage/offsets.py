@@ -74,19 +74,6 @@ def parse_start(text: str) -> Start:
     raise UsageError(f"{text!r} is not a start", _HINT)
 
 
-def parse_replay_filter(topic_filter: str) -> tuple[Start, str] | None:
-    """The start and the inner filter of `$replay/<start>/<filter>`; None if the filter is not of that form.
-
-    The inner filter is not checked. Raises UsageError if the start cannot be read or nothing follows it.
-    """
-    if not topic_filter.startswith(REPLAY_PREFIX):
-        return None
-    start, slash, inner = topic_filter[len(REPLAY_PREFIX) :].partition("/")
-    if not slash or not inner:
-        raise UsageError(f"{REPLAY_PREFIX} must be followed by a start and a topic filter", "such as $replay/-24h/plant/#")
-    return parse_start(start), inner
-
-
 def _parse_span(text: str) -> Ago:
     span = text[1:]
     # A bare number would be seconds to some and milliseconds to others.
