@@ -212,7 +212,6 @@ def test_a_full_disk_recovers_by_itself_when_old_records_go(tmp_path: Path) -> N
             assert published < 5000
         stage.hands.move(101 * SECOND)
         stage.log.retain()
-        assert stage.log.check().state is State.STOPPED, "the space is only marked as free"
 
         stage.log.reclaim()
 
