@@ -111,9 +111,10 @@ def test_a_long_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Ca
         print(f"round {rounds}: {actions} actions, {memory[-1] / MIB:.1f} MiB")
         assert grown_since(objects) == {}
 
-    # What is lost in each round would show more the longer it goes on; the allocator's own needs do not, nor the log's.
+    # What is lost in each round would show more the longer it goes on; the allocator's own needs do not. What the log has not
+    # written out yet goes up and down, so that the peaks are compared.
     half = len(memory) // 2
-    assert memory[-1] - memory[half] < 16 * MIB
+    assert max(memory[half:]) - max(memory[:half]) < 16 * MIB
     assert memory[-1] - memory[0] < 48 * MIB + LOG_BYTES
 
 
