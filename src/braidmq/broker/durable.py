@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker import look_back
 from braidmq.broker.ports import RELEASED, Change, InFlight, Positions, SessionRow, StoredSession, SubscriptionRow
-from braidmq.broker.sessions import NEVER, Session
+from braidmq.broker.sessions import Session
 from braidmq.lane.flow import Delivery
 from braidmq.lane.message import Message, from_record
 from braidmq.lane.records import Record
@@ -221,8 +221,3 @@ class DurableSessions:
 
 # In the place of the subscription, where a message was in flight for one that is no longer there.
 _NOBODYS = Subscription(None, b"#", 2)
-
-
-def expiry_left(session: Session, gone_s: float) -> float:
-    """Seconds until a session that has been left for so long expires; infinite if it never does."""
-    return float("inf") if session.expiry_s == NEVER else max(0.0, session.expiry_s - gone_s)

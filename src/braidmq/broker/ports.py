@@ -7,7 +7,7 @@ a message or with other changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -291,9 +291,6 @@ class Storage(Struct):
     delayed: DelayedRows
     groups: GroupStore
     parse_start: Callable[[str], Any]  # a text to what ``MessageLog.positions_at`` takes; raises UsageError
-
-
-Durability = Literal["fsync", "os"]
 
 
 class GroupRow(Struct, frozen=True):
