@@ -90,7 +90,7 @@ class StrictClient:
             is_new_life = self._last_life.get(number) != self.life
             assert packet.dup or is_new_life or is_sent_twice(number), "QoS 1 sent again without DUP"
             self._last_life[number] = self.life
-        self._unsettled[packet_id] = sent
+        self._put_unsettled(packet_id, sent)
         self.on_delivery(number, packet)
         self.answers.append(Puback(packet_id))
 
@@ -100,26 +100,29 @@ class StrictClient:
             self.known[packet_id] = sent
             self._received.discard(packet_id)
             self._unsettled.pop(packet_id, None)
-            self._unsettled[packet_id] = sent
+            self._put_unsettled(packet_id, sent)
             self.on_delivery(sent.number, packet)
         else:
             assert packet.dup, "QoS 2 sent again without DUP"
         assert self.known[packet_id] == sent, "another message under an id that is not released: it is swallowed"
         self.answers.append(Pubrec(packet_id))
 
-    def _check_order_of_resends(self, packet: Publish, packet_id: int, sent: Sent) -> None:
-        """What was open is sent again before anything new, for each QoS in the order of the first time [MQTT-4.6.0-5].
+    def _put_unsettled(self, packet_id: int, sent: Sent) -> None:
+        """Its place is before what has still to come again: QoS 1 from before a crash, which the broker may know or not."""
+        self._unsettled[packet_id] = sent
+        for missing_id, missing in self._missing:
+            self._unsettled.pop(missing_id, None)
+            self._unsettled[missing_id] = missing
 
-        Between the two there is no order: QoS 2 waits for the disk and QoS 1 does not.
-        """
+    def _check_order_of_resends(self, packet: Publish, packet_id: int, sent: Sent) -> None:
+        """What was open is sent again before anything new, in the order of the first time [MQTT-4.6.0-1]."""
         if not packet.dup:
             assert not self._missing, f"something new before {self._missing} was sent again"
             return
         again = (packet_id, sent)
         if again in self._missing:
-            first = next(each for each in self._missing if each[1].qos == packet.qos)
-            assert first == again, "sent again in another order"
-            self._missing.remove(again)
+            assert self._missing[0] == again, "sent again in another order"
+            self._missing.pop(0)
 
     def _take_pubrel(self, packet_id: int) -> None:
         assert packet_id in self._received, "PUBREL without PUBREC"

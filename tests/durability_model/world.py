@@ -29,6 +29,7 @@ from braidmq.storage.delayed import LogDelayed
 from braidmq.storage.engine import Tuning
 from braidmq.storage.log import LogOptions, MessageLog
 from braidmq.storage.offsets import parse_start
+from braidmq.storage.producers import LogProducers
 from braidmq.storage.retained import LogRetained
 from braidmq.storage.sessions import LogSessions
 from braidmq.storage.shared_cursors import LogGroups
@@ -99,7 +100,8 @@ class World:
 
     async def _make_broker(self) -> Broker:
         log = self.log
-        storage = Storage(log, LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log), parse_start)
+        kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log)
+        storage = Storage(log, *kept, parse_start, LogProducers(log))
         broker = Broker(self.settings, LocalAccess(self.settings), hooks.load((), 1.0), storage)
         broker.restore()
         return broker
@@ -171,7 +173,7 @@ class World:
         """Let the loop run so many turns, without the disk."""
         for _ in range(count):
             self.loop.run_until_complete(asyncio.sleep(0))
-        assert not self._problems, self._problems
+        assert not self._problems, repr(self._problems)
 
     @property
     def is_writing(self) -> bool:
@@ -183,7 +185,7 @@ class World:
         if self._commits:
             self._note_synced()
             self._commits.popleft()()
-        assert not self._problems, self._problems
+        assert not self._problems, repr(self._problems)
 
     def settle(self) -> None:
         """Let the loop run and the disk sync until nothing happens any more."""

@@ -9,6 +9,7 @@ from braidmq.lane.message import Message
 from braidmq.mqtt.packets import (
     Disconnect,
     Packet,
+    Puback,
     Pubcomp,
     Publish,
     Pubrec,
@@ -105,6 +106,49 @@ def test_a_publish_whose_packet_id_was_refused_follows_when_the_client_is_back()
         subscriber = world.connect("s", receive_maximum=1)
 
         assert payloads(subscriber.acknowledge_all()) == [b"second"]
+
+
+# What is sent again, and in which order [MQTT-4.6.0-1]
+
+
+def let_qos_1_overtake(world: World) -> Peer:
+    """A durable subscriber whose window opens for a QoS 2 message, which waits for the disk, and one of QoS 1 behind it."""
+    subscriber = world.connect("s", receive_maximum=2)
+    subscriber.subscribe("t")
+    publisher = world.connect("p")
+    for payload, qos in ((b"a", 1), (b"b", 1), (b"qos 2", 2), (b"qos 1", 1)):
+        publisher.publish("t", payload, qos)
+    assert payloads(subscriber.receive()) == [b"a", b"b"]
+    subscriber.send(Puback(1), Puback(2))
+    return subscriber
+
+
+def test_what_the_client_has_seen_is_sent_again_before_a_publish_whose_packet_id_was_refused() -> None:
+    with World() as world:
+        subscriber = let_qos_1_overtake(world)
+        world.fill_disk()
+        overtaking, refusal = subscriber.receive()
+        assert sent([overtaking]) == [(4, b"qos 1", False)]
+        assert isinstance(refusal, Disconnect)
+
+        world.free_disk()
+        subscriber = world.connect("s", receive_maximum=2)
+
+        assert sent(subscriber.receive()) == [(4, b"qos 1", True), (3, b"qos 2", False)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_overtook_a_qos_2_message_is_sent_again_before_it(restarts: bool) -> None:
+    with World() as world:
+        subscriber = let_qos_1_overtake(world)
+        assert sent(subscriber.receive()) == [(4, b"qos 1", False), (3, b"qos 2", False)], "nothing was overtaken"
+
+        subscriber.cut()
+        if restarts:
+            world.restart()
+        subscriber = world.connect("s", receive_maximum=2)
+
+        assert sent(subscriber.receive()) == [(4, b"qos 1", True), (3, b"qos 2", True)]
 
 
 # Hooks

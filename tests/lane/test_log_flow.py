@@ -310,6 +310,42 @@ def test_a_client_that_comes_back_before_the_disk_has_it_gets_it_once(bench: Ben
     assert flow.outstanding == 1
 
 
+def test_the_order_in_flight_is_that_of_the_wire_and_what_waits_for_the_disk_is_last(bench: Bench) -> None:
+    flow = flow_of(bench)
+    channel = bench.channel(flow, MQTT5)
+    commit(bench, flow, recorded(101, 2))
+    first = flow.take_unready()
+    commit(bench, flow, recorded(102, 1), recorded(103, 2))
+    second = flow.take_unready()
+    assert [packet_id for packet_id, _ in flow.inflight_items()] == [2, 1, 3]
+
+    flow.make_ready(first)
+    commit(bench, flow, recorded(104, 1))
+    assert [packet_id for packet_id, _ in flow.inflight_items()] == [2, 1, 4, 3]
+    flow.make_ready(second)
+
+    assert stamps(received(bench, channel)) == [102, 101, 104, 103]
+    assert [packet_id for packet_id, _ in flow.inflight_items()] == [2, 1, 4, 3]
+    flow.detach()
+    assert stamps(received(bench, bench.channel(flow, MQTT5))) == [102, 101, 104, 103]
+
+
+def test_what_was_not_sent_yet_goes_behind_what_is_sent_again(bench: Bench) -> None:
+    flow = flow_of(bench)
+    bench.channel(flow, MQTT5)
+    commit(bench, flow, recorded(101, 2), recorded(102, 1), recorded(103, 2))
+    flow.detach()
+    flow.make_all_ready()
+
+    packets = received(bench, bench.channel(flow, MQTT5))
+
+    assert [(packet.packet_id, packet.dup) for packet in packets if isinstance(packet, Publish)] == [
+        (2, True),
+        (1, False),
+        (3, False),
+    ]
+
+
 def test_what_was_settled_or_discarded_meanwhile_is_not_sent_when_the_disk_has_it(bench: Bench) -> None:
     flow = flow_of(bench)
     channel = bench.channel(flow, MQTT5)

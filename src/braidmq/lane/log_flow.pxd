@@ -30,10 +30,15 @@ cdef class LogFlow(Flow):
     cpdef void make_ready(self, list packet_ids) except *
     @cython.locals(counters=Counters, message=Message, flags=int)
     cdef void _step(self, Outlet channel, int packet_id, Delivery delivery) except *
+    @cython.locals(inflight=dict)
+    cdef void _put_last(self, int packet_id, Delivery delivery) except *
     cdef void _forget_too_large(self, int packet_id, Message message) except *
     @cython.locals(inflight=dict, delivery=Delivery)
     cpdef int on_pubrec(self, int packet_id, int reason) except? -1
     cdef bint _settle(self, int packet_id, int qos, bint is_released) except *
     @cython.locals(delivery=Delivery)
     cpdef void make_all_ready(self) except *
+    @cython.locals(delivery=Delivery)
     cpdef void detach(self) except *
+    @cython.locals(sent=list, waiting=list, item=tuple, delivery=Delivery)
+    cpdef list inflight_items(self)

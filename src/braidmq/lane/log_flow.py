@@ -6,7 +6,8 @@ a message comes that it cannot send, it stops following; somebody reads the log 
 up and may ``follow`` again. The queue is for messages that are not recorded.
 
 The cursor of a durable session is on disk. A step is *ready* when the disk knows of it; QoS 2 waits for that: the packet id
-before PUBLISH, the receipt before PUBREL (S2). The rest is written down when there is time.
+before PUBLISH, the receipt before PUBREL (S2). The rest is written down when there is time. So QoS 1 overtakes a QoS 2
+message that waits; what is sent again goes in the order of the wire, and what was not sent yet goes behind it.
 """
 
 from __future__ import annotations
@@ -164,10 +165,19 @@ class LogFlow(Flow):
             return
         flags = 0x34 | (8 if delivery.is_sent else 0) | (1 if delivery.retain else 0)
         if channel.send_publish(message, delivery.subscription, flags, packet_id, self._seconds_left(message)):
-            delivery.is_sent = True
+            if not delivery.is_sent:
+                delivery.is_sent = True
+                self._put_last(packet_id, delivery)
             counters.publish_qos2_sent += 1
         else:
             self._forget_too_large(packet_id, message)
+
+    def _put_last(self, packet_id: int, delivery: Delivery) -> None:
+        """What was sent by now is sent again before it [MQTT-4.6.0-1]."""
+        inflight = self._inflight
+        if inflight is not None:
+            del inflight[packet_id]
+            inflight[packet_id] = delivery
 
     def _forget_too_large(self, packet_id: int, message: Message) -> None:
         self._settle(packet_id, 2, False)
@@ -202,6 +212,9 @@ class LogFlow(Flow):
     def detach(self) -> None:
         """The client is gone: what is committed from now on, it will read."""
         self.fall_behind()
+        for packet_id, delivery in self.inflight_items():
+            if not delivery.is_sent:  # when the client is back, what it has seen goes first
+                self._put_last(packet_id, delivery)
         Flow.detach(self)
 
     # Restart
@@ -222,5 +235,14 @@ class LogFlow(Flow):
         return self.outstanding < self.window and not self._queue and not self._resend
 
     def inflight_items(self) -> list[tuple[int, Delivery]]:
-        """What is in flight, by packet id, in the order of sending."""
-        return [] if self._inflight is None else list(self._inflight.items())
+        """What is in flight, by packet id, in the order of sending: what the client has not seen comes last."""
+        sent: list[tuple[int, Delivery]] = []
+        waiting: list[tuple[int, Delivery]] = []
+        if self._inflight is not None:
+            for item in self._inflight.items():
+                delivery = item[1]
+                if delivery.is_sent:
+                    sent.append(item)
+                else:
+                    waiting.append(item)
+        return sent + waiting
