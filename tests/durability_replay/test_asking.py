@@ -150,11 +150,24 @@ def test_a_wrong_value_is_told_in_words_and_nothing_is_subscribed(
     client.expect_silence()
 
 
+def test_a_word_as_long_as_a_filter_can_be_is_refused_like_any_other(stage: Stage) -> None:
+    client = stage.connect()
+
+    reasons, said = refusal(client.request_subscribe("$replay/-1h," + "y" * 65_520 + "/t"))
+
+    assert reasons == [Reason.IMPLEMENTATION_SPECIFIC_ERROR]
+    assert said.startswith("'yyy")
+    client.ping()
+
+
 @VERSIONS
 @pytest.mark.parametrize(
     "written",
-    ["$replay/soon/{}", "$replay/-1h,all/{}", "$replay/-1h", "$replay/-1h/", "$share/g/$replay/-1h/{}", "$replay/-1h/{}/#/x"],
-)
+    [
+        "$replay/soon/{}", "$replay/-1h,all/{}", "$replay/-1h", "$replay/-1h/", "$share/g/$replay/soon/{}",
+        "$share/g/$replay/-1h,end/{}", "$replay/-1h/{}/#/x",
+    ],
+)  # fmt: skip
 def test_a_replay_filter_that_is_not_whole_is_refused_and_the_others_are_granted(
     stage: Stage, version: int, written: str
 ) -> None:

@@ -31,7 +31,7 @@ FILTER = st.sampled_from(SOME_TOPICS + SOME_FILTERS)
 
 
 class Owner:
-    """Stands for a flow or a group."""
+    """Stands for a flow."""
 
     is_durable = False
 
@@ -43,7 +43,6 @@ class Owner:
 
 
 OWNERS = [Owner(f"flow{i}") for i in range(4)]
-GROUPS = [Owner(f"group{i}") for i in range(2)]
 
 
 class Routes(RuleBasedStateMachine):
@@ -67,12 +66,6 @@ class Routes(RuleBasedStateMachine):
         assert self.table.add(subscription) == ((topic_filter, owner) not in self.model)
         self.model[topic_filter, owner] = subscription
 
-    @rule(topic_filter=FILTER, group=st.sampled_from(GROUPS))
-    def share(self, topic_filter: str, group: Owner) -> None:
-        subscription = Subscription(None, topic_filter.encode(), 2, group=group)
-        assert self.table.add(subscription) == ((topic_filter, group) not in self.model)
-        self.model[topic_filter, group] = subscription
-
     @rule(data=st.data())
     def remove_one_that_is_there(self, data: st.DataObject) -> None:
         if self.model:
@@ -80,7 +73,7 @@ class Routes(RuleBasedStateMachine):
             assert self.table.remove(topic_filter.encode(), owner)
             del self.model[key]
 
-    @rule(topic_filter=FILTER, owner=st.sampled_from(OWNERS + GROUPS))
+    @rule(topic_filter=FILTER, owner=st.sampled_from(OWNERS))
     def remove_any(self, topic_filter: str, owner: Owner) -> None:
         was_there = self.model.pop((topic_filter, owner), None) is not None
         assert self.table.remove(topic_filter.encode(), owner) == was_there
@@ -101,16 +94,13 @@ class Routes(RuleBasedStateMachine):
         assert self.targets(echoes) == self.expected(topic, own=True)
 
     def expected(self, topic: str, own: bool = False) -> dict[object, tuple[object, ...]]:
-        """For each session the highest QoS and all identifiers of what matches; each group and filter for itself.
+        """For each session the highest QoS and all identifiers of what matches.
 
         ``own``: of what each session published itself, so that subscriptions with No Local do not count.
         """
         found: dict[object, tuple[object, ...]] = {}
         for (topic_filter, owner), each in self.model.items():
             if not matches(topic_filter, topic) or (own and each.no_local):
-                continue
-            if each.flow is None:
-                found[owner, topic_filter] = (2, False, False, ())
                 continue
             qos, no_local, as_published, identifiers = found.get(owner, (0, False, False, ()))
             found[owner] = (
@@ -125,11 +115,10 @@ class Routes(RuleBasedStateMachine):
     def targets(subscriptions: list[Subscription]) -> dict[object, tuple[object, ...]]:
         found: dict[object, tuple[object, ...]] = {}
         for each in subscriptions:
-            key = (each.group, each.topic_filter.decode()) if each.flow is None else each.flow
-            assert key not in found, "a session is there twice"
+            assert each.flow not in found, "a session is there twice"
             encoded = each.identifiers
             identifiers = tuple(sorted(encoded[i : i + 2] for i in range(0, len(encoded), 2)))
-            found[key] = (each.qos, each.no_local, each.retain_as_published, identifiers)
+            found[each.flow] = (each.qos, each.no_local, each.retain_as_published, identifiers)
         return found
 
     @invariant()
@@ -154,7 +143,7 @@ TestRoutes.settings = settings(settings.get_profile("default"), max_examples=60,
 def test_matching_is_that_of_the_specification(pairs: list[tuple[str, str]]) -> None:
     table = RouteTable(128)
     for topic_filter, _ in pairs:
-        table.add(Subscription(None, topic_filter.encode(), 0, group=Owner(topic_filter)))
+        table.add(Subscription(Owner(topic_filter), topic_filter.encode(), 0))
 
     for _, topic in pairs:
         route = table.resolve(topic.encode())

@@ -191,7 +191,8 @@ def test_the_number_of_levels_is_bounded() -> None:
     "topic_filter",
     [
         "$share/g", "$share/g/", "$share//t", "$share/+/t", "$exclusive/", "$replay/", "$replay/-1h", "$replay/-1h/",
-        "$replay//t", "$share/g/$replay/-1h/t", "$replay/-1h/$share/g/t", "$replay/-1h/$replay/-2h/t",
+        "$replay//t", "$replay/-1h/$share/g/t", "$replay/-1h/$replay/-2h/t", "$share/g/$replay/-1h", "$share/g/$replay//t",
+        "$share/g/$replay/-1h/$replay/-2h/t", "$share/g/$replay/-1h/$exclusive/t", "$exclusive/$replay/-1h/t",
     ],
 )  # fmt: skip
 def test_half_of_a_prefix_or_one_inside_another_is_not_taken_apart(topic_filter: str) -> None:
@@ -211,6 +212,7 @@ def test_half_of_a_prefix_or_one_inside_another_is_not_taken_apart(topic_filter:
         ("$exclusive/a/b", SubscriptionTarget("a/b", exclusive=True)),
         ("$replay/-24h/a/+/b", SubscriptionTarget("a/+/b", replay="-24h")),
         ("$replay/earliest//", SubscriptionTarget("/", replay="earliest")),
+        ("$share/g/$replay/-24h/a/+/b", SubscriptionTarget("a/+/b", group="g", replay="-24h")),
         ("$share", SubscriptionTarget("$share")),
         ("$shared/g/t", SubscriptionTarget("$shared/g/t")),
         ("$exclusivea", SubscriptionTarget("$exclusivea")),

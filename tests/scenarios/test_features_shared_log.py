@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tomli_w
 
-from braidmq.mqtt.packets import MQTT5, MQTT311, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish
 from braidmq.mqtt.reasons import Reason
 from braidmq.testing import Broker
-from tests.support.stage import ErrorLog, Stage, wait_until
+from tests.support.member import Member, serve_until
+from tests.support.stage import ErrorLog, Stage
 from tests.support.started import Started
 from tests.support.wire import Wire, unique
 
@@ -31,72 +32,6 @@ def running(folder: Path) -> Iterator[Stage]:
 def numbers(first: int, last: int) -> list[bytes]:
     """Payloads to tell apart."""
     return [str(number).encode() for number in range(first, last)]
-
-
-class Member:
-    """A member with a durable session; what it knows of its QoS 2 messages outlives its connections."""
-
-    def __init__(self, qos: int, topic_filter: str, *, group: str = "g", window: int = 20) -> None:
-        self.client_id = unique()
-        self.accepted: list[bytes] = []
-        self._qos = qos
-        self._filter = f"$share/{group}/{topic_filter}"
-        self._known: dict[int, bytes] = {}
-        self._fields = {"persistent": True, "session_expiry_interval": 3600, "receive_maximum": window}
-        self._wire: Wire | None = None
-
-    def connect(self, port: int, *, subscribes: bool = False) -> Member:
-        self._wire = Wire("127.0.0.1", port).connect(self.client_id, **self._fields)
-        if subscribes:
-            self._wire.subscribe(self._filter, qos=self._qos)
-        else:
-            assert self._wire.connack.session_present
-        return self
-
-    def lose(self) -> None:
-        assert self._wire is not None
-        self._wire.close()
-
-    def serve(self, count_max: int = 1_000_000, *, answers: bool = True, wait_s: float = 0.0) -> int:
-        """Take what has come, at most so many packets; how many there were."""
-        assert self._wire is not None
-        taken = 0
-        while taken < count_max and self._wire.has_news(wait_s):
-            answer = self._take(self._wire.receive_any())
-            if answers:
-                self._wire.send(answer)
-            taken += 1
-        return taken
-
-    def _take(self, packet: Packet) -> Packet:
-        match packet:
-            case Publish(qos=1):
-                self.accepted.append(packet.payload)
-                return Puback(packet.packet_id or 0)
-            case Publish(qos=2):
-                packet_id = packet.packet_id or 0
-                if packet_id not in self._known:
-                    self._known[packet_id] = packet.payload
-                    self.accepted.append(packet.payload)
-                assert self._known[packet_id] == packet.payload
-                return Pubrec(packet_id)
-            case Pubrel():
-                self._known.pop(packet.packet_id, None)
-                return Pubcomp(packet.packet_id)
-        raise AssertionError(f"unexpected: {packet!r}")
-
-
-def serve_until(members: list[Member], is_enough: Callable[[], bool]) -> None:
-    """Let the members take what comes until it is enough, then until nothing comes any more."""
-
-    def is_done() -> bool:
-        for member in members:
-            member.serve()
-        return is_enough()
-
-    wait_until(is_done, "the members have got what they should", 20.0)
-    while any(member.serve(wait_s=0.2) for member in members):
-        pass
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])

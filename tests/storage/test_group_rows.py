@@ -22,6 +22,7 @@ from tests.storage.session_values import positions, texts
 
 EPOCH = 1_700_000_000_000_000
 GROUP = GroupRow("g", "a/#", (EPOCH, 1), ((1, EPOCH + 258),))
+LOOKING_BACK = GroupRow("g", "a/#", (7,), (), (EPOCH,))
 
 # Names and filters that end and begin alike.
 NAMES = ("g", "ga", "g\x01", "\U0010ffff")
@@ -34,11 +35,23 @@ outstanding = st.lists(st.tuples(st.integers(0, 4095), positions), max_size=8).m
 def test_rows_of_groups_are_the_released_bytes_and_are_read() -> None:
     stored = golden("groups")
 
-    assert {"group-key": group_key("g", "a/#"), "group-row": encode_group(GROUP)} == stored
+    assert {
+        "group-key": group_key("g", "a/#"),
+        "group-row": encode_group(GROUP),
+        "group-row-since": encode_group(LOOKING_BACK),
+    } == stored
     assert decode_group(stored["group-key"], stored["group-row"]) == GROUP
+    assert decode_group(stored["group-key"], stored["group-row-since"]) == LOOKING_BACK
 
 
-@given(st.builds(GroupRow, texts, texts, places, outstanding))
+def with_since(row: GroupRow) -> GroupRow:
+    return GroupRow(row.name, row.topic_filter, row.positions, row.outstanding, row.positions)
+
+
+rows = st.builds(GroupRow, texts, texts, places, outstanding)
+
+
+@given(rows | rows.map(with_since))
 def test_a_group_is_read_back_as_it_was(row: GroupRow) -> None:
     assert decode_group(group_key(row.name, row.topic_filter), encode_group(row)) == row
 
@@ -56,6 +69,8 @@ def test_a_broken_row_of_a_group_is_corruption_that_names_it() -> None:
     key, whole = stored["group-key"], stored["group-row"]
     broken = [(key, whole[:size]) for size in range(len(whole))]
     broken += [(key, whole + b"\0"), (key, whole + whole[-10:]), (key, b"\0" + whole[1:]), (key[:2], whole)]
+    since = stored["group-row-since"]
+    broken += [(key, since[:size]) for size in range(len(since)) if size != len(since) - 8] + [(key, since + since[-8:])]
 
     for row in (*broken, (key + b"\xff", whole)):
         with pytest.raises(Corruption, match="the group 'g'"):
@@ -69,8 +84,10 @@ def test_a_broken_row_of_a_group_is_corruption_that_names_it() -> None:
         GroupRow("g", "\0a", (), ()),
         GroupRow("g", "a", (-1,), ()),
         GroupRow("g", "a", (), ((65_536, 1),)),
+        GroupRow("g", "a", (1, 1), (), (1,)),
+        GroupRow("g", "a", (1,), (), (-1,)),
     ],
-    ids=["name", "filter", "position", "shard"],
+    ids=["name", "filter", "position", "shard", "other shards", "since"],
 )
 def test_a_group_that_could_not_be_read_back_is_not_written(tmp_path: Path, row: GroupRow) -> None:
     with Stage(tmp_path) as stage, pytest.raises(UsageError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from braidmq.base.errors import UsageError
+from braidmq.base.starts import TIME_MAX_US
+from braidmq.storage.format.rows import TIMESTAMP_MAX
 from braidmq.storage.offsets import Ago, At, Earliest, Latest, Start, parse_start
 
 
@@ -67,3 +69,7 @@ def test_what_is_no_start_is_refused_in_words(text: str) -> None:
 def test_a_duration_without_a_unit_is_refused_with_the_remedy() -> None:
     with pytest.raises(UsageError, match=r"no unit.*-30s"):
         parse_start("-24")
+
+
+def test_the_last_moment_that_can_be_written_is_the_last_that_the_log_can_stamp() -> None:
+    assert TIME_MAX_US == TIMESTAMP_MAX

@@ -63,6 +63,10 @@ class FakeReplay:
     def is_caught_up(self) -> bool:
         return not self._rest()
 
+    @property
+    def is_waiting(self) -> bool:
+        return self._log.is_out_of_memory
+
     def positions(self) -> dict[int, int]:
         return dict(self._positions)
 
@@ -70,7 +74,7 @@ class FakeReplay:
         return {}
 
     def next(self, count_max: int, *, slice_s: float = 0.0) -> list[tuple[int, Record]]:
-        taken = self._rest()[: min(count_max, self._log.records_per_slice)]
+        taken = [] if self.is_waiting else self._rest()[: min(count_max, self._log.records_per_slice)]
         for shard, record in taken:
             self._positions[shard] = record.timestamp
         return taken
@@ -84,6 +88,7 @@ class FakeLog:
         self.rows: dict[Key, Any] = {}
         self.records_per_slice = 2
         self.is_full = False
+        self.is_out_of_memory = False  # nothing can be read for now
         self.is_congested = False
         self.fences = Fences()
         self._shards = shards
@@ -247,6 +252,17 @@ class NoMessages:
         return iter(())
 
 
+class NoProducers:
+    """Fills `ports.ProducerStore` where no client numbers its messages."""
+
+    shards = 2
+
+    def _refuse(self, *_: Any) -> Any:
+        raise AssertionError("there are no producers here")
+
+    name_of = mark = open_batch = put_batch = has_key = put_key = old_keys = _refuse
+
+
 def fake_storage(log: FakeLog) -> Storage:
     """Everything that a broker asks for, over this log."""
     return Storage(
@@ -256,4 +272,5 @@ def fake_storage(log: FakeLog) -> Storage:
         delayed=NoMessages(),
         groups=FakeGroups(log),
         parse_start=lambda text: text,
+        producers=NoProducers(),
     )

@@ -1,4 +1,4 @@
-"""What a shared group finds around it in tests without a broker; fills `shared_log.Surroundings`."""
+"""What a shared group finds around it in tests without a broker; fills `shared_around.Surroundings`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class GroupAround:
         self.forgotten: list[tuple[str, str]] = []
         self.reading: set[GroupLog] = set()
         self.lost = 0
+        self.put_off: list[Callable[[], None]] = []  # until some time has passed
+        self.promising: list[GroupLog] = []
         self._bench = bench
         self._soon: list[Callable[[], None]] = []
         bench.state.marks = list(self.log.watermarks.values())
@@ -45,6 +47,9 @@ class GroupAround:
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
+
+    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.put_off.append(callback)
 
     def turn(self) -> None:
         """Let everything happen that was put off, and what follows from it."""
@@ -70,6 +75,9 @@ class GroupAround:
 
     def note_change(self, log: GroupLog, at_once: bool) -> None:
         self.written.append(at_once)
+
+    def note_promise(self, log: GroupLog) -> None:
+        self.promising.append(log)
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         self.forgotten.append((name, topic_filter))

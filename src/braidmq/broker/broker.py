@@ -27,6 +27,7 @@ from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages import make_message
 from braidmq.broker.ports import Storage
+from braidmq.broker.producers import Producers
 from braidmq.broker.publisher import Publisher
 from braidmq.broker.readers import Readers
 from braidmq.broker.retained import RetainedStore
@@ -72,6 +73,7 @@ class Broker:
         self.publisher = Publisher(self)
         self.keeper = Keeper(self, storage)
         self.durable = DurableSessions(self, self.keeper)
+        self.producers = Producers(self)
         self.feeding = Feeding(self.loop)
         self.readers = Readers(look_back.READERS_MAX)
         self.state.on_turn = self._ask_for_end_of_turn
@@ -287,7 +289,11 @@ class Broker:
         if session.is_durable:
             self.durable.unsubscribed(session, written)
         if subscription.group is not None:
-            self.groups.leave(subscription.group, session.flow)
+            other = session.membership(subscription.group)
+            if other is not None:
+                subscription.group.put(other)
+            else:
+                self.groups.leave(subscription.group, session.flow)
         else:
             self.route(session, subscription.topic_filter)
             if session.feeds is not None:

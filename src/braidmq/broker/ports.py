@@ -291,6 +291,7 @@ class Storage(Struct):
     delayed: DelayedRows
     groups: GroupStore
     parse_start: Callable[[str], Any]  # a text to what ``MessageLog.positions_at`` takes; raises UsageError
+    producers: ProducerStore
 
 
 class GroupRow(Struct, frozen=True):
@@ -298,12 +299,14 @@ class GroupRow(Struct, frozen=True):
 
     Every record at or below the positions was given to a member. ``outstanding``: those among them, by shard and timestamp, that
     went out with QoS 1 and are not acknowledged; after a crash they are the group's again. QoS 2 leases are the session's own.
+    ``since``: where the log was when the group was made, as long as it still reads what is older than that.
     """
 
     name: str
     topic_filter: str
     positions: Positions
     outstanding: tuple[tuple[int, int], ...]
+    since: Positions = ()
 
 
 class GroupStore(Protocol):
@@ -317,3 +320,32 @@ class GroupStore(Protocol):
 
     def load(self) -> Iterator[GroupRow]:
         """Every group, one at a time; for the start."""
+
+
+class ProducerStore(Protocol):
+    """How far clients that number their messages have come, and keys of messages, under names, in batches by their base."""
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+
+    def name_of(self, client_id: str) -> bytes:
+        """The name under which a client's sequence is written with its records."""
+
+    def mark(self, client_id: str) -> tuple[int, int | None]:
+        """A client's last sequence, 0 if it has none, and crc32 of topic and payload of that message, if it is known."""
+
+    def open_batch(self, keys: str) -> tuple[int, int] | None:
+        """The base of the batch that is open under a name, and that below which no keys are left."""
+
+    def put_batch(self, keys: str, base: int, swept_below: int) -> Change:
+        """Open a batch under a name, or say that it is still in use."""
+
+    def has_key(self, keys: str, base: int, key: bytes) -> bool:
+        """Whether a message with this key was written."""
+
+    def put_key(self, keys: str, base: int, key: bytes) -> Change:
+        """Note the key of a message; belongs into the batch of its record."""
+
+    def old_keys(self, keys: str, first: int, end: int, after: Change | None, count_max: int) -> list[Change]:
+        """Remove keys of batches with first <= base < end, some of them; ``after``: the last one of the last call."""

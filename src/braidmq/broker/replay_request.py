@@ -2,7 +2,8 @@
 
 In MQTT 5 user properties of SUBSCRIBE say it, for all its filters: ``stream-offset`` (the start), ``replay-end`` = 1 (tell me
 when I have caught up) and ``replay-complete`` = 1 (all of it or nothing). In every version one filter can say it for itself, as
-``$replay/<start>/<filter>``; after the start ``,end`` and ``,complete`` stand for the two properties.
+``$replay/<start>/<filter>``; after the start ``,end`` and ``,complete`` stand for the two properties. Both go for shared filters
+too, but for the end: the first member says where its group begins.
 """
 
 from __future__ import annotations

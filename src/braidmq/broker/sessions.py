@@ -11,7 +11,7 @@ from braidmq.lane.log_flow import LogFlow
 from braidmq.lane.message import Message
 from braidmq.lane.routes import Subscription, merge
 from braidmq.mqtt.packets import Will
-from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, REPLAY_PREFIX, matches
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX, matches, parse_subscription
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,7 +56,8 @@ class Session:
         self.recall: Recall | None = None  # reads them
         self.catch_up: CatchUp | None = None  # reads what is above the cursor
         self.look_backs: dict[str, LookBack] = {}  # by filter as written: subscriptions that still read with cursors of their own
-        self.replay_forms: dict[bytes, list[str]] = {}  # by filter: as which $replay subscriptions it was written
+        # As which $replay subscriptions a filter was written, by filter; if it is shared, by the key of its group.
+        self.replay_forms: dict[bytes | tuple[str, bytes], list[str]] = {}
         self.lost = self.gaps = 0  # messages in flight, and stretches of the log, that retention took before the client had them
         self.shares: set[GroupLog] | None = None  # groups that wait until it, or another member, takes more
         self.feeds: OrderedDict[bytes, RetainedFeed] | None = None  # retained messages still to be delivered, by filter
@@ -78,8 +79,8 @@ class Session:
     def hold(self, written: str, subscription: Subscription) -> None:
         """Add or replace the subscription that was written so."""
         self.subscriptions[written] = subscription
-        if written.startswith(REPLAY_PREFIX):
-            forms = self.replay_forms.setdefault(subscription.topic_filter, [])
+        if written.startswith("$") and parse_subscription(written).replay is not None:
+            forms = self.replay_forms.setdefault(_root(subscription), [])
             if written not in forms:
                 forms.append(written)
 
@@ -91,17 +92,23 @@ class Session:
         look_back = self.look_backs.pop(written, None)
         if look_back is not None:
             look_back.pause()
-        forms = self.replay_forms.get(subscription.topic_filter, [])
+        forms = self.replay_forms.get(_root(subscription), [])
         if written in forms:
             forms.remove(written)
             if not forms:
-                del self.replay_forms[subscription.topic_filter]
+                del self.replay_forms[_root(subscription)]
 
     def united(self, topic_filter: bytes) -> Subscription | None:
         """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""
         name = topic_filter.decode()
         forms = (name, EXCLUSIVE_PREFIX + name, *self.replay_forms.get(topic_filter, ()))
         return merge([self.subscriptions[written] for written in forms if written in self.subscriptions])
+
+    def membership(self, group: Group) -> Subscription | None:
+        """A subscription to this group, in whichever form the client has written it; None if there is none."""
+        name, topic_filter = group.names
+        forms = (f"{SHARE_PREFIX}{name}/{topic_filter}", *self.replay_forms.get(group.key, ()))
+        return next((self.subscriptions[written] for written in forms if written in self.subscriptions), None)
 
     @property
     def is_durable(self) -> bool:
@@ -126,6 +133,12 @@ class Session:
         if self.will_timer is not None:
             self.will_timer.cancel()
             self.will_timer = None
+
+
+def _root(subscription: Subscription) -> bytes | tuple[str, bytes]:
+    """What all forms of a subscription have in common."""
+    group: Group | None = subscription.group
+    return subscription.topic_filter if group is None else group.key
 
 
 class SessionTable:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 from zlib import crc32
 
-from braidmq.broker.ports import GroupRow, Positions
-from braidmq.broker.shared_log import GroupLog, SharedFlow, Surroundings, is_lease
+from braidmq.broker.ports import GroupRow
+from braidmq.broker.shared_around import Surroundings
+from braidmq.broker.shared_log import GroupLog, SharedFlow, is_lease
 from braidmq.lane.flow import Delivery, Flow
 from braidmq.lane.log_flow import LogFlow
 from braidmq.lane.message import Message
@@ -27,7 +28,7 @@ class Group:
 
     __slots__ = ("_members", "_next", "_place", "_sticky", "flow", "key", "log", "strategy")
 
-    def __init__(self, key: tuple[str, bytes], strategy: Strategy, around: Surroundings, start: Positions | None) -> None:
+    def __init__(self, key: tuple[str, bytes], strategy: Strategy, around: Surroundings, start: Sequence[int] | None) -> None:
         self.key = key
         self.strategy = strategy
         self.log = GroupLog(self, around, start)
@@ -71,6 +72,10 @@ class Group:
                     self._sticky = None
                 return True
         return False
+
+    def has_member(self, flow: Flow) -> bool:
+        """Whether this flow is one of its members'."""
+        return any(member.flow is flow for member in self._members)
 
     def clients(self) -> list[Flow]:
         """Members that are connected."""
@@ -153,6 +158,10 @@ class Groups:
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
 
+    def has(self, name: str, topic_filter: bytes) -> bool:
+        """Whether there is such a group."""
+        return (name, topic_filter) in self._groups
+
     def use(self, strategy: Strategy) -> None:
         """Choose members this way from now on, in the groups that are there too."""
         self._strategy = strategy
@@ -167,7 +176,7 @@ class Groups:
         qos: int,
         retain_as_published: bool,
         identifiers: bytes,
-        start: Positions | None = None,
+        start: Sequence[int] | None = None,
     ) -> tuple[Subscription, bool]:
         """Make the flow a member of the named group over this filter; its subscription, and whether it is new.
 
@@ -288,4 +297,5 @@ class Groups:
                 self._around.forget_row(row.name, row.topic_filter)
                 continue
             positions = [row.positions[shard] if shard < len(row.positions) else mark for shard, mark in enumerate(marks)]
-            group.log.restore(positions, [place for place in row.outstanding if place[0] < len(marks)])
+            since = row.since if len(row.since) == len(marks) else ()
+            group.log.restore(positions, [place for place in row.outstanding if place[0] < len(marks)], since)

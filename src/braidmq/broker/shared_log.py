@@ -1,29 +1,35 @@
 """A shared group's place in the log: one cursor for all members, and what has to be handed out again (S10).
 
     following   every recorded message is given to a member at its commit; the positions are the log's marks
-    behind      no member had room for a message: it and all later ones are read in the log, as soon as one has room
+    behind      no member had room for a message: it and all later ones are read in the log, as soon as one has room.
+                So is a group that was made with a start: what is older than the group is read as a look-back shows it
 
 Messages are *leased*, and only when they are sent. A lease of QoS 1 belongs to the member's connection: what that has not
 acknowledged when it ends is *returned*, and handed out before anything else, in order of time. A lease of QoS 2 belongs to the
-member's session and never comes back once the message may have been sent; who has it is written in one batch with the group's
-cursor, before PUBLISH.
+member's session and never comes back once the message may have been sent; that the group has it no longer is written before
+PUBLISH, in one batch with the cursor of the member's session if that is on disk too (else see `promises`).
 
-At every moment each record at or below the positions that is for the group was acknowledged, or is in flight to a member, or is
-returned. On disk are the positions and all of QoS 1 that is in flight or returned; after a crash that is the group's again.
+At every moment each record at or below the positions that is for the group was acknowledged, or is promised or in flight to a
+member, or is returned. On disk are the positions and all of QoS 1 that is in flight or returned; after a crash that is the
+group's again. It is bounded, for all of it is written each time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from math import ceil
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from braidmq.broker.place_search import Place, PlaceSearch
 from braidmq.broker.ports import GroupRow, Positions, Replay
-from braidmq.lane.flow import Delivery, Flow
+from braidmq.broker.promises import Promise, Promises
+from braidmq.broker.shared_around import Surroundings
+from braidmq.lane.flow import Delivery
 from braidmq.lane.log_flow import LogFlow
 from braidmq.lane.message import Message, from_record
 from braidmq.lane.records import Record
@@ -33,65 +39,23 @@ from braidmq.lane.state import State
 if TYPE_CHECKING:
     from braidmq.broker.shared import Group
 
-Place = tuple[int, int]  # shard and timestamp
-
 _SLICE_S = 0.001  # of reading for one group, before others have their turn
 _READ = 256  # records asked for at a time
-_READ_AGAIN = 64  # the same for returned ones, which lie apart
-
-
-class Surroundings(Protocol):
-    """What a group's log needs of the broker; all of it on the event loop."""
-
-    @property
-    def state(self) -> State: ...
-    @property
-    def asks_hooks(self) -> bool:
-        """Whether a hook may change or keep back what a member is sent."""
-
-    def replay(self, topic_filter: str, positions: list[int]) -> Replay:
-        """Read everything that was recorded above these positions."""
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        """Call back in a turn of its own."""
-
-    def may_read(self, log: GroupLog) -> bool:
-        """Whether there is a place for one more reader; if not, ``wake`` it when there is."""
-
-    def note_idle(self, log: GroupLog) -> None:
-        """It has read what nobody takes now; ``pause`` it if another needs the place."""
-
-    def stop_reading(self, log: GroupLog) -> None:
-        """It needs no place any more."""
-
-    def flush(self) -> None:
-        """Write out what members were sent."""
-
-    def ask_hooks(self, message: Message, client_id: str) -> Message | None:
-        """The message as this member gets it; None if a hook keeps it back."""
-
-    def await_room(self, log: GroupLog, flow: Flow) -> None:
-        """``wake`` the log when this member takes more."""
-
-    def note_change(self, log: GroupLog, at_once: bool) -> None:
-        """The row on disk is behind; ``at_once``: write it at the end of this turn."""
-
-    def forget_row(self, name: str, topic_filter: str) -> None:
-        """Remove the row of a group."""
-
-    def note_lost(self) -> None:
-        """Retention was faster than the group."""
+_READ_AGAIN = 64  # returned messages looked for at a time
+_LEASED_MAX = 8192  # with QoS 1, to all members together: a row of 80 KB, half a millisecond to make
+_RETRY_S = 0.05  # after which to look again whether there is memory for what is to be read
+_STORE_AGAIN_S = 1.0
 
 
 class GroupLog:
     """The cursor of one group. A group that is new begins at the end of the log, or where its first member wants it to."""
 
     __slots__ = (
-        "_around", "_is_scheduled", "_leased", "_order", "_replay", "_returned", "_search", "_waiting", "group", "is_changed",
-        "is_following", "is_kept", "is_over", "positions",
+        "_around", "_is_barred", "_is_scheduled", "_leased", "_order", "_promises", "_replay", "_returned", "_search", "_since",
+        "_waiting", "group", "is_changed", "is_following", "is_kept", "is_over", "positions",
     )  # fmt: skip
 
-    def __init__(self, group: Group, around: Surroundings, start: Positions | None = None) -> None:
+    def __init__(self, group: Group, around: Surroundings, start: Sequence[int] | None = None) -> None:
         self.group = group
         self.is_following = start is None
         self.is_kept = False  # the group has a row
@@ -99,13 +63,16 @@ class GroupLog:
         self.is_changed = False  # since the row was written
         self.positions = [] if start is None else list(start)  # while it does not follow
         self._around = around
+        self._since: Positions = () if start is None else tuple(around.state.marks)  # where the log was when it was made
         self._is_scheduled = False
+        self._is_barred = False  # nothing can be written for a moment
+        self._promises = Promises()
         self._returned: dict[Place, Message | None] = {}  # without the message: to be read again
         self._order: list[Place] = []  # a heap of the returned ones, timestamp first; some may be gone
         self._leased: dict[Place, None] = {}  # with QoS 1, and not settled
         self._replay: Replay | None = None
         self._waiting: deque[tuple[int, Record]] = deque()  # read and not handed out
-        self._search: _Search | None = None
+        self._search: PlaceSearch | None = None
 
     # Events
 
@@ -113,19 +80,19 @@ class GroupLog:
         """A message is there. If it is recorded, hence committed, and nobody has room for it, the group is behind from it on."""
         if not message.timestamp or not message.qos:
             self._pass_on(message)
-        elif self.is_following and not self._hand_out(message, -1):
+        elif self.is_following and (self._is_full() or not self._hand_out(message, -1)):
             self._fall_behind()
             self._await_room()
 
-    def give_back(self, messages: Iterable[Message]) -> None:
-        """These leases have ended without an acknowledgement."""
+    def give_back(self, messages: Iterable[Message], at_once: bool = False) -> None:
+        """These leases have ended without an acknowledgement; ``at_once``: the disk does not have them as the group's."""
         self._fall_behind()
         for message in messages:
             # What a hook has changed is read again: the next member's is to be made of the original.
             place = message.shard, message.timestamp
             self._leased.pop(place, None)
             self._return(place, None if self._around.asks_hooks else message)
-        self._note_change()
+        self._note_change(at_once)
         self.wake()
 
     def _return(self, place: Place, message: Message | None) -> None:
@@ -135,17 +102,56 @@ class GroupLog:
 
     def settle(self, message: Message) -> None:
         """A lease of QoS 1 has ended with an acknowledgement or a refusal."""
+        if self._is_full():
+            self.wake()
         self._leased.pop((message.shard, message.timestamp), None)
         self._note_change()
 
+    def take_promises(self) -> list[Promise]:
+        """What was promised since the last call: it is to be kept once the row, as it is now, is on disk."""
+        return self._promises.take_unwritten()
+
+    @property
+    def promised(self) -> list[Promise]:
+        """What was promised and is not sent yet."""
+        return list(self._promises)
+
+    def keep(self, promises: Iterable[Promise]) -> None:
+        """The disk knows that these are the group's no longer: send them. What cannot be sent now is the group's again."""
+        broken: list[Message] = []
+        for promise in promises:
+            if not self._promises.end(promise):
+                continue
+            member, given = promise.member, promise.given
+            is_wanted = self.group.has_member(member.flow)  # else it has unsubscribed, or its session is over
+            if not is_wanted or not member.flow.take(
+                given, member, 2, given.retain and member.retain_as_published, promise.expiry
+            ):
+                broken.append(promise.message)
+        if broken:
+            self.give_back(broken, at_once=True)
+
+    def break_promises(self) -> None:
+        """Nothing can be written, now or any more: what was promised is the group's again. It tries again after a while."""
+        broken = self._promises.end_all()
+        if broken:
+            self._is_barred = True
+            self.give_back((promise.message for promise in broken), at_once=True)
+            self._around.later(_STORE_AGAIN_S, self._unbar)
+
+    def _unbar(self) -> None:
+        self._is_barred = False
+        self.wake()
+
     def wake(self) -> None:
         """A member may have room."""
-        if not (self._is_scheduled or self.is_following or self.is_over):
+        if not (self._is_scheduled or self.is_following or self.is_over or self._is_barred):
             self._is_scheduled = True
             self._around.soon(self._run)
 
-    def restore(self, positions: list[int], outstanding: Iterable[Place]) -> None:
+    def restore(self, positions: list[int], outstanding: Iterable[Place], since: Positions) -> None:
         """Go on after a restart from what is on disk."""
+        self._since = since
         self.is_following = False
         self.is_kept = True
         self.positions = positions
@@ -158,13 +164,19 @@ class GroupLog:
         self.pause()
         self._returned.clear()
         self._order.clear()
+        self._promises.end_all()
 
     # The row
 
     def row(self) -> GroupRow:
         """The cursor as it is to be on disk."""
         positions = self._around.state.marks if self.is_following else self.positions
-        return GroupRow(*self.group.names, tuple(positions), (*self._returned, *self._leased))
+        return GroupRow(*self.group.names, tuple(positions), (*self._returned, *self._leased), self._since)
+
+    @property
+    def outstanding(self) -> int:
+        """How many records the row has beside its positions."""
+        return len(self._returned) + len(self._leased)
 
     # Handing out
 
@@ -173,7 +185,7 @@ class GroupLog:
         around = self._around
         for member in self.group.candidates(message):
             flow: LogFlow = member.flow
-            if not flow.has_room():
+            if not flow.has_room() or not self._promises.leaves_room(flow):
                 continue
             given = message
             if around.asks_hooks:
@@ -185,6 +197,11 @@ class GroupLog:
             if qos == 1 and given is not message:
                 given = given.unrecorded()
                 given.set_position(message.shard, message.timestamp)  # its lease is known by that
+            if qos == 2 and not flow.is_durable and self.group.flow.is_durable:
+                self.group.note_choice()
+                self._promises.add(Promise(member, message, given, expiry))
+                around.note_promise(self)
+                return True
             before = flow.inflight_messages()
             if not flow.take(given, member, qos, given.retain and member.retain_as_published, expiry):
                 continue
@@ -207,6 +224,10 @@ class GroupLog:
         state.drop("expired", self.group.key[0], message.topic)
         return True
 
+    def _is_full(self) -> bool:
+        """Whether so much is out that acknowledgements must come first; each wakes the group."""
+        return len(self._leased) >= _LEASED_MAX
+
     def _pass_on(self, message: Message) -> None:
         """Give a message that the log does not keep for the group to the member that is best off, as it is."""
         state = self._around.state
@@ -228,7 +249,7 @@ class GroupLog:
     def _run(self) -> None:
         """Hand out for a slice what waits in the log."""
         self._is_scheduled = False
-        if self.is_over or self.is_following:
+        if self.is_over or self.is_following or self._is_barred:
             return
         if not self.group.has_client():
             self.pause()
@@ -246,13 +267,20 @@ class GroupLog:
             return self._step_returned()
         if self._waiting:
             shard, record = self._waiting[0]
-            # QoS 0 is for those who were there; what was offered to them at its commit does not wait.
-            if record.qos and not self._hand_out_late(from_record(shard, record, self._around.state.wall_offset)):
-                return self._await_room()
+            if self._is_for_group(shard, record):
+                message = from_record(shard, record, self._around.state.wall_offset)
+                if self._is_full() or not self._hand_out_late(message):
+                    return self._await_room()
             self._waiting.popleft()
             self.positions[shard] = record.timestamp
             return True
         return self._read_on()
+
+    def _is_for_group(self, shard: int, record: Record) -> bool:
+        if self._since and record.timestamp <= self._since[shard]:
+            return not record.session_only  # as for any look-back
+        # QoS 0 is for those who were there; what was offered to them at its commit does not wait.
+        return record.qos > 0
 
     def _step_returned(self) -> bool:
         timestamp, shard = self._order[0]
@@ -283,7 +311,13 @@ class GroupLog:
         if not self._waiting:
             for shard, position in replay.positions().items():
                 self.positions[shard] = position
+            if replay.is_waiting:
+                return self._await_memory()
         return True
+
+    def _await_memory(self) -> bool:
+        self._around.later(_RETRY_S, self.wake)
+        return False
 
     def _read_again(self, first: Place) -> bool:
         """Read returned messages for a slice, this one and some that are near it; False if that cannot be now."""
@@ -291,10 +325,11 @@ class GroupLog:
             if not self._around.may_read(self):
                 return False
             missing = (place for place, message in self._returned.items() if message is None and place[0] == first[0])
-            self._search = _Search(self._around, self.group.names[1], first, islice(missing, _READ_AGAIN))
-        found = self._search.run()
+            replay = partial(self._around.replay, self.group.names[1])
+            self._search = PlaceSearch(replay, self._around.state.marks, first, islice(missing, _READ_AGAIN))
+        found = self._search.run(_SLICE_S)
         if found is None:
-            return True
+            return self._await_memory() if self._search.is_waiting else True
         self._search = None
         for place, record in found.items():
             if record is None:
@@ -307,6 +342,7 @@ class GroupLog:
     def _follow(self) -> bool:
         self.is_following = True
         self.positions = []
+        self._since = ()
         self.pause()
         self._note_change()
         return False
@@ -334,27 +370,6 @@ class GroupLog:
         if at_once or not self.is_changed:
             self.is_changed = True
             self._around.note_change(self, at_once)
-
-
-class _Search:
-    """Reads records of one shard whose places are known: the first, and those of the others that lie in the same stretch."""
-
-    def __init__(self, around: Surroundings, topic_filter: str, first: Place, others: Iterable[Place]) -> None:
-        self._shard, start = first
-        self._missing = sorted({start, *(timestamp for _, timestamp in others)})
-        positions = list(around.state.marks)
-        positions[self._shard] = start - 1
-        self._replay = around.replay(topic_filter, positions)
-
-    def run(self) -> dict[Place, Record | None] | None:
-        """Read for a slice; what was found, None for what is no longer there. None as long as nothing can be said."""
-        records = self._replay.next(_READ_AGAIN, slice_s=_SLICE_S)
-        by_timestamp = {record.timestamp: record for shard, record in records if shard == self._shard}
-        upto = self._missing[-1] if self._replay.is_caught_up else self._replay.positions()[self._shard]
-        known = [timestamp for timestamp in self._missing if timestamp <= upto]
-        if not known:
-            return None
-        return {(self._shard, timestamp): by_timestamp.get(timestamp) for timestamp in known}
 
 
 class SharedFlow(LogFlow):

@@ -1,16 +1,17 @@
 """Joins shared groups to the broker: their reading of the log, whose room they wait for, and when their cursors are written.
 
 A group's row is written at the end of a turn in which members came or left, or were given QoS 2, in one batch with the cursors of
-those members; otherwise when a tick comes.
+those members; otherwise when a tick comes. If it was given to a member whose session is not on disk, PUBLISH waits for the row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
+from functools import partial
 from typing import TYPE_CHECKING
 
-from braidmq.broker.ports import Change, Replay
+from braidmq.broker.ports import Change, Refusal, Replay
+from braidmq.broker.promises import Promise
 from braidmq.broker.shared_log import GroupLog
 from braidmq.lane.flow import Flow
 from braidmq.lane.message import Message
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
     from braidmq.broker.sessions import Session
 
-_ROWS_PER_TICK = 500  # looked at in one go: about 5 ms
+_WORK_PER_TICK = 10_000  # in outstanding records, of rows that are looked at in one go: about 5 ms
+_WORK_PER_ROW = 20  # what a row costs beside those
 _IDLE_ROUND_TICKS = 120  # in which every group has its position written once, so that little is read after a crash (S13)
 
 
 class Sharing:
-    """What the groups of a node find around them; fills `shared_log.Surroundings`."""
+    """What the groups of a node find around them; fills `shared_around.Surroundings`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._changed: dict[GroupLog, None] = {}  # to be looked at when a tick comes
         self._due: dict[GroupLog, None] = {}  # to be written at the end of this turn
+        self._promising: dict[GroupLog, None] = {}  # the same, and then something is to be sent
         self._ticks = 0
 
     @property
@@ -54,6 +57,10 @@ class Sharing:
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back in a turn of its own."""
         self._broker.loop.call_soon(callback)
+
+    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call back after this time."""
+        self._broker.loop.call_later(delay_s, callback)
 
     def may_read(self, log: GroupLog) -> bool:
         """Whether there is a place for one more reader; if not, it is woken when there is."""
@@ -107,6 +114,30 @@ class Sharing:
         else:
             self._changed[log] = None
 
+    def note_promise(self, log: GroupLog) -> None:
+        """Write the row at the end of this turn; then what the log has promised may be sent, or is the group's again."""
+        if not self._promising:
+            self._broker.loop.call_soon(self._write_promises)
+        self._promising[log] = None
+
+    def _write_promises(self) -> None:
+        promising, self._promising = self._promising, {}
+        for log in promising:
+            promises = log.take_promises()
+            if not promises:
+                continue
+            if log.group.flow.is_durable:
+                self._broker.keeper.change([self.row_of(log)], partial(self._keep, log, promises), partial(self._break, log))
+            else:  # no longer
+                self._keep(log, promises)
+
+    def _keep(self, log: GroupLog, promises: list[Promise]) -> None:
+        log.keep(promises)
+        self._broker.lane.flush()
+
+    def _break(self, log: GroupLog, refusal: Refusal) -> None:
+        log.break_promises()
+
     def forget_row(self, name: str, topic_filter: str) -> None:
         """Remove the row of a group."""
         self._broker.keeper.write(self._broker.keeper.storage.groups.remove(name, topic_filter))
@@ -130,12 +161,17 @@ class Sharing:
             for group in self._broker.groups:
                 group.log.is_changed = True
                 self.note_change(group.log, at_once=False)
-        for log in list(islice(self._changed, _ROWS_PER_TICK)):
+        work = 0
+        while self._changed and work < _WORK_PER_TICK:
+            log = next(iter(self._changed))
             del self._changed[log]
             if log.is_changed:
                 self.note_change(log, at_once=True)
+                work += _WORK_PER_ROW + log.outstanding
 
     def stop(self) -> None:
-        """Let every row that is behind be written."""
+        """Let every row that is behind be written; what was promised and not sent is the group's again."""
+        for group in self._broker.groups:
+            group.log.break_promises()
         for log in self._changed:
             self.note_change(log, at_once=True)

@@ -32,7 +32,10 @@ _END = object()
 _FILTERS_AT_ONCE = 500  # of one packet, before others have their turn
 _SLICE = 256  # retained messages for one client before others have their turn
 _SEARCH_COST = 16  # a stretch of the search that finds nothing takes as long as this many messages
-_WHOLE_FROM = "replay-from"  # user property of SUBACK: before this time something is gone that was asked for
+_WORDS_MAX = 1000  # of what may speak of a filter, for a reason string
+# User properties of SUBACK.
+_WHOLE_FROM = "replay-from"  # before this time something is gone that was asked for
+_JOINED = "replay-joined"  # a shared group was there already, and goes on where it is
 _SEND_AT_ONCE = 4  # retained messages that are not worth a turn of their own
 
 
@@ -95,6 +98,7 @@ class _Subscribing:
         except UsageError as problem:
             self._fault = str(problem)  # of the whole packet
         self._whole_from = 0  # before this time, in microseconds since 1970, something is gone that was asked for
+        self._is_late = False  # a start was not used, because its group was there already
         self._words = ""  # why a filter was refused
         self._reasons: list[int] = []
         self._feeds: dict[bytes, RetainedFeed] = {}
@@ -116,7 +120,7 @@ class _Subscribing:
             reason = self._subscribe(option)
         except _Refused as refused:
             reason = refused.reason
-            self._words = self._words or refused.detail
+            self._words = self._words or refused.detail[:_WORDS_MAX]
         if reason <= 2:
             statistics.subscribed += 1
         elif reason != Reason.NOT_AUTHORIZED:
@@ -137,14 +141,14 @@ class _Subscribing:
         if reason:
             return reason
         request, positions = self._find_start(option.topic_filter, target)
-        subscription, is_new = _make(connection, session, option, target, self._identifiers)
+        subscription, is_new = _make(connection, session, option, target, self._identifiers, positions)
         session.hold(option.topic_filter, subscription)
         if session.is_durable or not session.flow.is_following:  # else there is nothing to read that is older than this
             session.starts.setdefault(option.topic_filter, tuple(broker.state.marks))
-        begun = look_back.begin(broker, session, option.topic_filter, subscription, request.tells_end, positions)
-        if begun is not None:
-            self._look_backs.append(begun)
         if target.group is None:
+            begun = look_back.begin(broker, session, option.topic_filter, subscription, request.tells_end, positions)
+            if begun is not None:
+                self._look_backs.append(begun)
             broker.route(session, subscription.topic_filter)
         if session.is_durable:
             self._changes.append(broker.durable.subscription_row(session, option.topic_filter))
@@ -160,8 +164,8 @@ class _Subscribing:
         return option.qos
 
     def _find_start(self, written: str, target: SubscriptionTarget) -> tuple[ReplayRequest, list[int] | None]:
-        """What the filter asks for, and where a look-back begins; None if it does not look back."""
-        broker, session = self._connection.broker, self._session
+        """What the filter asks for, and where a look-back or a new group begins; None if it does not look back."""
+        broker = self._connection.broker
         if self._fault:
             raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, self._fault)
         try:
@@ -170,17 +174,25 @@ class _Subscribing:
                 request = read_start(target.replay, request, broker.keeper.storage.parse_start)
             if request == NOTHING:
                 return request, None
-            if target.group is not None:
-                raise UsageError("a shared subscription cannot look back")
+            if target.group is not None and request.tells_end:
+                raise UsageError("the members of a shared subscription are not told the end of a look-back")
             if request.start is None:
                 return request, None
-            if written not in session.look_backs and len(session.look_backs) >= look_back.LOOK_BACKS_MAX:
-                raise _Refused(Reason.QUOTA_EXCEEDED, f"{look_back.LOOK_BACKS_MAX} subscriptions look back already")
+            if target.group is None:
+                self._check_look_backs(written)
+            elif broker.groups.has(target.group, target.topic_filter.encode()):
+                self._is_late = True
+                return request, None
             positions, whole_from = find_start(broker.keeper.log, request, target.topic_filter, broker.state.marks)
         except UsageError as problem:
             raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(problem)) from None
         self._whole_from = max(self._whole_from, whole_from)
         return request, positions
+
+    def _check_look_backs(self, written: str) -> None:
+        look_backs = self._session.look_backs
+        if written not in look_backs and len(look_backs) >= look_back.LOOK_BACKS_MAX:
+            raise _Refused(Reason.QUOTA_EXCEEDED, f"{look_back.LOOK_BACKS_MAX} subscriptions look back already")
 
     def answer(self) -> None:
         """Send the SUBACK; that of a durable session when its subscriptions are on disk."""
@@ -218,12 +230,16 @@ class _Subscribing:
         connection.wants_room = session.wants_room
 
     def _explanation(self) -> Properties:
-        """Why something was refused, and what is missing of what was granted."""
-        if not self._whole_from:
-            return Properties(reason_string=self._words) if self._words else NO_PROPERTIES
-        whole_from = time_text(self._whole_from)
-        words = self._words or f"history before {whole_from} is not complete"
-        return Properties(reason_string=words, user_properties=((_WHOLE_FROM, whole_from),))
+        """Why something was refused, and what is other than asked for in what was granted."""
+        words, pairs = self._words, []
+        if self._whole_from:
+            whole_from = time_text(self._whole_from)
+            words = words or f"history before {whole_from} is not complete"
+            pairs.append((_WHOLE_FROM, whole_from))
+        if self._is_late:
+            words = words or "the shared group was there already, and goes on where it is"
+            pairs.append((_JOINED, "1"))
+        return Properties(reason_string=words, user_properties=tuple(pairs)) if words else NO_PROPERTIES
 
 
 class _Unsubscribing:
@@ -304,13 +320,20 @@ def _refusal(connection: Connection, session: Session, option: SubscribeOption, 
 
 
 def _make(
-    connection: Connection, session: Session, option: SubscribeOption, target: SubscriptionTarget, identifiers: bytes
+    connection: Connection,
+    session: Session,
+    option: SubscribeOption,
+    target: SubscriptionTarget,
+    identifiers: bytes,
+    start: list[int] | None,
 ) -> tuple[Subscription, bool]:
     """The subscription, and whether it is new; its session and, unless it is shared, the routes do not know of it yet."""
     broker = connection.broker
     topic_filter = target.topic_filter.encode()
     if target.group is not None:
-        return broker.groups.join(target.group, session.flow, topic_filter, option.qos, option.retain_as_published, identifiers)
+        return broker.groups.join(
+            target.group, session.flow, topic_filter, option.qos, option.retain_as_published, identifiers, start
+        )
     if target.exclusive:
         broker.exclusive[topic_filter] = session
     subscription = Subscription(session.flow, topic_filter, option.qos, option.no_local, option.retain_as_published, identifiers)

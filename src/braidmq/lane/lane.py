@@ -39,12 +39,7 @@ class Lane:
                     reached += 1  # it will read the message in the log
                     continue
             flow = subscription.flow
-            if flow is None:
-                subscription = subscription.group.choose(message)
-                if subscription is None:
-                    continue
-                flow = subscription.flow
-            elif subscription.no_local and flow is publisher:
+            if subscription.no_local and flow is publisher:
                 subscription = subscription.echo
                 if subscription is None:
                     counters.dropped_no_local += 1
@@ -69,7 +64,7 @@ class Lane:
         subscription: Subscription | None
         for subscription in route.targets:
             flow = subscription.flow
-            if unchanged and flow is not None and not subscription.identifiers and not subscription.no_local:
+            if unchanged and not subscription.identifiers and not subscription.no_local:
                 channel = flow.channel
                 if channel is not None and channel.forward_frame(scan, v5):
                     reached += 1
@@ -77,12 +72,7 @@ class Lane:
                     continue
             if message is None:
                 message = from_scan(scan, route.topic, publisher.client_id, monotonic())
-            if flow is None:
-                subscription = subscription.group.choose(message)
-                if subscription is None:
-                    continue
-                flow = subscription.flow
-            elif subscription.no_local and flow is publisher:
+            if subscription.no_local and flow is publisher:
                 subscription = subscription.echo
                 if subscription is None:
                     counters.dropped_no_local += 1

@@ -9,8 +9,6 @@ cdef class Subscription:
     cdef public Subscription echo, prompt
     cdef public bint is_behind
 
-    cpdef object owner(self)
-
 
 cdef class Route:
     cdef readonly bytes topic
@@ -46,15 +44,15 @@ cdef class RouteTable:
 
     @cython.locals(node=TrieNode)
     cpdef bint add(self, Subscription subscription) except *
-    cdef bint _add_exact(self, bytes topic, object owner, Subscription subscription) except *
+    cdef bint _add_exact(self, bytes topic, object flow, Subscription subscription) except *
     @cython.locals(route=Route)
     cdef void _spoil(self, bytes topic) except *
     @cython.locals(node=TrieNode, below=TrieNode)
     cdef tuple _node(self, bytes topic_filter)
-    cpdef bint remove(self, bytes topic_filter, object owner) except *
-    cdef bint _remove_exact(self, bytes topic, object owner) except *
+    cpdef bint remove(self, bytes topic_filter, object flow) except *
+    cdef bint _remove_exact(self, bytes topic, object flow) except *
     @cython.locals(node=TrieNode, below=TrieNode)
-    cdef bint _remove_wild(self, bytes topic_filter, object owner) except *
+    cdef bint _remove_wild(self, bytes topic_filter, object flow) except *
     @cython.locals(node=TrieNode, below=TrieNode, first=TrieNode, root=TrieNode, frontier=list, reached=list, levels=list, level=bytes, found=list, i=Py_ssize_t, depth=Py_ssize_t)
     cpdef list match_wild(self, bytes topic)
     @cython.locals(route=Route)

@@ -25,7 +25,7 @@ CACHED_TOPIC_BYTES_MAX = 512
 
 
 class Subscription:
-    """One destination: the flow of a session, or a group of which one is chosen for each message."""
+    """One destination: the flow of a session, or the one that stands for a group; at most one per flow and filter."""
 
     __slots__ = (
         "echo", "flow", "group", "identifiers", "is_behind", "no_local", "prompt", "qos", "retain_as_published", "topic_filter",
@@ -51,10 +51,6 @@ class Subscription:
         self.echo: Subscription | None = None  # if no_local: what the session's own messages are delivered by all the same
         self.is_behind = False  # it still reads the log: recorded messages reach it there
         self.prompt: Subscription | None = None  # if is_behind: what recorded messages are delivered by live all the same
-
-    def owner(self) -> object:
-        """Whom it belongs to: at most one subscription per owner and filter."""
-        return self.group if self.flow is None else self.flow
 
 
 class Route:
@@ -151,37 +147,37 @@ class RouteTable:
         self.history_qos = NEVER  # the least QoS that is recorded where the inspector says HISTORY
 
     def add(self, subscription: Subscription) -> bool:
-        """Add or replace the owner's subscription to this filter; True if it is new."""
+        """Add or replace the flow's subscription to this filter; True if it is new."""
         topic_filter = subscription.topic_filter
-        owner = subscription.owner()
+        flow = subscription.flow
         if b"+" in topic_filter or b"#" in topic_filter:
             node, multi = self._node(topic_filter)
             bucket = node.multi if multi else node.here
             self.filters += not bucket
-            is_new = owner not in bucket
-            bucket[owner] = subscription
+            is_new = flow not in bucket
+            bucket[flow] = subscription
             self.wild_version += 1
         else:
-            is_new = self._add_exact(topic_filter, owner, subscription)
+            is_new = self._add_exact(topic_filter, flow, subscription)
         self.version += 1
         self.count += is_new
         return is_new
 
-    def _add_exact(self, topic: bytes, owner: object, subscription: Subscription) -> bool:
+    def _add_exact(self, topic: bytes, flow: object, subscription: Subscription) -> bool:
         held = self._exact.get(topic)
         if held is None:
             is_new = True
             self.filters += 1
             self._exact[topic] = subscription
         elif isinstance(held, dict):
-            is_new = owner not in held
-            held[owner] = subscription
-        elif held.owner() is owner:
+            is_new = flow not in held
+            held[flow] = subscription
+        elif held.flow is flow:
             is_new = False
             self._exact[topic] = subscription
         else:
             is_new = True
-            self._exact[topic] = {held.owner(): held, owner: subscription}
+            self._exact[topic] = {held.flow: held, flow: subscription}
         self._spoil(topic)
         return is_new
 
@@ -208,27 +204,27 @@ class RouteTable:
                 node = below
         return node, multi
 
-    def remove(self, topic_filter: bytes, owner: object) -> bool:
-        """Take the owner's subscription to this filter out; False if there was none."""
+    def remove(self, topic_filter: bytes, flow: object) -> bool:
+        """Take the flow's subscription to this filter out; False if there was none."""
         if b"+" in topic_filter or b"#" in topic_filter:
-            found = self._remove_wild(topic_filter, owner)
+            found = self._remove_wild(topic_filter, flow)
             self.wild_version += found
         else:
-            found = self._remove_exact(topic_filter, owner)
+            found = self._remove_exact(topic_filter, flow)
         self.version += found
         self.count -= found
         return found
 
-    def _remove_exact(self, topic: bytes, owner: object) -> bool:
+    def _remove_exact(self, topic: bytes, flow: object) -> bool:
         held = self._exact.get(topic)
         if held is None:
             return False
         if isinstance(held, dict):
-            if held.pop(owner, None) is None:
+            if held.pop(flow, None) is None:
                 return False
             if len(held) == 1:
                 self._exact[topic] = next(iter(held.values()))
-        elif held.owner() is owner:
+        elif held.flow is flow:
             self.filters -= 1
             del self._exact[topic]
         else:
@@ -236,7 +232,7 @@ class RouteTable:
         self._spoil(topic)
         return True
 
-    def _remove_wild(self, topic_filter: bytes, owner: object) -> bool:
+    def _remove_wild(self, topic_filter: bytes, flow: object) -> bool:
         levels = topic_filter.split(b"/")
         multi = levels[-1] == b"#"
         if multi:
@@ -250,7 +246,7 @@ class RouteTable:
             path.append(below)
         node = path[-1]
         bucket = node.multi if multi else node.here
-        if bucket.pop(owner, None) is None:
+        if bucket.pop(flow, None) is None:
             return False
         self.filters -= not bucket
         for level in reversed(levels):
@@ -331,10 +327,9 @@ class RouteTable:
         if len(found) > 1:
             merged: dict[object, Subscription] = {}
             for subscription in found:
-                # A member of a group gets its share beside what it subscribed to itself, so groups are never merged.
-                key = (subscription.group, subscription.topic_filter) if subscription.flow is None else subscription.flow
-                other = merged.get(key)
-                merged[key] = subscription if other is None else _merge(other, subscription)
+                # A group has a flow of its own: a member gets its share beside what it subscribed to itself.
+                other = merged.get(subscription.flow)
+                merged[subscription.flow] = subscription if other is None else _merge(other, subscription)
             found = list(merged.values())
         route.targets = found
         route.stale = False
@@ -345,7 +340,7 @@ class RouteTable:
         route.keep_qos = route.record_qos
         if route.keep_qos > 1:
             for subscription in found:
-                if (subscription.group if subscription.flow is None else subscription.flow).is_durable:
+                if subscription.flow.is_durable:
                     route.keep_qos = 1
                     break
 

@@ -17,13 +17,13 @@ from braidmq.mqtt.reasons import Reason
 LEVELS_MAX: Final = 128
 TOPIC_BYTES_MAX: Final = 65_535
 
-_SHARE_PREFIX: Final = "$share/"
+SHARE_PREFIX: Final = "$share/"
 EXCLUSIVE_PREFIX: Final = "$exclusive/"
 REPLAY_PREFIX: Final = "$replay/"
 
 
 class SubscriptionTarget(Struct, frozen=True, gc=False):
-    """What a subscription matches, and how: `topic_filter` is without `$share/GROUP/`, `$exclusive/` or `$replay/START/`."""
+    """What a subscription matches, and how: `topic_filter` is without `$share/GROUP/`, `$exclusive/` and `$replay/START/`."""
 
     topic_filter: str
     group: str | None = None
@@ -68,34 +68,43 @@ def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
 
 
 def parse_subscription(topic_filter: str) -> SubscriptionTarget:
-    """Take `$share/GROUP/FILTER`, `$exclusive/FILTER` or `$replay/START/FILTER` apart.
+    """Take `$share/GROUP/FILTER`, `$exclusive/FILTER` or `$replay/START/FILTER` apart, and `$share/GROUP/$replay/START/FILTER`.
 
-    Raises `ProtocolViolation` (0x8F) if it is not whole. The start and the filter inside are not checked; one form inside
+    Raises `ProtocolViolation` (0x8F) if it is not whole. The start and the filter inside are not checked; any other form inside
     another is refused.
     """
-    if topic_filter.startswith(_SHARE_PREFIX):
-        group, slash, inner = topic_filter[len(_SHARE_PREFIX) :].partition("/")
+    if topic_filter.startswith(SHARE_PREFIX):
+        group, slash, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
         # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
         if not group or "+" in group or "#" in group:
             raise _invalid_filter("the share name is empty or contains a wildcard")
         if not slash or not inner:
             raise _invalid_filter("a shared subscription has no topic filter")
-        target = SubscriptionTarget(inner, group=group)
+        start = None
+        if inner.startswith(REPLAY_PREFIX):
+            start, inner = _parse_replay(inner)
+        target = SubscriptionTarget(inner, group=group, replay=start)
     elif topic_filter.startswith(EXCLUSIVE_PREFIX):
         inner = topic_filter[len(EXCLUSIVE_PREFIX) :]
         if not inner:
             raise _invalid_filter("an exclusive subscription has no topic filter")
         target = SubscriptionTarget(inner, exclusive=True)
     elif topic_filter.startswith(REPLAY_PREFIX):
-        start, _, inner = topic_filter[len(REPLAY_PREFIX) :].partition("/")
-        if not start or not inner:
-            raise _invalid_filter("$replay must be followed by a start and a topic filter, as in $replay/-24h/plant/#")
+        start, inner = _parse_replay(topic_filter)
         target = SubscriptionTarget(inner, replay=start)
     else:
         return SubscriptionTarget(topic_filter)
-    if inner.startswith((_SHARE_PREFIX, EXCLUSIVE_PREFIX, REPLAY_PREFIX)):
+    if inner.startswith((SHARE_PREFIX, EXCLUSIVE_PREFIX, REPLAY_PREFIX)):
         raise _invalid_filter("a $share, $exclusive or $replay subscription is inside another")
     return target
+
+
+def _parse_replay(topic_filter: str) -> tuple[str, str]:
+    """The start, and the filter inside."""
+    start, _, inner = topic_filter[len(REPLAY_PREFIX) :].partition("/")
+    if not start or not inner:
+        raise _invalid_filter("$replay must be followed by a start and a topic filter, as in $replay/-24h/plant/#")
+    return start, inner
 
 
 def matches(topic_filter: str, topic: str) -> bool:

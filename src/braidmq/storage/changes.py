@@ -32,15 +32,7 @@ class Delete(NamedTuple):
     key: bytes
 
 
-class DeleteRange(NamedTuple):
-    """Remove the rows of a shard with lower <= key < upper."""
-
-    shard: int
-    lower: bytes
-    upper: bytes
-
-
-Change = Put | Delete | DeleteRange
+Change = Put | Delete
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -58,18 +50,10 @@ class Refusal(Struct, frozen=True, gc=False):
 
 def check_change(change: Change, shards: int) -> int:
     """About how many bytes it takes; raises UsageError if it is outside of what the log leaves to its users."""
-    match change:
-        case Put(shard, key, value):
-            lower, upper, size = key, key, len(key) + len(value)
-        case Delete(shard, key):
-            lower, upper, size = key, key, len(key)
-        case DeleteRange(shard, lower, upper):
-            size = len(lower) + len(upper)
-        case _:
-            assert_never(change)
-    if not 0 <= shard < shards or not ROWS_LOWER <= lower <= upper <= ROWS_UPPER or lower == ROWS_UPPER:
-        raise UsageError(f"the row {lower[:16].hex()} of shard {shard} cannot be changed from outside of the log")
-    return size + _CHANGE_COST
+    key = change.key
+    if not 0 <= change.shard < shards or not ROWS_LOWER <= key < ROWS_UPPER:
+        raise UsageError(f"the row {key[:16].hex()} of shard {change.shard} cannot be changed from outside of the log")
+    return len(key) + (len(change.value) if isinstance(change, Put) else 0) + _CHANGE_COST
 
 
 def put_change(batch: Batch, family: str, change: Change) -> None:
@@ -79,7 +63,5 @@ def put_change(batch: Batch, family: str, change: Change) -> None:
             batch.put(family, key, value)
         case Delete(_, key):
             batch.delete(family, key)
-        case DeleteRange(_, lower, upper):
-            batch.delete_range(family, lower, upper)
         case _:
             assert_never(change)

@@ -6,15 +6,17 @@
     count of positions (2), count of outstanding records (4)
     positions (8 each)
     outstanding records             shard (2), timestamp (8) each
+    since (8 each)                  nothing, or as many as positions: where the log was when a group was made that began earlier
 
 No text of MQTT holds U+0000, so the first 0x00 ends the group's name.
 """
 
 from __future__ import annotations
 
+from itertools import starmap
 from struct import Struct as Packed
 from struct import error as PackError
-from struct import pack, unpack_from
+from struct import pack, unpack, unpack_from
 from typing import Final
 
 from braidmq.base.errors import Corruption, UsageError
@@ -37,12 +39,14 @@ def group_key(name: str, topic_filter: str) -> bytes:
 
 
 def encode_group(row: GroupRow) -> bytes:
-    """The value of a group's row."""
-    pack_outstanding = _OUTSTANDING.pack
+    """The value of a group's row; raises UsageError if it could not be read back."""
+    if row.since and len(row.since) != len(row.positions):
+        raise UsageError("a group cannot be kept that was made with another number of shards than it has positions")
     try:
         head = _HEAD.pack(VERSION, len(row.positions), len(row.outstanding))
         positions = pack(f">{len(row.positions)}Q", *row.positions)
-        return b"".join((head, positions, *[pack_outstanding(shard, timestamp) for shard, timestamp in row.outstanding]))
+        since = pack(f">{len(row.since)}Q", *row.since)
+        return b"".join((head, positions, *starmap(_OUTSTANDING.pack, row.outstanding), since))
     except PackError as problem:
         raise UsageError(f"a group cannot be kept, because a field of it does not fit its place: {problem}") from None
 
@@ -59,8 +63,10 @@ def decode_group(key: bytes, value: bytes) -> GroupRow:
         version, count, outstanding_count = _HEAD.unpack_from(value)
         positions = unpack_from(f">{count}Q", value, _HEAD.size)
         outstanding_at = _HEAD.size + count * _POSITION_BYTES
-        outstanding = tuple(_OUTSTANDING.iter_unpack(value[outstanding_at:]))
-        row = GroupRow(name.decode(), topic_filter.decode(), positions, outstanding)
+        since_at = outstanding_at + outstanding_count * _OUTSTANDING.size
+        outstanding = tuple(_OUTSTANDING.iter_unpack(value[outstanding_at:since_at]))
+        since = unpack(f">{count}Q", value[since_at:]) if len(value) != since_at else ()
+        row = GroupRow(name.decode(), topic_filter.decode(), positions, outstanding, since)
     except (PackError, UnicodeDecodeError):
         raise _broken(name) from None
     if version != VERSION or not end or len(outstanding) != outstanding_count:
