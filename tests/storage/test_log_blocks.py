@@ -20,6 +20,7 @@ class FakeBlock:
         self.entries: dict[int, list[tuple[bytes, bytes]]] = {}
         self.changes: list[Change] = []
         self.size_bytes = 0
+        self.producers: list[tuple[int, bytes, int, int]] = []
         self.stamps: list[dict[int, list[int]]] = []
         self.refusals: list[Refusal] = []
         self._name = name
@@ -30,6 +31,9 @@ class FakeBlock:
         self.entries.setdefault(shard, []).append((topic.encode(), value))
         self.size_bytes += len(value)
         return self
+
+    def marks(self) -> list[tuple[int, bytes, int, int]]:
+        return self.producers
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
         self.stamps.append(stamps)
@@ -133,6 +137,31 @@ def test_the_rows_of_a_block_are_written_with_its_records_or_not_at_all(tmp_path
         assert (lost.stamps, [refusal.is_in_doubt for refusal in lost.refusals]) == ([], [False])
         assert stage.log.stats().refused == 2
         assert stage.log.pending_bytes == 0
+
+
+def test_the_marks_of_producers_are_written_with_the_records_or_not_at_all_and_are_there_after_a_restart(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
+        kept = FakeBlock().add(0, "t", b"1")
+        kept.producers = [(0, b"p", 7, 0xC0FFEE), (2, b"q", 9, 1)]  # shard 2 has no record, now or before
+        stage.log.append_block(kept)
+        stage.settle()
+        disk.is_full = True
+        stage.log.check()
+        lost = FakeBlock().add(0, "t", b"2")
+        lost.producers = [(0, b"p", 8, 2)]
+        stage.log.append_block(lost)
+        stage.settle()
+        assert len(lost.refusals) == 1
+        assert stage.log.producer_mark(0, b"p") == (7, 0xC0FFEE)
+
+    with Stage(tmp_path) as stage:
+        marks = [stage.log.producer_mark(*each) for each in ((0, b"p"), (2, b"q"), (1, b"p"))]
+        assert marks == [(7, 0xC0FFEE), (9, 1), (0, None)]
+        block = FakeBlock().add(2, "t", b"3")
+        stage.log.append_block(block)
+        stage.settle()
+        assert stage.payloads("#") == [b"1", b"3"]
 
 
 def test_a_block_of_rows_alone_is_told_as_well(tmp_path: Path) -> None:

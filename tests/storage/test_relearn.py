@@ -13,7 +13,8 @@ from braidmq.mqtt.topics import matches
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts.contract import Query
 from braidmq.storage.layouts.learned import LearnedLayout, entry_of
-from braidmq.storage.layouts.lessons import Lesson, learn_from
+from braidmq.storage.layouts.lessons import PATTERNS_MAX, Lesson, learn_from, patterns_of
+from braidmq.storage.layouts.lessons import lesson_of as given_lesson
 from braidmq.storage.log import LogOptions
 from tests.storage.message_log import Stage
 
@@ -206,3 +207,71 @@ def test_a_generation_without_records_is_dropped_too(tmp_path: Path) -> None:
         assert {each.number for each in stage.log.generations()} == {3}
         stage.publish("a", "t", b"new")
         assert stage.payloads("#") == [b"new"]
+
+
+def test_a_given_lesson_makes_the_named_levels_vary_from_the_first_topic_on() -> None:
+    patterns = ["plant/+/+/temp", "plant/+/alarm", "+/status", "$d/+"]
+    heir = LearnedLayout().inherit_lesson(given_lesson(patterns, (7, 3)))
+    topics = ["plant/l1/d1/temp", "plant/l2/d2/temp", "plant/l1/alarm", "x/status", "$d/1", "$d/2", "plant/l3/new/speed"]
+    indexes = {topic: heir.index(topic.encode()) for topic in topics}
+
+    assert len({indexes[topic][:4] for topic in topics[:2]}) == 1
+    assert [len(heir.plan(each)) for each in ("plant/+/+/temp", "plant/#", "$d/+")] == [1, 3, 1]
+    assert "7, 3 names per level" in heir.describe()
+    assert patterns_of(map(entry_of, heir.take_rows())) == sorted([*patterns, "plant/+/+/speed"])
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [[], ["a/#"], ["a/b+"], [""], ["/".join("a" * 17)], ["x" * 256], ["a"] * (PATTERNS_MAX + 1)],
+    ids=["none", "open", "no filter", "empty", "deep", "long name", "many"],
+)
+def test_what_no_trie_can_begin_with_is_refused(patterns: list[str]) -> None:
+    with pytest.raises(UsageError):
+        given_lesson(patterns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(patterns=st.lists(FILTERS, min_size=1, max_size=20), topics=TOPICS, filters=st.lists(FILTERS, min_size=1, max_size=5))
+def test_with_given_patterns_no_topic_is_missed_and_a_restart_changes_nothing(
+    patterns: list[str], topics: list[str], filters: list[str]
+) -> None:
+    heir = learned(*topics, thresholds=(3, 2)).inherit_lesson(given_lesson(patterns, (2, 1)))
+    indexes = {topic: heir.index(topic.encode()) for topic in topics}
+
+    again = LearnedLayout.from_parameters(heir.parameters(), heir.take_rows(), heir.next_id)
+
+    assert {topic: again.index(topic.encode()) for topic in topics} == indexes
+    for topic_filter in filters:
+        plan: list[Query] = heir.plan(topic_filter)
+        assert all(any(query.matches(indexes[each]) for query in plan) for each in topics if matches(topic_filter, each))
+
+
+def test_a_log_is_taught_patterns_and_shows_those_it_has(tmp_path: Path) -> None:
+    topics = [f"acme/site{site}/speed" for site in range(12)]
+    with Stage(tmp_path, shards=1) as stage:
+        for topic in topics:
+            stage.append("a", topic, b"old")
+        stage.settle()
+        assert len(stage.log.patterns()[0]) == 11
+
+        stage.log.teach(given_lesson(["acme/+/speed"]))
+        for topic in topics:
+            stage.append("a", topic, b"new")
+        stage.settle()
+
+        assert stage.log.patterns() == {0: ["acme/+/speed"]}
+        assert stage.payloads("acme/site3/#") == [b"old", b"new"]
+    with Stage(tmp_path, shards=1) as stage:
+        assert stage.payloads("acme/+/speed") == [b"old"] * 12 + [b"new"] * 12
+
+
+def test_a_log_that_does_not_learn_refuses_to_be_taught_and_goes_on(tmp_path: Path) -> None:
+    with Stage(tmp_path, layout="hashed") as stage:
+        stage.publish("a", "t", b"1")
+        with pytest.raises(UsageError, match="learns no patterns"):
+            stage.log.teach(given_lesson(["t/+"]))
+        stage.publish("a", "t", b"2")
+
+        assert stage.payloads("#") == [b"1", b"2"]
+        assert not any(stage.log.patterns().values())

@@ -19,6 +19,7 @@ EPOCH_ROW = EpochRow(EPOCH, EPOCH + 258, 3, 0x123, frozenset((b"\0\0\0\x11", b"\
 EPOCH_ANY = EpochRow(EPOCH, EPOCH + 258, 3, 0x123)
 GENERATION = GenerationRow(2, EPOCH, "learned", b"\x01\x64\x0a", EpochLimits())
 PRODUCER = ProducerRow(42, EPOCH + 258)
+CHECKED = ProducerRow(42, EPOCH + 258, 0x48383195)
 
 
 def test_rows_are_the_released_bytes() -> None:
@@ -35,6 +36,7 @@ def test_rows_are_the_released_bytes() -> None:
         "layout-prefix": rows.layout_prefix(2),
         "producer-key": rows.producer_key(b"n1/3"),
         "producer-row": rows.encode_producer(PRODUCER),
+        "producer-row-2": rows.encode_producer(CHECKED),
     }
 
     assert written == golden("log")
@@ -48,19 +50,20 @@ def test_released_bytes_are_read() -> None:
     assert rows.decode_epoch(stored["epoch-key"], stored["epoch-row-any"]) == EPOCH_ANY
     assert rows.decode_generation(stored["generation-key"], stored["generation-row"]) == GENERATION
     assert rows.decode_producer(stored["producer-row"]) == PRODUCER
+    assert rows.decode_producer(stored["producer-row-2"]) == CHECKED
     record = decode_record(EPOCH, stored["record-full"])
     assert (record.topic, record.publisher, record.payload) == (b"t", "é", b"x")
 
 
 @pytest.mark.parametrize("name", ["shard-row", "epoch-row", "generation-row", "producer-row", "record-plain"])
 def test_a_newer_format_is_refused_in_words(name: str) -> None:
-    newer = b"\x02" + golden("log")[name][1:]
+    newer = b"\x03" + golden("log")[name][1:]
 
     with pytest.raises(UsageError, match="newer"):
         decode(name, newer)
 
 
-@given(st.sampled_from(("shard-row", "epoch-row", "generation-row", "producer-row")), st.data())
+@given(st.sampled_from(("shard-row", "epoch-row", "generation-row", "producer-row", "producer-row-2")), st.data())
 def test_a_row_cut_short_is_corruption(name: str, data: st.DataObject) -> None:
     whole = golden("log")[name]
     # The parameters at the end of a generation's row are the layout's to check.
@@ -79,7 +82,7 @@ def decode(name: str, value: bytes) -> object:
             return rows.decode_epoch(golden("log")["epoch-key"], value)
         case "generation-row":
             return rows.decode_generation(golden("log")["generation-key"], value)
-        case "producer-row":
+        case "producer-row" | "producer-row-2":
             return rows.decode_producer(value)
         case _:
             return decode_record(EPOCH, value)

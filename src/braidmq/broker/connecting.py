@@ -14,6 +14,7 @@ from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.catching_up import Recall
 from braidmq.broker.messages import make_message
 from braidmq.broker.ports import Refusal
+from braidmq.broker.producers import Request
 from braidmq.broker.sessions import Session
 from braidmq.lane.channel import HOLD_BUSY
 from braidmq.lane.scanner import topic_error
@@ -141,11 +142,18 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
     if refusal is not None:
         connection.refuse(refusal.reason, refusal.detail)
         return
-    _open(connection, packet, data)
+    request = connection.broker.producers.judge(packet)
+    if isinstance(request, Refused):
+        connection.refuse(request.reason, request.detail, user_properties=(connection.broker.producers.shards(),))
+        return
+    _open(connection, packet, data, request)
 
 
-def _open(connection: Connection, packet: Connect, data: bytes) -> None:
-    """Make the client's session its own; CONNACK follows when a durable one is on disk."""
+def _open(connection: Connection, packet: Connect, data: bytes, request: Request | None) -> None:
+    """Make the client's session its own; CONNACK follows when a durable one is on disk.
+
+    A producer's waits for that, too: by then everything is settled that an earlier connection had under way.
+    """
     broker = connection.broker
     expiry_s = _expiry(connection, packet)
     session, is_present = broker.open_session(connection.client_id, packet.clean_start, connection, expiry_s)
@@ -154,12 +162,15 @@ def _open(connection: Connection, packet: Connect, data: bytes) -> None:
     session.is_clean = packet.clean_start
     session.will = packet.will
     connection.session = session
-    if not session.is_durable:
-        _greet(connection, packet, data, session, is_present)
+    changes = broker.durable.opened(session) if session.is_durable else []
+    if request is not None:
+        changes = [*changes, *broker.producers.opening(request)]
+    elif not session.is_durable:
+        _greet(connection, packet, data, session, is_present, None)
         return
     broker.keeper.change(
-        broker.durable.opened(session),
-        partial(_greet, connection, packet, data, session, is_present),
+        changes,
+        partial(_greet, connection, packet, data, session, is_present, request),
         partial(_not_kept, connection, session, is_present),
     )
 
@@ -172,7 +183,9 @@ def _not_kept(connection: Connection, session: Session, is_present: bool, refusa
     connection.lane.flush()
 
 
-def _greet(connection: Connection, packet: Connect, data: bytes, session: Session, is_present: bool) -> None:
+def _greet(
+    connection: Connection, packet: Connect, data: bytes, session: Session, is_present: bool, request: Request | None
+) -> None:
     """Send CONNACK and let messages flow."""
     if connection.is_closed or session.connection is not connection:
         return
@@ -197,7 +210,8 @@ def _greet(connection: Connection, packet: Connect, data: bytes, session: Sessio
         connection.allow_aliases(min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out))
         window = min(window, properties.receive_maximum or 65535)
     connection.window = window
-    is_told = connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data)))
+    told = broker.producers.join(connection, request) if request is not None else ()
+    is_told = connection.send_packet(Connack(0, is_present, _capabilities(connection, packet, keep_alive, data, told)))
     connection.is_open = True
     _attach(connection, session)
     broker.groups.relieve_all(session.groups())
@@ -239,7 +253,9 @@ def _expiry(connection: Connection, packet: Connect) -> int:
     return min(asked, int(settings.expiry_max)) if settings.expiry_max else asked
 
 
-def _capabilities(connection: Connection, packet: Connect, keep_alive: int, data: bytes) -> Properties:
+def _capabilities(
+    connection: Connection, packet: Connect, keep_alive: int, data: bytes, told: tuple[tuple[str, str], ...]
+) -> Properties:
     """What CONNACK tells an MQTT 5 client; what is at the protocol's default is left out."""
     settings = connection.broker.settings
     asked = packet.properties
@@ -256,7 +272,7 @@ def _capabilities(connection: Connection, packet: Connect, keep_alive: int, data
         response_information=f"{settings.mqtt.response_topic_prefix}{connection.client_id}/" if wants_response else None,
         authentication_method=asked.authentication_method,
         authentication_data=data or None,
-        user_properties=(("session-gap", gap),) if gap else (),
+        user_properties=(("session-gap", gap), *told) if gap else told,
     )
 
 
@@ -348,6 +364,7 @@ def on_closed(connection: Connection, session: Session, reason: int, detail: str
     """An open connection is over, whoever ended it."""
     broker = connection.broker
     connection.session = None
+    broker.producers.leave(connection)
     broker.statistics.disconnected += 1
     broker.statistics.live -= 1
     broker.statistics.disconnects[int(reason)] += 1

@@ -282,11 +282,12 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.version = MQTT5 if body[:7] == b"\x00\x04MQTT\x05" else MQTT311
         self.refuse(violation.reason, violation.detail, say=self.version == MQTT5)
 
-    def refuse(self, reason: int, detail: str, *, say: bool = True) -> None:
+    def refuse(self, reason: int, detail: str, *, say: bool = True, user_properties: tuple[tuple[str, str], ...] = ()) -> None:
         """Answer CONNECT with a refusal and close; MQTT 3 is told only what it has a code for [MQTT-3.2.2-6]."""
         self.broker.statistics.refusals[int(reason)] += 1
         if say and not self.is_closed and (self.version == MQTT5 or connack_return_code(reason) is not None):
-            self.send_packet(Connack(int(reason), False, Properties(reason_string=detail) if detail else NO_PROPERTIES))
+            properties = Properties(reason_string=detail or None, user_properties=user_properties)
+            self.send_packet(Connack(int(reason), False, properties))
         self.close(reason, detail, say=False)
 
     def on_violation(self, reason: int, detail: str) -> None:
@@ -304,13 +305,20 @@ class Connection(Channel, asyncio.BufferedProtocol):
         return publishing.publish(self, message, route, payload_format, packet_id)
 
     def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
-        if not self.is_open or self.flow is not flow or not qos:
+        if not self.is_open or self.flow is not flow:
             return
-        if self.is_v5 and not is_in_doubt:
+        if qos and self.is_v5 and not is_in_doubt:
             self.send_ack(0x40 if qos == 1 else 0x50, packet_id, Reason.QUOTA_EXCEEDED)
-        else:
+        elif qos:
             # MQTT 3 has no way to say no, and nobody may be told what is not known: without an answer it is sent again.
             self.close(Reason.QUOTA_EXCEEDED, "messages cannot be stored")
+        if self.producer is not None:
+            self.on_refused(Reason.QUOTA_EXCEEDED)
+
+    def on_refused(self, reason: int) -> None:
+        if self.producer is not None and self.producer.stops:
+            self.producer.is_stopped = True
+            self.close(reason, "a message was refused, and this producer wants nothing to be taken after that")
 
     def received_row(self, packet_id: int) -> Change:
         return self.broker.keeper.storage.sessions.put_received(self.client_id, packet_id)

@@ -107,6 +107,7 @@ class Keeper:
         block = self.recorder.take()
         if self._is_barred():
             if block is not None:
+                block.stop_producers()
                 self._broker.loop.call_soon(block.refused, self._last_refusal)
             return
         if self._refused:

@@ -8,6 +8,7 @@ from braidmq.broker import delayed
 from braidmq.broker.hooks import Client
 from braidmq.broker.publisher import KEPT_BYTES_MAX
 from braidmq.lane.message import Message
+from braidmq.lane.recorder import Producer
 from braidmq.lane.routes import Route
 from braidmq.lane.scanner import topic_error
 from braidmq.mqtt.reasons import Reason
@@ -18,6 +19,32 @@ if TYPE_CHECKING:
 
 def publish(connection: Connection, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
     """Publish what is not plain; the reason code to acknowledge it with, or -1 if that is done or will be done elsewhere."""
+    if connection.producer is not None and connection.producer.is_keyed:
+        return _publish_keyed(connection, connection.producer, message, route, payload_format, packet_id)
+    return _publish(connection, message, payload_format, packet_id)
+
+
+def _publish_keyed(
+    connection: Connection, producer: Producer, message: Message, route: Route, payload_format: int, packet_id: int
+) -> int:
+    """Publish what has a key, unless it is recorded already: then it is acknowledged when that is on disk."""
+    producers = connection.broker.producers
+    key = producers.take_key(message)
+    if key is None:
+        return Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    if producers.is_repeat(connection, message, route, key):
+        if message.qos == 0:
+            return Reason.SUCCESS
+        connection.record(message, message.qos, packet_id, False, False).is_delivered = False
+        return -1
+    is_to_be_recorded = producer.row is not None
+    code = _publish(connection, message, payload_format, packet_id)
+    if is_to_be_recorded and producer.row is None:
+        producers.recorded(connection, key)
+    return code
+
+
+def _publish(connection: Connection, message: Message, payload_format: int, packet_id: int) -> int:
     broker = connection.broker
     if payload_format and broker.settings.mqtt.check_payload_format and not _is_utf8(message.payload):
         broker.statistics.dropped_payload_format += 1

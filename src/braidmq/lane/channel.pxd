@@ -3,7 +3,7 @@ cimport cython
 from braidmq.lane.flow cimport Flow
 from braidmq.lane.lane cimport Lane
 from braidmq.lane.message cimport Message, from_scan
-from braidmq.lane.recorder cimport Pending, Recorder
+from braidmq.lane.recorder cimport Pending, Producer, Recorder
 from braidmq.lane.routes cimport Route, RouteTable, Subscription
 from braidmq.lane.scanner cimport Scanner
 from braidmq.lane.state cimport Counters, State
@@ -13,6 +13,7 @@ from braidmq.lane.writer cimport Writer
 cdef class Channel(Writer):
     cdef readonly Lane lane
     cdef public Recorder recorder
+    cdef public Producer producer
     cdef public Py_ssize_t frame_max
     cdef public Flow flow, held_by
     cdef public double last_seen
@@ -32,7 +33,9 @@ cdef class Channel(Writer):
     cdef void _keep(self, object buffer, Py_ssize_t start, Py_ssize_t have) except *
     @cython.locals(lane=Lane, state=State, counters=Counters, scan=Scanner, status=int, kind=int, is_large=bint, before="long long")
     cdef void _run(self, object buffer, Py_ssize_t have) except *
-    @cython.locals(lane=Lane, counters=Counters, flow=Flow, code=int, qos=int, route=Route, message=Message)
+    @cython.locals(
+        lane=Lane, counters=Counters, flow=Flow, code=int, qos=int, route=Route, message=Message, producer=Producer, is_long=bint
+    )
     cdef void _on_publish_frame(self, Scanner scan) except *
     @cython.locals(state=State, congested=Flow)
     cdef void _wait_for_congested(self, Flow flow) except *

@@ -15,7 +15,7 @@ from time import monotonic
 from braidmq.lane.flow import Flow
 from braidmq.lane.lane import RECEIVE_BYTES, Lane
 from braidmq.lane.message import Message, from_scan
-from braidmq.lane.recorder import Pending, Recorder
+from braidmq.lane.recorder import Pending, Producer, Recorder
 from braidmq.lane.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.scanner import Scanner, topic_error
 from braidmq.lane.writer import Writer
@@ -43,6 +43,7 @@ _PROTOCOL_ERROR = 0x82
 _NOT_AUTHORIZED = 0x87
 _NO_MATCHING_SUBSCRIBERS = 0x10
 _ID_NOT_FOUND = 0x92
+_TOPIC_NAME_INVALID = 0x90
 _RECEIVE_MAXIMUM_EXCEEDED = 0x93
 _TOPIC_ALIAS_INVALID = 0x94
 
@@ -53,7 +54,7 @@ class Channel(Writer):
     __slots__ = (
         "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "alias_in_max",
         "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open", "is_restricted",
-        "is_strict_payload", "lane", "last_seen", "messages_received", "receive_maximum", "recorder", "wants_room",
+        "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum", "recorder", "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
@@ -61,6 +62,7 @@ class Channel(Writer):
         self.lane = lane
         self.frame_max = frame_max  # of what the client sends
         self.recorder: Recorder | None = None  # there if anything can be recorded
+        self.producer: Producer | None = None  # there if the client numbers its messages
         self.flow: Flow | None = None  # there while ``is_open``
         self.last_seen = lane.state.now
         self.bytes_received = self.messages_received = 0
@@ -200,6 +202,11 @@ class Channel(Writer):
         if code:
             self.on_violation(code, "a PUBLISH that breaks the rules")
             return
+        producer = self.producer
+        if producer is not None:
+            if producer.is_stopped:
+                return  # it is about to be closed
+            producer.sequence += 1
         qos = scan.qos
         counters.messages_received += 1
         if qos == 0:
@@ -227,10 +234,15 @@ class Channel(Writer):
             route = self._find_route(scan)
             if route is None:
                 return
-        if route.flags or scan.retain or (self.is_strict_payload and scan.payload_format):
+        is_long = route.flags or scan.retain or (self.is_strict_payload and scan.payload_format)
+        if is_long or (producer is not None and producer.is_keyed):
             lane.state.work += _LONG_WORK
             message = from_scan(scan, route.topic, flow.client_id, monotonic())
+            if producer is not None:
+                producer.sent = message
             code = self.on_publish(message, route, scan.payload_format, scan.packet_id)
+            if producer is not None:
+                producer.sent = producer.row = None
             if code < 0:
                 return
         elif qos >= route.keep_qos:
@@ -277,6 +289,8 @@ class Channel(Writer):
             pending = recorder.await_rows(message, flow, self, qos, packet_id)
         if qos == 2 and flow.is_durable and not pending.is_refused:
             recorder.change(self.received_row(packet_id))
+        if self.producer is not None and not pending.is_refused:
+            recorder.mark(self.producer, message)
         self.lane.state.work += _RECORD_WORK
         if recorder.is_congested:
             self.hold(HOLD_LOG)
@@ -306,6 +320,8 @@ class Channel(Writer):
             if code < 0x80 or not self.is_v5:  # MQTT 3 cannot be told no: it goes through the motions
                 flow.receive(packet_id)
             self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
+        if code >= 0x80 and self.producer is not None:
+            self.on_refused(code)
 
     def _find_route(self, scan: Scanner) -> Route | None:
         """The route of the PUBLISH at hand; None if it was refused, and then everything is said and done."""
@@ -317,7 +333,10 @@ class Channel(Writer):
         route = lane.routes.resolve(topic)
         lane.state.work += lane.routes.visited - visited
         if route is None:
-            self.on_bad_topic(topic)
+            if self.producer is not None:  # it is to know which of its messages that was
+                self._acknowledge(scan.qos, scan.packet_id, _TOPIC_NAME_INVALID)
+            else:
+                self.on_bad_topic(topic)
             return None
         if self.is_restricted and not route.flags & ASK_INNER and not self._may_publish(topic):
             counters = lane.state.counters

@@ -85,6 +85,10 @@ class Upcalls(Outlet):
         """A PUBLISH without permission, counted already; False if the connection is over."""
         raise NotImplementedError
 
+    def on_refused(self, reason: int) -> None:
+        """A message of a client that numbers its messages was answered with this reason code."""
+        raise NotImplementedError
+
     def may_publish(self, topic: bytes) -> bool:
         """Ask the access rules; the answer is remembered until ``forget_verdicts``."""
         raise NotImplementedError

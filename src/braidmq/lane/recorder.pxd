@@ -8,6 +8,16 @@ from braidmq.lane.routes cimport Route
 from braidmq.lane.state cimport Counters
 
 
+cdef class Producer:
+    cdef readonly bytes name
+    cdef readonly int shard
+    cdef public long long sequence
+    cdef readonly bint stops
+    cdef public bint is_stopped, is_keyed
+    cdef public object row
+    cdef public Message sent
+
+
 @cython.freelist(1024)
 cdef class Pending:
     cdef readonly Message message
@@ -26,8 +36,12 @@ cdef class Block:
     cdef readonly Py_ssize_t size_bytes
     cdef Recorder _recorder
     cdef list _pendings
+    cdef dict _producers
 
     cdef void add(self, Pending pending) except *
+    cdef void mark(self, Producer producer, Message message) except *
+    @cython.locals(producer=Producer)
+    cpdef void stop_producers(self) except *
 
 
 cdef class Recorder:
@@ -46,6 +60,8 @@ cdef class Recorder:
     @cython.locals(block=Block, pending=Pending)
     cpdef Pending await_rows(self, Message message, Flow flow, Outlet channel, int ack_qos, int packet_id)
     cpdef void change(self, object change) except *
+    @cython.locals(block=Block)
+    cdef void mark(self, Producer producer, Message message) except *
     @cython.locals(marks=list, timestamp="long long", pending=Pending, message=Message, code=int)
     cpdef void conclude(self, list pendings, dict stamps) except *
     @cython.locals(lane=Lane, route=Route)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from braidmq.lane.flow import Flow
 from braidmq.lane.lane import Lane
@@ -21,6 +22,22 @@ _NO_MATCHING_SUBSCRIBERS = 0x10
 VALUE_BYTES_MAX = 64 * 1024 * 1024
 # What a message that waits for its commit costs beside its bytes.
 _PENDING_COST = 300
+
+
+class Producer:
+    """A client that numbers its messages; the number of the last one is written with what is recorded of them."""
+
+    __slots__ = ("is_keyed", "is_stopped", "name", "row", "sent", "sequence", "shard", "stops")
+
+    def __init__(self, name: bytes, shard: int, sequence: int, stops: bool) -> None:
+        self.name = name
+        self.shard = shard  # its home
+        self.sequence = sequence  # of its last PUBLISH
+        self.stops = stops  # what comes after a message that was refused is not wanted
+        self.is_stopped = False  # and such a one there was
+        self.is_keyed = False  # its messages have keys, and go the long way
+        self.row: Any = None  # of the key of the message at hand, to be written with it
+        self.sent: Message | None = None  # the message at hand as the client sent it, if it goes the long way
 
 
 class Pending:
@@ -48,7 +65,7 @@ class Pending:
 class Block:
     """What one turn has collected."""
 
-    __slots__ = ("_pendings", "_recorder", "changes", "entries", "size_bytes")
+    __slots__ = ("_pendings", "_producers", "_recorder", "changes", "entries", "size_bytes")
 
     def __init__(self, recorder: Recorder) -> None:
         self.entries: dict[int, list[tuple[bytes, bytes]]] = {}  # by shard: topic and value of each record
@@ -56,10 +73,32 @@ class Block:
         self.size_bytes = 0
         self._recorder = recorder
         self._pendings: list[Pending] = []
+        self._producers: dict[Producer, tuple[int, Message]] | None = None  # and the last message of each
 
     def add(self, pending: Pending) -> None:
         """Let somebody wait for it."""
         self._pendings.append(pending)
+
+    def mark(self, producer: Producer, message: Message) -> None:
+        """The message that was added last is this producer's."""
+        if self._producers is None:
+            self._producers = {}
+        self._producers[producer] = (producer.sequence, message)
+
+    def marks(self) -> list[tuple[int, bytes, int, int]]:
+        """The producers whose messages these are: shard, name, last sequence, and crc32 of that message's topic and payload."""
+        if self._producers is None:
+            return []
+        return [
+            (producer.shard, producer.name, sequence, crc32(message.payload, crc32(message.topic)))
+            for producer, (sequence, message) in self._producers.items()
+        ]
+
+    def stop_producers(self) -> None:
+        """It will be refused: from now on nothing of a producer may be recorded that wants nothing after that."""
+        if self._producers is not None:
+            for producer in self._producers:
+                producer.is_stopped = producer.stops
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
         """All of it is on disk, with these timestamps: deliver and acknowledge, in the order of arrival."""
@@ -67,6 +106,7 @@ class Block:
 
     def refused(self, refusal: Any) -> None:
         """Nothing of it is stored, or, if that is in doubt, nobody knows."""
+        self.stop_producers()
         self._recorder.refuse(self._pendings, refusal.is_in_doubt)
 
 
@@ -156,6 +196,14 @@ class Recorder:
     def change(self, change: Any) -> None:
         """Write a row with what is collected in this turn."""
         self._open().changes.append(change)
+
+    def mark(self, producer: Producer, message: Message) -> None:
+        """What was collected last is a message of this producer's: write down with it how far the producer has come."""
+        block = self._open()
+        block.mark(producer, message if producer.sent is None else producer.sent)
+        if producer.row is not None:
+            block.changes.append(producer.row)
+            producer.row = None
 
     def conclude(self, pendings: list[Pending], stamps: dict[int, list[int]]) -> None:
         """These are committed: show them to their subscribers, and acknowledge."""

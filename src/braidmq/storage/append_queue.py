@@ -38,6 +38,9 @@ class Block(Protocol):
     def size_bytes(self) -> int:
         """Bytes of the records' values."""
 
+    def marks(self) -> Sequence[tuple[int, bytes, int, int]]:
+        """Producers whose records these are: shard, name, last sequence and check value; written with them."""
+
     def committed(self, stamps: dict[int, list[int]], /) -> None:
         """Everything is on disk; timestamps by shard, in the order of the entries."""
 
@@ -162,11 +165,12 @@ class BlockWaiter:
 class Group:
     """One batch to be, and then the write with this number; waiters are in the order of the calls."""
 
-    __slots__ = ("shards", "changes", "waiters", "size_bytes", "number", "stamps")
+    __slots__ = ("shards", "changes", "marks", "waiters", "size_bytes", "number", "stamps")
 
     def __init__(self) -> None:
         self.shards: dict[int, Collected] = {}
         self.changes: list[Change] = []
+        self.marks: list[tuple[int, bytes, int, int]] = []
         self.waiters: list[Waiter] = []
         self.size_bytes = 0
         self.number = 0
@@ -222,6 +226,7 @@ class AppendQueue:
         group = self._count(size)
         places = {shard: group.collected(shard).extend(entries) for shard, entries in block.entries.items() if entries}
         group.waiters.append(BlockWaiter(block, count, places))
+        group.marks += block.marks()
         if block.changes:
             group.changes += block.changes
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from braidmq.lane.records import Record
 from braidmq.storage.format.rows import EpochRow, ShardRow
 from braidmq.storage.generations import Generation
 from braidmq.storage.layouts.contract import Row
+
+
+class ProducerMark(NamedTuple):
+    """How far a producer has come: its last sequence, and crc32 of topic and payload of what that was, if it is known."""
+
+    sequence: int
+    check: int | None = None
+
+
+NO_MARK: Final = ProducerMark(0)
 
 
 class Draft:
@@ -42,7 +54,7 @@ class Draft:
         self.closed: list[EpochRow] = []
         self.records: list[Record] = []
         self.size_bytes = 0
-        self.producers: dict[bytes, int] = {}
+        self.producers: dict[bytes, ProducerMark] = {}
         self.layout_rows: list[tuple[Generation, list[Row]]] = []
         self.row: ShardRow | None = None  # set when it is sealed
 

@@ -30,6 +30,7 @@ from braidmq.storage.batch import Batch
 from braidmq.storage.changes import Change, Refusal, check_change, put_change
 from braidmq.storage.classes import ClassTable, LogClass, retention_bytes
 from braidmq.storage.clock import ClockAlarm, ShardClock
+from braidmq.storage.draft import ProducerMark
 from braidmq.storage.engine import Disk, Tuning
 from braidmq.storage.fences import Fences, Guard
 from braidmq.storage.followers import Followers, Following, OnRecords
@@ -37,6 +38,7 @@ from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.health import Health
 from braidmq.storage.layouts import make_layout
+from braidmq.storage.layouts.lessons import Lesson
 from braidmq.storage.log_generations import GenerationStats, RelearnGain
 from braidmq.storage.log_readers import LogReaders
 from braidmq.storage.log_retention import LogRetention
@@ -271,10 +273,13 @@ class MessageLog:
         group = self._queue.take()
         if group is None:
             return
-        touched = [family for number in group.shards for family in self._shards[number]]
+        numbers = {*group.shards, *(mark[0] for mark in group.marks)}
+        touched = [family for number in numbers for family in self._shards[number]]
         batch = self._store.batch()
         try:
             stamps = {number: each.append_to(self._shards[number], batch) for number, each in group.shards.items()}
+            for number, producer, sequence, check in group.marks:
+                self._shards[number].main.mark_producer(producer, ProducerMark(sequence, check))
             for change in group.changes:
                 put_change(batch, self._shards[change.shard].main.family, change)
             number = self._write(batch, touched)
@@ -318,6 +323,10 @@ class MessageLog:
 
     # Reading
 
+    def now(self) -> int:
+        """The log's clock, in microseconds since 1970."""
+        return self._clock.now()
+
     @property
     def watermarks(self) -> dict[int, int]:
         """The last committed timestamp of each shard."""
@@ -344,6 +353,10 @@ class MessageLog:
     def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, Gap]:
         """What retention has already taken of what is later than these positions and may match, by shard."""
         return self._log_readers.gaps(start, filters)
+
+    def producer_mark(self, shard: int, producer: bytes) -> ProducerMark:
+        """How far a producer of a shard has come by what its blocks said, as of the last flush."""
+        return self._shards[shard].main.producer_mark(producer)
 
     def row(self, shard: int, key: bytes) -> bytes | None:
         """A row written by `change`, as of the last flush."""
@@ -390,6 +403,15 @@ class MessageLog:
         """
         self.flush()
         self._upkeep.relearn(gain or self._upkeep.relearn_gain())
+
+    def patterns(self) -> dict[int, list[str]]:
+        """What the topics of each shard were learned to look like, as topic filters; it only reads, and may run in a thread."""
+        return self._upkeep.patterns()
+
+    def teach(self, lesson: Lesson) -> None:
+        """Begin a new generation that knows a lesson from the start. UsageError if it cannot be learned, or Unavailable."""
+        self.flush()
+        self._upkeep.teach(lesson)
 
     def drop_generation(self, number: int, log_class: str = "") -> None:
         """Remove the records of the oldest generation, of one class, from all shards; what is not committed stays.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
+from braidmq.lane.topic_trie import Entry
 from braidmq.storage.format.rows import layout_prefix
 from braidmq.storage.layouts.learned import LearnedLayout, entry_of
-from braidmq.storage.layouts.lessons import Lesson, learn_from
+from braidmq.storage.layouts.lessons import Lesson, learn_from, patterns_of
 from braidmq.storage.ports import Reads
 from braidmq.storage.shard import Shard
 
@@ -84,14 +85,23 @@ def find_gain(store: Reads, shards: Sequence[Shard]) -> RelearnGain:
     return RelearnGain(tuple(_lesson(store, shard) for shard in shards))
 
 
+def find_patterns(store: Reads, shards: Sequence[Shard]) -> list[list[str]]:
+    """The patterns of these families, as they are on disk; reads only, so that it may run in a thread."""
+    return [patterns_of(_entries(store, shard)) for shard in shards]
+
+
 def _lesson(store: Reads, shard: Shard) -> Lesson | None:
     if not len(shard.generations):
         return None
-    generation = shard.generations.current
-    layout = generation.layout
-    if not isinstance(layout, LearnedLayout):
-        return None
-    number = generation.row.number
+    layout = shard.generations.current.layout
+    return learn_from(_entries(store, shard), layout.entries_max // 2) if isinstance(layout, LearnedLayout) else None
+
+
+def _entries(store: Reads, shard: Shard) -> Iterator[Entry]:
+    """What the current generation of a family has learned, if it learns."""
+    if not len(shard.generations) or not isinstance(shard.generations.current.layout, LearnedLayout):
+        return
+    number = shard.generations.current.row.number
     prefix, end = layout_prefix(number), layout_prefix(number + 1)
-    rows = ((key[len(prefix) :], value) for key, value in store.items(shard.family, prefix, end))
-    return learn_from(map(entry_of, rows), layout.entries_max // 2)
+    for key, value in store.items(shard.family, prefix, end):
+        yield entry_of((key[len(prefix) :], value))

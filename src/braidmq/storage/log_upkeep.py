@@ -9,7 +9,10 @@ from braidmq.base.errors import UsageError
 from braidmq.storage.batch import Batch
 from braidmq.storage.classes import ClassTable
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.log_generations import GenerationStats, RelearnGain, find_gain, list_generations
+from braidmq.storage.key_expiry import expire_keys
+from braidmq.storage.layouts.learned import LearnedLayout
+from braidmq.storage.layouts.lessons import Lesson
+from braidmq.storage.log_generations import GenerationStats, RelearnGain, find_gain, find_patterns, list_generations
 from braidmq.storage.log_retention import LogRetention, choose_floors
 from braidmq.storage.log_shard import LogShard, families_of
 from braidmq.storage.named_readers import NamedReaders
@@ -47,6 +50,7 @@ class LogUpkeep:
         self._readers = readers
         self._families = [family for shard in shards for family in shard]
         self._producers_at = [b""] * len(self._families)
+        self._keys_at = [b""] * len(shards)
 
     def retain(self, now: int) -> None:
         """Raise the floors of all classes as far as retention asks, and forget some silent producers."""
@@ -61,6 +65,9 @@ class LogUpkeep:
             for place, family in enumerate(self._families):
                 after = family.expire_producers(batch, now - _PRODUCER_IDLE_US, self._producers_at[place])
                 self._producers_at[place] = after or b""
+            for place, family in enumerate(families_of(self._shards, 0)):
+                idle_since = now - _PRODUCER_IDLE_US
+                self._keys_at[place] = expire_keys(self._store, family.family, batch, idle_since, self._keys_at[place])
             if len(batch):
                 self._write(batch, touched, frees_space=True)
         finally:
@@ -106,6 +113,24 @@ class LogUpkeep:
                 family.add_generation(batch, family.generations.current.row.layout, lesson=lesson)
             if chosen:
                 self._write(batch, [family for family, _ in chosen])
+        finally:
+            discard(self._families)
+
+    def patterns(self) -> dict[int, list[str]]:
+        """What the topics of each shard were learned to look like, all classes together; it only reads."""
+        with self._store.kept_open():
+            return {
+                number: sorted({each for patterns in find_patterns(self._store, list(shard)) for each in patterns})
+                for number, shard in enumerate(self._shards)
+            }
+
+    def teach(self, lesson: Lesson) -> None:
+        """Begin a generation that knows the lesson from the start in every family."""
+        batch = self._store.batch()
+        try:
+            for family in self._families:
+                family.add_generation(batch, LearnedLayout.name, lesson=lesson)
+            self._write(batch, self._families)
         finally:
             discard(self._families)
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.records import KEY_BYTES, Record, check_entries, place
 from braidmq.storage.clock import ShardClock, StampOrder
-from braidmq.storage.draft import Draft
+from braidmq.storage.draft import NO_MARK, Draft, ProducerMark
 from braidmq.storage.epochs import EpochDirectory, OpenEpoch, are_listable
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import (
@@ -111,7 +111,7 @@ class Shard:
         self._row = ShardRow()
         self._draft: Draft | None = None
         self._uncommitted: deque[tuple[int, list[Record], int]] = deque()
-        self._producers: OrderedDict[bytes, int] = OrderedDict()
+        self._producers: OrderedDict[bytes, ProducerMark] = OrderedDict()
 
     @property
     def last(self) -> int:
@@ -156,7 +156,7 @@ class Shard:
         indexes = [index_of(topic) for topic, _ in fresh]
         stamps = self._place(batch, draft, fresh, indexes)
         if producer and fresh:
-            draft.producers[producer] = sequence + len(entries) - 1
+            draft.producers[producer] = ProducerMark(sequence + len(entries) - 1)
         return [REPEATED] * skip + stamps
 
     def _place(self, batch: Batch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
@@ -208,19 +208,28 @@ class Shard:
             raise UsageError("a producer's name is too long, or its sequence is not a positive number")
         return min(max(self.last_sequence(producer) + 1 - sequence, 0), len(entries))
 
+    def mark_producer(self, producer: bytes, mark: ProducerMark) -> None:
+        """Note how far a producer has come that drops repeats itself; what this batch appends is its, too."""
+        self._begin().producers[producer] = mark
+
     def last_sequence(self, producer: bytes) -> int:
         """The last sequence of a producer, appends of the open draft included; 0 if it is not known."""
+        return self.producer_mark(producer).sequence
+
+    def producer_mark(self, producer: bytes) -> ProducerMark:
+        """How far a producer has come, the open draft included."""
         if self._draft is not None and producer in self._draft.producers:
             return self._draft.producers[producer]
         known = self._producers.get(producer)
         if known is None:
             value = self._store.get(self.family, producer_key(producer))
-            known = decode_producer(value).sequence if value is not None else 0
+            row = decode_producer(value) if value is not None else None
+            known = ProducerMark(row.sequence, row.check) if row is not None else NO_MARK
         self._remember(producer, known)
         return known
 
-    def _remember(self, producer: bytes, sequence: int) -> None:
-        self._producers[producer] = sequence
+    def _remember(self, producer: bytes, mark: ProducerMark) -> None:
+        self._producers[producer] = mark
         self._producers.move_to_end(producer)
         if len(self._producers) > _PRODUCERS_CACHED_MAX:
             self._producers.popitem(last=False)
@@ -251,14 +260,18 @@ class Shard:
     ) -> int:
         """Let a new generation begin with the next record; returns its number.
 
-        The same layout inherits what was learned or, given a lesson, what that says.
+        The same layout inherits what was learned or, given a lesson, what that says. Raises UsageError if it cannot be taught.
         """
         limits = limits or self._options.limits
         check_limits(limits)
         draft = self._begin()
         old = draft.generation
-        if lesson is not None and isinstance(old.layout, LearnedLayout):
-            made: Layout = old.layout.inherit_lesson(lesson)
+        made: Layout
+        if lesson is not None:
+            if not isinstance(old.layout, LearnedLayout):
+                hint = "set history.layout to learned and restart the node"
+                raise UsageError(f"the layout {old.layout.name} learns no patterns", hint)
+            made = old.layout.inherit_lesson(lesson)
         elif old.layout.name == layout:
             made = old.layout.inherit(parameters)
         else:
@@ -352,8 +365,8 @@ class Shard:
             added.write(batch, self.family)
         draft.layout_rows.append((draft.generation, draft.generation.write_layout(batch, self.family)))
         now = self._clock.now()
-        for producer, sequence in draft.producers.items():
-            batch.put(self.family, producer_key(producer), encode_producer(ProducerRow(sequence, now)))
+        for producer, mark in draft.producers.items():
+            batch.put(self.family, producer_key(producer), encode_producer(ProducerRow(mark.sequence, now, mark.check)))
         draft.row = ShardRow(
             draft.last,
             draft.epoch_start,
@@ -384,8 +397,8 @@ class Shard:
         for generation in draft.generations:
             self.generations.add(generation)
         self._adopt_epochs(draft)
-        for producer, sequence in draft.producers.items():
-            self._remember(producer, sequence)
+        for producer, mark in draft.producers.items():
+            self._remember(producer, mark)
         self.floor = draft.floor
         self.epochs.forget_below(draft.floor)
         self.generations.forget(draft.ended)

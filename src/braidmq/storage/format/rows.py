@@ -5,7 +5,7 @@
     0xE1 | epoch start (8)                        the row of a closed epoch
     0xE2 | generation (4)                         the row of a generation
     0xE3 | generation (4) | suffix                a row of that generation's layout, which alone knows what is in it
-    0xE4 | producer                               the last sequence that a producer appended
+    0xE4 | producer                               the last sequence that a producer appended; version 2 has a check value, too
 
 Nothing but records is below 0xE0, so retention's `delete_range [0, floor)` cannot touch anything else.
 """
@@ -21,6 +21,7 @@ from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.records import STATIC_ID_BYTES
 
 VERSION: Final = 1
+PRODUCER_VERSION: Final = 2
 
 SHARD_KEY: Final = b"\xe0"
 EPOCH_PREFIX: Final = b"\xe1"
@@ -39,6 +40,7 @@ _SHARD: Final = Packed(">BQQIQIQQ")
 _EPOCH: Final = Packed(">BQIQH")
 _GENERATION: Final = Packed(">BQIQQB")
 _PRODUCER: Final = Packed(">BQQ")
+_CHECKED_PRODUCER: Final = Packed(">BQQI")
 _ANY_ID: Final = 0xFFFF
 
 
@@ -83,10 +85,11 @@ class GenerationRow(Struct, frozen=True, gc=False):
 
 
 class ProducerRow(Struct, frozen=True, gc=False):
-    """The last sequence that a producer appended, and when."""
+    """The last sequence that a producer appended, when, and what it was the sequence of: crc32 of topic and payload, if known."""
 
     sequence: int
     used_at: int
+    check: int | None = None
 
 
 def epoch_key(start: int) -> bytes:
@@ -164,18 +167,23 @@ def decode_generation(key: bytes, value: bytes) -> GenerationRow:
 
 
 def encode_producer(row: ProducerRow) -> bytes:
-    """The value of a producer's row."""
-    return _PRODUCER.pack(VERSION, row.sequence, row.used_at)
+    """The value of a producer's row: of version 1 without a check value, of version 2 with one."""
+    if row.check is None:
+        return _PRODUCER.pack(VERSION, row.sequence, row.used_at)
+    return _CHECKED_PRODUCER.pack(PRODUCER_VERSION, row.sequence, row.used_at, row.check)
 
 
 def decode_producer(value: bytes) -> ProducerRow:
     """The producer row of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    if value and value[0] == PRODUCER_VERSION:
+        _check(value, _CHECKED_PRODUCER.size, "producer", is_exact=True, version=PRODUCER_VERSION)
+        return ProducerRow(*_CHECKED_PRODUCER.unpack(value)[1:])
     _check(value, _PRODUCER.size, "producer", is_exact=True)
     return ProducerRow(*_PRODUCER.unpack(value)[1:])
 
 
-def _check(value: bytes, size: int, kind: str, is_exact: bool = False) -> None:
-    if value and value[0] > VERSION:
-        raise UsageError(f"a {kind} row has the format {value[0]}, newer than {VERSION}", "start the newer version again")
-    if len(value) < size or value[0] != VERSION or (is_exact and len(value) != size):
-        raise Corruption(f"a {kind} row is not one of version {VERSION}")
+def _check(value: bytes, size: int, kind: str, is_exact: bool = False, version: int = VERSION) -> None:
+    if value and value[0] > version:
+        raise UsageError(f"a {kind} row has the format {value[0]}, newer than {version}", "start the newer version again")
+    if len(value) < size or value[0] != version or (is_exact and len(value) != size):
+        raise Corruption(f"a {kind} row is not one of version {version}")

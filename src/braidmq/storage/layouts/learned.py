@@ -145,13 +145,13 @@ class LearnedLayout:
         return heir
 
     def inherit_lesson(self, lesson: Lesson) -> LearnedLayout:
-        """A layout for a new generation that begins with what `learn_from` made of this one's entries."""
+        """A layout for a new generation that begins with what a lesson says; raises UsageError if its thresholds cannot be."""
         first = self.next_id
         rows = [
             _row((first + place, kind, -1 - parent if parent < 0 else first + parent, name))
             for place, (kind, parent, name) in enumerate(lesson.entries[: OVERFLOW - first])
         ]
-        heir = LearnedLayout(self._thresholds, entries_max=self.entries_max, rows=rows, next_id=first)
+        heir = LearnedLayout(lesson.thresholds or self._thresholds, entries_max=self.entries_max, rows=rows, next_id=first)
         heir._returned.extend(rows)
         return heir
 

@@ -1,0 +1,255 @@
+"""Clients that number their messages, so that each is recorded once however often it is sent: idempotent producers.
+
+A CONNECT with the user property ``producer-sequence`` makes the client one. Its messages are numbered in the order in which they
+come, and the number of the last one is written in the batch of its record. Nothing is ever compared: the CONNACK says how far the
+client has come, after all that an earlier connection of it had under way, and the client sends what is behind that.
+
+With ``producer-keys`` messages are known by keys instead. Those of a batch, which is open under a name, are rows beside the
+records, and what has a key that is there is acknowledged and not recorded. Several clients may publish for one name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from braidmq.access.contract import Refused
+from braidmq.broker.ports import Change, ProducerStore
+from braidmq.lane.message import Message
+from braidmq.lane.recorder import Producer
+from braidmq.lane.routes import Route
+from braidmq.mqtt.packets import Connect
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.connection import Connection
+
+SEQUENCE: Final = "producer-sequence"
+CHECK: Final = "producer-check"
+SKIP: Final = "producer-skip"
+REFUSALS: Final = "producer-refusals"
+KEYS: Final = "producer-keys"
+KEY: Final = "producer-key"
+SHARDS: Final = "shards"
+
+_SEQUENCE_MAX: Final = 2**63 - 1
+_CLIENT_ID_BYTES_MAX: Final = 1000
+_KEYS_BYTES_MAX: Final = 512
+_KEY_BYTES_MAX: Final = 128
+_BOOKS_MAX: Final = 1000  # names that are remembered without a producer
+_OLD_AT_ONCE: Final = 256  # keys of earlier batches that are looked up at a time: half a millisecond
+_OLD_PER_MESSAGE: Final = 2  # and removed with each new one, so that they go faster than others come
+_KEY_HEAD: Final = b"\x26" + len(KEY).to_bytes(2, "big") + KEY.encode()
+
+
+class Request(Struct, frozen=True):
+    """What a CONNECT asks for as a producer."""
+
+    base: int  # the sequence before the first that it may use
+    skip: tuple[int, int] = (0, 0)  # sequences that it gives up, first and last
+    stops: bool = False  # nothing is to be taken after a message that was refused
+    keys: str = ""  # the name that its keys belong to
+
+
+class KeyBook:
+    """The open batch of a name."""
+
+    __slots__ = ("_last", "_old", "base", "name", "swept_below")
+
+    def __init__(self, name: str, base: int, swept_below: int) -> None:
+        self.name = name
+        self.base = base
+        self.swept_below = swept_below  # no keys of batches below this one are left
+        self._old: list[Change] = []  # removals of keys of earlier batches, still to be done
+        self._last: Change | None = None  # the last of them
+
+    def take_old(self, rows: ProducerStore) -> list[Change]:
+        """Removals of some keys of earlier batches, if there are any left."""
+        if not self._old and self.swept_below < self.base:
+            self._old = rows.old_keys(self.name, self.swept_below, self.base, self._last, _OLD_AT_ONCE)
+            self._last = self._old[-1] if self._old else None
+            if self._last is None:
+                self.swept_below = self.base
+        taken = self._old[:_OLD_PER_MESSAGE]
+        del self._old[:_OLD_PER_MESSAGE]
+        return taken
+
+
+def read_request(packet: Connect) -> Request | Refused | None:
+    """What a CONNECT says about producing; None if nothing."""
+    if not any(name == SEQUENCE for name, _ in packet.properties.user_properties):
+        return None
+    named = dict(packet.properties.user_properties)
+    first, _, last = named.get(SKIP, "0").partition("-")
+    try:
+        base, skip = int(named[SEQUENCE]), (int(first), int(last or first))
+    except ValueError:
+        return _refused(f"{SEQUENCE} is a number, and {SKIP} is one, or two with - between them")
+    keys = named.get(KEYS, "")
+    refusals = named.get(REFUSALS, "pass")
+    if not 0 <= base < _SEQUENCE_MAX or not 0 <= skip[0] <= skip[1] <= _SEQUENCE_MAX:
+        return _refused(f"{SEQUENCE} and {SKIP} have 63 bits")
+    if refusals not in ("pass", "stop"):
+        return _refused(f"{REFUSALS} is pass or stop")
+    if (KEYS in named and not keys) or len(keys.encode()) > _KEYS_BYTES_MAX:
+        return _refused(f"{KEYS} is a name of at most {_KEYS_BYTES_MAX} bytes")
+    if not packet.client_id or len(packet.client_id.encode()) > _CLIENT_ID_BYTES_MAX:
+        return Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"a producer has a client id of at most {_CLIENT_ID_BYTES_MAX} bytes")
+    if not packet.clean_start:
+        # A packet id of an earlier connection that is not released would make a repeat of a message that is none.
+        return _refused("a producer connects with Clean Start: its sequence takes the place of the session's packet ids")
+    return Request(base, skip, refusals == "stop", keys)
+
+
+def _refused(detail: str) -> Refused:
+    return Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+
+
+class Producers:
+    """The producers that are connected, and the open batches of their keys."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._books: OrderedDict[str, KeyBook] = OrderedDict()
+        self._keyed: dict[Connection, tuple[KeyBook, int]] = {}  # and the base of the batch that they came for
+        self._fresh: dict[tuple[str, bytes], Producer] = {}  # keys that this turn has collected; later they are found in the log
+
+    # Coming and going
+
+    def judge(self, packet: Connect) -> Request | Refused | None:
+        """What a client asks for as a producer, None if nothing, or why it cannot be taken as one."""
+        request = read_request(packet)
+        if not isinstance(request, Request) or not request.keys:
+            return request
+        log = self._broker.keeper.log
+        if log.shard_of(packet.client_id) != log.shard_of(request.keys):
+            # What must be true together is in one shard.
+            return Refused(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
+            )
+        if request.base < self._book(request.keys, request.base).base:
+            return _refused(f"a later batch of {request.keys} has begun")
+        return request
+
+    def shards(self) -> tuple[str, str]:
+        """The user property that tells producers how many shards there are."""
+        return SHARDS, str(self._rows.shards)
+
+    def opening(self, request: Request) -> list[Change]:
+        """What is to be written before the client is told how far it has come; producers of an earlier batch are let go."""
+        if not request.keys:
+            return []
+        book = self._book(request.keys, request.base)
+        book.base = max(book.base, request.base)
+        for connection, (each, base) in list(self._keyed.items()):
+            if each is book and base < book.base:
+                connection.close(Reason.SESSION_TAKEN_OVER, f"a later batch of {book.name} has begun")
+        return [self._rows.put_batch(book.name, book.base, book.swept_below)]
+
+    def join(self, connection: Connection, request: Request) -> tuple[tuple[str, str], ...]:
+        """Everything earlier is settled: number the client's messages from now on. The user properties for its CONNACK."""
+        client_id = connection.client_id
+        last, check = self._rows.mark(client_id)
+        sequence = max(last, request.base)
+        first, end = request.skip
+        if first - 1 <= sequence < end:
+            sequence = end
+        name = self._rows.name_of(client_id)
+        connection.producer = Producer(name, self._broker.keeper.log.shard_of(client_id), sequence, request.stops)
+        if request.keys:
+            connection.producer.is_keyed = True
+            self._keyed[connection] = (self._book(request.keys, request.base), request.base)
+        told = ((SEQUENCE, str(sequence)), self.shards())
+        if check is not None and sequence == last:
+            return (*told, (CHECK, f"{check:08x}"))
+        return told
+
+    def leave(self, connection: Connection) -> None:
+        """The connection is over."""
+        self._keyed.pop(connection, None)
+
+    def _book(self, name: str, base: int) -> KeyBook:
+        book = self._books.get(name)
+        if book is None:
+            known = self._rows.open_batch(name)
+            book = self._books[name] = KeyBook(name, *(known or (base, base)))
+            if len(self._books) > _BOOKS_MAX:
+                self._forget_books()
+        self._books.move_to_end(name)
+        return book
+
+    def _forget_books(self) -> None:
+        used = {book.name for book, _ in self._keyed.values()}
+        for name in [each for each in self._books if each not in used][: -_BOOKS_MAX // 2]:
+            del self._books[name]
+
+    @property
+    def _rows(self) -> ProducerStore:
+        return self._broker.keeper.storage.producers
+
+    # Messages with keys
+
+    def take_key(self, message: Message) -> bytes | None:
+        """The key of a message, which is taken out of its properties; None if it has none that can be used."""
+        found = find_key(message.properties)
+        if found is None:
+            return None
+        at, end = found
+        key = message.properties[at + len(_KEY_HEAD) + 2 : end]
+        offset = message.expiry_offset
+        rest = message.properties[:at] + message.properties[end:]
+        message.set_properties(rest, message.expires_at, offset - (end - at) if offset > at else offset)
+        return key if 0 < len(key) <= _KEY_BYTES_MAX else None
+
+    def is_repeat(self, connection: Connection, message: Message, route: Route, key: bytes) -> bool:
+        """Whether a message with this key is recorded; if not, the key is to be recorded with it."""
+        producer = connection.producer
+        assert producer is not None  # it has keys
+        if message.qos < route.keep_qos:
+            return False
+        book, base = self._keyed[connection]
+        earlier = self._fresh.get((book.name, key))
+        if (earlier is not None and not earlier.is_stopped) or self._rows.has_key(book.name, base, key):
+            return True
+        producer.row = self._rows.put_key(book.name, base, key)
+        return False
+
+    def recorded(self, connection: Connection, key: bytes) -> None:
+        """A message with this key was collected: with it some keys of earlier batches go."""
+        producer = connection.producer
+        book, _ = self._keyed.get(connection, (None, 0))
+        if producer is None or book is None:
+            return
+        if not self._fresh:
+            # After the end of this turn, which was asked for when the message was collected, the log has them.
+            self._broker.loop.call_soon(self._fresh.clear)
+        self._fresh[book.name, key] = producer
+        for change in book.take_old(self._rows):
+            self._broker.keeper.recorder.change(change)
+
+
+def find_key(properties: bytes) -> tuple[int, int] | None:
+    """Where the user property with the key begins and ends in a message's properties, which were checked before."""
+    at = 0
+    while at < len(properties):
+        match properties[at]:
+            case 0x01:
+                end = at + 2
+            case 0x02:
+                end = at + 5
+            case 0x26:
+                end = _text_end(properties, _text_end(properties, at + 1))
+                if properties.startswith(_KEY_HEAD, at):
+                    return at, end
+            case _:  # content type, response topic, correlation data: a text or binary data
+                end = _text_end(properties, at + 1)
+        at = end
+    return None
+
+
+def _text_end(properties: bytes, at: int) -> int:
+    return at + 2 + (properties[at] << 8 | properties[at + 1])

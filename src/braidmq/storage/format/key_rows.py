@@ -1,0 +1,72 @@
+"""Keys and rows of what producers with keys have recorded, version 1. Integers are big-endian, times are microseconds since 1970.
+
+    0xED | length of the name (2) | name                     the batch that is open under a name: version (1) = 1, its base (8),
+                                                             when a producer last came for it (8), and the base (8) below which
+                                                             the keys of earlier batches are gone
+    0xED | length of the name (2) | name | base (8) | key    a message of a batch that is recorded, by its key: version (1) = 1
+
+A base has 63 bits, so the byte 0x80 after a name is above everything of that name.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packed
+from typing import Final
+
+from msgspec import Struct
+
+from braidmq.base.errors import Corruption, UsageError
+
+VERSION: Final = 1
+KEYS_PREFIX: Final = b"\xed"
+KEYS_END: Final = b"\xee"
+KEY_VALUE: Final = bytes((VERSION,))
+
+_LENGTH_BYTES: Final = 2
+_BATCH: Final = Packed(">BQQQ")
+
+
+class BatchRow(Struct, frozen=True, gc=False):
+    """The batch that is open under a name, when a producer last came for it, and the base below which no keys are left."""
+
+    base: int
+    used_at: int
+    swept_below: int
+
+
+def batch_key(name: bytes) -> bytes:
+    """The key of the row of a name's open batch."""
+    return KEYS_PREFIX + len(name).to_bytes(_LENGTH_BYTES, "big") + name
+
+
+def name_end(name: bytes) -> bytes:
+    """What is above every key of a name's rows."""
+    return batch_key(name) + b"\x80"
+
+
+def message_key(name: bytes, base: int, key: bytes) -> bytes:
+    """The key of the row of a message that is recorded."""
+    return b"%b%b%b" % (batch_key(name), base.to_bytes(8, "big"), key)
+
+
+def name_of(key: bytes) -> bytes:
+    """The name that a row of either kind belongs to; raises Corruption."""
+    at = len(KEYS_PREFIX) + _LENGTH_BYTES
+    end = at + int.from_bytes(key[len(KEYS_PREFIX) : at], "big")
+    if len(key) < max(end, at):
+        raise Corruption(f"the row {key[:64]!r} of a producer with keys has no whole name")
+    return key[at:end]
+
+
+def encode_batch(row: BatchRow) -> bytes:
+    """The value of the row of an open batch."""
+    return _BATCH.pack(VERSION, row.base, row.used_at, row.swept_below)
+
+
+def decode_batch(value: bytes) -> BatchRow:
+    """The open batch of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    if value and value[0] > VERSION:
+        raise UsageError(f"a row of producers' keys has the format {value[0]}, newer than {VERSION}", "start the newer version")
+    if len(value) != _BATCH.size or value[0] != VERSION:
+        raise Corruption(f"a row of producers' keys is not one of version {VERSION}")
+    return BatchRow(*_BATCH.unpack(value)[1:])

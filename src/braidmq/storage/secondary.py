@@ -1,0 +1,144 @@
+"""The database of a node, read by another process: RocksDB calls it a secondary. It shows the log as of the last catch-up.
+
+A secondary is not a prefix of what was written (H2): a catch-up may miss rows, and shows rows that are not committed. Who reads
+decides by `log_files`, listed before and after a catch-up, whether it counts, and knows from elsewhere what is committed. What
+was seen once stays to be seen until the primary deletes it.
+
+It writes nothing into the primary's directory but a file of rocksdict's own settings, with the content that it has. Rows that the
+primary adds to a family that was made after the opening make every later catch-up fail (H1): then it has to be opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, cast
+
+from rocksdict import AccessType, Cache, Options, Rdict, ReadOptions
+
+from braidmq.base.errors import BraidError, Unavailable, UsageError
+from braidmq.storage.cursor import Cursor
+from braidmq.storage.engine import DEFAULT_FAMILY, MIB, Tuning, family_options, read_problem
+from braidmq.storage.identity import LOG_ID_KEY, identify
+
+# Blocks that are read again are those of indexes and of narrow searches; a scan of everything would not fit any cache.
+_TUNING: Final = Tuning(block_cache_bytes=64 * MIB)
+# A table may be compacted away between the reading of its name and its opening.
+_OPEN_TRIES: Final = 5
+
+
+class Secondary:
+    """A directory that another process has open for writing; made by `open`. Reads and `catch_up` may come from any thread."""
+
+    def __init__(self, db: Rdict, path: Path) -> None:
+        """Use `Secondary.open`."""
+        self.path = path
+        self.log_id = identify(db, path)
+        self._db = db
+        self._families = {name: db.get_column_family(name) for name in Rdict.list_cf(str(path), Options(raw_mode=True))}
+
+    @classmethod
+    def open(cls, path: Path, scratch: Path, tuning: Tuning = _TUNING) -> Secondary:
+        """Read the log in `path`; files of its own go to `scratch`, which is made. Raises Unavailable, Corruption, UsageError."""
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem: Exception | None = None
+        for _ in range(_OPEN_TRIES):
+            if not (path / "CURRENT").exists():
+                break
+            try:
+                return cls._try_open(path, scratch, tuning)
+            except BraidError:
+                raise
+            except Exception as found:  # rocksdict has no class of its own for what RocksDB reports
+                problem = found
+        if problem is None:
+            raise Unavailable(f"there is no log in {path} yet")
+        raise read_problem(problem, path) from problem
+
+    @classmethod
+    def _try_open(cls, path: Path, scratch: Path, tuning: Tuning) -> Secondary:
+        cache = Cache(tuning.block_cache_bytes)
+        names = [name for name in Rdict.list_cf(str(path), Options(raw_mode=True)) if name != DEFAULT_FAMILY]
+        options = family_options(tuning, cache)
+        # Every table is held open from the moment it is known: the primary deletes those that it has compacted.
+        options.set_max_open_files(-1)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(MIB)
+        options.set_stats_dump_period_sec(0)
+        families = {name: family_options(tuning, cache) for name in names}
+        db = Rdict(str(path), options, families, AccessType.secondary(str(scratch)))
+        try:
+            if db.get(LOG_ID_KEY) is None:
+                raise Unavailable(f"the log in {path} is still being made")
+            return cls(db, path)
+        except BaseException:
+            db.close()
+            raise
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The names of all families that there were when it was opened."""
+        return tuple(self._families)
+
+    def log_files(self) -> frozenset[str]:
+        """The names of the write-ahead log files that there are now."""
+        return frozenset(each.name for each in self.path.glob("*.log"))
+
+    def catch_up(self) -> None:
+        """Read what the primary has written since. Raises Unavailable or Corruption; what was there is there still then."""
+        try:
+            self._db.try_catch_up_with_primary()
+        except Exception as problem:
+            raise read_problem(problem, self.path) from problem
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a row."""
+        try:
+            value: bytes | None = self._family(family).get(key)
+        except Exception as problem:
+            raise read_problem(problem, self.path) from problem
+        return value
+
+    def cursor(self, family: str, lower: bytes, upper: bytes) -> Cursor:
+        """A cursor over `lower <= key < upper`."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(upper)
+        return Cursor(self._family(family).iter(options), lower, self.path)
+
+    def items(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Every row with `lower <= key < upper` as of this call, in order."""
+        start: bytes | None = lower
+        run: Iterator[tuple[bytes, bytes]] = self.run(family, lower, upper)
+        while start is not None:
+            row: tuple[bytes, bytes] | None = None
+            for row in run:
+                yield row
+            start = self.first_from(family, start if row is None else row[0] + b"\x00", upper)
+            if start is not None:
+                run = self.run(family, start, upper)
+
+    def run(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The same as fast as it can be, opened before this returns, but damage ends it as quietly as the end does.
+
+        Who comes to its end asks `first_from` whether it was the end.
+        """
+        options = ReadOptions()
+        options.set_iterate_upper_bound(upper)
+        return cast("Iterator[tuple[bytes, bytes]]", self._family(family).items(read_opt=options, from_key=lower))
+
+    def first_from(self, family: str, key: bytes, upper: bytes) -> bytes | None:
+        """The first key that is not below this one, None if there is none before `upper`; raises Corruption for damage."""
+        cursor = self.cursor(family, key, upper)
+        cursor.seek(key)
+        return cursor.key() if cursor.valid else None
+
+    def close(self) -> None:
+        """Let go of the directory. Nobody may be reading."""
+        self._families.clear()
+        self._db.close()
+
+    def _family(self, name: str) -> Rdict:
+        rows = self._families.get(name)
+        if rows is None:
+            raise UsageError(f"the log in {self.path} had no family {name!r} when it was opened", "open it again")
+        return rows
