@@ -25,6 +25,8 @@ os.environ["PATH"] = os.pathsep.join(
     [str(ROOT / ".tools" / "programs"), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]
 )
 os.environ["NODE_PATH"] = str(ROOT / ".tools" / "node" / "node_modules")
+# The history service is a process of its own on a fixed port: nodes under test have it only if they ask for it.
+os.environ["BRAIDMQ_HISTORY__BIND"] = ""
 
 # A shell that starts us in the background leaves SIGINT ignored, and programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -8,6 +8,7 @@ from braidmq.access.local import LocalAccess
 from braidmq.base import logs
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.history.supervisor import HistoryService
 from braidmq.mqtt.reasons import Reason
 from braidmq.storage.health import Health, State
 from braidmq.storage.log import MessageLog
@@ -20,11 +21,18 @@ _HEALTH = {State.OK: 0, State.SLOW: 1, State.STOPPED: 2}
 
 
 def collect(
-    broker: Broker, access: LocalAccess, listeners: ListenerSet, message_log: MessageLog, health: Health
+    broker: Broker,
+    access: LocalAccess,
+    listeners: ListenerSet,
+    message_log: MessageLog,
+    health: Health,
+    service: HistoryService | None,
 ) -> dict[str, float]:
     """Every metric of the node as it is now."""
     values = {**_state(broker, access), **_traffic(broker), **_drops(broker), **_packets(broker), **_clients(broker)}
     values |= _history(broker, message_log, health)
+    if service is not None:
+        values |= _history_service(service)
     expiry = listeners.certificate_expiry()
     if expiry is not None:
         values["cert_expiry_at"] = expiry
@@ -193,4 +201,14 @@ def _history(broker: Broker, message_log: MessageLog, health: Health) -> dict[st
         "history_refused": stats.refused,
         "history_lost": broker.statistics.lost_to_retention,
         "history_replayed": sum(shard.replayed_records for shard in shards),
+    }
+
+
+def _history_service(service: HistoryService) -> dict[str, float]:
+    return {
+        "history_service_up": service.address is not None,
+        "history_service_restarts": service.restarts,
+        "history_service_streams": service.served.streams,
+        "history_service_rows": service.served.rows,
+        "history_service_bytes": service.served.size_bytes,
     }

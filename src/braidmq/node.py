@@ -13,7 +13,7 @@ from pathlib import Path
 from braidmq.access.local import LocalAccess
 from braidmq.api.server import ApiServer
 from braidmq.base.addresses import Address
-from braidmq.base.config import Config, describe_changes, from_settings
+from braidmq.base.config import DEFAULT, Config, describe_changes, from_settings
 from braidmq.base.errors import ConfigError
 from braidmq.base.settings import Settings
 from braidmq.broker import hooks
@@ -21,6 +21,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.ports import Storage
 from braidmq.broker.sys_topics import SysTopics
+from braidmq.history.supervisor import HistoryService
 from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
 from braidmq.storage.backup import remove_leftovers
@@ -29,6 +30,7 @@ from braidmq.storage.delayed import LogDelayed
 from braidmq.storage.health import HEALTHY, Health
 from braidmq.storage.log import MessageLog
 from braidmq.storage.offsets import parse_start
+from braidmq.storage.producers import LogProducers
 from braidmq.storage.retained import LogRetained
 from braidmq.storage.sessions import LogSessions
 from braidmq.storage.shared_cursors import LogGroups
@@ -51,6 +53,7 @@ class Node:
         self._api: ApiServer | None = None
         self._log: MessageLog | None = None
         self._care: LogCare | None = None
+        self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     @property
@@ -97,6 +100,7 @@ class Node:
             LogDelayed(message_log),
             LogGroups(message_log),
             parse_start,
+            LogProducers(message_log),
         )
         loaded = hooks.load(settings.hooks.load, settings.limits.connect_timeout)
         self._broker = broker = Broker(settings, access, loaded, storage)
@@ -113,10 +117,22 @@ class Node:
         self._api = ApiServer(NodeOperations(self), bind=settings.api.bind, data_dir=data_dir)
         await self._api.start()
         await self._listeners.start()
+        self._start_history(settings, data_dir, message_log, access)
         self._sys = SysTopics(broker)
         self._sys.start()
         for name, (host, port) in self.addresses.items():
             log.info("%s listens on %s", name, Address(host, port))
+
+    def _start_history(self, settings: Settings, data_dir: Path, message_log: MessageLog, access: LocalAccess) -> None:
+        if not settings.history.bind:
+            return
+        if not HistoryService.is_possible():
+            if self.config.origins.get("history.bind", DEFAULT) != DEFAULT:
+                raise ConfigError("history.bind", "the history service needs pyarrow", "pip install 'braidmq[history]'")
+            log.info("there is no history service: it needs pyarrow (pip install 'braidmq[history]')")
+            return
+        self._history = HistoryService(settings, data_dir, message_log, access)
+        self._history.start()
 
     async def stop(self) -> None:
         """Stop accepting, say goodbye to the clients, close everything."""
@@ -124,6 +140,8 @@ class Node:
             self._listeners.stop_accepting()
         if self._sys is not None:
             self._sys.stop()
+        if self._history is not None:
+            await self._history.stop()
         if self._broker is not None:
             await self._broker.stop()
         if self._api is not None:
@@ -157,6 +175,11 @@ class Node:
         """The durable log, once started."""
         assert self._log is not None, "the node is not started"
         return self._log
+
+    @property
+    def history(self) -> HistoryService | None:
+        """The history service, if there is one."""
+        return self._history
 
     @property
     def log_health(self) -> Health:

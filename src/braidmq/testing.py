@@ -26,7 +26,8 @@ _START_S = 30.0
 class Broker:
     """A node in a thread of its own, on free ports of the loopback address, with a data directory that goes away with it.
 
-    Keyword arguments are tables of the configuration: ``Broker(mqtt={"receive_maximum": 10})``.
+    Keyword arguments are tables of the configuration: ``Broker(mqtt={"receive_maximum": 10})``. With
+    ``history={"bind": "127.0.0.1:0"}`` it has a history service, too.
     """
 
     def __init__(self, **tables: Mapping[str, Any]) -> None:
@@ -45,6 +46,16 @@ class Broker:
     def port(self) -> int:
         """The port of the first plain TCP listener."""
         return next(port for name, port in self.ports.items() if name.startswith("tcp:"))
+
+    @property
+    def history_port(self) -> int:
+        """The port of the history service, which is waited for."""
+        assert self.node is not None, "the broker is not running"
+        service = self.node.history
+        assert service is not None, "this broker has no history service; give it an address"
+        self.run(service.wait_up())
+        assert service.address is not None
+        return service.address.port
 
     @property
     def data_dir(self) -> Path:
@@ -112,6 +123,7 @@ class Broker:
             **self._tables,
         }
         tables["node"] = {"data_dir": self._folder.name, **tables.get("node", {})}
+        tables["history"] = {"bind": "", **tables.get("history", {})}  # a process of its own, which few tests want
         self.node = Node(config.from_tables(tables))
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()

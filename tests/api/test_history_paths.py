@@ -12,7 +12,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from braidmq.api.history import Begin, End, Failed, GenerationInfo, Progress, ReadRequest, Relearned, decode_line
+from braidmq.api.history import (
+    Begin,
+    End,
+    Failed,
+    GenerationInfo,
+    Progress,
+    ReadRequest,
+    Relearned,
+    RelearnRequest,
+    ShardPatterns,
+    decode_line,
+)
 from braidmq.api.history_paths import READS_MAX
 from braidmq.api.server import ApiServer
 from braidmq.base.errors import Corruption, UsageError
@@ -193,6 +204,21 @@ def test_figures_and_generations_are_documents(tmp_path: Path) -> None:
         assert (generation["shard"], generation["number"], generation["records"]) == (1, 2, 3)
         assert json.loads((await answer_to(session, "POST", "/history/relearn"))[1])["is_begun"] is True
         assert json.loads((await answer_to(session, "GET", "/durability"))[1])["commits"] == 4
+
+    conversation(tmp_path, talk)
+
+
+def test_patterns_are_asked_for_and_given(tmp_path: Path) -> None:
+    async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
+        history.pattern_list = [ShardPatterns(shard=3, patterns=["a/+", "b"])]
+
+        assert json.loads((await answer_to(session, "GET", "/history/patterns"))[1]) == [{"shard": 3, "patterns": ["a/+", "b"]}]
+        await answer_to(session, "POST", "/history/relearn")
+        await answer_to(session, "POST", "/history/relearn", json={"patterns": ["a/+"], "thresholds": [5, 3]})
+        wrong, _ = await answer_to(session, "POST", "/history/relearn", json={"pattern": ["a/+"]})
+
+        assert history.asked_relearns == [RelearnRequest(), RelearnRequest(patterns=("a/+",), thresholds=(5, 3))]
+        assert wrong == 400
 
     conversation(tmp_path, talk)
 

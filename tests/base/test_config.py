@@ -212,7 +212,7 @@ def test_the_whole_sample_starts_with_one_line_about_what_is_to_come(load) -> No
     loaded = load(WHOLE_SAMPLE)
 
     assert len(loaded.notes) == 1
-    assert all(part in loaded.notes[0] for part in ("history.bind", "cluster.*", "registry.*", "links.*"))
+    assert all(part in loaded.notes[0] for part in ("cluster.*", "registry.*", "links.*"))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,6 @@ def test_the_whole_sample_starts_with_one_line_about_what_is_to_come(load) -> No
         ('[cluster]\nstore = "etcd"', "cluster.store"),
         ('[cluster]\ncore_nodes = ["a:1"]', "cluster.core_nodes"),
         ('[registry]\nmode = "eventual"', "registry.mode"),
-        ('[history]\nbind = ":8815"', "history.bind"),
         ('[links.other]\nserver = "o.example:8883"', "links.other.server"),
         ('[links.region-b]\nserver = "o.example:8883"', "links.region-b.server"),
         ('[node]\nrole = "replicant"', "node.role"),

@@ -185,3 +185,38 @@ def test_a_proxy_needs_peers_that_are_networks() -> None:
 def test_a_file_that_is_not_there_stops_the_start(name: str) -> None:
     with pytest.raises(ConfigError, match=f"access.{name}: there is no file /nowhere"):
         config.from_tables({"access": {name: "/nowhere"}})
+
+
+# -- the history service -----------------------------------------------------------------------------------------------
+
+
+def history_refusal(**history: object) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        config.from_tables({"history": history})
+    return caught.value
+
+
+def test_a_history_service_that_others_can_reach_needs_to_know_who_may_read(tmp_path: Path) -> None:
+    problem = history_refusal(bind="0.0.0.0:8815")
+
+    assert problem.key == "history.bind"
+    assert "access.password_file" in problem.hint
+
+    (tmp_path / "passwords").touch()
+    tables = {"history": {"bind": "0.0.0.0:8815"}, "access": {"password_file": str(tmp_path / "passwords")}}
+    assert config.from_tables(tables).notes == []
+    [note] = config.from_tables({"history": {"bind": "0.0.0.0:8815", "anonymous": "all"}}).notes
+    assert "without credentials" in note
+
+
+def test_the_files_of_its_tls_are_looked_at(tmp_path: Path) -> None:
+    assert history_refusal(cert_file="a").key == "history.key_file"
+    assert history_refusal(key_file="a").key == "history.cert_file"
+    assert history_refusal(ca_file="a").key == "history.ca_file"
+    assert history_refusal(cert_file=str(tmp_path / "none"), key_file=str(tmp_path / "none")).key == "history.cert_file"
+
+
+def test_its_address_is_looked_at_and_must_be_free_of_listeners() -> None:
+    assert history_refusal(bind="nowhere").key == "history.bind"
+    assert history_refusal(bind="127.0.0.1:1883").key == "history.bind"
+    assert config.from_tables({"history": {"bind": ""}}).notes == []

@@ -133,3 +133,7 @@ def test_watching_shows_the_rates_of_the_last_interval_until_it_is_interrupted(n
         watching.send_signal(signal.SIGINT)
         assert changed.split(maxsplit=1)[1] == "5 per second, mean 2.0 ms, longest of late 4.0 ms\n"
         assert watching.wait(10) == 0
+
+
+def test_a_token_for_readers_of_the_history_is_printed(node: ApiNode, ctl: Ctl) -> None:
+    assert ctl("token", "ann", "--valid", "12h") == (0, "ann for 43200 s\n", "")

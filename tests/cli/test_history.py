@@ -128,7 +128,7 @@ def test_parquet_without_a_file_or_without_pyarrow_is_refused_before_anything_is
     no_pyarrow = history("cat", "#", "--format", "parquet", "-o", str(tmp_path / "x"))
 
     assert no_file == (1, "", "braidmq history: a Parquet file needs a name: give --output FILE\n")
-    assert no_pyarrow == (1, "", "braidmq history: Parquet files need pyarrow: install braidmq[parquet]\n")
+    assert no_pyarrow == (1, "", "braidmq history: Parquet files need pyarrow: install braidmq[history]\n")
     assert node.operations.history.asked == []
 
 
@@ -264,3 +264,29 @@ def test_generations_are_listed_and_relearning_says_what_it_did(node: ApiNode, h
     assert listed.splitlines()[1].split() == ["1", "2", "learned", "100,10", "2023-11-14T22:13:20.000001Z", "9", "100", "B"]
     assert kept == "nothing was changed: the patterns are as good as they get\n"
     assert begun == "a new generation has begun: 3 keys for each record become 1\n"
+
+
+def test_patterns_are_listed_with_the_number_of_shards_that_have_them(node: ApiNode, history: History) -> None:
+    node.operations.history.pattern_list = [
+        api.ShardPatterns(shard=0, patterns=["plant/+/temp", "x"]),
+        api.ShardPatterns(shard=1, patterns=["plant/+/temp"]),
+    ]
+
+    _, output, _ = history("patterns")
+
+    assert [line.split() for line in output.splitlines()[1:]] == [["plant/+/temp", "2"], ["x", "1"]]
+
+
+def test_a_generation_is_begun_with_the_patterns_of_a_file(node: ApiNode, history: History, tmp_path: Path) -> None:
+    file = tmp_path / "patterns"
+    file.write_text("// by hand\nplant/+/temp\n\n  plant/+/alarm \n")
+
+    history("relearn", "--patterns", str(file), "--thresholds", "5,3")
+    lonely, _, said = history("relearn", "--thresholds", "5")
+    wrong, _, _ = history("relearn", "--patterns", str(file), "--thresholds", "five")
+
+    assert node.operations.history.asked_relearns == [
+        api.RelearnRequest(patterns=("plant/+/temp", "plant/+/alarm"), thresholds=(5, 3))
+    ]
+    assert (lonely, wrong) == (2, 2)
+    assert "--patterns" in said

@@ -117,13 +117,13 @@ def test_durability_says_why_the_log_takes_no_writes(tmp_path: Path) -> None:
 
 def test_relearning_begins_a_generation_only_if_it_helps(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
-        nothing = await operations.relearn()
+        nothing = await operations.relearn(api.RelearnRequest())
         # The numbers turn out to vary, but each of the first ten has patterns of its own by then.
         topics = [f"plant/{number}/{what}" for number in range(100) for what in ("temperature", "pressure", "level")]
         await node.append(*(("c", topic, b"before") for topic in topics))
         before = await operations.generations()
 
-        done = await operations.relearn()
+        done = await operations.relearn(api.RelearnRequest())
         await node.append(("c", "plant/1/level", b"after"))
 
         after = await operations.generations()
@@ -242,3 +242,20 @@ def test_a_place_where_no_backup_can_be_is_refused_at_once(tmp_path: Path, path:
 
     (tmp_path / "data").mkdir()
     with_log(tmp_path / "data", talk)
+
+
+def test_patterns_that_are_given_begin_a_generation(tmp_path: Path) -> None:
+    async def talk(node: Recording, operations: NodeHistory) -> None:
+        await node.append(*((f"c{number}", f"d/{number}/x", b"") for number in range(5)))
+
+        done = await operations.relearn(api.RelearnRequest(patterns=("d/+/x",), thresholds=(9, 3)))
+        with pytest.raises(UsageError):
+            await operations.relearn(api.RelearnRequest(thresholds=(9, 3)))
+        await node.append(*((f"c{number}", f"d/{number}/x", b"") for number in range(5)))
+
+        assert done.is_begun
+        assert {pattern for each in await operations.patterns() for pattern in each.patterns} == {"d/+/x"}
+        assert {each.number for each in await operations.generations()} == {1, 2}
+        assert (await operations.stats()).records == 10
+
+    with_log(tmp_path, talk)

@@ -13,6 +13,10 @@ from braidmq.api.history import (
     Line,
     ReadRequest,
     Relearned,
+    RelearnRequest,
+    ShardPatterns,
+    Token,
+    TokenRequest,
     encode_lines,
 )
 from braidmq.base.errors import BraidError, UsageError
@@ -32,6 +36,8 @@ class FakeHistory:
         self.ended = asyncio.Event()
         self.stats_answer = HistoryStats(log_id="00ff", records=0, size_bytes=0, shards=[], readers=[])
         self.generation_list: list[GenerationInfo] = []
+        self.pattern_list: list[ShardPatterns] = []
+        self.asked_relearns: list[RelearnRequest] = []
         self.relearned = Relearned(is_begun=False, reason="the patterns are as good as they get")
         self.durability_answer = DurabilityInfo(
             at=1_700_000_000.0, mode="fsync", health="ok", reason="", needs_restart=False, congested=False, pending_bytes=0,
@@ -77,8 +83,18 @@ class FakeHistory:
     async def generations(self) -> list[GenerationInfo]:
         return self.generation_list
 
-    async def relearn(self) -> Relearned:
+    async def patterns(self) -> list[ShardPatterns]:
+        return self.pattern_list
+
+    async def relearn(self, request: RelearnRequest) -> Relearned:
+        self.asked_relearns.append(request)
         return self.relearned
+
+    async def token(self, request: TokenRequest) -> Token:
+        """A token that says for whom and how long."""
+        if self.refusal is not None:
+            raise self.refusal
+        return Token(f"{request.user} for {request.valid_s:g} s", 1e9)
 
     async def durability(self) -> DurabilityInfo:
         return self.durability_answer

@@ -21,9 +21,9 @@ DEADLINE_S = 20.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours, without what would configure a node, and with these."""
+    """Ours, without what would configure a node, and with these. The history service is off: many nodes run at a time."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BRAIDMQ_") or name == "BRAIDMQ_PURE"}
-    return {**kept, "PYTHONPATH": str(SOURCES), **variables}
+    return {**kept, "PYTHONPATH": str(SOURCES), "BRAIDMQ_HISTORY__BIND": "", **variables}
 
 
 def try_start(file: Path) -> subprocess.CompletedProcess[str]:
@@ -82,6 +82,11 @@ class Started:
     def await_port(self) -> int:
         """The port of the default TCP listener, once it listens."""
         return int(self.await_line(r"tcp:default listens on 127\.0\.0\.1:(\d+)")[1])
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
 
     def await_client(self, **fields: object) -> Wire:
         """A client, connected as soon as the node serves."""

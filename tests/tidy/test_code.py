@@ -17,7 +17,12 @@ from tests.tidy.tree import ROOT, SOURCES, project_files, relative
 PYTHON = [file for file in project_files() if file.suffix == ".py"]
 OURS = [file for file in PYTHON if file.is_relative_to(SOURCES)]
 # No layer above is imported; import-linter sees .py files, this list serves the .pyx and .pxd files.
-LAYERS = ["cli", "testing", "node", "operations", "metrics", "api", "storage", "broker", "access", "mqtt", "lane", "base"]
+LAYERS = [
+    *("cli", "testing", "node", "operations", "metrics", "api", "history", "spark", "storage", "broker", "access", "mqtt"),
+    *("lane", "flight", "base"),
+]
+# Parts that an extra of the distribution belongs to; everything else runs without it.
+OPTIONAL = {"flight", "history", "spark"}
 ASYNCIO_CALLBACKS = {*dir(asyncio.Protocol), *dir(asyncio.BufferedProtocol)}
 # distribution -> module, where the names differ
 MODULES = {"argon2-cffi": "argon2", "prometheus-client": "prometheus_client", "tomli-w": "tomli_w"}
@@ -126,7 +131,9 @@ def test_test_files_of_one_folder_mirror_a_layer_or_a_kind_of_test() -> None:
         "durability",
         "durability_model",
         "durability_repairs",
+        "durability_producers",
         "durability_replay",
+        "history_service",
         "scenarios",
         "soak",
         "support",
@@ -151,10 +158,21 @@ def third_party_imports(files: list[Path]) -> set[str]:
     return found - set(sys.stdlib_module_names) - {"braidmq", "cython"}
 
 
-def test_what_the_package_imports_is_what_it_depends_on() -> None:
-    # The pytest fixture is for those who have pytest; nobody else imports that module.
-    imported = third_party_imports([file for file in OURS if "testing" not in file.relative_to(SOURCES).parts[0]])
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = {re.split(r"[<>=!~\[; ]", each)[0] for each in declared}
+def is_optional(file: Path) -> bool:
+    """Whether a file belongs to a part that an extra is for, or is a test fixture for those who have pytest."""
+    return file.relative_to(SOURCES).parts[0] in {*OPTIONAL, "testing.py"}
 
-    assert imported == {MODULES.get(name, name) for name in names}
+
+def names_of(requirements: list[str]) -> set[str]:
+    """The modules that requirements bring."""
+    names = {re.split(r"[<>=!~\[; ]", each)[0] for each in requirements}
+    return {MODULES.get(name, name) for name in names}
+
+
+def test_what_the_package_imports_is_what_it_depends_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = names_of(project["dependencies"])
+    extra = names_of([each for extra in project["optional-dependencies"].values() for each in extra])
+
+    assert third_party_imports([file for file in OURS if not is_optional(file)]) == needed
+    assert third_party_imports([file for file in OURS if file.relative_to(SOURCES).parts[0] in OPTIONAL]) <= needed | extra

@@ -23,6 +23,7 @@ TOP_LEVEL = {
     "pyproject.toml",
     "requirements-node.lock",
     "requirements-peers.lock",
+    "requirements-spark-oldest.lock",
     "requirements-tools.lock",
     "requirements.lock",
     "scripts",

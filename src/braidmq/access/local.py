@@ -126,6 +126,10 @@ class LocalAccess:
             return credentials.anonymous_allowed
         return credentials.certificate_name is not None or self._authenticator.knows(user_name)
 
+    def knows(self, user_name: str) -> bool:
+        """Whether the password file has this user."""
+        return self._authenticator.knows(user_name)
+
     async def ban(
         self,
         *,

@@ -172,11 +172,42 @@ class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class RelearnRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of ``POST /ctl/history/relearn``: nothing, or topic filters whose ``+`` are the levels that vary.
+
+    ``thresholds`` are how many names are told apart before a level counts as varying, at the first level and at those after it.
+    """
+
+    patterns: tuple[str, ...] | None = None
+    thresholds: tuple[int, ...] | None = None
+
+
+class ShardPatterns(msgspec.Struct, frozen=True, kw_only=True):
+    """The patterns that a shard has learned, as topic filters whose ``+`` are the levels that vary."""
+
+    shard: int
+    patterns: list[str]
+
+
 class Relearned(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a generation was begun, and why, or why not."""
 
     is_begun: bool
     reason: str
+
+
+class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For whom a token is to be, and for how long."""
+
+    user: str
+    valid_s: float
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token that readers of the history show in place of a password, and until when (seconds since 1970)."""
+
+    token: str
+    valid_until: float
 
 
 class DurableShard(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,8 +260,16 @@ class HistoryOperations(Protocol):
         """Every generation, by shard and number."""
         ...
 
-    async def relearn(self) -> Relearned:
-        """Begin a generation with better patterns, if that would help."""
+    async def patterns(self) -> list[ShardPatterns]:
+        """The patterns that records are being written with, by shard."""
+        ...
+
+    async def relearn(self, request: RelearnRequest) -> Relearned:
+        """Begin a generation with the patterns given, or with better ones if that would help. Raises UsageError."""
+        ...
+
+    async def token(self, request: TokenRequest) -> Token:
+        """A token for a user of the password file. Raises UsageError if there is no such user, or no history service."""
         ...
 
     async def durability(self) -> DurabilityInfo:

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from braidmq.api.answers import body_of, json_answer, refusal
-from braidmq.api.history import HistoryOperations, ReadRequest
+from braidmq.api.history import HistoryOperations, ReadRequest, RelearnRequest, TokenRequest
 from braidmq.api.streams import stream_lines
 from braidmq.base.errors import UsageError
 
@@ -38,7 +38,9 @@ class HistoryPaths:
             web.get("/ctl/history/topics", self._topics),
             web.get("/ctl/history/stats", self._stats),
             web.get("/ctl/history/generations", self._generations),
+            web.get("/ctl/history/patterns", self._patterns),
             web.post("/ctl/history/relearn", self._relearn),
+            web.post("/ctl/history/token", self._token),
             web.get("/ctl/durability", self._durability),
             web.post("/ctl/backup", self._backup),
         ]
@@ -66,8 +68,15 @@ class HistoryPaths:
     async def _generations(self, _: web.Request) -> web.Response:
         return json_answer(await self._operations.generations())
 
-    async def _relearn(self, _: web.Request) -> web.Response:
-        return json_answer(await self._operations.relearn())
+    async def _patterns(self, _: web.Request) -> web.Response:
+        return json_answer(await self._operations.patterns())
+
+    async def _relearn(self, request: web.Request) -> web.Response:
+        wanted = await body_of(request, RelearnRequest) if request.can_read_body else RelearnRequest()
+        return json_answer(await self._operations.relearn(wanted))
+
+    async def _token(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.token(await body_of(request, TokenRequest)))
 
     async def _durability(self, _: web.Request) -> web.Response:
         return json_answer(await self._operations.durability())

@@ -147,6 +147,11 @@ _HISTORY: Final = {
         "Messages in flight, and stretches of the log, that retention took before a durable session had them."
     ),
     "history_replayed": _counter("Records read from the log, for clients and all other readers."),
+    "history_service_up": _gauge("Whether the history service (Arrow Flight) listens."),
+    "history_service_restarts": _counter("Times that the process of the history service had to be started again."),
+    "history_service_streams": _gauge("Streams that the history service has open."),
+    "history_service_rows": _counter("Rows that the history service has sent."),
+    "history_service_bytes": _counter("Bytes of these rows, as Arrow has them."),
 }
 
 METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS, **_HISTORY}

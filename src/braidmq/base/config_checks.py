@@ -26,7 +26,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 
 # Tables and keys of parts to come, with the words that name the part.
 _NOT_YET: dict[Path, str] = {
-    ("history", "bind"): "the history service",
     ("cluster",): "clustering",
     ("registry",): "the cluster's client registry",
     ("links",): "linking of clusters",
@@ -41,12 +40,12 @@ def check(settings: Settings, given: Mapping[Path, str]) -> list[str]:
         _check_name(f"node.{name}", getattr(settings.node, name))
     _check_response_topic(settings.mqtt.response_topic_prefix)
     _check_history(settings.history)
+    notes = _check_history_service(settings.history, settings.access)
     for name in ("password_file", "acl_file"):
         if file := getattr(settings.access, name):
             _check_readable(f"access.{name}", file)
-    notes = [
-        note for kind, name, listener in _enabled(settings) for note in _check_listener(kind, name, listener, settings.access)
-    ]
+    for kind, name, listener in _enabled(settings):
+        notes += _check_listener(kind, name, listener, settings.access)
     _check_clashes(settings)
     return notes + _check_parts_to_come(settings, given)
 
@@ -158,6 +157,8 @@ def _check_clashes(settings: Settings) -> None:
     addresses = [(dotted(("listeners", kind, name, "bind")), listener.bind) for kind, name, listener in _enabled(settings)]
     if settings.api.bind:
         addresses.append(("api.bind", settings.api.bind))
+    if settings.history.bind:
+        addresses.append(("history.bind", settings.history.bind))
     for key, bind in addresses:
         address = _check_address(key, bind)
         for other_key, other in seen:
@@ -178,6 +179,32 @@ def _check_history(history: HistorySettings) -> None:
         _check_size(f"{key}.retention_bytes", each.retention_bytes)
         if not each.topics:
             raise ConfigError(f"{key}.topics", "is empty", "name the topics of the class, or leave the class out")
+
+
+def _check_history_service(history: HistorySettings, access: AccessSettings) -> list[str]:
+    if not history.bind:
+        return []
+    address = _check_address("history.bind", history.bind)
+    if bool(history.cert_file) != bool(history.key_file):
+        missing = "key_file" if history.cert_file else "cert_file"
+        raise ConfigError(f"history.{missing}", "is missing; TLS needs a certificate and its key")
+    if history.cert_file:
+        _check_pair(("history", "cert_file"), history.cert_file, history.key_file)
+    if history.ca_file:
+        if not history.cert_file:
+            raise ConfigError("history.ca_file", "has no effect without TLS", "give history.cert_file and history.key_file")
+        _check_readable("history.ca_file", history.ca_file)
+    if is_loopback(address.host):
+        return []
+    if history.anonymous == "all":
+        return [f"history.bind ({address}) lets anybody read the history without credentials"]
+    if not access.password_file:
+        raise ConfigError(
+            "history.bind",
+            f"{history.bind} can be reached from other machines, but nothing says who may read",
+            'give access.password_file, or history.anonymous = "all"',
+        )
+    return []
 
 
 # -- parts to come -----------------------------------------------------------------------------------------------------

@@ -231,7 +231,20 @@ class HistorySettings(_Table, frozen=True):
     relearn: Annotated[
         bool, key("begin a new generation when what was learned of the topics allows a better layout", restart=True)
     ] = False
-    bind: Annotated[str, key("address of the history service", restart=True)] = "127.0.0.1:8815"
+    bind: Annotated[str, key("address of the history service (Arrow Flight); empty: there is none", restart=True)] = (
+        "127.0.0.1:8815"
+    )
+    cert_file: Annotated[str, key("certificate chain (PEM) of the history service, which then speaks TLS", restart=True)] = ""
+    key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
+    ca_file: Annotated[
+        str, key("certificates (PEM) that its readers' certificates must descend from; empty: none is asked for", restart=True)
+    ] = ""
+    anonymous: Annotated[
+        Literal["loopback", "all", "none"],
+        key("readers let in without credentials: if `bind` is a loopback address, in any case, never", restart=True),
+    ] = "loopback"
+    streams_max: Annotated[int, key("streams of one reader (user, or host without one) at a time", least=1, restart=True)] = 16
+    reader_bytes_per_s_max: Annotated[Bytes, key("bytes a second to one reader; 0: no limit", least=0, restart=True)] = Bytes(0)
     classes: dict[str, HistoryClassSettings] = {}
 
 

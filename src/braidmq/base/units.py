@@ -88,3 +88,23 @@ def format_bytes(size: int) -> str:
         if count and not rest:
             return f"{count}{unit}"
     return f"{size}B"
+
+
+def size(count: float) -> str:
+    """A number of bytes as a person reads it: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def span(seconds: float) -> str:
+    """A span of time in its two largest units: ``3 d 4 h``."""
+    parts: list[str] = []
+    rest = int(seconds)
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        amount, rest = divmod(rest, size)
+        if amount or (unit == "s" and not parts):
+            parts.append(f"{amount} {unit}")
+    return " ".join(parts[:2])

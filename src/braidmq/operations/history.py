@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Final, Protocol
 
+from braidmq.access.local import LocalAccess
 from braidmq.api.history import (
     DurabilityInfo,
     End,
@@ -18,21 +19,29 @@ from braidmq.api.history import (
     ReaderInfo,
     ReadRequest,
     Relearned,
+    RelearnRequest,
     ShardInfo,
+    ShardPatterns,
+    Token,
+    TokenRequest,
     Topic,
     encode_lines,
 )
+from braidmq.base.errors import UsageError
 from braidmq.base.settings import Settings
+from braidmq.history.supervisor import HistoryService
 from braidmq.lane.records import Record
 from braidmq.operations.backup import BackupMaker
 from braidmq.operations.durability import durability_of
 from braidmq.operations.history_lines import record_line
 from braidmq.operations.log_walk import Walk
 from braidmq.storage.health import Health
+from braidmq.storage.layouts.lessons import lesson_of
 from braidmq.storage.log import MessageLog
 from braidmq.storage.log_stats import ShardStats
 
 TOPICS_MAX: Final = 10_000
+TOKEN_S_MAX: Final = 366 * 86400
 _TOPICS_BYTES_MAX: Final = 8 * 1024 * 1024
 _READERS_SHOWN: Final = 100
 _TELL_EVERY_S: Final = 0.2
@@ -48,6 +57,10 @@ class RecordingNode(Protocol):
     def log(self) -> MessageLog: ...
     @property
     def log_health(self) -> Health: ...
+    @property
+    def history(self) -> HistoryService | None: ...
+    @property
+    def access(self) -> LocalAccess: ...
 
 
 class NodeHistory:
@@ -112,13 +125,34 @@ class NodeHistory:
             for each in self._node.log.generations()
         ]
 
-    async def relearn(self) -> Relearned:
-        """Begin a generation with better patterns, if that would help."""
+    async def patterns(self) -> list[ShardPatterns]:
+        """The patterns that records are being written with, by shard."""
+        found = await asyncio.to_thread(self._node.log.patterns)
+        return [ShardPatterns(shard=shard, patterns=patterns) for shard, patterns in sorted(found.items())]
+
+    async def relearn(self, request: RelearnRequest) -> Relearned:
+        """Begin a generation with the patterns given, or with better ones if that would help; raises UsageError."""
         log = self._node.log
+        if request.patterns is not None:
+            log.teach(await asyncio.to_thread(lesson_of, request.patterns, request.thresholds))
+            return Relearned(is_begun=True, reason=f"it knows {len(request.patterns)} patterns from the start")
+        if request.thresholds is not None:
+            raise UsageError("there are thresholds without patterns", "give both, or patterns alone")
         gain = await asyncio.to_thread(log.relearn_gain)
         if gain.is_worth_it:
             log.relearn(gain)
         return Relearned(is_begun=gain.is_worth_it, reason=gain.reason)
+
+    async def token(self, request: TokenRequest) -> Token:
+        """A token for a user of the password file."""
+        service = self._node.history
+        if service is None:
+            raise UsageError("this node has no history service", "give history.bind an address, and install braidmq[history]")
+        if not 0 < request.valid_s <= TOKEN_S_MAX:
+            raise UsageError(f"a token is valid for up to {TOKEN_S_MAX // 86400} days")
+        if not self._node.access.knows(request.user):
+            raise UsageError(f"there is no user {request.user!r} in the password file", "`braidmq passwd` adds one")
+        return Token(service.tokens.make(request.user, request.valid_s), time() + request.valid_s)
 
     # Backup
 

@@ -40,6 +40,7 @@ from braidmq.base.keys import dotted, find_key, parse_path
 from braidmq.base.settings import Settings
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.history.supervisor import HistoryService
 from braidmq.metrics import collect
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter
@@ -66,6 +67,8 @@ class RunningNode(RecordingNode, Protocol):
     def listeners(self) -> ListenerSet: ...
     @property
     def access(self) -> LocalAccess: ...
+    @property
+    def history(self) -> HistoryService | None: ...
     async def reload(self, config: Config) -> list[str]:
         """Take over a changed configuration; the keys that need a restart."""
         ...
@@ -103,7 +106,7 @@ class NodeOperations:
     def metrics(self) -> Mapping[str, float]:
         """Every counter and gauge by its stem."""
         node = self._node
-        return collect(node.broker, node.access, node.listeners, node.log, node.log_health)
+        return collect(node.broker, node.access, node.listeners, node.log, node.log_health, node.history)
 
     # Clients
 

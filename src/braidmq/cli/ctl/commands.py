@@ -8,6 +8,7 @@ from typing import get_args
 import click
 import msgspec
 
+from braidmq.api.history import Token, TokenRequest
 from braidmq.api.operations import (
     Ban,
     BanKind,
@@ -68,6 +69,22 @@ def status(ctl: Ctl) -> None:
             ("listeners", ", ".join(f"{each.kind}:{each.name} {each.bind}" for each in now.listeners) or None),
         ]
     )
+
+
+@node_command(ctl, "token")
+@click.argument("user")
+@click.option("--valid", default="30d", show_default=True, help="How long it is good for, such as 12h or 30d.")
+def token(ctl: Ctl, user: str, valid: str) -> None:
+    """Print a token with which readers of the history are USER, without that user's password."""
+    try:
+        valid_s = float(parse_seconds(valid))
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), param_hint="--valid") from None
+    answer = ctl.node.send("POST", "/history/token", TokenRequest(user, valid_s))
+    if ctl.json_wanted:
+        show_json(answer)
+    else:
+        click.echo(msgspec.json.decode(answer, type=Token).token)
 
 
 @node_command(ctl, "durability")

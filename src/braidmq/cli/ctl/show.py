@@ -15,6 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from braidmq.base.units import size as size
+from braidmq.base.units import span as span
+
 _WIDE: Final = 10_000  # nothing is cut in a pipe
 _EPOCH: Final = datetime(1970, 1, 1)
 
@@ -77,15 +80,6 @@ def ahead(then: float | None) -> str | None:
     return None if then is None else f"in {span(max(0.0, then - time.time()))}"
 
 
-def size(count: float) -> str:
-    """A number of bytes as a person reads it: ``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def moment(timestamp_us: int) -> str:
     """A timestamp of the log in RFC 3339, exact: ``2024-03-01T12:00:00.000001Z``."""
     try:
@@ -93,14 +87,3 @@ def moment(timestamp_us: int) -> str:
     except OverflowError:
         return str(timestamp_us)
     return f"{at.isoformat(timespec='microseconds')}Z"
-
-
-def span(seconds: float) -> str:
-    """A span of time in its two largest units: ``3 d 4 h``."""
-    parts: list[str] = []
-    rest = int(seconds)
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        amount, rest = divmod(rest, size)
-        if amount or (unit == "s" and not parts):
-            parts.append(f"{amount} {unit}")
-    return " ".join(parts[:2])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, cast, get_args
+from typing import BinaryIO, Final, TextIO, cast, get_args
 
 import click
 import msgspec
@@ -181,12 +182,45 @@ def history_generations(ctl: Ctl) -> None:
     show_table(("shard", "generation", "layout", "parameters", "begins", "records", "bytes"), rows, nothing="no generations")
 
 
+@node_command(history, "patterns")
+def history_patterns(ctl: Ctl) -> None:
+    """List what the topics were learned to look like: topic filters whose + are the levels that vary."""
+    if ctl.json_wanted:
+        show_json(ctl.node.get_raw("/history/patterns"))
+        return
+    of_shards = ctl.node.get("/history/patterns", list[api.ShardPatterns])
+    counts = Counter(pattern for each in of_shards for pattern in each.patterns)
+    show_table(
+        ("pattern", "shards"), sorted(counts.items()), nothing="no patterns: nothing was recorded yet, or the layout is hashed"
+    )
+
+
 @node_command(history, "relearn")
-def history_relearn(ctl: Ctl) -> None:
-    """Begin a generation with better patterns, if that would make reading cheaper."""
-    answer = ctl.node.send("POST", "/history/relearn", {})
+@click.option(
+    "--patterns", type=click.File(), help="Begin with these: a topic filter on each line, whose + are the levels that vary."
+)
+@click.option("--thresholds", help="With --patterns: so many names are told apart at the first level, and at the others: 100,10.")
+def history_relearn(ctl: Ctl, patterns: TextIO | None, thresholds: str | None) -> None:
+    """Begin a generation with better patterns, if that would make reading cheaper; or with those of a file.
+
+    `braidmq pipeline learn` finds the patterns that the whole history suggests.
+    """
+    answer = ctl.node.send("POST", "/history/relearn", _relearn_request(patterns, thresholds))
     if ctl.json_wanted:
         show_json(answer)
         return
     done = msgspec.json.decode(answer, type=api.Relearned)
     click.echo(f"a new generation has begun: {done.reason}" if done.is_begun else f"nothing was changed: {done.reason}")
+
+
+def _relearn_request(patterns: TextIO | None, thresholds: str | None) -> api.RelearnRequest:
+    if patterns is None:
+        if thresholds is not None:
+            raise click.UsageError("--thresholds goes with --patterns")
+        return api.RelearnRequest()
+    lines = [line.strip() for line in patterns]
+    try:
+        numbers = None if thresholds is None else tuple(int(each) for each in thresholds.split(","))
+    except ValueError:
+        raise click.UsageError(f"--thresholds takes numbers with commas between them, not {thresholds!r}") from None
+    return api.RelearnRequest(patterns=tuple(line for line in lines if line and not line.startswith("//")), thresholds=numbers)

@@ -183,7 +183,7 @@ def load_pyarrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise CommandFailed("Parquet files need pyarrow: install braidmq[parquet]") from None
+        raise CommandFailed("Parquet files need pyarrow: install braidmq[history]") from None
 
 
 _WRITERS: Final[dict[Format, type[JsonWriter] | type[CsvWriter] | type[ParquetWriter]]] = {

@@ -1,0 +1,125 @@
+"""How a client reaches history services: addresses, credentials, TLS. Secrets are in no text that this makes."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyarrow import flight
+
+from braidmq.base.errors import UsageError
+
+PORT: Final = 8815
+_PLAIN, _TLS = "grpc://", "grpc+tls://"
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, and how the connection is secured. Files are in PEM form, and read when a connection is made."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    reader: str = ""  # the reader's name: its client id in access rules and limits
+    tls: bool = False  # for addresses that do not say; any of the next four says it too
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""  # what the server's certificate is for, if it is not the address
+
+    def check(self) -> None:
+        """Raise UsageError for what contradicts itself."""
+        if self.token and (self.user or self.password):
+            raise UsageError("there are a token and a user", "give user and password, or a token")
+        if self.password and not self.user:
+            raise UsageError("there is a password without a user", "give both")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise UsageError("a client certificate needs its key, and a key its certificate", "give both files")
+
+    @property
+    def wants_tls(self) -> bool:
+        """Whether an address without a scheme is one of TLS."""
+        return self.tls or bool(self.ca_file or self.cert_file or self.server_name)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What goes with every call."""
+        found = []
+        if self.user:
+            pair = base64.b64encode(f"{self.user}:{self.password}".encode())
+            found.append((b"authorization", b"Basic " + pair))
+        elif self.token:
+            found.append((b"authorization", b"Bearer " + self.token.encode()))
+        if self.reader:
+            found.append((b"x-braidmq-reader", self.reader.encode()))
+        return found
+
+    def dial(self, location: str) -> flight.FlightClient:
+        """A client of one server. It connects when it is first used, and shares no connection with another client."""
+        # A shared connection would also share gRPC's pauses between attempts, which grow to minutes.
+        options: dict[str, Any] = {"generic_options": [("grpc.use_local_subchannel_pool", 1)]}
+        if location.startswith(_TLS):
+            options["tls_root_certs"] = _read(self.ca_file) if self.ca_file else _system_authorities()
+            if self.cert_file:
+                options["cert_chain"], options["private_key"] = _read(self.cert_file), _read(self.key_file)
+            if self.server_name:
+                options["override_hostname"] = self.server_name
+        return flight.FlightClient(location, **options)
+
+    def __repr__(self) -> str:
+        return f"Access({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        given = [(name, value) for name, value in msgspec.structs.asdict(self).items() if value]
+        return [(name, "***" if name in ("password", "token") else value) for name, value in given]
+
+
+def parse_servers(servers: str | Sequence[str], *, tls: bool = False) -> list[str]:
+    """The locations in `host:port`, `grpc://host:port` or `grpc+tls://host:port`, given as a list or with commas between them.
+
+    Without a port it is 8815; `tls` is for those without a scheme. Raises UsageError for what is none.
+    """
+    listed = servers.split(",") if isinstance(servers, str) else servers
+    found = [_parse_server(each.strip(), tls) for each in listed if each.strip()]
+    if not found:
+        raise UsageError("there is no server", "write host:port, or several with commas between them")
+    return list(dict.fromkeys(found))
+
+
+def _parse_server(text: str, tls: bool) -> str:
+    scheme, rest = _TLS if tls else _PLAIN, text
+    if "://" in text:
+        name, _, rest = text.partition("://")
+        known = {"grpc": _PLAIN, "grpc+tcp": _PLAIN, "grpc+tls": _TLS}
+        if name not in known:
+            raise UsageError(f"{name}:// is no scheme of a history service", "write grpc:// or grpc+tls://")
+        scheme = known[name]
+    if "@" in rest:
+        # Not repeated here: what is before the @ may be a password.
+        raise UsageError("credentials are not a part of an address", "give user and password beside it")
+    host, colon, port = rest.rpartition(":")
+    if not colon or rest.endswith("]"):
+        host, port = rest, str(PORT)
+    is_whole = bool(host) and "/" not in host and (":" not in host or (host[0] == "[" and host[-1] == "]"))
+    if not is_whole or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{text!r} is not the address of a server", "write host:port, or [address]:port for IPv6")
+    return f"{scheme}{host}:{port}"
+
+
+def _read(file_name: str) -> bytes:
+    try:
+        return Path(file_name).read_bytes()
+    except OSError as problem:
+        raise UsageError(
+            f"{file_name} cannot be read: {problem.strerror}", "it must be there on every machine that reads"
+        ) from None
+
+
+def _system_authorities() -> bytes:
+    # gRPC brings authorities of its own or none, by build; those of the system are what people expect.
+    file_name = ssl.get_default_verify_paths().cafile
+    if not file_name:
+        raise UsageError("this system has no file of certificate authorities", "name one with the option for the CA file")
+    return _read(file_name)

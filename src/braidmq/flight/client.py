@@ -1,0 +1,227 @@
+"""The history service as Python calls. For people: `braidmq.flight.connect(...)`, then `read`.
+
+A call that finds no server tries the next one, and all of them again for `retry_s`, with pauses. A stream that breaks off goes on
+where it was, without a gap or a repeat. Errors are braidmq's: UsageError, Unavailable, DataLoss. Blocking; one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from braidmq.base.errors import Unavailable, UsageError
+from braidmq.flight import columns as history_columns
+from braidmq.flight import wire
+from braidmq.flight.access import Access, parse_servers
+from braidmq.flight.errors import describe_gaps, from_wire_gaps, translate
+from braidmq.flight.patience import Patience
+from braidmq.flight.resuming import Resuming
+from braidmq.flight.times import to_place
+
+CALL_S: Final = 30.0
+RETRY_S: Final = 10.0
+# How long one attempt at a stream may take. A reader that is slower than that goes on in the next attempt; a server that is gone
+# without a word does not hold a reader for ever.
+_STREAM_S: Final = 900.0
+
+T = TypeVar("T")
+
+
+class Planning(msgspec.Struct, frozen=True):
+    """An answer to `plan`: the range, and what to stream of it."""
+
+    planned: wire.Planned
+    parts: list[tuple[wire.Ticket, wire.Part]]
+
+
+class HistoryClient:
+    """Reads history from the first of several servers that answers. Closed by `close`, or used as a context manager."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        access: Access | None = None,
+        *,
+        call_s: float = CALL_S,
+        retry_s: float = RETRY_S,
+        stream_s: float = _STREAM_S,
+    ) -> None:
+        self._access = access or Access()
+        self._access.check()
+        self._locations = parse_servers(servers, tls=self._access.wants_tls)
+        self._retry_s = retry_s
+        headers = self._access.headers()
+        self._call_options = flight.FlightCallOptions(timeout=call_s, headers=headers)
+        self._stream_options = flight.FlightCallOptions(timeout=stream_s, headers=headers)
+        # The one that answered last is asked first.
+        self._preferred = self._locations[0]
+        self._clients: dict[str, flight.FlightClient] = {}
+
+    def shards(self) -> wire.Shards:
+        """The log and its shards."""
+        return self._act(wire.SHARDS, wire.Nothing(), wire.Shards)
+
+    def plan(self, plan: wire.Plan) -> Planning:
+        """Settle a range and cut it into parts. Raises DataLoss if a part of it is gone and `on_loss` is `fail`."""
+        descriptor = flight.FlightDescriptor.for_command(wire.encode(plan))
+        info = self._call(lambda client: client.get_flight_info(descriptor, self._call_options))
+        parts = [
+            (wire.decode(each.ticket.ticket, wire.Ticket), wire.decode(each.app_metadata, wire.Part)) for each in info.endpoints
+        ]
+        return Planning(planned=wire.decode(info.app_metadata, wire.Planned), parts=parts)
+
+    def advance(self, advance: wire.Advance) -> wire.Advanced:
+        """How far a batch may go."""
+        return self._act(wire.ADVANCE, advance, wire.Advanced)
+
+    def note_reader(self, name: str, positions: dict[int, int]) -> None:
+        """Tell the broker how far the reader of this name has come."""
+        self._act(wire.NOTE_READER, wire.NoteReader(name=name, positions=wire.to_wire(positions)), wire.Nothing)
+
+    def stream(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+        """The records of a ticket, in batches of its columns that are not empty; each record once, also over lost connections."""
+        resuming = Resuming(ticket)
+        patience = self._patience()
+        while True:
+            try:
+                with contextlib.closing(self._attempt(patience.location, resuming.ticket)) as batches:
+                    for batch in batches:
+                        fresh = resuming.unseen(batch)
+                        if fresh is not None:
+                            patience.progressed()
+                            yield fresh
+                return
+            except Unavailable as problem:
+                self._hang_up(patience.location)
+                if not resuming.can_resume:
+                    detail = f"the stream broke off after {resuming.rows} rows, too many to go on from: {problem.detail}"
+                    raise Unavailable(detail) from None
+                patience.failed(problem)
+                resuming.begin_again()
+
+    def read(
+        self,
+        filters: str | Sequence[str],
+        *,
+        since: str | datetime = "earliest",
+        until: str | datetime = "latest",
+        columns: Sequence[str] | None = None,
+        fail_on_data_loss: bool = False,
+    ) -> pa.RecordBatchReader:
+        """What was recorded of these topic filters at `since` or later and before `until`: for pandas, Polars, DuckDB.
+
+        Times are datetimes with a time zone, or texts: `-24h`, `2024-03-01T12:00:00Z`, `earliest`, `latest`. What retention took
+        of the range is warned of, or raised as DataLoss. Rows of one topic are in order of time; topics are in no order.
+        """
+        clock = self._clock()
+        plan = wire.Plan(
+            filters=[filters] if isinstance(filters, str) else list(filters),
+            start=to_place(since, clock),
+            end=to_place(until, clock),
+            columns=None if columns is None else list(columns),
+            on_loss="fail" if fail_on_data_loss else "skip",
+        )
+        schema = history_columns.choose(plan.columns)
+        planning = self.plan(plan)
+        if planning.planned.gaps:
+            gaps = describe_gaps(from_wire_gaps(planning.planned.gaps))
+            warnings.warn(f"retention removed a part of what was asked for: {gaps}", stacklevel=2)
+        batches = (batch for ticket, _ in planning.parts for batch in self.stream(ticket))
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def close(self) -> None:
+        """End the connections."""
+        for location in list(self._clients):
+            self._hang_up(location)
+
+    def __enter__(self) -> HistoryClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"HistoryClient({', '.join(self._locations)}; {self._access!r})"
+
+    def _clock(self) -> Callable[[], int]:
+        """The server's clock, read once and only if somebody asks."""
+        read: list[int] = []
+
+        def now() -> int:
+            if not read:
+                read.append(self.shards().now)
+            return read[0]
+
+        return now
+
+    def _act(self, name: str, body: msgspec.Struct, kind: type[T]) -> T:
+        action = flight.Action(name, wire.encode(body))
+        results = self._call(lambda client: list(client.do_action(action, self._call_options)))
+        if len(results) != 1:
+            raise UsageError(f"{name} was answered with {len(results)} results", "this is not a history service of this version")
+        return wire.decode(results[0].body.to_pybytes(), kind)
+
+    def _call(self, call: Callable[[flight.FlightClient], T]) -> T:
+        patience = self._patience()
+        while True:
+            try:
+                with _translated():
+                    answer = call(self._client(patience.location))
+            except Unavailable as problem:
+                self._hang_up(patience.location)
+                patience.failed(problem)
+            else:
+                self._preferred = patience.location
+                return answer
+
+    def _attempt(self, location: str, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
+        with _translated():
+            reader = self._client(location).do_get(flight.Ticket(wire.encode(ticket)), self._stream_options)
+        is_over = False
+        try:
+            while True:
+                with _translated():
+                    try:
+                        batch = reader.read_chunk().data
+                    except StopIteration:
+                        is_over = True
+                        return
+                if batch is not None:
+                    self._preferred = location
+                    yield batch
+        finally:
+            if not is_over:
+                # Whoever stops in the middle does not want the rest to be sent.
+                with contextlib.suppress(pa.ArrowException):
+                    reader.cancel()
+
+    def _patience(self) -> Patience:
+        return Patience(self._locations, self._preferred, self._retry_s)
+
+    def _client(self, location: str) -> flight.FlightClient:
+        client = self._clients.get(location)
+        if client is None:
+            client = self._clients[location] = self._access.dial(location)
+        return client
+
+    def _hang_up(self, location: str) -> None:
+        client = self._clients.pop(location, None)
+        if client is not None:
+            with contextlib.suppress(pa.ArrowException):
+                client.close()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise translate(error) from None

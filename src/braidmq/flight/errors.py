@@ -1,0 +1,101 @@
+"""What can go wrong between a client and the history service, as exceptions of braidmq."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from braidmq.base.errors import BraidError, Unavailable, UsageError
+from braidmq.flight import wire
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Without a word of the service about it: the connection broke, or was never there.
+_BROKEN = (
+    flight.FlightUnavailableError,
+    flight.FlightTimedOutError,
+    flight.FlightInternalError,
+    flight.FlightCancelledError,
+)
+
+
+class DataLoss(BraidError):
+    """Retention took a part of what was asked for; ``gaps`` says of each shard what was wanted and what is kept."""
+
+    def __init__(self, gaps: Mapping[int, wire.Gap], hint: str = "") -> None:
+        super().__init__(dict(gaps), hint)
+        self.gaps = dict(gaps)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        sentence = f"retention removed a part of what was asked for: {describe_gaps(self.gaps)}"
+        return f"{sentence}; {self.hint}" if self.hint else sentence
+
+
+def describe_gaps(gaps: Mapping[int, wire.Gap]) -> str:
+    """The gaps in words: shard, wanted, earliest kept; each as position and as time."""
+    return "; ".join(
+        f"shard {shard}: wanted everything after {_moment(gap.wanted)}, the earliest kept is {_moment(gap.kept)}"
+        for shard, gap in sorted(gaps.items())
+    )
+
+
+def from_wire_gaps(gaps: Mapping[str, wire.Gap]) -> dict[int, wire.Gap]:
+    """Gaps with numbers as keys."""
+    return {int(shard): gap for shard, gap in gaps.items()}
+
+
+def translate(error: pa.ArrowException) -> BraidError:
+    """The exception to raise for one of pyarrow's; `Unavailable` if another try or another server may help."""
+    problem = _problem(error)
+    if problem is None:
+        if isinstance(error, _BROKEN):
+            return Unavailable(_first_line(error))
+        if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+            return UsageError(f"the history service refuses access: {_first_line(error)}", _ACCESS_HINT)
+        return BraidError(f"the history service failed: {_first_line(error)}")
+    match problem.code:
+        case "unavailable" | "busy":
+            return Unavailable(problem.detail)
+        case "data-loss":
+            return DataLoss(from_wire_gaps(problem.gaps))
+        case "unauthenticated" | "forbidden":
+            return UsageError(f"the history service refuses access: {problem.detail}", _ACCESS_HINT)
+        case "other-log":
+            return UsageError(problem.detail, "these positions are of another log; begin anew, with a new checkpoint")
+        case "bad-request":
+            return UsageError(problem.detail)
+
+
+_ACCESS_HINT = "check user and password, or token, and what the broker's access rules let this user subscribe to"
+
+
+def _problem(error: pa.ArrowException) -> wire.Problem | None:
+    info = getattr(error, "extra_info", None)
+    if not info:
+        return None
+    try:
+        return msgspec.json.decode(info, type=wire.Problem)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _first_line(error: pa.ArrowException) -> str:
+    # gRPC adds its inner life, and Python servers a traceback, after the sentence that matters.
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    for noise in (". Detail:", ". gRPC client debug context", " Detail: Python exception"):
+        line = line.partition(noise)[0]
+    for preface in ("with message: ", "last error: UNKNOWN: "):
+        line = line.rpartition(preface)[2]
+    return line
+
+
+def _moment(position: int) -> str:
+    try:
+        return f"{position} ({(_EPOCH + timedelta(microseconds=position)).isoformat(timespec='microseconds')[:-6]}Z)"
+    except OverflowError:
+        return str(position)

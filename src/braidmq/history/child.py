@@ -1,0 +1,71 @@
+"""The process of the history service: `python -m braidmq.history.child FD`, started by the node, with a socket to talk to it.
+
+It has the lowest priority and ends with the node, however that ends: the socket's other end is then closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Final, NoReturn
+
+from braidmq.base import logs
+from braidmq.history import messages
+from braidmq.history.core import Core
+
+log = logging.getLogger("braidmq.history")
+
+_NICENESS: Final = 19
+_TELL_EVERY_S: Final = 1.0
+
+
+def main(descriptor: int) -> NoReturn:
+    """Serve until the core is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the node says when to end
+    os.nice(_NICENESS)
+    core = Core(socket.socket(fileno=descriptor))
+    setup = core.setup()
+    logs.set_up(setup.log_level, setup.log_format, setup.log_lines_per_s_max)  # type: ignore[arg-type] # as the core has them
+    over = threading.Event()
+    threading.Thread(target=core.listen, args=(over.set,), name="core", daemon=True).start()
+    _serve(setup, core, over)
+    # Threads of gRPC may still wait for callers that are slow to go; nothing here is worth waiting for.
+    os._exit(0)
+
+
+def _serve(setup: messages.Setup, core: Core, over: threading.Event) -> None:
+    # Behind the set-up, so that a failing import is told in words; pyarrow takes its time, too.
+    from braidmq.history.log_view import LogView
+    from braidmq.history.server import HistoryServer
+
+    view = LogView.open(Path(setup.log_dir), Path(setup.scratch_dir))
+    try:
+        _refuse_taken(setup.host, setup.port)
+        server = HistoryServer(setup, core, view)
+    except Exception as problem:  # pyarrow has no class of its own for an address that cannot be had
+        core.tell(messages.CannotListen(str(problem).splitlines()[0]))
+        return
+    core.tell(messages.Listening(server.port))
+    told = server.quotas.served()
+    while not over.wait(_TELL_EVERY_S):
+        served = server.quotas.served()
+        if served != told:
+            told = served
+            core.tell(served)
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """Raise OSError if somebody listens there: gRPC would share the port with them, and callers would meet either."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,136 @@
+"""Who a caller of the history service is, and what they may read. All of it is the core's decision."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow.flight as flight
+
+from braidmq.base.errors import ProtocolViolation
+from braidmq.flight.wire import Problem
+from braidmq.history import messages
+from braidmq.history.core import Core
+from braidmq.history.errors import HistoryError
+from braidmq.history.flight_errors import to_flight
+from braidmq.mqtt.topics import check_filter
+
+MIDDLEWARE: Final = "caller"
+_READER_HEADER: Final = "x-braidmq-reader"
+_READER_BYTES_MAX: Final = 255
+
+
+class Caller(NamedTuple):
+    """Who calls. `key` is whose limits count: the user's, or the host's of those without a name."""
+
+    user_name: str | None
+    reader: str
+    key: str
+
+
+class Gate:
+    """Lets callers in, and asks for each filter whether they may read it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def enter(self, context: flight.ServerCallContext) -> Caller:
+        """Who is calling; raises HistoryError `unauthenticated`."""
+        shown = context.get_middleware(MIDDLEWARE)
+        host = _host(context.peer())
+        granted = self._authenticate(shown.headers, host)
+        key = f"user {granted.user_name}" if granted.user_name is not None else f"host {host}"
+        return Caller(granted.user_name, _reader(shown.headers), key)
+
+    def handshake(self, headers: Mapping[str, Sequence[str]]) -> str:
+        """The header to show from now on, for a user and password; empty for who has none."""
+        token = self._authenticate(headers, "").token
+        return f"Bearer {token}" if token else ""
+
+    def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.Granted:
+        question = _question(headers.get("authorization", ()), _reader(headers), host)
+        try:
+            return self._core.ask(question, messages.Granted)
+        except HistoryError as error:
+            if error.problem.code == "forbidden":
+                detail = error.problem.detail or "not let in"
+                raise HistoryError(Problem("unauthenticated", f"{detail}; give a user and password, or a token")) from None
+            raise
+
+    def check(self, caller: Caller, filters: Sequence[str]) -> None:
+        """Raise HistoryError unless every filter is one and may be subscribed to."""
+        if not filters:
+            raise HistoryError(Problem("bad-request", "a read needs at least one topic filter; `#` is all topics"))
+        for each in filters:
+            try:
+                check_filter(each)
+            except ProtocolViolation as problem:
+                raise HistoryError(Problem("bad-request", f"{each!r} is not a topic filter: {problem.detail}")) from None
+            if each.startswith(("$share/", "$replay/", "$exclusive/")):
+                raise HistoryError(Problem("bad-request", f"{each!r} is for MQTT clients; give the filter inside it"))
+        question = messages.MaySubscribe(caller.reader, caller.user_name, list(filters))
+        refused = self._core.ask(question, messages.Filters).refused
+        if refused:
+            who = f"user {caller.user_name!r}" if caller.user_name is not None else "anonymous readers"
+            raise HistoryError(Problem("forbidden", f"{who} may not subscribe to {', '.join(map(repr, refused))}"))
+
+
+def _question(shown: Sequence[str], reader: str, host: str) -> messages.Authenticate:
+    if not shown:
+        return messages.Authenticate(reader, host)
+    scheme, _, rest = shown[0].partition(" ")
+    if scheme.lower() == "bearer":
+        return messages.Authenticate(reader, host, token=rest.strip())
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError
+        user_name, colon, password = base64.b64decode(rest, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        raise HistoryError(
+            Problem("unauthenticated", "`authorization` is `Basic` or `Bearer`, as RFC 7617 and 6750 say")
+        ) from None
+    return messages.Authenticate(reader, host, user_name=user_name, password=password if colon else None)
+
+
+def _reader(headers: Mapping[str, Sequence[str]]) -> str:
+    name = next(iter(headers.get(_READER_HEADER, ())), "")
+    if len(name.encode()) > _READER_BYTES_MAX:
+        raise HistoryError(Problem("bad-request", f"the name of a reader has at most {_READER_BYTES_MAX} bytes"))
+    return name
+
+
+def _host(peer: str) -> str:
+    """The host in gRPC's `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    family, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0]
+    return host.replace("%5B", "").replace("%5D", "").strip("[]") if family.startswith("ip") else peer
+
+
+class _Shown(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
+    """What a caller's headers say, kept until the call knows its peer."""
+
+    def __init__(self, headers: Mapping[str, Sequence[str]], answer: str = "") -> None:
+        self.headers = headers
+        self._answer = answer
+
+    def sending_headers(self) -> dict[str, str]:
+        """After a handshake: what to show from now on."""
+        return {"authorization": self._answer} if self._answer else {}
+
+
+class ShownFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
+    """Takes the headers of every call; a handshake is answered with a token."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Shown:
+        """Called by Flight before each call."""
+        if info.method == flight.FlightMethod.HANDSHAKE:
+            try:
+                return _Shown(headers, self._gate.handshake(headers))
+            except HistoryError as error:
+                raise to_flight(error.problem) from None
+        return _Shown(headers)

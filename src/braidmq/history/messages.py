@@ -1,0 +1,190 @@
+"""What the core and the history service say to each other, over a socket that only the two of them have.
+
+    core                                    service
+    Setup                          ->
+                                   <-       Listening | CannotListen
+    Answer(number, ...)            <->      Question(number, ...)       any number at a time
+                                   <-       Served                      now and then
+    (end of the stream)            ->       it ends
+
+A message is msgpack, after its length in four bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from braidmq.base.errors import Corruption
+
+LENGTH_BYTES: Final = 4
+# Far above anything that is said; what is longer is not one of our messages.
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One message, or the inside of one."""
+
+
+class Limits(_Message, frozen=True):
+    """What one reader may use: streams at a time, and bytes a second (0: as many as there are)."""
+
+    streams_max: int
+    bytes_per_s_max: int
+
+
+class Setup(_Message, frozen=True):
+    """Everything that the service has to know. It stands in no command line, where others could read it."""
+
+    log_dir: str
+    scratch_dir: str
+    host: str
+    port: int
+    limits: Limits
+    cert_file: str
+    key_file: str
+    ca_file: str
+    log_level: str
+    log_format: str
+    log_lines_per_s_max: int
+
+
+class Listening(_Message, frozen=True):
+    """It serves, on this port."""
+
+    port: int
+
+
+class CannotListen(_Message, frozen=True):
+    """It cannot serve, and ends."""
+
+    detail: str
+
+
+class Served(_Message, frozen=True):
+    """What was sent since the service began, and streams that are open now."""
+
+    rows: int
+    size_bytes: int
+    streams: int
+
+
+class AskWatermarks(_Message, frozen=True):
+    """How far is each shard committed? Answered with `Watermarks`."""
+
+
+class Authenticate(_Message, frozen=True):
+    """Who is this? A user and password, a token, or nothing at all. Answered with `Granted` or `Denied`."""
+
+    reader: str
+    peer_host: str
+    user_name: str | None = None
+    password: str | None = None
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Authenticate(reader={self.reader!r}, peer_host={self.peer_host!r}, user_name={self.user_name!r})"
+
+
+class MaySubscribe(_Message, frozen=True):
+    """Which of these filters may they not subscribe to? Answered with `Filters`."""
+
+    reader: str
+    user_name: str | None
+    filters: list[str]
+
+
+class NoteReader(_Message, frozen=True):
+    """Keep a named reader's positions. Answered with `Noted` or `Denied`."""
+
+    name: str
+    positions: dict[int, int]
+
+
+class Watermarks(_Message, frozen=True):
+    """The last committed timestamp of each shard."""
+
+    positions: dict[int, int]
+
+
+class Granted(_Message, frozen=True):
+    """They are let in by this name; `token` can be shown in place of the password for a while."""
+
+    user_name: str | None
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Granted(user_name={self.user_name!r})"
+
+
+class Denied(_Message, frozen=True):
+    """No, and why."""
+
+    detail: str
+
+
+class Filters(_Message, frozen=True):
+    """Those of the filters that are refused."""
+
+    refused: list[str]
+
+
+class Noted(_Message, frozen=True):
+    """It is on disk."""
+
+
+AnyQuestion = AskWatermarks | Authenticate | MaySubscribe | NoteReader
+AnyAnswer = Watermarks | Granted | Denied | Filters | Noted
+
+
+class Question(_Message, frozen=True):
+    """A question with the number that its answer will have."""
+
+    number: int
+    question: AnyQuestion
+
+
+class Answer(_Message, frozen=True):
+    """The answer to the question of that number."""
+
+    number: int
+    answer: AnyAnswer
+
+
+FromService = Listening | CannotListen | Served | Question
+FromCore = Setup | Answer
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_from_service: Final[msgspec.msgpack.Decoder[FromService]] = msgspec.msgpack.Decoder(FromService)
+_from_core: Final[msgspec.msgpack.Decoder[FromCore]] = msgspec.msgpack.Decoder(FromCore)
+
+
+def frame(message: FromService | FromCore) -> bytes:
+    """The bytes of a message, its length before it."""
+    data = _encoder.encode(message)
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
+def length_of(head: bytes) -> int:
+    """The length in a message's first bytes; raises Corruption if it is none."""
+    length = int.from_bytes(head, "big")
+    if length > MESSAGE_BYTES_MAX:
+        raise Corruption(f"a message between the core and the history service claims {length} bytes")
+    return length
+
+
+def from_service(data: bytes) -> FromService:
+    """The message that the service sent; raises Corruption if it is none."""
+    try:
+        return _from_service.decode(data)
+    except msgspec.MsgspecError as problem:
+        raise Corruption(f"the history service sent what is no message: {problem}") from None
+
+
+def from_core(data: bytes) -> FromCore:
+    """The message that the core sent; raises Corruption if it is none."""
+    try:
+        return _from_core.decode(data)
+    except msgspec.MsgspecError as problem:
+        raise Corruption(f"the core sent what is no message: {problem}") from None

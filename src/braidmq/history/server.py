@@ -1,0 +1,211 @@
+"""The Flight service itself: calls in, record batches out. What may be read is the gate's business, what is there the view's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from braidmq.base.errors import BraidError, UsageError
+from braidmq.flight import wire
+from braidmq.flight.columns import choose
+from braidmq.history import messages
+from braidmq.history.core import Core
+from braidmq.history.errors import HistoryError
+from braidmq.history.flight_errors import to_flight
+from braidmq.history.gate import MIDDLEWARE, Caller, Gate, ShownFactory
+from braidmq.history.quotas import Quotas
+
+log = logging.getLogger("braidmq.history")
+
+_ACTIONS: Final = {
+    wire.SHARDS: "The shards of the log, and the range that each one has.",
+    wire.ADVANCE: "How far a batch of limited size may go.",
+    wire.NOTE_READER: "Keep how far a named reader has come.",
+}
+
+
+class View(Protocol):
+    """What is asked of the log; from many threads at a time, and it may take its time."""
+
+    def on_watermarks(self, watermarks: dict[int, int]) -> None:
+        """So far is each shard committed now."""
+
+    def shards(self) -> wire.Shards:
+        """The range of each shard."""
+
+    def plan(self, plan: wire.Plan) -> tuple[wire.Planned, list[tuple[wire.Ticket, wire.Part]]]:
+        """The parts of a read."""
+
+    def advance(self, advance: wire.Advance) -> wire.Advanced:
+        """How far a batch may go."""
+
+    def scan(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+        """The rows of a part."""
+
+
+@contextmanager
+def problems_in_words() -> Iterator[None]:
+    """Let a call raise what Flight can carry: our problems as such, and anything else logged here and not shown there."""
+    try:
+        yield
+    except HistoryError as error:
+        raise to_flight(error.problem) from None
+    except UsageError as error:
+        raise to_flight(wire.Problem("bad-request", str(error))) from None
+    except BraidError as error:
+        log.error("a read of the history failed: %s", error)
+        raise to_flight(wire.Problem("unavailable", str(error))) from None
+    except flight.FlightError:
+        raise
+    except Exception:
+        log.exception("a call of the history service failed")
+        raise flight.FlightInternalError("the history service met an error of its own; its log has more") from None
+
+
+class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
+    """Serves a view of the log. It listens as soon as it is made."""
+
+    def __init__(self, setup: messages.Setup, core: Core, view: View) -> None:
+        """Raises OSError if the files of TLS cannot be read."""
+        self._core = core
+        self._view = view
+        self._gate = Gate(core)
+        self.quotas = Quotas(setup.limits)
+        super().__init__(
+            f"{'grpc+tls' if setup.cert_file else 'grpc'}://{_host(setup.host)}:{setup.port}",
+            auth_handler=_Handshakes(),
+            middleware={MIDDLEWARE: ShownFactory(self._gate)},
+            **_tls(setup),
+        )
+
+    @problems_in_words()
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """All of history as one flight, for who may read it."""
+        caller = self._gate.enter(context)
+        self._gate.check(caller, ["#"])
+        return iter([self._planned(wire.Plan(["#"]), flight.FlightDescriptor.for_path("#"))])
+
+    @problems_in_words()
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """The schema that a read would have."""
+        self._gate.enter(context)
+        return flight.SchemaResult(choose(_plan_in(descriptor).columns))
+
+    @problems_in_words()
+    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """Plan a read."""
+        plan = _plan_in(descriptor)
+        self._gate.check(self._gate.enter(context), plan.filters)
+        return self._planned(plan, descriptor)
+
+    def _planned(self, plan: wire.Plan, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        schema = choose(plan.columns)
+        self._refresh()
+        planned, parts = self._view.plan(plan)
+        return flight.FlightInfo(
+            schema,
+            descriptor,
+            [flight.FlightEndpoint(wire.encode(ticket), [], None, wire.encode(part)) for ticket, part in parts],
+            sum(part.rows_max for _, part in parts),
+            sum(part.bytes_max for _, part in parts),
+            app_metadata=wire.encode(planned),
+        )
+
+    @problems_in_words()
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Stream a part of a plan."""
+        wanted = wire.decode(ticket.ticket, wire.Ticket)
+        _check_version(wanted.version)
+        caller = self._gate.enter(context)
+        # A ticket is the caller's word: what it may read is asked for again, and may have changed since the plan.
+        self._gate.check(caller, wanted.filters)
+        schema = choose(wanted.columns)
+        self._refresh()
+        return flight.GeneratorStream(schema, self._batches(caller, wanted))
+
+    def _batches(self, caller: Caller, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+        with problems_in_words():
+            self.quotas.begin(caller.key)
+            try:
+                for batch in self._view.scan(ticket):
+                    self.quotas.sent(caller.key, batch.num_rows, batch.nbytes)
+                    yield batch
+            finally:
+                self.quotas.end(caller.key)
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        """What can be asked beside reads."""
+        return [flight.ActionType(name, meaning) for name, meaning in _ACTIONS.items()]
+
+    @problems_in_words()
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        """Answer one of `list_actions`."""
+        caller = self._gate.enter(context)
+        return iter([flight.Result(wire.encode(self._answer(caller, action.type, action.body.to_pybytes())))])
+
+    def _answer(self, caller: Caller, name: str, body: bytes) -> msgspec.Struct:
+        match name:
+            case wire.SHARDS:
+                self._refresh()
+                return self._view.shards()
+            case wire.ADVANCE:
+                advance = wire.decode(body, wire.Advance)
+                _check_version(advance.version)
+                self._gate.check(caller, advance.filters)
+                self._refresh()
+                return self._view.advance(advance)
+            case wire.NOTE_READER:
+                note = wire.decode(body, wire.NoteReader)
+                _check_version(note.version)
+                self._core.ask(messages.NoteReader(note.name, wire.from_wire(note.positions)), messages.Noted)
+                return wire.Nothing()
+            case _:
+                raise UsageError(f"there is no action {name!r}", f"use one of {', '.join(_ACTIONS)}")
+
+    def _refresh(self) -> None:
+        """Let what was committed before this call be seen by it."""
+        self._view.on_watermarks(self._core.ask(messages.AskWatermarks(), messages.Watermarks).positions)
+
+
+class _Handshakes(flight.ServerAuthHandler):  # type: ignore[misc] # pyarrow has no types
+    """Lets the handshake of a user and password through to the middleware, which answers it; the headers count, nothing else."""
+
+    def authenticate(self, outgoing: object, incoming: object) -> None:
+        """Nothing is exchanged here."""
+
+    def is_valid(self, token: bytes) -> bytes:
+        """Every call is looked at by its headers."""
+        return b""
+
+
+def _plan_in(descriptor: flight.FlightDescriptor) -> wire.Plan:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return wire.Plan([each.decode() for each in descriptor.path])
+    plan = wire.decode(descriptor.command, wire.Plan)
+    _check_version(plan.version)
+    return plan
+
+
+def _check_version(version: int) -> None:
+    if version > wire.VERSION:
+        raise UsageError(f"the client speaks version {version} of this service, which has {wire.VERSION}", "use an older client")
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host or "0.0.0.0"
+
+
+def _tls(setup: messages.Setup) -> dict[str, Any]:
+    if not setup.cert_file:
+        return {}
+    options: dict[str, Any] = {"tls_certificates": [(Path(setup.cert_file).read_bytes(), Path(setup.key_file).read_bytes())]}
+    if setup.ca_file:
+        options |= {"verify_client": True, "root_certificates": Path(setup.ca_file).read_bytes()}
+    return options

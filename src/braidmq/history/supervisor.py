@@ -1,0 +1,210 @@
+"""Keeps the history service running: starts its process, answers its questions, starts it again when it ends.
+
+Nothing that happens there stops the node, and nothing of it runs on the loop but short answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from braidmq.base.addresses import Address, is_loopback, parse_address
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.base.settings import Settings
+from braidmq.history import messages
+from braidmq.history.answers import Access, Answers, Log
+from braidmq.history.tokens import Tokens
+
+log = logging.getLogger("braidmq.history")
+
+_FIRST_PAUSE_S: Final = 0.5
+_PAUSE_MAX_S: Final = 30.0
+# Who has run for so long begins again with the first pause.
+_STABLE_S: Final = 60.0
+_STOP_S: Final = 3.0
+_QUESTIONS_MAX: Final = 256
+_SCRATCH: Final = "history"
+
+
+class HistoryService:
+    """The service of one node; `start`, then `stop`. `address` is where it listens, once it does."""
+
+    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: Access) -> None:
+        """Raises ConfigError for an address that is none, Corruption for a key file that is none."""
+        history = settings.history
+        try:
+            self._bind = parse_address(history.bind)
+        except ValueError as error:
+            raise ConfigError("history.bind", str(error)) from None
+        self.address: Address | None = None
+        self.process_id: int | None = None
+        self.restarts = 0
+        self.served = messages.Served(0, 0, 0)
+        self.tokens = Tokens.load(data_dir)
+        self._before = messages.Served(0, 0, 0)  # by processes that have ended
+        is_open = history.anonymous == "all" or (history.anonymous == "loopback" and is_loopback(self._bind.host))
+        self._answers = Answers(message_log, access, self.tokens, anonymous_allowed=is_open)
+        self._setup = messages.Setup(
+            log_dir=str((data_dir / "log").absolute()),
+            scratch_dir=str((data_dir / _SCRATCH).absolute()),
+            host=self._bind.host,
+            port=self._bind.port,
+            limits=messages.Limits(history.streams_max, int(history.reader_bytes_per_s_max)),
+            cert_file=history.cert_file,
+            key_file=history.key_file,
+            ca_file=history.ca_file,
+            log_level=settings.log.level,
+            log_format=settings.log.format,
+            log_lines_per_s_max=settings.log.lines_per_s_max,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._is_up = asyncio.Event()
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether what it needs is installed."""
+        return importlib.util.find_spec("pyarrow") is not None
+
+    def start(self) -> None:
+        """Begin; the service is up a second or so later (`wait_up`)."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_running(), name="history service")
+
+    async def wait_up(self) -> None:
+        """Wait until it listens."""
+        await self._is_up.wait()
+
+    async def stop(self) -> None:
+        """End it, and wait for that."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep_running(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            began = loop.time()
+            try:
+                reason = await self._run()
+            except Exception as problem:  # ours: it must neither go unnoticed nor end the service for good
+                log.exception("the history service cannot be looked after")
+                reason = str(problem)
+            self._is_up.clear()
+            self.address = None
+            if loop.time() - began > _STABLE_S:
+                pause_s = _FIRST_PAUSE_S
+            log.error("the history service is not there: %s; it is started again in %g s", reason, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            self.restarts += 1
+
+    async def _run(self) -> str:
+        """Run one process until it ends; why it did."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "braidmq.history.child",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as problem:
+            ours.close()
+            return f"it cannot be started ({problem})"
+        finally:
+            theirs.close()
+        self.process_id = process.pid
+        conversation = Conversation(*await asyncio.open_unix_connection(sock=ours), self._answers)
+        reason = ""
+        try:
+            conversation.send(self._setup)
+            async for message in conversation:
+                match message:
+                    case messages.Listening(port):
+                        self.address = Address(self._bind.host, port)
+                        log.info("history listens on %s (Arrow Flight)", self.address)
+                        self._is_up.set()
+                    case messages.CannotListen(detail):
+                        reason = f"it cannot serve {self._bind}: {detail}"
+                    case messages.Served():
+                        self._note_served(message)
+        except (BraidError, OSError) as problem:
+            reason = str(problem)
+        finally:
+            conversation.close()
+            status = await _ended(process)
+            self.process_id = None
+            self._before = msgspec.structs.replace(self.served, streams=0)
+        return reason or f"its process ended with status {status}"
+
+    def _note_served(self, served: messages.Served) -> None:
+        before = self._before
+        self.served = messages.Served(before.rows + served.rows, before.size_bytes + served.size_bytes, served.streams)
+
+
+class Conversation:
+    """The core's end of the socket: messages in, questions answered as tasks of their own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answers = answers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_QUESTIONS_MAX)
+
+    def send(self, message: messages.FromCore) -> None:
+        """Send, without waiting: what is said in this direction is small, and asked for."""
+        self._writer.write(messages.frame(message))
+
+    def __aiter__(self) -> Conversation:
+        return self
+
+    async def __anext__(self) -> messages.Listening | messages.CannotListen | messages.Served:
+        while True:
+            try:
+                head = await self._reader.readexactly(messages.LENGTH_BYTES)
+                data = await self._reader.readexactly(messages.length_of(head))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                raise StopAsyncIteration from None
+            message = messages.from_service(data)
+            if not isinstance(message, messages.Question):
+                return message
+            await self._room.acquire()
+            task = asyncio.get_running_loop().create_task(self._answer(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, question: messages.Question) -> None:
+        try:
+            answer = await self._answers.to(question.question)
+        except Exception:
+            log.exception("a question of the history service has no answer")
+            answer = messages.Denied("the broker met an error of its own; its log has more")
+        finally:
+            self._room.release()
+        if not self._writer.is_closing():
+            self.send(messages.Answer(question.number, answer))
+
+    def close(self) -> None:
+        """Hang up: the other side takes it as the end."""
+        for task in self._tasks:
+            task.cancel()
+        self._writer.close()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
+    """The status of a process that was told to end; it is killed if it does not."""
+    try:
+        return await asyncio.wait_for(process.wait(), _STOP_S)
+    except TimeoutError:
+        process.kill()
+        return await process.wait()

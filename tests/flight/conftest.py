@@ -1,0 +1,16 @@
+"""A history service that answers from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.spark.fake_history import FakeHistoryService
+
+
+@pytest.fixture
+def history() -> Iterator[FakeHistoryService]:
+    """Without records, on a free port of this machine."""
+    with FakeHistoryService() as service:
+        yield service

@@ -1,0 +1,149 @@
+"""A Flight server over a fake log, talking to a core whose answers are the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.flight as flight
+import pytest
+
+from braidmq.access.contract import Credentials, Granted, Refused, Verdict
+from braidmq.history import messages
+from braidmq.history.answers import Answers
+from braidmq.history.core import Core
+from braidmq.history.server import HistoryServer
+from braidmq.history.supervisor import Conversation
+from braidmq.history.tokens import Tokens
+from braidmq.mqtt.topics import covers
+from tests.history_service.fake_view import FakeView
+
+
+class FakeRules:
+    """What a user may subscribe to: everything that one of these filters covers."""
+
+    unrestricted = False
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
+
+    def may_publish(self, topic: str) -> bool:
+        return False
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        return any(covers(each, topic_filter) for each in self._allowed)
+
+
+class FakeAccess:
+    """Users with passwords and filters; anonymous readers if the listener lets them in."""
+
+    def __init__(self) -> None:
+        self.passwords = {"ann": b"secret", "bob": b"other"}
+        self.allowed: dict[str | None, tuple[str, ...]] = {"ann": ("#",), "bob": ("plant/#",), None: ("plant/#",)}
+        self.seen: list[Credentials] = []
+
+    async def authenticate(self, credentials: Credentials) -> Verdict:
+        self.seen.append(credentials)
+        if credentials.user_name is None:
+            return Granted(None) if credentials.anonymous_allowed else Refused(0x87, "anonymous clients are not let in")
+        known = self.passwords.get(credentials.user_name)
+        is_right = known is not None and known == credentials.password
+        return Granted(credentials.user_name) if is_right else Refused(0x86, "wrong user name or password")
+
+    def rules_for(self, client_id: str, user_name: str | None) -> FakeRules:
+        return FakeRules(self.allowed[user_name])
+
+    def is_still_allowed(self, credentials: Credentials, user_name: str | None) -> bool:
+        return user_name in self.passwords
+
+
+class FakeReaders:
+    """Keeps what is saved; refuses a name."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, dict[int, int]] = {}
+
+    def save(self, name: str, positions: dict[int, int], *, pins: bool, on_saved: Any, on_refused: Any) -> None:
+        assert pins
+        self.saved[name] = positions
+        on_saved()
+
+
+class FakeLog:
+    """Watermarks and readers."""
+
+    def __init__(self) -> None:
+        self.watermarks = {0: 30}
+        self.readers: Any = FakeReaders()
+
+    def flush(self) -> None:
+        pass
+
+
+class Service:
+    """The server with everything around it."""
+
+    def __init__(self, *, anonymous_allowed: bool, limits: messages.Limits) -> None:
+        self.access = FakeAccess()
+        self.log = FakeLog()
+        self.view = FakeView()
+        self.tokens = Tokens(b"k" * 32)
+        self._answers = Answers(self.log, self.access, self.tokens, anonymous_allowed=anonymous_allowed)
+        self._limits = limits
+        self._over = asyncio.Event()
+
+    def __enter__(self) -> Service:
+        core_side, service_side = socket.socketpair()
+        started = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._converse(core_side, started),))
+        self._thread.start()
+        assert started.wait(10)
+        self.core = Core(service_side)
+        self._listening = threading.Thread(target=self.core.listen, args=(lambda: None,))
+        self._listening.start()
+        setup = messages.Setup("", "", "127.0.0.1", 0, self._limits, "", "", "", "info", "text", 10)
+        self.server = HistoryServer(setup, self.core, self.view)
+        return self
+
+    async def _converse(self, core_side: socket.socket, started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        conversation = Conversation(*await asyncio.open_unix_connection(sock=core_side), self._answers)
+        started.set()
+        taking = self._loop.create_task(self._take(conversation))
+        await self._over.wait()
+        taking.cancel()
+        conversation.close()
+
+    async def _take(self, conversation: Conversation) -> None:
+        async for _ in conversation:
+            pass
+
+    def hang_up(self) -> None:
+        """The core is gone."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+        self._listening.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        if self._thread.is_alive():
+            self.hang_up()
+
+    def connect(self) -> flight.FlightClient:
+        return flight.connect(f"grpc://127.0.0.1:{self.server.port}")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service(anonymous_allowed=True, limits=messages.Limits(2, 0)) as service:
+        yield service
+
+
+@pytest.fixture
+def closed_service() -> Iterator[Service]:
+    """One that lets nobody in without a name."""
+    with Service(anonymous_allowed=False, limits=messages.Limits(2, 0)) as service:
+        yield service
