@@ -23,7 +23,7 @@ CONFIG ?=
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help install run test test-compiled test-pure check bench soak format build lock clean
+.PHONY: help install run test test-compiled test-pure test-spark-matrix demo check bench soak format build lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,12 @@ test-compiled: install .tools/.programs
 
 test-pure: install .tools/.programs
 	BRAIDMQ_PURE=1 $(VENV)/pytest -n $(JOBS) --dist loadfile -m smoke $(ARGS)
+
+test-spark-matrix: install .tools/.programs .tools/.spark-oldest ## the Spark tests that hold on every version, on the oldest one
+	.spark-oldest/bin/pytest tests/spark/test_every_version.py $(ARGS)
+
+demo: install .tools/.programs ## a simulated plant: published, archived and rolled up by Spark, and drawn
+	$(VENV)/python -m scripts.demo $(ARGS)
 
 check: install ## ruff, mypy, import-linter and the quick tests
 	$(VENV)/ruff check $(CHECKED)
@@ -65,9 +71,10 @@ lock: .tools/.python ## resolve all dependencies anew into the lock files (needs
 	$(call compile,--group tools,requirements-tools.lock)
 	$(call compile,--group peers,requirements-peers.lock)
 	$(call compile,--group node,requirements-node.lock)
+	$(call compile,pyproject.toml --group spark-oldest,requirements-spark-oldest.lock)
 
 clean: ## remove what was built and set up
-	rm -rf .venv .peers .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .peers .spark-oldest .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -f src/braidmq/lane/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -90,4 +97,8 @@ endef
 
 .tools/.peers: .tools/.python requirements-peers.lock
 	$(PYTHON) scripts/bootstrap.py peers
+	@touch $@
+
+.tools/.spark-oldest: .tools/.python requirements-spark-oldest.lock
+	$(PYTHON) scripts/bootstrap.py spark-oldest
 	@touch $@

@@ -1,8 +1,9 @@
 """Sets up everything that the Makefile needs, without touching the system: all of it lands in .tools/, .venv/ and .peers/.
 
     python3 scripts/bootstrap.py python     uv, .venv, the locked dependencies, braidmq itself (needed)
-    python3 scripts/bootstrap.py programs   mosquitto and its clients, openssl, node with MQTT.js (tests and benchmarks use them)
+    python3 scripts/bootstrap.py programs   mosquitto and its clients, openssl, Java, node with MQTT.js (for tests and benchmarks)
     python3 scripts/bootstrap.py peers      the brokers that the benchmarks compare with
+    python3 scripts/bootstrap.py spark-oldest   an environment with the oldest Spark that is supported
 
 What the machine has is used; what is missing comes from PyPI by hash, from npm by hash, or is unpacked from the
 distribution's own packages (``apt-get download``: no root, and no daemon is started). Runs on a bare Python 3.11.
@@ -28,13 +29,14 @@ UV = TOOLS / "bin" / "uv"
 # Debian keeps servers in sbin, which a user's PATH often lacks.
 SEARCH_PATH = os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])
 
-# program -> Debian package that holds it, and where in it
+# program -> Debian package that holds it, and where in it (a pattern: some paths name the machine)
 DEBIAN_PROGRAMS = {
     "mosquitto": ("mosquitto", "usr/sbin/mosquitto"),
     "mosquitto_pub": ("mosquitto-clients", "usr/bin/mosquitto_pub"),
     "mosquitto_sub": ("mosquitto-clients", "usr/bin/mosquitto_sub"),
     "mosquitto_passwd": ("mosquitto", "usr/bin/mosquitto_passwd"),
     "openssl": ("openssl", "usr/bin/openssl"),
+    "java": ("openjdk-17-jre-headless", "usr/lib/jvm/java-17-openjdk-*/bin/java"),
 }
 
 WRAPPER = """#!/bin/sh
@@ -102,12 +104,24 @@ def unpack(packages: Sequence[str]) -> None:
     run("apt-get", *options, "download", *packages, cwd=downloads)
     for package in sorted(downloads.glob("*.deb")):
         run("dpkg-deb", "-x", package, DEBS)
+    _mend_links()
+
+
+def _mend_links() -> None:
+    """Let links to absolute places, such as Java's to its files in /etc, lead to what was unpacked here."""
+    for folder, folders, files in os.walk(DEBS):
+        for path in (Path(folder, name) for name in folders + files):
+            if path.is_symlink() and not path.exists():
+                target = DEBS / os.readlink(path).lstrip("/")
+                if os.readlink(path).startswith("/") and target.exists():
+                    path.unlink()
+                    path.symlink_to(target)
 
 
 def wrap(program: str, inside: str) -> None:
     """Make ``.tools/programs/NAME`` start an unpacked program with the libraries unpacked beside it."""
-    target = DEBS / inside
-    if not target.exists():
+    target = next(DEBS.glob(inside), None)
+    if target is None:
         raise SystemExit(f"bootstrap: {program} is not where its package should hold it")
     libraries = ":".join(str(path) for path in sorted((DEBS / "usr" / "lib").glob("*-linux-gnu*")))
     wrapper = PROGRAMS / program
@@ -172,9 +186,13 @@ def build() -> None:
 def provide_python() -> None:
     """``.venv`` with the locked dependencies and braidmq itself, editable."""
     make_environment(ROOT / ".venv", "requirements.lock")
-    # The lane is built by a step of its own, in place, where an editable installation finds it.
+    install_braidmq(ROOT / ".venv")
+
+
+def install_braidmq(folder: Path) -> None:
+    """braidmq itself, editable. The lane is built by a step of its own, in place, where such an installation finds it."""
     run(
-        UV, "pip", "install", "-q", "--python", ROOT / ".venv/bin/python", "--no-build-isolation", "--no-deps", "-e", ".",
+        UV, "pip", "install", "-q", "--python", folder / "bin/python", "--no-build-isolation", "--no-deps", "-e", ".",
         env={"BRAIDMQ_PURE": "1"},
     )  # fmt: skip
 
@@ -234,7 +252,19 @@ def provide_peers() -> None:
     make_environment(ROOT / ".peers", "requirements-peers.lock")
 
 
-STEPS = {"python": provide_python, "build": build, "programs": provide_programs, "peers": provide_peers}
+def provide_oldest_spark() -> None:
+    """The environment for ``make test-spark-matrix``."""
+    make_environment(ROOT / ".spark-oldest", "requirements-spark-oldest.lock")
+    install_braidmq(ROOT / ".spark-oldest")
+
+
+STEPS = {
+    "python": provide_python,
+    "build": build,
+    "programs": provide_programs,
+    "peers": provide_peers,
+    "spark-oldest": provide_oldest_spark,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in STEPS:

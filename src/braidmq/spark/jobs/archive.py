@@ -1,0 +1,139 @@
+"""`archive`: history into a table of its own, by day and topic pattern, each record exactly once. Runs on the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import click
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from braidmq.base.errors import UsageError
+from braidmq.base.units import parse_bytes, size, span
+from braidmq.spark.jobs.expressions import pattern_of
+from braidmq.spark.jobs.job import HistoryOptions, Job, job_command
+from braidmq.spark.jobs.learning import TopicStats, propose
+from braidmq.spark.jobs.parquet_table import OWN, ParquetTable, local_path
+from braidmq.spark.jobs.patterns import Patterns, make_patterns, read_patterns
+from braidmq.spark.jobs.progress import show_summary
+from braidmq.spark.jobs.running import checkpoint_for, run_stream
+from braidmq.spark.jobs.sampling import sample_topics
+from braidmq.spark.jobs.tables import BatchName, Compacted, Kind, Written, open_table
+
+PARTITIONED_BY: Final = ("date", "pattern")
+# A directory's name has 255 bytes at most, and `pattern=` and the marks for slashes are a part of it.
+_PATTERN_BYTES_MAX: Final = 200
+
+
+def with_partitions(frame: DataFrame, patterns: Patterns) -> DataFrame:
+    """The frame with the columns that the table is partitioned by: the day (UTC) that a record was stored on, and its pattern."""
+    return frame.withColumns({"date": F.to_date("store_timestamp"), "pattern": pattern_of(F.col("topic"), patterns)})
+
+
+def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None, patterns_max: int) -> Patterns:
+    """The patterns of a table: those given, else those that it has, else those that the topics of the history suggest.
+
+    The latter are kept, so that a topic stays in its partition; raises UsageError if there is no place to keep them.
+    """
+    if given is not None:
+        patterns = read_patterns(given)
+        long = [each for each in patterns if len(quote(each, safe="")) > _PATTERN_BYTES_MAX]
+        if long:
+            raise UsageError(
+                f"the pattern {long[0]!r} is too long for the name of a directory", "leave it out: its topics belong to #"
+            )
+    elif kept is None:
+        raise UsageError(
+            "patterns that are learned can be kept in a local directory only",
+            "give --patterns, or learn them first: `braidmq pipeline learn`",
+        )
+    elif kept.exists():
+        return read_patterns(kept)
+    else:
+        patterns = learn_patterns(history, patterns_max)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        patterns.write(kept)
+    return patterns
+
+
+def learn_patterns(history: HistoryOptions, patterns_max: int) -> Patterns:
+    """The patterns with the most records that the topics of a history suggest, of which a part is looked at."""
+    with history.client() as client:
+        counts = sample_topics(client, history.filters, history.start)
+    proposal = propose(TopicStats(topic, records) for topic, records in counts.items())
+    fitting = [each.pattern for each in proposal.patterns if len(quote(each.pattern, safe="")) <= _PATTERN_BYTES_MAX]
+    return make_patterns(fitting[:patterns_max])
+
+
+@job_command("archive", reader_name="archive")
+@click.argument("output")
+@click.option(
+    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="What OUTPUT is."
+)
+@click.option(
+    "--patterns",
+    "patterns_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Partition by these topic filters, one on each line.  [default: learned from the history, and kept with the table]",
+)
+@click.option(
+    "--patterns-max",
+    type=click.IntRange(0, 1000),
+    default=50,
+    show_default=True,
+    help="When patterns are learned: so many; all other topics belong to #.",
+)
+@click.option(
+    "--target-file-bytes", default="128MiB", show_default=True, help="Files become about this large when small ones are joined."
+)
+@click.option(
+    "--files-max",
+    type=click.IntRange(2),
+    default=64,
+    show_default=True,
+    help="Join small files of a directory when it has more than so many.",
+)
+def command(
+    job: Job, output: str, kind: Kind, patterns_file: Path | None, patterns_max: int, target_file_bytes: str, files_max: int
+) -> None:
+    """Copy history to OUTPUT, a directory or an address, by day and topic pattern; each record once.
+
+    \b
+      braidmq pipeline archive /data/lake -t 'plant/#'
+      braidmq pipeline archive /data/lake --follow --trigger '1 minute'
+    """
+    target_bytes = parse_bytes(target_file_bytes)
+    table = open_table(kind, output, PARTITIONED_BY)
+    kept = local_path(output) / OWN / "patterns" if "://" not in output or output.startswith("file:") else None
+    written, compacted = Written(), Compacted()
+    patterns: Patterns | None = None
+
+    def each_batch(frame: DataFrame, batch: BatchName) -> None:
+        nonlocal written, compacted, patterns
+        if patterns is None:
+            patterns = patterns_for(job.history, patterns_file, kept, patterns_max)
+        written += table.append(with_partitions(frame, patterns), batch)
+        if isinstance(table, ParquetTable):
+            compacted += table.tidy(batch.query, target_bytes, files_max)
+
+    checkpoint = checkpoint_for(job, output)
+    meter = run_stream(job, job.stream(), each_batch, checkpoint)
+    show_summary(
+        "archive",
+        [
+            ("rows", f"{written.rows:,} in {meter.batches:,} batches, {meter.rate:,.0f} a second"),
+            ("files", f"{written.files:,} of {size(written.size_bytes)}"),
+            ("joined", f"{compacted.files_before:,} small files to {compacted.files_after:,}"),
+            ("patterns", f"{len(patterns):,}" if patterns is not None else "-"),
+            ("time", span(meter.elapsed_s)),
+            ("table", output),
+            ("checkpoint", checkpoint),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,241 @@
+"""What all jobs have in common: the options that say what to read, how fast, and on which Spark; and how they run and fail.
+
+A job is a click command, so that `braidmq pipeline archive`, `python -m braidmq.spark.jobs.archive` and `spark-submit` take the
+same options. The function of a job gets a `Job` made of the shared ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from braidmq.base.errors import BraidError, UsageError
+from braidmq.flight import connect
+from braidmq.spark.jobs.failures import explain
+from braidmq.spark.jobs.session import SparkOptions, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from braidmq.flight.client import HistoryClient
+
+_HISTORY: Final = (
+    click.option(
+        "--servers", default="localhost:8815", show_default=True, help="History services: host:port, with commas between them."
+    ),
+    click.option(
+        "-t", "--topic-filter", "filters", multiple=True, default=("#",), show_default=True, help="What to read; may be repeated."
+    ),
+    click.option(
+        "--from",
+        "start",
+        default="earliest",
+        show_default=True,
+        help="Begin here: earliest, latest, -24h, 2024-03-01T12:00:00Z. A checkpoint goes before it.",
+    ),
+    click.option(
+        "--reader-name", help="The name by which the broker shows this job's lag, and whose position retention waits for."
+    ),
+    click.option("--user", help="Who reads; access rules are as for a subscription."),
+    click.option(
+        "--password-file", type=click.Path(dir_okay=False, path_type=Path), help="The password, in a file.  [or BRAIDMQ_PASSWORD]"
+    ),
+    click.option(
+        "--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A token instead, in a file.  [or BRAIDMQ_TOKEN]"
+    ),
+    click.option("--ca-file", help="Trust these authorities, and use TLS."),
+    click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help='Any other option of format("braidmq").'),
+)
+_PACE: Final = (
+    click.option(
+        "--available-now/--follow",
+        "available_now",
+        default=True,
+        show_default=True,
+        help="Stop when all that is there now is done, or go on until Ctrl-C.",
+    ),
+    click.option("--checkpoint", help="Where the job remembers how far it is.  [default: OUTPUT.checkpoint]"),
+    click.option("--trigger", default="10 seconds", show_default=True, help="With --follow: begin a batch so often."),
+    click.option("--batch-rows", type=click.IntRange(1), help="At most so many rows in a batch."),
+    click.option("--batch-bytes", default="256MiB", show_default=True, help="At most so many bytes of records in a batch."),
+)
+_SPARK: Final = (
+    click.option("--master", default="", help="Spark's master.  [default: local[*], or what spark-submit says]"),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+)
+
+
+class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read, and as whom."""
+
+    servers: str
+    filters: tuple[str, ...]
+    start: str = "earliest"
+    reader_name: str = ""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    ca_file: str = ""
+    more: Mapping[str, str] = {}
+
+    def reader_options(self) -> dict[str, str]:
+        """Options of `format("braidmq")`."""
+        options = {
+            "servers": self.servers,
+            "topicFilter": msgspec.json.encode(self.filters).decode(),
+            "readerName": self.reader_name,
+            "user": self.user,
+            "password": self.password,
+            "token": self.token,
+            "tls.caFile": self.ca_file,
+        }
+        where = "startingOffsets" if self.start in ("earliest", "latest") else "startingTimestamp"
+        return {name: value for name, value in {where: self.start, **options, **self.more}.items() if value}
+
+    def client(self) -> HistoryClient:
+        """A client of the same history, for what Spark does not ask."""
+        return connect(
+            self.servers, user=self.user, password=self.password, token=self.token, reader=self.reader_name, ca_file=self.ca_file,
+            call_s=5.0, retry_s=2.0,
+        )  # fmt: skip
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How a streaming query runs."""
+
+    available_now: bool = True
+    checkpoint: str = ""
+    trigger: str = "10 seconds"
+    batch_rows: int | None = None
+    batch_bytes: str = "256MiB"
+
+    def limits(self) -> dict[str, str]:
+        """Options of `format("braidmq")` that bound a batch."""
+        rows = {"maxRowsPerTrigger": str(self.batch_rows)} if self.batch_rows else {}
+        return {"maxBytesPerTrigger": self.batch_bytes, **rows}
+
+
+class Job:
+    """One run of a job, on the driver."""
+
+    def __init__(self, name: str, spark_options: SparkOptions, history: HistoryOptions | None, pace: Pace | None) -> None:
+        self.name = name
+        self._spark_options = spark_options
+        self._history = history
+        self._pace = pace
+
+    @property
+    def history(self) -> HistoryOptions:
+        """What it reads."""
+        assert self._history is not None, "this job takes no history options"
+        return self._history
+
+    @property
+    def pace(self) -> Pace:
+        """How it runs."""
+        assert self._pace is not None, "this job takes no stream options"
+        return self._pace
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session, which takes seconds to start when it is first asked for."""
+        return open_session(self.name, self._spark_options)
+
+    def stream(self) -> DataFrame:
+        """History as a stream."""
+        return self.spark.readStream.format("braidmq").options(**self.history.reader_options(), **self.pace.limits()).load()
+
+    def batch(self, **options: str) -> DataFrame:
+        """History as it is now."""
+        return self.spark.read.format("braidmq").options(**self.history.reader_options(), **options).load()
+
+
+def job_command(
+    name: str, *, history: bool = True, pace: bool = True, reader_name: str = ""
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command whose function is called with a `Job` and with its own options."""
+    groups = [*(_HISTORY if history else ()), *(_PACE if pace else ()), *_SPARK]
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        def run(**given: Any) -> None:
+            job = Job(
+                name,
+                SparkOptions(given.pop("master"), pairs("--conf", given.pop("conf"))),
+                _take_history(given, reader_name) if history else None,
+                _take_pace(given) if pace else None,
+            )
+            with reported(job):
+                function(job, **given)
+
+        run.__doc__ = function.__doc__
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        made: Callable[..., None] = run
+        for option in reversed(groups):
+            made = option(made)
+        return click.command(name)(made)
+
+    return decorate
+
+
+def _take_history(given: dict[str, Any], reader_name: str) -> HistoryOptions:
+    return HistoryOptions(
+        servers=given.pop("servers"),
+        filters=given.pop("filters"),
+        start=given.pop("start"),
+        reader_name=given.pop("reader_name") or reader_name,
+        user=given.pop("user") or "",
+        password=secret_of(given.pop("password_file")) or os.environ.get("BRAIDMQ_PASSWORD", ""),
+        token=secret_of(given.pop("token_file")) or os.environ.get("BRAIDMQ_TOKEN", ""),
+        ca_file=given.pop("ca_file") or "",
+        more=pairs("--option", given.pop("more")),
+    )
+
+
+def _take_pace(given: dict[str, Any]) -> Pace:
+    return Pace(
+        available_now=given.pop("available_now"),
+        checkpoint=given.pop("checkpoint") or "",
+        trigger=given.pop("trigger"),
+        batch_rows=given.pop("batch_rows"),
+        batch_bytes=given.pop("batch_bytes"),
+    )
+
+
+def secret_of(file: Path | None) -> str:
+    """The secret in a file; nothing if there is no file. Raises UsageError if it cannot be read."""
+    if file is None:
+        return ""
+    try:
+        return file.read_text().strip()
+    except OSError as problem:
+        raise UsageError(f"{file} cannot be read: {problem.strerror}", "it holds the secret, and nothing else") from None
+
+
+def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` by name; raises UsageError for what is none."""
+    for each in given:
+        if "=" not in each:
+            raise UsageError(f"{option} takes NAME=VALUE, not {each!r}")
+    return {name: value for name, _, value in (each.partition("=") for each in given)}
+
+
+@contextmanager
+def reported(job: Job) -> Iterator[None]:
+    """Let a failure of any depth end the command with one sentence."""
+    try:
+        yield
+    except (click.ClickException, click.Abort, KeyboardInterrupt):
+        raise
+    except BraidError as problem:
+        raise click.ClickException(str(problem)) from None
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise click.ClickException(str(explain(error, job.pace.checkpoint if job._pace else ""))) from None

@@ -1,0 +1,248 @@
+"""A table that is a directory of Parquet files, on a file system that all machines share.
+
+    date=2024-03-01/pattern=plant%2F+%2Ftemp/0000000012-3f2a90c1-0003.parquet      batch 12 of a query, file 3
+    _braidmq/commits/QUERY.json      the last batch of each query, and where its files go
+    _braidmq/staging/                what is being written
+
+A batch is written whole into the staging directory by Spark's tasks. Then its commit is recorded, in one atomic step, and then
+its files are moved to where readers see them. A crash before the commit leaves nothing but staged files, which the next attempt
+replaces; after it, the next attempt moves the rest and writes nothing. Readers of the directory never see a row twice, or see one
+go; they may see a batch appear in parts. Names that begin with `_` are skipped by Spark and pyarrow.
+
+Compaction builds a directory anew beside the old one, and exchanges the two by one call of the system (`renameat2`). Whoever
+lists the directory sees either only the small files or only the large ones. A query that had listed the small ones and opens one
+later fails with "file not found", and finds everything when it is run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from braidmq.base.errors import UsageError
+from braidmq.spark.jobs.tables import BatchName, Compacted, Written
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OWN: Final = "_braidmq"
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+# One row group at a time is in memory.
+_ROW_GROUP_ROWS: Final = 100_000
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The last batch of a query that is in the table: staged files, and the places in the table that they go to."""
+
+    batch: int
+    files: dict[str, str]
+
+
+class ParquetTable:
+    """See above. Used on the driver; one job at a time moves or exchanges files, others wait for it."""
+
+    def __init__(self, path: str, partitioned_by: Sequence[str] = ()) -> None:
+        self.root = local_path(path)
+        self._partitioned_by = list(partitioned_by)
+        self._staging = self.root / OWN / "staging"
+        self._commits = self.root / OWN / "commits"
+
+    def append(self, frame: DataFrame, batch: BatchName) -> Written:
+        """Add the rows of a batch, unless they are there already."""
+        self._commits.mkdir(parents=True, exist_ok=True)
+        done = self._commit_of(batch.query)
+        if done is not None:
+            self._publish(done)
+            if done.batch >= batch.number:
+                return Written()
+        staged = self._staging / f"{batch.query}-{batch.number}"
+        shutil.rmtree(staged, ignore_errors=True)
+        # Not more tasks than run at a time: each makes a file in every directory that it has rows for.
+        some = frame.coalesce(frame.sparkSession.sparkContext.defaultParallelism)
+        writer = some.write.partitionBy(*self._partitioned_by) if self._partitioned_by else some.write
+        writer.parquet(staged.as_uri())
+        # Spark leaves a file without rows where there was nothing to write.
+        rows = {file: pq.read_metadata(file).num_rows for file in sorted(staged.rglob("*.parquet"))}
+        files = [file for file, count in rows.items() if count]
+        names = {
+            str(file.relative_to(self.root)): str(
+                file.relative_to(staged).with_name(f"{batch.number:010d}-{batch.query[:8]}-{place:04d}.parquet")
+            )
+            for place, file in enumerate(files)
+        }
+        written = Written(sum(rows.values()), len(files), sum(map(_size, files)))
+        for each in files:
+            _sync(each)
+        commit = Commit(batch.number, names)
+        self._record(batch.query, commit)
+        self._publish(commit)
+        shutil.rmtree(staged, ignore_errors=True)
+        return written
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The whole table as of now; raises UsageError if nothing was written to it yet."""
+        if not any(self.directories()):
+            raise UsageError(f"there is no Parquet file in {self.root}", "give the directory that a job wrote to")
+        return spark.read.option("mergeSchema", "true").parquet(self.root.as_uri())
+
+    def directories(self) -> Iterator[Path]:
+        """The directories that have files of the table."""
+        for folder, below, files in os.walk(self.root):
+            below[:] = sorted(each for each in below if not each.startswith(("_", ".")))
+            if any(each.endswith(".parquet") for each in files):
+                yield Path(folder)
+
+    def tidy(self, query: str, target_bytes: int, files_max: int) -> Compacted:
+        """Compact the directories that the last batch of a query went to, where there are more small files than that."""
+        commit = self._commit_of(query)
+        touched = sorted({Path(place).parent for place in commit.files.values()}) if commit else []
+        return sum((self.compact(self.root / each, target_bytes, files_max + 1) for each in touched), Compacted())
+
+    def compact(self, directory: Path, target_bytes: int, files_min: int = 2) -> Compacted:
+        """Join the files of a directory that are smaller than half of the target, if there are at least so many of them.
+
+        Blocking, and free of Spark: it may run on an executor.
+        """
+        small = [each for each in _files(directory) if _size(each) * 2 < target_bytes]
+        if len(small) < max(files_min, 2):
+            return Compacted()
+        fresh = self._staging / f"compact-{uuid4().hex}"
+        fresh.mkdir(parents=True)
+        try:
+            made = _join(small, fresh, target_bytes)
+            with self._locked():
+                # What was large already, and what came meanwhile, stays as it is: under another name of the same file.
+                for each in set(_files(directory)) - set(small):
+                    os.link(each, fresh / each.name)
+                for each in made:
+                    _sync(each)
+                exchange(fresh, directory)
+            return Compacted(len(small), len(made), sum(_size(directory / each.name) for each in made))
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+    def _commit_of(self, query: str) -> Commit | None:
+        file = self._commits / f"{query}.json"
+        return msgspec.json.decode(file.read_bytes(), type=Commit) if file.exists() else None
+
+    def _record(self, query: str, commit: Commit) -> None:
+        partial = self._commits / f"{query}.partial"
+        partial.write_bytes(msgspec.json.encode(commit))
+        _sync(partial)
+        partial.replace(self._commits / f"{query}.json")
+        _sync(self._commits)
+
+    def _publish(self, commit: Commit) -> None:
+        """Move the files of a batch to where readers see them; those that were moved before are left alone."""
+        with self._locked():
+            for staged, place in commit.files.items():
+                if (self.root / staged).exists():
+                    target = self.root / place
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.rename(self.root / staged, target)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        (self.root / OWN).mkdir(exist_ok=True)
+        with open(self.root / OWN / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def local_path(path: str) -> Path:
+    """The path of a directory; raises UsageError for an address of a store that is no file system."""
+    if path.startswith("file:"):
+        path = path.removeprefix("file:").replace("//", "", 1) if path.startswith("file://") else path.removeprefix("file:")
+    if "://" in path:
+        scheme = path.partition("://")[0]
+        hint = "give a directory that all machines share, or write a Delta table with --table delta"
+        raise UsageError(f"a table of Parquet files cannot be at {scheme}://", hint)
+    return Path(path).absolute()
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two directories take each other's place at once; raises UsageError where the file system cannot do that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        code = ctypes.get_errno()
+        if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            hint = "compact a copy on a local disk, or write a Delta table with --table delta"
+            raise UsageError(f"the file system of {other} cannot exchange two directories at once", hint)
+        raise OSError(code, os.strerror(code), str(other))
+
+
+def _join(small: Sequence[Path], fresh: Path, target_bytes: int) -> list[Path]:
+    """Copy the rows of some files, in the order of their names, into few files of about the target size."""
+    made: list[Path] = []
+    room = 0
+    schema: pa.Schema | None = None
+    with contextlib.ExitStack() as open_files:
+        for file in small:
+            found = pq.read_schema(file)
+            # A column that came later makes files of two schemas, which are joined among themselves.
+            if schema is None or not found.equals(schema) or room <= 0:
+                open_files.close()
+                schema, room = found, target_bytes
+                made.append(fresh / f"compact-{uuid4().hex}.parquet")
+                groups = open_files.enter_context(_RowGroups(made[-1], schema))
+            room -= _size(file)
+            for batch in pq.ParquetFile(file).iter_batches(_ROW_GROUP_ROWS):
+                groups.add(batch)
+    return made
+
+
+class _RowGroups:
+    """Writes batches to a file, in row groups that do not stay as small as the files that they came from."""
+
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __enter__(self) -> _RowGroups:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        self._writer.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= _ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting = []
+        self._rows = 0
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(each for each in directory.glob("*.parquet") if not each.name.startswith(("_", ".")))
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,228 @@
+"""`replay`: what was recorded, published again as MQTT messages in order of time. The driver publishes, one row after another.
+
+The broker counts what it gets from a producer of a name. So a replay that was cut off goes on where it was if it is given the
+same `--name`, and every message is published once (`sink_publisher`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from braidmq.base.errors import UsageError
+from braidmq.base.units import span
+from braidmq.flight.columns import choose
+from braidmq.mqtt.topics import matches
+from braidmq.spark.jobs.expressions import matches_filter, moment
+from braidmq.spark.jobs.job import Job, job_command, pairs, secret_of
+from braidmq.spark.jobs.pacing import Pacer, TopicMap, parse_speed
+from braidmq.spark.jobs.progress import Backlog, Display, Meter, show_summary
+from braidmq.spark.jobs.running import run_stream
+from braidmq.spark.jobs.tables import BatchName, Kind, open_table
+from braidmq.spark.producer_client import name_of
+from braidmq.spark.sink_options import WriteOptions, parse_write_options
+from braidmq.spark.sink_publisher import Part, RowPublisher
+from braidmq.spark.sink_rows import RowBatch, RowMaker
+
+# What a message is made of. Its expiry is left out: it would have expired long ago.
+SENT: Final = (
+    *("topic", "payload", "qos", "retain", "payload_format"),
+    *("content_type", "response_topic", "correlation_data", "user_properties"),
+)
+ORDER: Final = ("store_timestamp", "shard", "position")
+
+
+class Replayer:
+    """Publishes rows in the order they come, each at its time. Blocking, on the driver."""
+
+    def __init__(self, options: WriteOptions, topics: TopicMap, pacer: Pacer[Any], *, name: str, skips_refused: bool) -> None:
+        self._options = options
+        self._topics = topics
+        self._pacer = pacer
+        self._name = name
+        self._skips_refused = skips_refused
+        self._schema = choose(SENT)
+        self.published = 0
+        self.resumed = 0
+        self.refused = 0
+
+    def run(self, rows: Iterable[Row], batch: int = 0) -> Iterator[int]:
+        """Publish the rows of a batch; gives how many are done now and then. Raises UsageError for a row that is refused."""
+        maker = RowMaker({each: place for place, each in enumerate(SENT)}, self._options.qos)
+        publisher = RowPublisher(Part(self._name, batch, 0), self._options, maker, self._refuse)
+        before = self.published
+        try:
+            publisher.open()
+            if publisher.is_done:
+                return
+            self.resumed += publisher.resumed_at
+            for chunk in self._pacer.chunks(rows):
+                publisher.add(maker.take(self._to_arrow(chunk)))
+                self.published += len(chunk)
+                yield self.published
+            publisher.finish()
+        finally:
+            publisher.close()
+            self.published = max(before, self.published - publisher.resumed_at)
+
+    def _to_arrow(self, rows: Sequence[Row]) -> pa.RecordBatch:
+        columns = {name: [row[name] for row in rows] for name in SENT}
+        columns["topic"] = [self._topics.of(topic) for topic in columns["topic"]]
+        columns["payload"] = [None if each is None else bytes(each) for each in columns["payload"]]
+        columns["correlation_data"] = [None if each is None else bytes(each) for each in columns["correlation_data"]]
+        columns["user_properties"] = [
+            None if each is None else [pair.asDict() for pair in each] for each in columns["user_properties"]
+        ]
+        return pa.RecordBatch.from_pydict(columns, schema=self._schema)
+
+    def _refuse(self, row: int, batch: RowBatch, place: int, reason: int, detail: str) -> None:
+        if self._skips_refused:
+            self.refused += 1
+            return
+        topic = batch.topics[place].decode(errors="replace")
+        words = f"{name_of(reason)}{f', {detail}' if detail else ''}"
+        raise UsageError(f"message {row}, to the topic {topic!r}, was refused: {words}", "mend that, or give --skip-refused")
+
+
+def ordered(frame: DataFrame, filters: Sequence[str], *, drops_retain: bool) -> DataFrame:
+    """What is to be published, in order of time; of a table only the topics that match."""
+
+    chosen = (
+        frame
+        if "#" in filters and not any(each != "#" for each in filters)
+        else frame.where(matches_filter(F.col("topic"), filters))
+    )
+    if drops_retain:
+        chosen = chosen.withColumn("retain", F.lit(False))
+    return chosen.orderBy(*ORDER).select(*SENT, "store_timestamp")
+
+
+@job_command("replay")
+@click.argument("target")
+@click.option("--lake", help="Read the table that `archive` wrote here, and not the history.")
+@click.option(
+    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="What --lake is."
+)
+@click.option("--to", "end", default="latest", show_default=True, help="End before this; written as --from is.")
+@click.option(
+    "--speed", default="max", show_default=True, help="1x is the tempo of the record, 10x ten times that, max as fast as it goes."
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many messages a second.")
+@click.option("--prefix", default="", help="Put this before every topic.")
+@click.option(
+    "--map", "rules", multiple=True, metavar="REGEX=>NEW", help="Rename topics by the first that matches; may be repeated."
+)
+@click.option("--name", help="The name of this replay: another run with it goes on where this one ended.  [default: a new one]")
+@click.option("--no-retain", is_flag=True, help="Publish nothing as a retained message.")
+@click.option("--skip-refused", is_flag=True, help="Count what the broker refuses, and go on.")
+@click.option("--target-user", default="", help="Who publishes.")
+@click.option("--target-password-file", type=click.Path(dir_okay=False, path_type=Path), help="The password, in a file.")
+@click.option("--target-option", "target_more", multiple=True, metavar="NAME=VALUE", help="Any other option of the sink.")
+def command(
+    job: Job,
+    target: str,
+    lake: str | None,
+    kind: Kind,
+    end: str,
+    speed: str,
+    rate: float | None,
+    prefix: str,
+    rules: tuple[str, ...],
+    name: str | None,
+    no_retain: bool,
+    skip_refused: bool,
+    target_user: str,
+    target_password_file: Path | None,
+    target_more: tuple[str, ...],
+) -> None:
+    """Publish history, or an archived table, to the MQTT server TARGET (host:port), in order of time.
+
+    \b
+      braidmq pipeline replay localhost:1884 -t 'plant/#' --from -1h --speed 10x --prefix replay/
+      braidmq pipeline replay test:1883 --lake /data/lake --rate 500 --map '^plant/(.*)=>test/\\1'
+    """
+    sink = {
+        "servers": target,
+        "user": target_user,
+        "password": secret_of(target_password_file),
+        **pairs("--target-option", target_more),
+    }
+    topics = TopicMap(rules, prefix)
+    replayer = Replayer(
+        parse_write_options({key: value for key, value in sink.items() if value}),
+        topics,
+        Pacer(lambda row: row["store_timestamp"].timestamp(), speed=parse_speed(speed), rate=rate),
+        name=name or f"replay-{uuid.uuid4()}",
+        skips_refused=skip_refused,
+    )
+    if job.pace.available_now:
+        meter = _replay_once(job, replayer, _frame(job, lake, kind, end), no_retain)
+    elif lake is not None:
+        raise UsageError("a table has an end", "leave out --follow, or --lake")
+    else:
+        meter = _replay_on(job, replayer, topics, no_retain)
+    show_summary(
+        "replay",
+        [
+            ("messages", f"{replayer.published:,} published, {replayer.published / max(meter.elapsed_s, 0.001):,.0f} a second"),
+            ("before", f"{replayer.resumed:,} by earlier runs of this name"),
+            ("refused", f"{replayer.refused:,}"),
+            ("time", span(meter.elapsed_s)),
+            ("target", target),
+        ],
+    )
+
+
+def _frame(job: Job, lake: str | None, kind: Kind, end: str) -> DataFrame:
+    if lake is None:
+        ending = "endingOffsets" if end in ("earliest", "latest") else "endingTimestamp"
+        return job.batch(**{ending: end})
+
+    frame = open_table(kind, lake, ()).read(job.spark)
+    # Days first: they are directories, which need not be read.
+    if job.history.start != "earliest":
+        first = moment(job.history.start)
+        frame = frame.where((F.col("date") >= F.to_date(first)) & (F.col("store_timestamp") >= first))
+    if end != "latest":
+        last = moment(end)
+        frame = frame.where((F.col("date") <= F.to_date(last)) & (F.col("store_timestamp") < last))
+    return frame
+
+
+def _replay_once(job: Job, replayer: Replayer, frame: DataFrame, no_retain: bool) -> Meter:
+    rows = ordered(frame, job.history.filters, drops_retain=no_retain)
+    total = rows.count()
+    meter = Meter()
+    with Display(job.name) as display:
+        for done in replayer.run(rows.toLocalIterator(prefetchPartitions=True)):
+            meter.rows = done
+            display.show(meter.words(Backlog(max(total - done, 0), 0.0)))
+    return meter
+
+
+def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, no_retain: bool) -> Meter:
+    if not job.pace.checkpoint:
+        raise UsageError("there is no place to remember how far it is", "give --checkpoint with --follow")
+
+    def each_batch(frame: DataFrame, batch: BatchName) -> None:
+        rows = ordered(frame, job.history.filters, drops_retain=no_retain)
+        for row in rows.select("topic").distinct().toLocalIterator():
+            made = topics.of(row["topic"])
+            if any(matches(each, made) for each in job.history.filters):
+                hint = "give --map or --prefix so that no new topic matches --topic-filter"
+                raise UsageError(f"messages to {made!r} would be read and published again and again", hint)
+        for _ in replayer.run(rows.toLocalIterator(prefetchPartitions=True), batch.number):
+            pass
+
+    return run_stream(job, job.stream(), each_batch, job.pace.checkpoint)
+
+
+if __name__ == "__main__":
+    command()

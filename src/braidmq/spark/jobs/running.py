@@ -1,0 +1,129 @@
+"""Running a streaming query to its end, or until Ctrl-C, with its progress on screen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from braidmq.base.errors import BraidError
+from braidmq.flight import wire
+from braidmq.spark.jobs.failures import explain
+from braidmq.spark.jobs.job import HistoryOptions, Job
+from braidmq.spark.jobs.progress import Backlog, Display, Meter
+from braidmq.spark.jobs.tables import BatchName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from braidmq.flight.client import HistoryClient
+
+EachBatch = Callable[["DataFrame", BatchName], None]
+
+_LOOK_EVERY_S: Final = 0.5
+_ASK_EVERY_S: Final = 2.0
+_STOP_WAIT_S: Final = 120.0
+
+
+def checkpoint_for(job: Job, output: str) -> str:
+    """Where the job remembers how far it is. A path without a scheme is one of this machine, from where the job was started."""
+    chosen = job.pace.checkpoint or f"{output.rstrip('/')}.checkpoint"
+    # Java has another idea of where that is.
+    return chosen if "://" in chosen else str(Path(chosen).absolute())
+
+
+def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: str, *, output_mode: str = "append") -> Meter:
+    """Run the query until it is done, or until Ctrl-C, which lets the batch at work finish. Raises what `each_batch` raised."""
+    failures: list[Exception] = []
+
+    def call(frame: DataFrame, number: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert query is not None, "Spark sets the id of the query for its batches"
+        try:
+            each_batch(frame, BatchName(query, number))
+        except Exception as error:
+            # Spark tells about it in its own way, which loses the type.
+            failures.append(error)
+            raise
+
+    writer = stream.writeStream.foreachBatch(call).outputMode(output_mode).queryName(f"braidmq {job.name}")
+    writer = writer.option("checkpointLocation", checkpoint if "://" in checkpoint else Path(checkpoint).absolute().as_uri())
+    writer = writer.trigger(availableNow=True) if job.pace.available_now else writer.trigger(processingTime=job.pace.trigger)
+    meter = Meter()
+    watch = _Watch(job.history)
+    try:
+        query = writer.start()
+        with Display(job.name) as display:
+            _follow(query, meter, watch, display)
+    except Exception as error:
+        raise (failures[0] if failures and isinstance(failures[0], BraidError) else explain(error, checkpoint)) from None
+    finally:
+        watch.close()
+    watch.note(meter.end)
+    return meter
+
+
+def _follow(query: StreamingQuery, meter: Meter, watch: _Watch, display: Display) -> None:
+    try:
+        while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
+            meter.see(_reports(query))
+            display.show(meter.words(watch.backlog(meter.end)))
+    except KeyboardInterrupt:
+        # A batch that is cut off is done again by the next run: to let it finish is only cheaper.
+        give_up = time.monotonic() + _STOP_WAIT_S
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up:
+            display.show(f"{meter.words(None)}; finishing the batch at work")
+            time.sleep(_LOOK_EVERY_S)
+        query.stop()
+    meter.see(_reports(query))
+
+
+def _reports(query: StreamingQuery) -> list[Mapping[str, Any]]:
+    return [json.loads(each.json) for each in query.recentProgress]
+
+
+class _Watch:
+    """Asks the history service what is left to read, and tells it how far the job is. What fails here does not stop a job."""
+
+    def __init__(self, history: HistoryOptions) -> None:
+        self._history = history
+        self._client: HistoryClient | None = None
+        self._asked_at = 0.0
+        self._backlog: Backlog | None = None
+
+    def backlog(self, end: Mapping[str, int]) -> Backlog | None:
+        """What is later than these positions; not asked for more often than every other second."""
+        if not end or time.monotonic() - self._asked_at < _ASK_EVERY_S:
+            return self._backlog
+        self._asked_at = time.monotonic()
+        try:
+            answer = self._open().advance(wire.Advance(filters=list(self._history.filters), start=dict(end), on_loss="skip"))
+        except BraidError:
+            self._backlog = None
+            return None
+        behind_us = max((answer.latest.get(shard, 0) - position for shard, position in end.items()), default=0)
+        self._backlog = Backlog(answer.rows_max, behind_us / 1e6 if answer.rows_max else 0.0)
+        return self._backlog
+
+    def note(self, end: Mapping[str, int]) -> None:
+        """Tell how far the named reader is: Spark does not commit the last batch of a run to its source."""
+        if not end or not self._history.reader_name:
+            return
+        try:
+            with self._history.client() as client:
+                client.note_reader(self._history.reader_name, wire.from_wire(dict(end)))
+        except BraidError:
+            return
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._client is not None:
+            self._client.close()
+
+    def _open(self) -> HistoryClient:
+        if self._client is None:
+            self._client = self._history.client()
+        return self._client

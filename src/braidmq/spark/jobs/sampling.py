@@ -1,0 +1,47 @@
+"""Which topics a history has, from a part of it: enough to find the patterns of a table before its first batch is written.
+
+Records lie by topic within a part, so that parts are read whole, and are chosen evenly over shards and time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+import pyarrow.compute as pc
+
+from braidmq.flight import wire
+from braidmq.flight.times import to_place
+
+if TYPE_CHECKING:
+    from braidmq.flight.client import HistoryClient
+
+T = TypeVar("T")
+
+ROWS_MAX: Final = 500_000
+_PART_ROWS: Final = 25_000
+
+
+def sample_topics(client: HistoryClient, filters: Sequence[str], start: str, rows_max: int = ROWS_MAX) -> Counter[str]:
+    """How often topics come in about so many records from `start` on; in all of them if they are fewer. Blocks."""
+    place = to_place(start, lambda: time.time_ns() // 1000)
+    plan = wire.Plan(filters=list(filters), start=place, columns=["topic"], on_loss="skip")
+    parts = client.plan(plan).parts
+    total = sum(part.rows_max for _, part in parts)
+    if total > rows_max:
+        parts = client.plan(msgspec.structs.replace(plan, partitions=-(-total // _PART_ROWS))).parts
+        parts = evenly(parts, max(1, len(parts) * rows_max // total))
+    counts: Counter[str] = Counter()
+    for ticket, _ in parts:
+        for batch in client.stream(ticket):
+            for each in pc.value_counts(batch.column(0)).to_pylist():
+                counts[each["values"]] += each["counts"]
+    return counts
+
+
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """So many items, spread evenly over all of them."""
+    return [items[place * len(items) // count] for place in range(min(count, len(items)))]

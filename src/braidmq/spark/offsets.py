@@ -1,0 +1,131 @@
+"""Offsets of the stream, and the arithmetic of batches. Pure: what the service says comes in, offsets come out.
+
+An offset is `{"version": 1, "log": "<id>", "shards": {"0": <position>, ...}}`; a batch is `(start, end]` of every shard. Rules:
+
+- Spark compares offsets as texts, so that one range has one text: shards are in order of their numbers.
+- A shard that an offset does not name begins at its beginning: shards that are new are read whole.
+- An end is nowhere below its start, also if the service has just restarted and knows less than it did.
+- With a target (`availableNow`) nothing goes past it, and shards that came after it wait for the next run.
+- Positions are tokens, and mean something in their log only. 0 is the beginning: who starts there misses nothing, ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from braidmq.base.errors import UsageError
+from braidmq.flight import wire
+
+VERSION: Final = 1
+_BEGINNING: Final = 0
+# Where a stream starts in a shard that has no record yet: what retention takes of the first ones is then told.
+_BEFORE_ALL: Final = 1
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """How far each shard of a log is read; without a log only if a person wrote it."""
+
+    shards: dict[int, int]
+    log: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What goes into a checkpoint: one text for one offset."""
+        return {"version": VERSION, "log": self.log, "shards": wire.to_wire(self.shards)}
+
+
+def parse_offset(data: object) -> Offset:
+    """Read an offset of a checkpoint, or the short form `{"0": position}`; raises UsageError for what is none."""
+    if not isinstance(data, dict):
+        raise UsageError("this is not an offset of braidmq", "an offset is a JSON object")
+    log: object = data.get("log")
+    shards: object = data
+    if "version" in data or "shards" in data:
+        version = data.get("version")
+        if isinstance(version, int) and version > VERSION:
+            raise UsageError(f"the offset is of version {version}, of a newer braidmq than this one", "use that version here too")
+        shards = data.get("shards")
+        if version != VERSION or set(data) - _FIELDS:
+            raise UsageError("this is not an offset of braidmq", f"it has {', '.join(sorted(_FIELDS))}, and nothing else")
+    if not isinstance(log, str | None) or not isinstance(shards, dict) or not all(type(each) is int for each in shards.values()):
+        raise UsageError("this is not an offset of braidmq", "shards have positions, which are numbers")
+    return Offset(wire.from_wire(shards), log)
+
+
+_FIELDS: Final = {"version", "log", "shards"}
+
+
+def check_log(offset: Offset, log: str) -> None:
+    """Raise UsageError if the offset is of another log than the one that is there."""
+    if offset.log is not None and offset.log != log:
+        raise UsageError(
+            f"the offset is of the log {offset.log}, but the servers have the log {log}",
+            "positions mean nothing in another log: point the query at its own broker, or begin anew with a new checkpoint",
+        )
+
+
+def check_shards(offset: Offset, shards: wire.Shards) -> None:
+    """Raise UsageError if the offset names a shard that the log does not have."""
+    unknown = sorted(set(offset.shards) - set(_states(shards)))
+    if unknown:
+        raise UsageError(f"the log has no shard {', '.join(map(str, unknown))}", f"its shards are {', '.join(shards.shards)}")
+
+
+def latest_of(shards: wire.Shards) -> dict[int, int]:
+    """Where each shard ends now."""
+    return {shard: state.latest for shard, state in _states(shards).items()}
+
+
+def start_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
+    """The position after which each shard is read, of a range that begins at this place. A time to come is now."""
+    latest = latest_of(shards)
+    if place.positions is not None:
+        return dict.fromkeys(latest, _BEGINNING) | wire.from_wire(place.positions)
+    if place.time is not None:
+        return {shard: max(min(place.time - 1, end), _BEFORE_ALL) for shard, end in latest.items()}
+    if place.at == "latest":
+        return {shard: max(end, _BEFORE_ALL) for shard, end in latest.items()}
+    return dict.fromkeys(latest, _BEGINNING)
+
+
+def end_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
+    """The last position of each shard, of a range that ends at this place."""
+    latest = latest_of(shards)
+    if place.positions is not None:
+        return latest | wire.from_wire(place.positions)
+    if place.time is not None:
+        return {shard: min(place.time - 1, end) for shard, end in latest.items()}
+    return latest if place.at == "latest" else dict.fromkeys(latest, _BEGINNING)
+
+
+def bounds(start: Offset, latest: Mapping[int, int], target: Offset | None) -> dict[int, int]:
+    """How far each shard may be read at most; shards that are left out of it are not touched."""
+    known = set(latest) if target is None else set(target.shards)
+    ends = {shard: position for shard, position in latest.items() if shard in known}
+    if target is not None:
+        ends = {shard: min(position, target.shards[shard]) for shard, position in ends.items()}
+    return {shard: max(ends.get(shard, 0), start.shards.get(shard, 0)) for shard in sorted(set(ends) | set(start.shards))}
+
+
+def end_of_batch(start: Offset, limits: Mapping[int, int], advanced: Mapping[int, int] | None = None) -> Offset:
+    """The end of the batch after `start`: everything within its `bounds`, or as far as the service advanced within them."""
+    if advanced is None:
+        return Offset(dict(limits), start.log)
+    found = {shard: min(advanced.get(shard, 0), limit) for shard, limit in limits.items()}
+    return Offset({shard: max(position, start.shards.get(shard, 0)) for shard, position in found.items()}, start.log)
+
+
+def ends_to_ask_for(start: Mapping[int, int], ends: Mapping[int, int]) -> wire.Positions:
+    """The ends for the service, all shards named; 0 where nothing is wanted, so that it does not wait to have come that far."""
+    return wire.to_wire({shard: end if end > start.get(shard, _BEGINNING) else _BEGINNING for shard, end in ends.items()})
+
+
+def is_empty(start: Offset, end: Offset) -> bool:
+    """Whether nothing can be between the two."""
+    return all(position <= start.shards.get(shard, 0) for shard, position in end.shards.items())
+
+
+def _states(shards: wire.Shards) -> dict[int, wire.ShardState]:
+    return dict(sorted((int(shard), state) for shard, state in shards.shards.items()))

@@ -1,0 +1,274 @@
+"""`df.write` and `df.writeStream` with `format("braidmq")`: rows become messages, each published once and in order by partition.
+
+A task publishes as a producer of its own, `<query>-<partition>` for a stream, and numbers its rows from the base of the batch on.
+On the next connection the broker says what it has recorded of them, so that a task, a driver or a broker that is started again
+goes on where the last one was. `docs/spark.md` says what that needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyspark.sql.datasource
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from braidmq.base.errors import UsageError
+from braidmq.spark.producer_client import name_of
+from braidmq.spark.sink_columns import check_columns
+from braidmq.spark.sink_dead_letters import DeadLetters, make_letter
+from braidmq.spark.sink_options import WriteOptions, parse_write_options
+from braidmq.spark.sink_publisher import Part, RowPublisher
+from braidmq.spark.sink_rows import RowBatch, RowMaker
+from braidmq.spark.source import restore
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+log = logging.getLogger("braidmq.spark")
+
+BATCH_ID: Final = "streaming.sql.batchId"
+QUERY_ID: Final = "sql.streaming.queryId"
+_ROWS_AT_ONCE: Final = 10_000
+_LETTERS_AT_ONCE: Final = 1000
+
+
+@dataclass
+class TaskReport(WriterCommitMessage):
+    """What a task did: rows that an earlier attempt had published, that it published, and that were refused."""
+
+    producer: str
+    batch: int
+    partition: int
+    resumed: int
+    published: int
+    refused: int
+
+
+class Sink:
+    """What writers have in common; pickled to the executors, so it holds values only."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """On the driver; connects to nothing."""
+        if overwrite:
+            raise UsageError(
+                'mode("overwrite") cannot be: messages that were published cannot be taken back',
+                'write .mode("append"), or outputMode("append") or ("update") for a stream',
+            )
+        self._options = parse_write_options(options)
+        self._places = check_columns(schema, self._options.key_column)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore, (type(self).__module__, type(self).__name__), self.__dict__
+
+    def _part(self) -> Part:
+        raise NotImplementedError
+
+    def _publish(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """On an executor: publish the rows of a task."""
+        part = self._part()
+        options = self._options
+        maker = RowMaker(self._places, options.qos)
+        letters = _letters(part, options)
+        publisher = RowPublisher(part, options, maker, lambda *refused: _refuse(part, options, letters, *refused))
+        try:
+            publisher.open()
+            if publisher.is_done:
+                return TaskReport(part.producer, part.batch, part.partition, 0, 0, 0)
+            rows = 0
+            for batch in batches:
+                taken = maker.take(batch)
+                rows += len(taken)
+                publisher.add(taken)
+            publisher.finish()
+            letters.flush()
+        finally:
+            publisher.close()
+        resumed = publisher.resumed_at
+        return TaskReport(part.producer, part.batch, part.partition, resumed, rows - resumed - letters.count, letters.count)
+
+
+def _letters(part: Part, options: WriteOptions) -> DeadLetters:
+    attempt = uuid.uuid4().hex[:12]
+    return DeadLetters(options.dead_letter_path, part.producer, part.batch, part.partition, attempt)
+
+
+def _refuse(
+    part: Part, options: WriteOptions, letters: DeadLetters, row: int, batch: RowBatch, place: int, reason: int, detail: str
+) -> None:
+    """A row was refused: keep it, or fail."""
+    topic, payload = batch.topics[place], batch.payloads[place]
+    words = f"{name_of(reason)}{f', {detail}' if detail else ''}"
+    if not options.dead_letter_path:
+        shown = topic.decode(errors="replace")
+        raise UsageError(
+            f"row {row} of partition {part.partition}, to the topic {shown!r}, was refused: {words}",
+            "mend that and run it again, or let such rows go to deadLetterPath",
+        )
+    fields = {
+        "producer": part.producer,
+        "batch": part.batch,
+        "partition": part.partition,
+        "row": row,
+        "qos": batch.qos(place),
+        "reason": reason,
+        "detail": words,
+    }
+    letters.add(make_letter(fields, topic, payload))
+    # With keys a row that was refused is refused again, so there is time; else its number is given up after this.
+    if not part.keys or letters.count % _LETTERS_AT_ONCE == 0:
+        letters.flush()
+
+
+class BatchSink(Sink):
+    """A batch. Tasks of one write know each other by a name that the driver makes, unless `producerName` gives one."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        self._name = self._options.producer_name or f"write-{uuid.uuid4()}"
+
+    def _part(self) -> Part:
+        return Part(self._name, 0, _context().partitionId(), bool(self._options.key_column))
+
+
+class StreamSink(Sink):
+    """A stream: the batch and the query are known to the task, by properties that Spark gives it."""
+
+    def _part(self) -> Part:
+        context = _context()
+        batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
+        if batch is None or query is None:
+            raise UsageError(
+                "Spark does not tell the task its batch and query", "this version of Spark is not one that was tried"
+            )
+        return Part(self._options.producer_name or query, int(batch), context.partitionId(), bool(self._options.key_column))
+
+    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when all tasks of a batch are done: did an earlier attempt at it have more of them?
+
+        A task cannot tell, for Spark does not say how many there are. What such a one published is in the log, and was published
+        again by others now.
+        """
+        reports = [each for each in messages if isinstance(each, TaskReport)]
+        _tell(reports)
+        if self._options.key_column or not reports:
+            return
+        first = reports[0]
+        further = Part(first.producer, first.batch, max(each.partition for each in reports) + 1)
+        publisher = RowPublisher(further, self._options, RowMaker(self._places, self._options.qos), _never)
+        try:
+            publisher.open()
+        finally:
+            publisher.close()
+        if not publisher.resumed_at or publisher.is_done:
+            return
+        detail = (
+            f"an earlier attempt at batch {first.batch} had more than {further.partition} partitions, and had published "
+            f"{publisher.resumed_at} rows of partition {further.partition}; they were published again"
+        )
+        if self._options.fails_on_partition_change:
+            hint = "give keyColumn, so that this cannot happen; to go on now with these repeats, set onPartitionChange to warn"
+            raise UsageError(detail, hint)
+        log.warning("%s", detail)
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("nothing is published here")
+
+
+def _tell(reports: list[TaskReport]) -> None:
+    refused = sum(each.refused for each in reports)
+    if refused:
+        log.warning("%d rows were refused, and are in the dead letters", refused)
+
+
+def _context() -> Any:
+    context = TaskContext.get()
+    if context is None:
+        raise UsageError("rows are published by tasks of Spark only")
+    return context
+
+
+class ArrowWriter(BatchSink, DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._publish(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _tell([each for each in messages if isinstance(each, TaskReport)])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was published stays so; with `producerName` another run goes on from there."""
+
+
+class RowStreamWriter(StreamSink, DataSourceStreamWriter):
+    """Writes a stream on Spark 4.0, which knows rows only."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self._publish(to_batches(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was published stays so; the next attempt goes on from there."""
+
+
+def to_batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    """Spark's rows as Arrow's batches, with columns in the same places."""
+    while taken := list(islice(rows, _ROWS_AT_ONCE)):
+        columns = [pa.array([_plain(value) for value in column]) for column in zip(*taken, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, names=[str(place) for place in range(len(columns))])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)  # Spark gives the wall clock of the worker's own zone
+    if isinstance(value, dict):
+        return [{"name": name, "value": text} for name, text in value.items()]
+    if isinstance(value, list):
+        return [each.asDict() for each in value]
+    return value
+
+
+if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
+
+    class ArrowStreamWriter(StreamSink, pyspark.sql.datasource.DataSourceStreamArrowWriter):
+        """Writes a stream."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            return self._publish(iterator)
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+            self._commit(messages)
+
+        def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+            """What was published stays so; the next attempt goes on from there."""
+
+
+def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
+    """The writer of `df.write`; raises ConfigError or UsageError in words."""
+    return ArrowWriter(options, schema, overwrite)
+
+
+def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of `df.writeStream`; raises ConfigError or UsageError in words."""
+    if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
+        return ArrowStreamWriter(options, schema, overwrite)
+    return RowStreamWriter(options, schema, overwrite)

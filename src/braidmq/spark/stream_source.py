@@ -1,0 +1,151 @@
+"""`spark.readStream.format("braidmq")`: history as a stream, exactly once into sinks that can take a batch twice.
+
+Lives in one process of the driver for as long as the query runs; `read` runs on executors, in copies. Spark 4.2 tells the start
+and the limit of each batch. 4.0 and 4.1 tell nothing, so that there a batch begins where the last planned one ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.flight import wire
+from braidmq.flight.client import HistoryClient
+from braidmq.spark import offsets
+from braidmq.spark.limits import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from braidmq.spark.offsets import Offset, parse_offset
+from braidmq.spark.options import LATEST
+from braidmq.spark.reading import Reading, log, losses_in_words, place_of, to_partitions
+
+
+class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets, parts and progress of one query."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        """Raises ConfigError or UsageError for what cannot be."""
+        super().__init__(options, schema)
+        if self._options.end is not None:
+            name = "endingOffsets" if self._options.end.moment is None else "endingTimestamp"
+            raise ConfigError(name, "is for spark.read", "a stream ends when it is stopped, or with trigger(availableNow=True)")
+        self._target: Offset | None = None
+        self._latest: Offset | None = None
+        # For Spark 4.0 and 4.1 only: the end of the last batch that was planned, and the one that was offered.
+        self._planned: Offset | None = None
+        self._offered: Offset | None = None
+        self._noted: Offset | None = None
+        self._warnings: set[str] = set()
+
+    def initialOffset(self) -> dict[str, Any]:
+        place = place_of(self._options.start or LATEST, self._client)
+        shards = self._client.shards()
+        given = self._options.start.offset if self._options.start else None
+        if given is not None:
+            offsets.check_log(given, shards.log)
+            offsets.check_shards(given, shards)
+        initial = Offset(offsets.start_at(place, shards), shards.log)
+        self._planned = initial
+        self._note(initial)
+        return initial.to_json()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The end of the next batch. Without arguments, as Spark 4.0 and 4.1 call it, limits are kept as far as that goes."""
+        if start is not None:
+            return self._next(parse_offset(start), is_limited=not isinstance(limit, ReadAllAvailable)).to_json()
+        return self._next_by_memory().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark knows one limit at a time; latestOffset keeps the other one as well.
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        shards = self._client.shards()
+        self._target = Offset(offsets.latest_of(shards), shards.log)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else self._latest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = parse_offset(start), parse_offset(end)
+        self._planned = last
+        if offsets.is_empty(first, last):
+            return []
+        after = wire.Place(positions=wire.to_wire(first.shards))
+        until = wire.Place(positions=offsets.ends_to_ask_for(first.shards, last.shards))
+        planning = self._plan(self._client, self._options.filters, after, until)
+        offsets.check_log(last, planning.planned.log)
+        # A shard that the end does not name came later; it belongs to a later batch.
+        return to_partitions([ticket for ticket, _ in planning.parts if ticket.shard in last.shards])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to here is dealt with. A hint, which comes late or, for the last batch of a run, never."""
+        self._note(parse_offset(end))
+
+    def stop(self) -> None:
+        self._client.close()
+
+    @cached_property
+    def _client(self) -> HistoryClient:
+        return self._connect()
+
+    @losses_in_words()
+    def _next(self, start: Offset, *, is_limited: bool) -> Offset:
+        shards = self._client.shards()
+        offsets.check_log(start, shards.log)
+        # What a batch starts from, the batch before has finished with.
+        self._note(start)
+        self._latest = Offset(offsets.latest_of(shards), shards.log)
+        within = offsets.bounds(start, self._latest.shards, self._target)
+        rows_max, bytes_max = self._options.rows_max, self._options.bytes_max
+        if not is_limited or (rows_max is None and bytes_max is None) or offsets.is_empty(start, Offset(within)):
+            return offsets.end_of_batch(start, within)
+        advance = wire.Advance(
+            self._options.filters,
+            wire.to_wire(start.shards),
+            end=offsets.ends_to_ask_for(start.shards, dict.fromkeys(self._latest.shards, 0) | within),
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            on_loss=self._options.on_loss,
+        )
+        return offsets.end_of_batch(start, within, wire.from_wire(self._client.advance(advance).end))
+
+    def _next_by_memory(self) -> Offset:
+        limited = self._options.rows_max is not None or self._options.bytes_max is not None
+        if limited:
+            self._warn_once(
+                "this Spark does not tell a source where a batch begins, nor its trigger: the first batch after a restart "
+                "and that of availableNow are not limited; Spark 4.2 does better"
+            )
+        if self._planned is None:
+            # Restarted from a checkpoint that this process was not told of.
+            shards = self._client.shards()
+            return Offset(offsets.latest_of(shards), shards.log)
+        end = self._next(self._planned, is_limited=True)
+        if self._offered is not None:
+            # Offered and not planned yet: Spark must not see an offset go back.
+            end = Offset(offsets.bounds(self._offered, end.shards, None), end.log)
+        self._offered = end
+        return end
+
+    def _note(self, offset: Offset) -> None:
+        """Tell the broker, if the reader has a name. It must not fail a query: the next one says more."""
+        if not self._options.reader_name or offset == self._noted:
+            return
+        try:
+            self._client.note_reader(self._options.reader_name, offset.shards)
+            self._noted = offset
+        except BraidError as problem:
+            self._warn_once(f"the position of {self._options.reader_name!r} could not be told to the broker: {problem}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
+            log.warning("%s", text)

@@ -1,0 +1,7 @@
+"""Found by Spark by its name: the format `braidmq` is there without a call to register it."""
+
+from __future__ import annotations
+
+from braidmq.spark.source import BraidDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,164 @@
+"""Offsets of checkpoints, and the arithmetic of batches: what is between two offsets is read once, whatever comes between."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.base.errors import UsageError
+from braidmq.flight import wire
+from braidmq.spark import offsets
+from braidmq.spark.offsets import Offset, parse_offset
+
+positions = st.integers(1, 40)
+shard_numbers = st.integers(0, 3)
+marks = st.dictionaries(shard_numbers, positions, min_size=1)
+
+
+def shards_of(ranges: dict[int, tuple[int, int]], log: str = "00ff") -> wire.Shards:
+    states = {str(shard): wire.ShardState(earliest, latest, 0, 0) for shard, (earliest, latest) in ranges.items()}
+    return wire.Shards(log, 1_000, states)
+
+
+def test_the_text_of_an_offset_is_this_and_stays_this() -> None:
+    offset = Offset({10: 5, 2: 7, 0: 1}, "00ff")
+
+    text = json.dumps(offset.to_json())
+
+    assert text == '{"version": 1, "log": "00ff", "shards": {"0": 1, "2": 7, "10": 5}}'
+    assert parse_offset(json.loads(text)) == offset
+
+
+def test_a_person_may_write_positions_only() -> None:
+    assert parse_offset({"0": 17, "3": 4}) == Offset({0: 17, 3: 4})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"version": 2, "log": "a", "shards": {}, "more": 1}, "of version 2, of a newer braidmq"),
+        ({"version": 0, "log": "a", "shards": {}}, "not an offset"),
+        ({"shards": {"0": 1}}, "not an offset"),
+        ({"version": 1, "log": "a", "shards": {"0": 1}, "extra": 1}, "nothing else"),
+        ({"version": 1, "log": 5, "shards": {"0": 1}}, "not an offset"),
+        ({"version": 1, "log": "a", "shards": {"0": "1"}}, "not an offset"),
+        ({"0": True}, "not an offset"),
+        ({"0": 1.5}, "not an offset"),
+        ({"a": 1}, "a shard is a number"),
+        ({"0": -1}, "not negative"),
+        ([1], "not an offset"),
+        ("latest", "not an offset"),
+    ],
+)
+def test_what_is_no_offset_is_refused_in_words(data: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_offset(data)
+
+
+def test_another_log_is_refused_in_words() -> None:
+    offsets.check_log(Offset({0: 1}, "00ff"), "00ff")
+    offsets.check_log(Offset({0: 1}), "00ff")
+
+    with pytest.raises(UsageError, match=r"of the log 00ff, but the servers have the log beef.*new checkpoint"):
+        offsets.check_log(Offset({0: 1}, "00ff"), "beef")
+
+
+def test_a_shard_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match=r"no shard 7.*its shards are 0, 1"):
+        offsets.check_shards(Offset({0: 1, 7: 1}), shards_of({0: (0, 9), 1: (0, 9)}))
+
+
+@pytest.mark.parametrize(
+    ("place", "start", "end"),
+    [
+        # Not the position that is the earliest now: nothing is ever missing from the beginning.
+        (wire.EARLIEST, {0: 0, 1: 0, 2: 0}, {0: 0, 1: 0, 2: 0}),
+        # In a shard without records, what retention takes of the first ones is to be told.
+        (wire.LATEST, {0: 50, 1: 20, 2: 1}, {0: 50, 1: 20, 2: 0}),
+        # At a time: from it on, and up to it but without it. A time to come is now.
+        (wire.Place(time=30), {0: 29, 1: 20, 2: 1}, {0: 29, 1: 20, 2: 0}),
+        (wire.Place(time=99), {0: 50, 1: 20, 2: 1}, {0: 50, 1: 20, 2: 0}),
+        # Before what is kept, which is then missing, and that is told.
+        (wire.Place(time=5), {0: 4, 1: 4, 2: 1}, {0: 4, 1: 4, 2: 0}),
+        # Shards that are not named: from their beginning, to their end.
+        (wire.Place(positions={"0": 33}), {0: 33, 1: 0, 2: 0}, {0: 33, 1: 20, 2: 0}),
+    ],
+)
+def test_places_become_positions_of_each_shard(place: wire.Place, start: dict[int, int], end: dict[int, int]) -> None:
+    shards = shards_of({0: (10, 50), 1: (0, 20), 2: (0, 0)})
+
+    assert offsets.start_at(place, shards) == start
+    assert offsets.end_at(place, shards) == end
+
+
+@given(marks, marks, st.none() | marks, st.none() | marks)
+def test_a_batch_never_goes_back_nor_past_what_is_there_or_its_target(
+    start: dict[int, int], latest: dict[int, int], target: dict[int, int] | None, advanced: dict[int, int] | None
+) -> None:
+    begun = Offset(start, "00ff")
+
+    limits = offsets.bounds(begun, latest, None if target is None else Offset(target, "00ff"))
+    end = offsets.end_of_batch(begun, limits, advanced)
+
+    assert end.log == "00ff"
+    assert set(start) <= set(end.shards)
+    for shard, position in end.shards.items():
+        at = start.get(shard, 0)
+        assert position >= at
+        if position > at:
+            assert position <= latest[shard]
+            assert target is None or position <= target[shard]
+            assert advanced is None or position <= advanced[shard]
+
+
+@given(marks, st.lists(st.tuples(marks, st.none() | marks), max_size=8))
+def test_batches_one_after_the_other_read_every_position_once(
+    start: dict[int, int], steps: list[tuple[dict[int, int], dict[int, int] | None]]
+) -> None:
+    """Shards appear, the service forgets and knows again, limits come and go: ranges meet without a gap and without overlap."""
+    at = Offset(start, "00ff")
+    read: dict[int, list[int]] = {}
+    for latest, advanced in steps:
+        end = offsets.end_of_batch(at, offsets.bounds(at, latest, None), advanced)
+        for shard, position in end.shards.items():
+            read.setdefault(shard, []).extend(range(at.shards.get(shard, 0) + 1, position + 1))
+        assert offsets.is_empty(at, end) == (not any(p > at.shards.get(s, 0) for s, p in end.shards.items()))
+        at = end
+
+    for shard, seen in read.items():
+        assert seen == list(range(start.get(shard, 0) + 1, at.shards[shard] + 1))
+
+
+def test_a_service_is_not_asked_to_have_come_further_than_is_wanted() -> None:
+    assert offsets.ends_to_ask_for({0: 5, 1: 5, 2: 1}, {0: 9, 1: 5, 2: 1, 3: 4}) == {"0": 9, "1": 0, "2": 0, "3": 4}
+
+
+@given(marks, st.dictionaries(shard_numbers, positions))
+def test_without_anything_new_the_text_stays_the_same(start: dict[int, int], behind: dict[int, int]) -> None:
+    """Spark takes another text for news, and would run a batch for it."""
+    at = Offset(start, "00ff")
+    latest = {shard: min(behind.get(shard, position), position) for shard, position in start.items()}
+
+    end = offsets.end_of_batch(at, offsets.bounds(at, latest, None))
+
+    assert json.dumps(end.to_json()) == json.dumps(at.to_json())
+
+
+@given(marks, marks, marks)
+def test_a_run_with_a_target_ends_there_and_leaves_later_shards_alone(
+    start: dict[int, int], target: dict[int, int], later: dict[int, int]
+) -> None:
+    latest = {shard: max(later.get(shard, 0), position) for shard, position in target.items()} | {
+        shard: position for shard, position in later.items() if shard not in target
+    }
+    at = Offset(start, "00ff")
+    goal = Offset(target, "00ff")
+
+    end = offsets.end_of_batch(at, offsets.bounds(at, latest, goal))
+
+    assert end == offsets.end_of_batch(end, offsets.bounds(end, latest, goal)), "one more batch has nothing to do"
+    assert all(end.shards[shard] == max(position, start.get(shard, 0)) for shard, position in target.items())
+    assert set(end.shards) == set(start) | set(target)
