@@ -1,8 +1,7 @@
-"""The ``braidmq`` command. Each subcommand is loaded when it is used, so that none slows down or breaks another."""
+"""The ``braidmq`` command."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import click
 
 from braidmq import __version__
 from braidmq.base.errors import BraidError, UsageError
+from braidmq.cli.lazy import LazyGroup
 
 _COMMANDS: Final = {
     "start": ("braidmq.cli.start:start", "Run a node."),
@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "passwd": ("braidmq.cli.passwd:passwd", "Set passwords in a password file."),
     "import-mosquitto": ("braidmq.cli.import_mosquitto:import_mosquitto", "Take over a Mosquitto configuration."),
     "history": ("braidmq.cli.history.commands:history", "Read and tend what a running node has recorded."),
+    "pipeline": ("braidmq.cli.pipeline:pipeline", "Run a job over the history on Spark."),
     "backup": ("braidmq.cli.backup:backup", "Make a backup of a running node."),
     "restore": ("braidmq.cli.backup:restore", "Make a data directory from a backup."),
     "salvage": ("braidmq.cli.salvage:salvage", "Open a log whose end is damaged, at a loss."),
@@ -31,29 +32,7 @@ _TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"
 _MOSQUITTO_LIKE: Final = ("pub", "sub")  # whose usage errors end with 1, as scripts know it
 
 
-class _Commands(click.Group):
-    """Knows the subcommands by name and help line; imports one only to run it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-        try:
-            command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            raise click.ClickException(f"the module {error.name} is missing; install braidmq again") from None
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
-
-
-@click.command(cls=_Commands)
+@click.command(cls=LazyGroup, entries=_COMMANDS, when_missing="the module {} is missing; install braidmq again".format)
 @click.version_option(__version__, prog_name="braidmq")
 def braidmq() -> None:
     """braidmq, an MQTT broker and its tools. `braidmq COMMAND --help` tells about one command."""

@@ -1,0 +1,41 @@
+"""Groups whose commands are imported when they are used, so that none slows down or breaks another."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+import click
+
+# The name of a module and of the command in it, with a colon between them; and what the help of the group says about it.
+Entry = tuple[str, str]
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and help line; imports one only to run it."""
+
+    def __init__(
+        self, *arguments: object, entries: Mapping[str, Entry], when_missing: Callable[[str], str], **more: object
+    ) -> None:
+        """`when_missing` says what to do if a module, named by its argument, is not installed."""
+        super().__init__(*arguments, **more)  # type: ignore[arg-type]
+        self._entries = entries
+        self._when_missing = when_missing
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._entries:
+            return None
+        module, _, attribute = self._entries[cmd_name][0].partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(self._when_missing(error.name or "")) from None
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._entries.items()])
