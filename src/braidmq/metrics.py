@@ -31,8 +31,7 @@ def collect(
     """Every metric of the node as it is now."""
     values = {**_state(broker, access), **_traffic(broker), **_drops(broker), **_packets(broker), **_clients(broker)}
     values |= _history(broker, message_log, health)
-    if service is not None:
-        values |= _history_service(service)
+    values |= _history_service(service)
     expiry = listeners.certificate_expiry()
     if expiry is not None:
         values["cert_expiry_at"] = expiry
@@ -204,7 +203,9 @@ def _history(broker: Broker, message_log: MessageLog, health: Health) -> dict[st
     }
 
 
-def _history_service(service: HistoryService) -> dict[str, float]:
+def _history_service(service: HistoryService | None) -> dict[str, float]:
+    if service is None:
+        return dict.fromkeys((f"history_service_{each}" for each in ("up", "restarts", "streams", "rows", "bytes")), 0)
     return {
         "history_service_up": service.address is not None,
         "history_service_restarts": service.restarts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from braidmq.base.errors import UsageError
 from braidmq.mqtt.topics import matches
 from braidmq.spark.jobs.learning import TopicStats, entropy, example_filters, propose
 from braidmq.spark.jobs.patterns import OTHER, make_patterns, read_patterns
+from braidmq.spark.jobs.sampling import evenly
 from braidmq.spark.jobs.seeks import compare
 from braidmq.storage.layouts.learned import LearnedLayout, entry_of
 from braidmq.storage.layouts.lessons import lesson_of
@@ -123,6 +125,17 @@ def test_every_topic_belongs_to_a_proposed_pattern_and_all_records_are_counted(t
     )
     # The broker takes them as they are.
     lesson_of([each.pattern for each in proposal.patterns if not each.pattern.endswith("#")] or ["x"], proposal.thresholds)
+
+
+@given(st.integers(1, 50), st.integers(1, 60))
+def test_a_share_is_spread_evenly_from_the_first_on(length: int, count: int) -> None:
+    chosen = evenly(range(length), count)
+
+    assert len(chosen) == min(count, length)
+    assert chosen[0] == 0
+    gaps = {after - before for before, after in pairwise(chosen)}
+    assert max(gaps, default=1) - min(gaps, default=1) <= 1
+    assert min(gaps, default=1) >= 1
 
 
 def test_entropy_is_that_of_the_shares() -> None:

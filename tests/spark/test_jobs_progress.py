@@ -63,7 +63,11 @@ braidmq.base.errors.{}: {}
     ("error", "kind", "words"),
     [
         (UsageError("mine", "do that"), UsageError, "mine: do that"),
-        (RuntimeError(JAVA.format("Unavailable", "nobody answers")), Unavailable, "nobody answers; the checkpoint keeps"),
+        (
+            RuntimeError(JAVA.format("Unavailable", "nobody answers (try again in 1 s)")),
+            Unavailable,
+            "nobody answers; the checkpoint keeps",
+        ),
         (RuntimeError(JAVA.format("ConfigError", "servers: is wrong; write host:port")), UsageError, "servers: is wrong"),
         (RuntimeError("java.io.IOException: No space left on device"), UsageError, "a disk is full"),
         (RuntimeError("java.lang.OutOfMemoryError: Java heap space"), UsageError, "spark.driver.memory=4g"),

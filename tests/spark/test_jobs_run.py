@@ -233,6 +233,7 @@ def test_a_lake_is_replayed_at_a_rate(spark: SparkSession, broker: Broker, publi
         (archive.command, ["lake", "-t", "a/#/b"], "is not a topic filter"),
         (archive.command, ["s3://bucket/lake"], "--table delta"),
         (rollup.command, ["out", "--window", "100ms"], "whole number of seconds"),
+        (rollup.command, ["out", "-t", "nothing/here"], "give --patterns"),
         (decode.command, ["out", "--schema", "what is that, then"], "cannot be read"),
         (learn.command, ["--apply"], "--data-dir or --api"),
         (learn.command, ["-t", "nothing/here"], "no records that match"),

@@ -83,6 +83,16 @@ def write(frame: DataFrame, port: int, **options: str) -> None:
     frame.write.format("braidmq").options(servers=f"mqtt://127.0.0.1:{port}", **options).mode("append").save()
 
 
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Let rows reach the sink long before its task is over."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    usual = spark.conf.get(name)
+    spark.conf.set(name, "500")
+    yield
+    spark.conf.set(name, usual)
+
+
 # A batch
 
 
@@ -140,6 +150,7 @@ def test_what_cannot_be_written_is_refused_in_words(spark: SparkSession, columns
         frame.write.format("braidmq").option("servers", "127.0.0.1:1").mode(mode).save()
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_a_batch_with_a_name_goes_on_where_it_failed(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(PySparkException, match="boom"):
         write(rows(spark, 40_000, fails_at=39_999), broker.port, producerName="import")
@@ -158,6 +169,7 @@ def test_other_partitions_than_before_fail_in_words(spark: SparkSession, broker:
         write(rows(spark, 4000, 3), broker.port, producerName="import")
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_with_a_key_rows_are_published_once_with_any_number_of_partitions(spark: SparkSession, broker: Broker) -> None:
     options = {"producerName": "import", "keyColumn": "payload"}
     with pytest.raises(PySparkException, match="boom"):
@@ -222,19 +234,22 @@ def stream(spark: SparkSession, folder: Path, broker_port: int, *, fails_at: int
     return writer.options(servers=f"mqtt://127.0.0.1:{broker_port}", **options).trigger(availableNow=True).start()
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_a_stream_is_published_once_over_failures_and_restarts(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    for first in range(0, 12_000, 2000):
-        put_file(tmp_path / "in", first, first + 2000)
+    for first in range(0, 80_000, 20_000):
+        put_file(tmp_path / "in", first, first + 20_000)
 
-    for fails_at in (1999, 9999):
+    before = 0
+    for fails_at in (19_999, 79_999):
         query = stream(spark, tmp_path, broker.port, fails_at=fails_at)
         with pytest.raises(PySparkException, match="boom"):
             query.awaitTermination()
-        assert 0 < len(recorded(broker)) < 12_000
+        assert before < count(broker) < 80_000
+        before = count(broker)
     stream(spark, tmp_path, broker.port).awaitTermination()
     stream(spark, tmp_path, broker.port).awaitTermination()
 
-    assert sorted(numbers(recorded(broker))) == list(range(12_000))
+    assert sorted(numbers(recorded(broker))) == list(range(80_000))
 
 
 def test_an_earlier_attempt_with_more_partitions_is_found_when_the_batch_is_over(

@@ -60,9 +60,15 @@ def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None,
 
 
 def learn_patterns(history: HistoryOptions, patterns_max: int) -> Patterns:
-    """The patterns with the most records that the topics of a history suggest, of which a part is looked at."""
+    """The patterns with the most records that the topics of a history suggest, of which a part is looked at.
+
+    Raises UsageError if there is nothing to learn from.
+    """
     with history.client() as client:
-        counts = sample_topics(client, history.filters, history.start)
+        counts = sample_topics(client, history.filters)
+    if not counts:
+        hint = "give --patterns, or begin when something was recorded"
+        raise UsageError("the history has no records that match, so that no patterns can be learned", hint)
     proposal = propose(TopicStats(topic, records) for topic, records in counts.items())
     fitting = [each.pattern for each in proposal.patterns if len(quote(each.pattern, safe="")) <= _PATTERN_BYTES_MAX]
     return make_patterns(fitting[:patterns_max])

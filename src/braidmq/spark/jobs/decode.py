@@ -48,7 +48,7 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
       braidmq pipeline decode /data/sparkplug -t 'spBv1.0/#' --format sparkplug
     """
     if format_ == "cbor" and importlib.util.find_spec("cbor2") is None:
-        raise UsageError("CBOR needs cbor2", "pip install 'braidmq[cbor]', also where Spark's executors run")
+        raise UsageError("CBOR needs cbor2", "pip install 'braidmq[spark]', also where Spark's executors run")
     good = open_table(kind, output, ["date"])
     bad_path = quarantine or f"{output.rstrip('/')}.quarantine"
     bad = open_table(kind, bad_path, ["date"])

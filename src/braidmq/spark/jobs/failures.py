@@ -10,6 +10,7 @@ from braidmq.base.errors import BraidError, Unavailable, UsageError
 # The last line of a Python traceback inside a Java message: a class of ours and what it says.
 _OURS: Final = re.compile(r"^\s*(?:Caused by: )?braidmq\.[\w.]+\.(\w+): (.+)$", re.M)
 _PYTHON: Final = re.compile(r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.M)
+_RETRY: Final = re.compile(r" \(try again in [\d.]+ s\)$")
 _NOISE: Final = ("Py4JJavaError", "Py4JError", "PythonException", "StreamingQueryException", "SparkException")
 _AGAIN: Final = "the checkpoint keeps what is done; run the same command again to go on"
 
@@ -23,7 +24,7 @@ def explain(error: BaseException, checkpoint: str = "") -> BraidError:
     ours = _OURS.findall(text)
     if ours:
         kind, detail = ours[-1]
-        return Unavailable(f"{detail}; {again}") if kind == "Unavailable" else UsageError(detail)
+        return Unavailable(f"{_RETRY.sub('', detail)}; {again}") if kind == "Unavailable" else UsageError(detail)
     lowered = text.lower()
     if "no space left on device" in lowered:
         return UsageError("a disk is full", f"make room for the output and for Spark's scratch files; {again}")

@@ -64,7 +64,7 @@ _PACE: Final = (
     click.option("--checkpoint", help="Where the job remembers how far it is.  [default: OUTPUT.checkpoint]"),
     click.option("--trigger", default="10 seconds", show_default=True, help="With --follow: begin a batch so often."),
     click.option("--batch-rows", type=click.IntRange(1), help="At most so many rows in a batch."),
-    click.option("--batch-bytes", default="256MiB", show_default=True, help="At most so many bytes of records in a batch."),
+    click.option("--batch-bytes", default="512MiB", show_default=True, help="At most so many bytes of records in a batch."),
 )
 _SPARK: Final = (
     click.option("--master", default="", help="Spark's master.  [default: local[*], or what spark-submit says]"),
@@ -114,7 +114,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     trigger: str = "10 seconds"
     batch_rows: int | None = None
-    batch_bytes: str = "256MiB"
+    batch_bytes: str = "512MiB"
 
     def limits(self) -> dict[str, str]:
         """Options of `format("braidmq")` that bound a batch."""

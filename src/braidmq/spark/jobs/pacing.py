@@ -77,11 +77,6 @@ class TopicMap:
         self._prefix = prefix
         self._known: dict[str, str] = {}
 
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether every topic stays as it is."""
-        return not self._rules and not self._prefix
-
     def of(self, topic: str) -> str:
         """The new topic; raises UsageError if that is none."""
         found = self._known.get(topic)

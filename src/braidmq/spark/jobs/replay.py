@@ -212,14 +212,18 @@ def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, no_retain: bool) 
         raise UsageError("there is no place to remember how far it is", "give --checkpoint with --follow")
 
     def each_batch(frame: DataFrame, batch: BatchName) -> None:
-        rows = ordered(frame, job.history.filters, drops_retain=no_retain)
-        for row in rows.select("topic").distinct().toLocalIterator():
-            made = topics.of(row["topic"])
-            if any(matches(each, made) for each in job.history.filters):
-                hint = "give --map or --prefix so that no new topic matches --topic-filter"
-                raise UsageError(f"messages to {made!r} would be read and published again and again", hint)
-        for _ in replayer.run(rows.toLocalIterator(prefetchPartitions=True), batch.number):
-            pass
+        frame.persist()  # it is looked at, and then published, but read once
+        try:
+            for row in frame.select("topic").distinct().toLocalIterator():
+                made = topics.of(row["topic"])
+                if any(matches(each, made) for each in job.history.filters):
+                    hint = "give --map or --prefix so that no new topic matches --topic-filter"
+                    raise UsageError(f"messages to {made!r} would be read and published again and again", hint)
+            rows = ordered(frame, job.history.filters, drops_retain=no_retain)
+            for _ in replayer.run(rows.toLocalIterator(prefetchPartitions=True), batch.number):
+                pass
+        finally:
+            frame.unpersist()
 
     return run_stream(job, job.stream(), each_batch, job.pace.checkpoint)
 

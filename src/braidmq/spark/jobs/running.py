@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +28,6 @@ EachBatch = Callable[["DataFrame", BatchName], None]
 
 _LOOK_EVERY_S: Final = 0.5
 _ASK_EVERY_S: Final = 2.0
-_STOP_WAIT_S: Final = 120.0
 
 
 def checkpoint_for(job: Job, output: str) -> str:
@@ -67,18 +69,38 @@ def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: s
 
 
 def _follow(query: StreamingQuery, meter: Meter, watch: _Watch, display: Display) -> None:
-    try:
+    with _interruption() as is_asked:
         while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
             meter.see(_reports(query))
-            display.show(meter.words(watch.backlog(meter.end)))
-    except KeyboardInterrupt:
-        # A batch that is cut off is done again by the next run: to let it finish is only cheaper.
-        give_up = time.monotonic() + _STOP_WAIT_S
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up:
-            display.show(f"{meter.words(None)}; finishing the batch at work")
-            time.sleep(_LOOK_EVERY_S)
+            if is_asked.is_set():
+                # A batch that is cut off is done again by the next run: to let it finish is only cheaper.
+                if not query.status["isTriggerActive"]:
+                    break
+                display.show(f"{meter.words(None)}; finishing the batch at work, Ctrl-C again to stop at once")
+            else:
+                display.show(meter.words(watch.backlog(meter.end)))
         query.stop()
     meter.see(_reports(query))
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C; the second one interrupts. Spark's own handler would cancel all jobs, in the middle of a call."""
+    is_asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield is_asked
+        return
+
+    def note(_signal: int, _frame: object) -> None:
+        if is_asked.is_set():
+            raise KeyboardInterrupt
+        is_asked.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield is_asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _reports(query: StreamingQuery) -> list[Mapping[str, Any]]:
@@ -104,7 +126,8 @@ class _Watch:
         except BraidError:
             self._backlog = None
             return None
-        behind_us = max((answer.latest.get(shard, 0) - position for shard, position in end.items()), default=0)
+        # A shard at 0 has had nothing yet; how old what comes first is, nobody knows.
+        behind_us = max((answer.latest.get(shard, 0) - position for shard, position in end.items() if position), default=0)
         self._backlog = Backlog(answer.rows_max, behind_us / 1e6 if answer.rows_max else 0.0)
         return self._backlog
 

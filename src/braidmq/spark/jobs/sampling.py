@@ -5,7 +5,6 @@ Records lie by topic within a part, so that parts are read whole, and are chosen
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,21 +13,19 @@ import msgspec
 import pyarrow.compute as pc
 
 from braidmq.flight import wire
-from braidmq.flight.times import to_place
 
 if TYPE_CHECKING:
     from braidmq.flight.client import HistoryClient
 
 T = TypeVar("T")
 
-ROWS_MAX: Final = 500_000
-_PART_ROWS: Final = 25_000
+ROWS_MAX: Final = 200_000
+_PART_ROWS: Final = 10_000
 
 
-def sample_topics(client: HistoryClient, filters: Sequence[str], start: str, rows_max: int = ROWS_MAX) -> Counter[str]:
-    """How often topics come in about so many records from `start` on; in all of them if they are fewer. Blocks."""
-    place = to_place(start, lambda: time.time_ns() // 1000)
-    plan = wire.Plan(filters=list(filters), start=place, columns=["topic"], on_loss="skip")
+def sample_topics(client: HistoryClient, filters: Sequence[str], rows_max: int = ROWS_MAX) -> Counter[str]:
+    """How often topics come in about so many records, at least; in all of them if they are fewer. Blocks."""
+    plan = wire.Plan(filters=list(filters), columns=["topic"], on_loss="skip")
     parts = client.plan(plan).parts
     total = sum(part.rows_max for _, part in parts)
     if total > rows_max:
@@ -44,4 +41,5 @@ def sample_topics(client: HistoryClient, filters: Sequence[str], start: str, row
 
 def evenly(items: Sequence[T], count: int) -> list[T]:
     """So many items, spread evenly over all of them."""
-    return [items[place * len(items) // count] for place in range(min(count, len(items)))]
+    chosen = min(count, len(items))
+    return [items[place * len(items) // chosen] for place in range(chosen)]

@@ -26,6 +26,7 @@ _DEFAULTS: Final = {
 }
 # The same for a session of this machine alone.
 _LOCAL_DEFAULTS: Final = {
+    "spark.log.level": "FATAL",  # a job tells about a failure itself, in one sentence
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
@@ -60,11 +61,11 @@ def open_session(name: str, options: SparkOptions) -> SparkSession:
     if master:
         builder = builder.master(master)
     local = _LOCAL_DEFAULTS if master.startswith("local") else {}
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for key, value in {**_DEFAULTS, **local, **options.conf}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    if "spark.log.level" not in options.conf and not is_submitted:
-        spark.sparkContext.setLogLevel("ERROR")
     with suppress(AnalysisException):  # Spark may have found it by its name
         spark.dataSource.register(BraidDataSource)
     return spark
