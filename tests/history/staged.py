@@ -18,6 +18,7 @@ from braidmq.mqtt.topics import matches
 from braidmq.storage.clock import ShardClock
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions
+from braidmq.storage.shard import Shard
 from tests.storage.log import LAYOUTS, Hands
 from tests.storage.message_log import Stage, clients_of
 
@@ -108,10 +109,13 @@ class Viewed(Stage):
         self.write(*records)
         self.hear()
 
+    def family(self, record: Known) -> Shard:
+        """Where a record is, as the log itself knows it."""
+        return self.log._shards[record.shard].families[self.log._classes.class_of(record.topic.encode())]
+
     def floor(self, record: Known) -> int:
         """Where the family of a record begins."""
-        shard = self.log._shards[record.shard]
-        return shard.families[self.log._classes.class_of(record.topic.encode())].floor
+        return self.family(record).floor
 
     def expected(self, filters: Sequence[str], starts: dict[int, int], ends: dict[int, int]) -> list[Known]:
         """What is in a range, by the naive rule, in order of time."""

@@ -92,8 +92,8 @@ def test_batches_go_through_everything_once_and_keep_to_their_limits(
 
 def size_of(stage: Viewed, row: Known) -> int:
     """Bytes of the key and value of a record."""
-    epoch_offset_and_index = 12 + len(stage.log._shards[row.shard].main.generations.current.layout.index(row.topic.encode()))
-    return epoch_offset_and_index + 6 + len(row.topic) + len(stage.clients[row.shard]) + len(b"%d" % row.number)
+    index = stage.family(row).generations.current.layout.index(row.topic.encode())
+    return 12 + len(index) + 6 + len(row.topic) + len(stage.clients[row.shard]) + len(b"%d" % row.number)
 
 
 def test_without_limits_a_batch_goes_to_the_end_or_to_where_it_must_end(tmp_path: Path) -> None:

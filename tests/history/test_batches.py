@@ -66,7 +66,8 @@ def test_every_column_says_what_the_record_says() -> None:
         "shard": 3,
         "position": START + 1,
     }
-    assert third == first | {"position": START + 2, "store_timestamp": third["store_timestamp"], "publish_timestamp": third["store_timestamp"]}  # fmt: skip
+    later = NOON + timedelta(microseconds=2)
+    assert third == first | {"position": START + 2, "store_timestamp": later, "publish_timestamp": later}
 
 
 @pytest.mark.parametrize("columns", [["shard"], ["store_timestamp"], ["user_properties", "topic"], SCHEMA.names[::-1]])

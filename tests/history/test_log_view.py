@@ -13,7 +13,7 @@ from braidmq.base.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.columns import SCHEMA
 from braidmq.flight.wire import EARLIEST, LATEST, Advance, Gap, Place, Plan, Ticket, from_wire
-from braidmq.history import follower, log_view
+from braidmq.history import follower, log_view, scanning
 from braidmq.history.errors import HistoryError
 from braidmq.history.log_view import LogView
 from braidmq.storage.format.rows import EpochLimits
@@ -39,6 +39,7 @@ def only_ticket(stage: Viewed, plan: Plan) -> Ticket:
 def test_shards_say_where_they_begin_and_end_and_what_they_have(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
+        assert stage.view.shards().shards["0"].records == 8
         stage.hands.move(60 * SECOND)
         stage.publish_all(*[(0, "a")] * 3, (1, "b"))
         stage.log.retain()
@@ -226,6 +227,27 @@ def test_filters_that_a_class_cannot_match_do_not_miss_what_it_has_lost(tmp_path
         assert [row.number for row in stage.rows(Plan(["a"], start))] == [4, 6, 8, 10, 12]
         with pytest.raises(HistoryError, match="retention"):
             stage.view.plan(Plan(["#"], start))
+
+
+def test_a_slow_reader_gets_new_iterators_and_misses_nothing_and_is_told_of_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "_ITERATOR_AGE_MAX_S", -1.0)
+    with Viewed(tmp_path, limits=EpochLimits(count_max=5000), retention_s=10) as stage:
+        stage.publish_all(*[(0, f"t/{number % 7}") for number in range(4000)])
+        ticket = only_ticket(stage, Plan(["#"]))
+
+        rows = [row for batch in stage.view.scan(ticket) for row in knowns(batch)]
+        assert sorted(row.number for row in rows) == [*range(4000)]
+
+        batches = stage.view.scan(ticket)
+        next(batches)
+        stage.hands.move(60 * SECOND)
+        stage.log.retain()
+        stage.catch_up()
+        with pytest.raises(HistoryError) as caught:
+            list(batches)
+        assert code_of(caught) == "data-loss"
 
 
 # Refusals

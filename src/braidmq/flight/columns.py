@@ -22,7 +22,7 @@ SCHEMA: Final = pa.schema(
         pa.field("qos", pa.int32()),
         pa.field("retain", pa.bool_()),
         pa.field("client_id", pa.string()),  # of the publisher; empty: the broker itself
-        pa.field("publish_timestamp", _TIME),  # when it was published, if that is known to differ from when it was stored
+        pa.field("publish_timestamp", _TIME),  # when it was published; as stored, unless it is known to differ
         pa.field("store_timestamp", _TIME),
         pa.field("payload_format", pa.int32()),
         pa.field("content_type", pa.string()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +20,11 @@ from braidmq.history.ranges import ShardRange, fail_for_loss
 from braidmq.history.scanning import UNLIMITED, EpochReading, Limits
 from braidmq.history.searches import Searches
 from braidmq.history.shard_view import EpochLost, FamilyView
-from braidmq.lane.columns import Column, Columns
+from braidmq.lane.columns import Columns
 from braidmq.storage.format.rows import EpochRow
+
+if TYPE_CHECKING:
+    from braidmq.lane.arrow_buffers import Taken
 
 # Pairs that are looked at for one answer at most; about 2 s. The batch ends there, whether or not it has any rows.
 _STEPS_MAX: Final = 2_000_000
@@ -84,7 +87,7 @@ class _Matches:
         return rows, self._ends[end - 1].as_py() - done
 
 
-def _numbers(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
+def _numbers(kind: pa.DataType, rows: int, column: Taken) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column[1][1])])
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from braidmq.lane.columns import Column, Columns
+from braidmq.lane.columns import Columns
+
+if TYPE_CHECKING:
+    from braidmq.lane.arrow_buffers import Taken
 
 # Columns that are not of the lane's making: one is the same for all rows, the other another name of the position.
 _SHARD: Final = "shard"
@@ -28,7 +31,7 @@ class Batches:
         taken = self.columns.take()
         return pa.RecordBatch.from_arrays([self._array(field, rows, taken) for field in self.schema], schema=self.schema)
 
-    def _array(self, field: pa.Field, rows: int, taken: dict[str, Column]) -> pa.Array:
+    def _array(self, field: pa.Field, rows: int, taken: dict[str, Taken]) -> pa.Array:
         if field.name == _SHARD:
             return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(self._shard.to_bytes(4, "little") * rows)])
         nulls, buffers = taken[_POSITION if field.name == _STORED_AT else field.name]

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,7 +28,7 @@ _TELL_EVERY_S: Final = 1.0
 def main(descriptor: int) -> NoReturn:
     """Serve until the core is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the node says when to end
-    os.nice(_NICENESS)
+    _step_back()
     core = Core(socket.socket(fileno=descriptor))
     setup = core.setup()
     logs.set_up(setup.log_level, setup.log_format, setup.log_lines_per_s_max)  # type: ignore[arg-type] # as the core has them
@@ -36,6 +37,15 @@ def main(descriptor: int) -> NoReturn:
     _serve(setup, core, over)
     # Threads of gRPC may still wait for callers that are slow to go; nothing here is worth waiting for.
     os._exit(0)
+
+
+def _step_back() -> None:
+    os.nice(_NICENESS)
+    # A nice process still runs until the end of its turn, milliseconds, when a thread of the node has something to do; an idle
+    # one does not.
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):  # some containers allow no change
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _serve(setup: messages.Setup, core: Core, over: threading.Event) -> None:

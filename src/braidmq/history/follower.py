@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from braidmq.base.errors import BraidError, Corruption, UsageError
+from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
 from braidmq.history.following import Following
 from braidmq.history.shard_view import FamilyView, ShardView
 from braidmq.storage.classes import CLASS_PREFIX, CLASSES_END, ClassTable, LogClass, decode_class
@@ -27,6 +27,7 @@ log = logging.getLogger("braidmq.history")
 _CATCH_UP_EVERY_S: Final = 1.0
 # Between two catch-ups of which the first did not count.
 _AGAIN_AFTER_S: Final = 0.01
+_BEGIN_MAX_S: Final = 5.0
 # Directories for files of the secondary's own; more than one may be open for a moment while readers of the old one finish.
 _SCRATCHES: Final = 4
 
@@ -38,13 +39,15 @@ class OpenLog:
         self.store = store
         self.log_id = store.log_id.hex()
         self.lock = threading.RLock()
-        self.shards = _make_shards(store)
+        self.shards: list[ShardView] = []  # none before the first such catch-up
         self.users = 0
         self.served: Mapping[int, int] = {}  # replaced as a whole
 
     def follow(self, served: Mapping[int, int]) -> None:
         """A catch-up that counts was made, and this may be served now."""
         with self.lock:
+            if not self.shards:
+                self.shards = _make_shards(self.store)
             for shard in self.shards:
                 shard.follow()
             self.served = dict(served)
@@ -129,11 +132,24 @@ class Follower:
                 self._opened += 1
                 scratch = self._scratch_dir / str(self._opened % _SCRATCHES)
             opened = OpenLog(Secondary.open(self._log_dir, scratch))
+            try:
+                self._begin(opened)
+            except BaseException:
+                opened.store.close()
+                raise
             with self._changed:
                 opened.users = 1
                 self._current = opened
         threading.Thread(target=self._attend, args=(opened,), name="history-follower", daemon=True).start()
         return opened
+
+    def _begin(self, opened: OpenLog) -> None:
+        """The first catch-up that counts: an opening may miss rows just as one that does not count."""
+        deadline = self._now() + _BEGIN_MAX_S
+        while not self._catch_up(opened, None):
+            if self._now() >= deadline:
+                raise Unavailable(f"the log in {self._log_dir} changes too fast to be opened at the moment")
+            time.sleep(_AGAIN_AFTER_S)
 
     def _leave(self, opened: OpenLog) -> None:
         with self._changed:

@@ -6,16 +6,16 @@ here knows Arrow's library: a column is a list of buffers, in the order and form
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from braidmq.base.errors import Corruption
+from braidmq.lane.arrow_buffers import Column, Flags, Numbers, Pairs, Variable
 from braidmq.lane.records import KEY_BYTES, Record, TopicFilters
 from braidmq.lane.scan import ENDED, FAR, PAUSED
 
 if TYPE_CHECKING:
+    from braidmq.lane.arrow_buffers import Taken
     from braidmq.lane.scan import Query
 
 # Besides what `Matches.collect` says of the place where it stopped.
@@ -37,9 +37,6 @@ NARROW = ("qos", "payload_format", "size")  # of 32 bits
 # A seek costs about as much as this many steps.
 _NEAR = 32
 
-# Number of nulls, and the buffers.
-Column = tuple[int, list[bytes | None]]
-
 
 class Columns:
     """The wanted columns of records, in the order in which they were found; `size_bytes` is that of their keys and values.
@@ -47,14 +44,14 @@ class Columns:
     After an exception it is of no use any more.
     """
 
-    __slots__ = ("size_bytes", "_rows", "_values", "_wants_properties")
+    __slots__ = ("size_bytes", "_rows", "_columns", "_wants_properties")
 
     def __init__(self, wanted: Sequence[str]) -> None:
         unknown = set(wanted) - set(NAMES)
         if unknown:
             raise ValueError(f"no columns {sorted(unknown)}")
         self._wants_properties = any(name in wanted for name in _PROPERTIES)
-        self._values: dict[str, list[Any]] = {name: [] for name in wanted}
+        self._columns = {name: _make_column(name) for name in wanted}
         self._rows = 0
         self.size_bytes = 0
 
@@ -113,11 +110,9 @@ class Columns:
                     self._add(record, len(key) + len(value))
         return (FAR, target) if query is not None and key[8:-4] < target else (PAUSED, key)
 
-    def take(self) -> dict[str, Column]:
+    def take(self) -> dict[str, Taken]:
         """The columns by name, and begin anew. Raises Corruption for a text that is not UTF-8."""
-        taken = {name: _column(name, values) for name, values in self._values.items()}
-        for values in self._values.values():
-            values.clear()
+        taken = {name: column.take(self._rows) for name, column in self._columns.items()}
         self._rows = self.size_bytes = 0
         return taken
 
@@ -135,10 +130,22 @@ class Columns:
         }
         if self._wants_properties:
             row |= _read_properties(record.properties)
-        for name, values in self._values.items():
-            values.append(row.get(name))
+        for name, column in self._columns.items():
+            value = row.get(name)
+            if value is not None:
+                column.append(self._rows, value)
         self._rows += 1
         self.size_bytes += size
+
+
+def _make_column(name: str) -> Column:
+    if name == "user_properties":
+        return Pairs()
+    if name in FLAGS:
+        return Flags()
+    if name in NUMBERS:
+        return Numbers(4 if name in NARROW else 8)
+    return Variable(name in TEXTS)
 
 
 def _publisher(value: bytes) -> bytes:
@@ -191,34 +198,3 @@ def _piece(data: bytes, at: int, size: int) -> bytes:
     if at + size > len(data):
         raise Corruption("the properties of a record are cut short")
     return data[at : at + size]
-
-
-def _column(name: str, values: Sequence[Any]) -> Column:
-    nulls = values.count(None)
-    validity = _bits([value is not None for value in values]) if nulls else None
-    if name in FLAGS:
-        return nulls, [validity, _bits(values)]
-    if name in NUMBERS:
-        return nulls, [validity, array("i" if name in NARROW else "q", [value or 0 for value in values]).tobytes()]
-    if name in TEXTS or name in BINARIES:
-        return nulls, [validity, *_variable(values, name in TEXTS)]
-    pairs = [pair for value in values for pair in value or ()]
-    ends = accumulate((len(value or ()) for value in values), initial=0)
-    names, texts = _variable([key for key, _ in pairs], True), _variable([value for _, value in pairs], True)
-    return nulls, [validity, array("i", ends).tobytes(), *names, *texts]
-
-
-def _variable(values: Sequence[bytes | None], is_text: bool) -> tuple[bytes, bytes]:
-    found = [value or b"" for value in values]
-    if is_text:
-        for value in found:
-            try:
-                value.decode()
-            except UnicodeDecodeError:
-                raise Corruption("a text in a record is not UTF-8") from None
-    return array("i", accumulate(map(len, found), initial=0)).tobytes(), b"".join(found)
-
-
-def _bits(flags: Sequence[bool]) -> bytes:
-    number = sum(1 << place for place, flag in enumerate(flags) if flag)
-    return number.to_bytes((len(flags) + 7) // 8, "little")

@@ -5,14 +5,13 @@ The compiled form; ``columns.py`` is its plain twin and has the contract of ever
 that the store's iterator made to the block that Arrow will read; no object is made for it.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from braidmq.base.errors import Corruption
 
+from braidmq.lane.arrow_buffers cimport Column, Flags, Numbers, Pairs, Variable
 from braidmq.lane.records cimport TopicFilters, check_value
 from braidmq.lane.topic_index cimport MaskQuery
 
@@ -37,12 +36,6 @@ cdef enum:
     F_PUBLISHED_AT = 16
     F_EXPIRY = 32
     F_PROPERTIES = 64
-    BLOCK_BYTES_MIN = 256
-    # A block begins with the size that the last one of its column came to, up to this.
-    HINT_BYTES_MAX = 8388608
-
-# Arrow's offsets have 31 bits. Whoever collects stops long before.
-cdef Py_ssize_t BLOCK_BYTES_MAX = 0x7FFFFFFF
 
 
 cdef inline uint32_t get16(const uint8_t* p) noexcept nogil:
@@ -55,279 +48,6 @@ cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
 
 cdef inline uint64_t get64(const uint8_t* p) noexcept nogil:
     return (<uint64_t>get32(p) << 32) | get32(p + 4)
-
-
-cdef class Block:
-    """Memory that grows, and that Arrow reads in place once it is handed over."""
-
-    cdef uint8_t* data
-    cdef Py_ssize_t size, capacity
-
-    def __cinit__(self, Py_ssize_t capacity=0):
-        self.capacity = max(capacity, <Py_ssize_t>BLOCK_BYTES_MIN)
-        self.data = <uint8_t*>malloc(self.capacity)
-        if self.data == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        free(self.data)
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
-
-    def __len__(self):
-        return self.size
-
-    cdef int grow(self, Py_ssize_t more) except -1:
-        cdef Py_ssize_t capacity = max(self.capacity * 2, self.size + more)
-        cdef uint8_t* data
-        if self.size + more > BLOCK_BYTES_MAX:
-            raise MemoryError("a column is larger than Arrow's offsets can say")
-        data = <uint8_t*>realloc(self.data, capacity)
-        if data == NULL:
-            raise MemoryError
-        self.data = data
-        self.capacity = capacity
-        return 0
-
-    cdef inline int reserve(self, Py_ssize_t more) except -1:
-        if self.size + more > self.capacity:
-            self.grow(more)
-        return 0
-
-    cdef inline int put(self, const uint8_t* p, Py_ssize_t size) except -1:
-        self.reserve(size)
-        memcpy(self.data + self.size, p, size)
-        self.size += size
-        return 0
-
-    cdef inline int put_int32(self, int32_t number) except -1:
-        self.reserve(4)
-        (<int32_t*>(self.data + self.size))[0] = number
-        self.size += 4
-        return 0
-
-    cdef inline int put_int64(self, int64_t number) except -1:
-        self.reserve(8)
-        (<int64_t*>(self.data + self.size))[0] = number
-        self.size += 8
-        return 0
-
-    cdef int fill(self, int value, Py_ssize_t size) except -1:
-        self.reserve(size)
-        memset(self.data + self.size, value, size)
-        self.size += size
-        return 0
-
-    cdef inline int put_bit(self, Py_ssize_t place, bint is_set) except -1:
-        """Set the next bit; those before it are set already."""
-        if place & 7 == 0:
-            self.reserve(1)
-            self.data[self.size] = 0
-            self.size += 1
-        if is_set:
-            self.data[place >> 3] |= <uint8_t>(1 << (place & 7))
-        return 0
-
-    cdef Block fresh(self):
-        """An empty one for as much as this has."""
-        return Block(min(self.size + self.size // 8, <Py_ssize_t>HINT_BYTES_MAX))
-
-
-cdef class Validity:
-    """Which rows of a column have a value; costs nothing while all of them have one."""
-
-    cdef Py_ssize_t rows, nulls
-    cdef Block bits  # None while there are no nulls
-
-    cdef inline int add(self) except -1:
-        if self.bits is not None:
-            self.bits.put_bit(self.rows, True)
-        self.rows += 1
-        return 0
-
-    cdef int pad(self, Py_ssize_t rows) except -1:
-        """Nulls up to so many rows."""
-        if self.bits is None:
-            self.bits = Block((rows + 7) // 8)
-            self.bits.fill(0xFF, (self.rows + 7) // 8)
-            if self.rows & 7:
-                self.bits.data[self.bits.size - 1] = <uint8_t>((1 << (self.rows & 7)) - 1)
-        # The rest of the last byte is 0 already.
-        self.bits.fill(0, (rows + 7) // 8 - self.bits.size)
-        self.nulls += rows - self.rows
-        self.rows = rows
-        return 0
-
-
-cdef class Column:
-    cdef tuple take(self, Py_ssize_t rows):
-        """Hand over so many rows, as the number of nulls and the buffers, and begin anew."""
-        raise NotImplementedError
-
-
-cdef class Flags(Column):
-    """A column of bits without nulls."""
-
-    cdef Block bits
-
-    def __cinit__(self):
-        self.bits = Block()
-
-    cdef tuple take(self, Py_ssize_t rows):
-        bits = self.bits
-        self.bits = bits.fresh()
-        return 0, [None, bits]
-
-
-cdef class Numbers(Column):
-    """A column of int32 or int64; rows that are left out are null."""
-
-    cdef Validity validity
-    cdef Block values
-    cdef int width
-
-    def __cinit__(self, int width):
-        self.width = width
-        self.validity = Validity()
-        self.values = Block()
-
-    cdef inline int add(self, Py_ssize_t row, int64_t number) except -1:
-        if self.validity.rows < row:
-            self.pad(row)
-        self.validity.add()
-        return self.values.put_int64(number) if self.width == 8 else self.values.put_int32(<int32_t>number)
-
-    cdef int pad(self, Py_ssize_t rows) except -1:
-        if self.validity.rows < rows:
-            self.values.fill(0, (rows - self.validity.rows) * self.width)
-            self.validity.pad(rows)
-        return 0
-
-    cdef tuple take(self, Py_ssize_t rows):
-        self.pad(rows)
-        taken = self.validity.nulls, [self.validity.bits, self.values]
-        self.validity = Validity()
-        self.values = self.values.fresh()
-        return taken
-
-
-cdef class Variable(Column):
-    """A column of texts or binaries; rows that are left out are null."""
-
-    cdef Validity validity
-    cdef Block offsets, data
-    cdef bint is_text
-
-    def __cinit__(self, bint is_text):
-        self.is_text = is_text
-        self.validity = Validity()
-        self.offsets = Block()
-        self.data = Block()
-        self.offsets.put_int32(0)
-
-    cdef inline int add(self, Py_ssize_t row, const uint8_t* p, Py_ssize_t size) except -1:
-        if self.validity.rows < row:
-            self.pad(row)
-        self.validity.add()
-        self.data.put(p, size)
-        return self.offsets.put_int32(<int32_t>self.data.size)
-
-    cdef int pad(self, Py_ssize_t rows) except -1:
-        cdef Py_ssize_t count = rows - self.validity.rows, place
-        cdef int32_t* ends
-        if count <= 0:
-            return 0
-        self.validity.pad(rows)
-        self.offsets.reserve(count * 4)
-        ends = <int32_t*>(self.offsets.data + self.offsets.size)
-        for place in range(count):
-            ends[place] = <int32_t>self.data.size
-        self.offsets.size += count * 4
-        return 0
-
-    cdef int check(self) except -1:
-        """Raise Corruption unless every row is UTF-8: so is all of it then, and every row begins with a character."""
-        cdef const uint8_t* p = self.data.data
-        cdef const int32_t* begins = <const int32_t*>self.offsets.data
-        cdef Py_ssize_t place, size = self.data.size
-        cdef uint8_t high = 0
-        for place in range(size):
-            high |= p[place]
-        if high < 0x80:
-            return 0
-        try:
-            PyBytes_FromStringAndSize(<const char*>p, size).decode()
-        except UnicodeDecodeError:
-            raise Corruption("a text in a record is not UTF-8") from None
-        for place in range(self.validity.rows):
-            if begins[place] < size and p[begins[place]] & 0xC0 == 0x80:
-                raise Corruption("a text in a record is not UTF-8")
-        return 0
-
-    cdef list take_values(self):
-        """Offsets and bytes."""
-        if self.is_text:
-            self.check()
-        taken = [self.offsets, self.data]
-        self.validity = Validity()
-        self.offsets = self.offsets.fresh()
-        self.offsets.put_int32(0)
-        self.data = self.data.fresh()
-        return taken
-
-    cdef tuple take(self, Py_ssize_t rows):
-        self.pad(rows)
-        bits = self.validity.bits
-        nulls = self.validity.nulls
-        return nulls, [bits, *self.take_values()]
-
-
-cdef class Pairs(Column):
-    """A column of lists of pairs of texts; rows that are left out are null."""
-
-    cdef Validity validity
-    cdef Block ends
-    cdef Variable names, values
-    cdef Py_ssize_t count
-
-    def __cinit__(self):
-        self.validity = Validity()
-        self.ends = Block()
-        self.ends.put_int32(0)
-        self.names = Variable(True)
-        self.values = Variable(True)
-
-    cdef int add(self, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, Py_ssize_t value_size) except -1:
-        """One more pair of the row that `close` will end."""
-        self.names.add(self.count, name, name_size)
-        self.values.add(self.count, value, value_size)
-        self.count += 1
-        return 0
-
-    cdef int close(self, Py_ssize_t row, Py_ssize_t added) except -1:
-        if added == 0:
-            return 0
-        self.pad(row, self.count - added)
-        self.validity.add()
-        return self.ends.put_int32(<int32_t>self.count)
-
-    cdef int pad(self, Py_ssize_t rows, Py_ssize_t end) except -1:
-        cdef Py_ssize_t place
-        if self.validity.rows < rows:
-            for place in range(rows - self.validity.rows):
-                self.ends.put_int32(<int32_t>end)
-            self.validity.pad(rows)
-        return 0
-
-    cdef tuple take(self, Py_ssize_t rows):
-        self.pad(rows, self.count)
-        taken = self.validity.nulls, [self.validity.bits, self.ends, *self.names.take_values(), *self.values.take_values()]
-        self.validity = Validity()
-        self.ends = self.ends.fresh()
-        self.ends.put_int32(0)
-        self.count = 0
-        return taken
 
 
 cdef Column make_column(str name):
@@ -478,7 +198,7 @@ cdef class Columns:
         if self.qos is not None:
             self.qos.add(row, flags & 3)
         if self.retain is not None:
-            self.retain.bits.put_bit(row, flags & F_RETAIN != 0)
+            self.retain.add(row, flags & F_RETAIN != 0)
         if self.publish_timestamp is not None:
             self.publish_timestamp.add(row, published_at)
         if self.position is not None:
@@ -524,7 +244,7 @@ cdef class Columns:
                 raise Corruption(f"a record has a property 0x{identifier:02X}, which no message has")
         if p > end:
             raise Corruption("the properties of a record are cut short")
-        if self.user_properties is not None:
+        if count:
             self.user_properties.close(row, count)
         if payload_format >= 0 and self.payload_format is not None:
             self.payload_format.add(row, payload_format)

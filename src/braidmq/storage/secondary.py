@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from rocksdict import AccessType, Cache, Options, Rdict, ReadOptions
 
-from braidmq.base.errors import BraidError, Unavailable, UsageError
+from braidmq.base.errors import Corruption, Unavailable, UsageError
 from braidmq.storage.cursor import Cursor
 from braidmq.storage.engine import DEFAULT_FAMILY, MIB, Tuning, family_options, read_problem
 from braidmq.storage.identity import LOG_ID_KEY, identify
@@ -47,13 +47,13 @@ class Secondary:
                 break
             try:
                 return cls._try_open(path, scratch, tuning)
-            except BraidError:
+            except (UsageError, Corruption):
                 raise
             except Exception as found:  # rocksdict has no class of its own for what RocksDB reports
                 problem = found
         if problem is None:
             raise Unavailable(f"there is no log in {path} yet")
-        raise read_problem(problem, path) from problem
+        raise problem if isinstance(problem, Unavailable) else read_problem(problem, path) from problem
 
     @classmethod
     def _try_open(cls, path: Path, scratch: Path, tuning: Tuning) -> Secondary:
@@ -68,6 +68,7 @@ class Secondary:
         families = {name: family_options(tuning, cache) for name in names}
         db = Rdict(str(path), options, families, AccessType.secondary(str(scratch)))
         try:
+            # An opening may miss rows as a catch-up may.
             if db.get(LOG_ID_KEY) is None:
                 raise Unavailable(f"the log in {path} is still being made")
             return cls(db, path)
@@ -93,8 +94,9 @@ class Secondary:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a row."""
+        rows = self._family(family)
         try:
-            value: bytes | None = self._family(family).get(key)
+            value: bytes | None = rows.get(key)
         except Exception as problem:
             raise read_problem(problem, self.path) from problem
         return value
