@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
@@ -100,6 +101,15 @@ class Stage:
 def unexpected(refusal: Refusal) -> None:
     """For those who must not be refused."""
     pytest.fail(refusal.reason)
+
+
+def tables_bytes(path: Path) -> int:
+    """What the tables in a directory take; the engine may delete any of them meanwhile."""
+    size = 0
+    for table in path.glob("*.sst"):
+        with suppress(FileNotFoundError):
+            size += table.stat().st_size
+    return size
 
 
 class BrokenDisk(Disk):

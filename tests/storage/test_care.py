@@ -19,7 +19,7 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.health import Health, State
 from braidmq.storage.log import LogOptions, MessageLog
 from tests.storage.log import Hands
-from tests.storage.message_log import DEADLINE_S, BrokenDisk, unexpected
+from tests.storage.message_log import DEADLINE_S, BrokenDisk, tables_bytes, unexpected
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +61,7 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog:
         """Full until the tables are small."""
 
         def free_bytes(self, path: Path) -> int:
-            used = sum(file.stat().st_size for file in path.iterdir() if file.suffix == ".sst")
-            return 0 if self.is_full and used > MIB // 2 else 10 * MIB
+            return 0 if self.is_full and tables_bytes(path) > MIB // 2 else 10 * MIB
 
     async def run() -> None:
         disk = SizedDisk()

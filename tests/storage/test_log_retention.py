@@ -16,7 +16,7 @@ from braidmq.storage.health import State
 from braidmq.storage.log import LogOptions
 from braidmq.storage.offsets import At, Earliest
 from tests.storage.log import NOON, Hands
-from tests.storage.message_log import BrokenDisk, Stage, clients_of, drain, unexpected
+from tests.storage.message_log import BrokenDisk, Stage, clients_of, drain, tables_bytes, unexpected
 
 SECOND = 1_000_000
 # One record is one epoch, so that retention is exact to a record.
@@ -197,7 +197,7 @@ def test_a_full_disk_recovers_by_itself_when_old_records_go(tmp_path: Path) -> N
         """A disk with room for little more than the records."""
 
         def free_bytes(self, path: Path) -> int:
-            return 3 * MIB - sum(file.stat().st_size for file in path.iterdir() if file.suffix == ".sst")
+            return 3 * MIB - tables_bytes(path)
 
     options = LogOptions(tail_bytes_max=0, tuning=Tuning(memtables_bytes=MIB, reserve_bytes=MIB), disk=SizedDisk())
     with AgedStage(tmp_path, options, shards=1, retention=Seconds(100)) as stage:

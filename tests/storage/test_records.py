@@ -172,14 +172,15 @@ def test_both_forms_place_the_same_records(
     for form in FORMS:
         rows: list[tuple[bytes, bytes]] = [(b"", b"")] * min(done, len(entries))
         made: list[Any] = []
+        given: list[int] = []
         ids: set[bytes] = set()
-        used = form.place(entries, indexes, last, now, start, epoch_end, count_left, bytes_left, ids, rows, made)
-        results.append((used, rows, [(each.timestamp, each.value) for each in made], ids))
+        used = form.place(entries, indexes, last, now, start, epoch_end, count_left, bytes_left, ids, rows, made, given)
+        results.append((used, rows, [(each.timestamp, each.value) for each in made], given, ids))
 
     assert results[0] == results[1]
-    used, rows, made, ids = results[0]
+    used, rows, made, stamps, ids = results[0]
     placed = range(min(done, len(entries)), len(rows))
-    stamps = [stamp for stamp, _ in made]
+    assert [stamp for stamp, _ in made] == stamps
     assert len(placed) == len(stamps) <= count_left
     assert stamps == [max(now, last + 1) + number for number in range(len(stamps))]
     assert all(stamp < epoch_end for stamp in stamps)

@@ -82,7 +82,7 @@ queries = st.one_of(
     steps=st.integers(1, 9),
     has_values=st.booleans(),
     runs=st.integers(1, 2),
-    bounds=st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(1, 200)),
+    bounds=st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 600)),
 )
 def test_both_forms_find_what_is_wanted_in_order_each_once(
     held: list[tuple[int, int, bool]],
@@ -134,6 +134,24 @@ def test_both_forms_count_the_same_bytes() -> None:
 
     assert len(sizes) == 1
     assert sizes.pop() > sum(len(value) for _, value in stored)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("payload_bytes", [0, 1, 7, 3000, 70_000, 300_000])
+def test_values_of_every_size_are_read_as_they_were_kept(form: Any, payload_bytes: int) -> None:
+    # From many to a block of memory up to one that is larger than a block, small ones in between.
+    sizes = [payload_bytes, 3] * 40
+    values = [encode_record(b"t", bytes([number]) * size, 1, False, "p") for number, size in enumerate(sizes)]
+    stored = [(key(number, 1000 - number), value) for number, value in enumerate(values)]
+    found = form.Matches(True)
+
+    run(form, found, stored, None, 1000, 7)
+    found.order()
+
+    records, size = found.read(START, 0, 1000, 1 << 40)
+    assert [record.value for record in records] == values[::-1]
+    assert [record.timestamp for record in records] == sorted(START + 1000 - number for number in range(len(values)))
+    assert size == sum(map(len, values))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,4 +1,4 @@
-"""Records of several runs, each in order of time, as one."""
+"""Records of several runs, each in order of time, as one; and how far each of them has come."""
 
 from __future__ import annotations
 
@@ -47,3 +47,20 @@ def merge_runs(runs: list[list[Record]], shards: list[int], upto: int) -> list[t
         if places[run]:
             runs[run] = runs[run][places[run] :]
     return merged
+
+
+def note_last(records: list[tuple[int, Record]], last: dict[int, int]) -> None:
+    """Set the timestamp of each shard that has a record here to that of its last one; ``last`` has all shards."""
+    missing = set(last)
+    previous: int | None = None
+    for place in range(len(records) - 1, -1, -1):
+        pair = records[place]
+        shard = pair[0]
+        # Neighbours mostly are of one shard.
+        if shard is not previous and shard in missing:
+            record = pair[1]
+            last[shard] = record.timestamp
+            missing.remove(shard)
+            if not missing:
+                break
+        previous = shard

@@ -215,8 +215,9 @@ def place(
     static_ids: set[bytes],
     rows: list[tuple[bytes, bytes]],
     records: list[Record],
+    stamps: list[int],
 ) -> int:
-    """Stamp the entries from number ``len(rows)`` on and append their rows and records, as many as the epoch can take.
+    """Stamp the entries from number ``len(rows)`` on and append their rows, records and stamps, as many as the epoch can take.
 
     A stamp is ``now``, or one more than the stamp before it, which is ``last`` for the first. The epoch takes what is stamped
     before ``epoch_end``, fits ``bytes_left``, and is no more than ``count_left``. Returns the bytes that were used of it.
@@ -231,6 +232,7 @@ def place(
         if stamp >= epoch_end or used + cost > bytes_left:
             break
         records.append(Record(stamp, value))
+        stamps.append(stamp)
         rows.append((record_key(prefix, index, stamp - epoch_start), value))
         static_ids.add(index[:STATIC_ID_BYTES])
         last = stamp

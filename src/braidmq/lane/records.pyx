@@ -4,10 +4,11 @@
 The compiled form; ``records.py`` is its plain twin and has the contract of everything here.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memcmp, memcpy
 
 from braidmq.base.errors import Corruption, UsageError
 
@@ -123,6 +124,8 @@ cdef int check_value(bytes value) except -1:
     return 0
 
 
+# As many as a replay reads ahead at a time: they come and go together.
+@cython.freelist(4096)
 cdef class Record:
 
     def __init__(self, long long timestamp, bytes value not None):
@@ -225,32 +228,25 @@ cdef Record make_record(long long timestamp, bytes value):
 
 
 cdef bint is_match(const char* f, Py_ssize_t f_size, const char* t, Py_ssize_t t_size) noexcept:
+    """Byte by byte: levels are short, so that looking for their ends first costs more."""
     cdef const char* f_end = f + f_size
     cdef const char* t_end = t + t_size
-    cdef const char* t_next
-    cdef const char* f_next
     if f_size == 0 or (t_size > 0 and t[0] == b"$" and (f[0] == b"+" or f[0] == b"#")):
         return False  # [MQTT-4.7.2-1]
-    while True:
-        if f < f_end and f[0] == b"#":
+    while f < f_end:
+        if f[0] == b"#":
             return True
-        t_next = <const char*>memchr(t, b"/", t_end - t)
-        if t_next == NULL:
-            t_next = t_end
-        if f < f_end and f[0] == b"+":
-            f_next = f + 1
+        if f[0] == b"+":
+            while t < t_end and t[0] != b"/":
+                t += 1
+        elif t == t_end:
+            return f_end - f == 2 and f[1] == b"#"  # the level above # is matched too
+        elif f[0] != t[0]:
+            return False
         else:
-            f_next = <const char*>memchr(f, b"/", f_end - f)
-            if f_next == NULL:
-                f_next = f_end
-            if f_next - f != t_next - t or memcmp(f, t, t_next - t) != 0:
-                return False
-        if f_next == f_end:
-            return t_next == t_end
-        if t_next == t_end:
-            return f_end - f_next == 2 and f_next[1] == b"#"  # the level above # is matched too
-        f = f_next + 1
-        t = t_next + 1
+            t += 1
+        f += 1
+    return t == t_end
 
 
 cdef class TopicFilters:
@@ -294,7 +290,7 @@ cdef class TopicFilters:
 def record_key(bytes epoch not None, bytes index not None, unsigned long long offset):
     cdef bytes key
     cdef uint8_t* p
-    if offset > 0xFFFFFFFF:
+    if offset >> 32:
         raise OverflowError("the offset does not fit an epoch")
     key = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(epoch) + PyBytes_GET_SIZE(index) + 4)
     p = put_bytes(<uint8_t*>PyBytes_AS_STRING(key), epoch)
@@ -323,7 +319,7 @@ def check_entries(list entries not None, Py_ssize_t value_bytes_max):
 
 def place(list entries not None, list indexes not None, long long last, long long now, long long epoch_start,
           long long epoch_end, long long count_left, long long bytes_left, set static_ids not None, list rows not None,
-          list records not None):
+          list records not None, list stamps not None):
     cdef Py_ssize_t number, end
     cdef long long stamp, cost, used = 0
     cdef uint8_t prefix[8]
@@ -342,7 +338,7 @@ def place(list entries not None, list indexes not None, long long last, long lon
         cost = C_KEY_BYTES + PyBytes_GET_SIZE(index) + PyBytes_GET_SIZE(value)
         if stamp >= epoch_end or used + cost > bytes_left:
             break
-        if stamp - epoch_start > 0xFFFFFFFF or stamp < epoch_start:
+        if stamp < epoch_start or (stamp - epoch_start) >> 32:
             raise OverflowError("the offset does not fit an epoch")
         key = PyBytes_FromStringAndSize(NULL, C_KEY_BYTES + PyBytes_GET_SIZE(index))
         p = <uint8_t*>PyBytes_AS_STRING(key)
@@ -350,6 +346,7 @@ def place(list entries not None, list indexes not None, long long last, long lon
         p = put_bytes(p + 8, index)
         put32(p, <uint32_t>(stamp - epoch_start))
         records.append(make_record(stamp, value))
+        stamps.append(stamp)
         rows.append((key, value))
         # Neighbours mostly have the same pattern.
         if (seen is None or PyBytes_GET_SIZE(index) < C_STATIC_ID_BYTES

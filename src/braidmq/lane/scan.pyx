@@ -4,6 +4,9 @@
 The compiled form; ``scan.py`` is its plain twin and has the contract of every method. What counts here is memory: tens of
 thousands of objects would be cold when they are touched again, in another order, and free themselves one by one. So the bytes
 go into blocks, which never move because copying megabytes takes milliseconds, and objects are made when they are read.
+
+Where a record's bytes are is one number, which stands beside its offset in what is sorted: no table lies in between that would
+be read in no order. The number counts units of 8 bytes: the upper bits are those of the block, the lower ones those within it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -24,7 +27,11 @@ cdef enum:
     COST = 53
     BLOCK_BYTES = 262144
     FIRST_BLOCK_BYTES = 4096
-    AHEAD = 6
+    BLOCK_SHIFT = 15  # units of a block, as bits
+    BLOCKS_MAX = 131072  # what is left of 32 bits
+    UNIT_BYTES = 8
+    GROUP = 16
+    LINE_BYTES = 64
     KEY_BYTES = 12
 
 cdef extern from *:
@@ -32,8 +39,8 @@ cdef extern from *:
 
 
 cdef struct Kept:
-    const uint8_t* data  # in one of the blocks
     Py_ssize_t size
+    uint8_t data[1]  # so many as the size says
 
 
 cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
@@ -87,12 +94,10 @@ cdef class Matches:
     cdef readonly long long size_bytes
     cdef bint has_values
     cdef Py_ssize_t count, capacity
-    cdef uint64_t* places  # offset << 32 | number in `kept`
-    cdef Kept* kept
+    cdef uint64_t* places  # offset << 32 | where it is kept
     cdef uint8_t** blocks
     cdef Py_ssize_t block_count
-    cdef uint8_t* free_bytes  # the rest of the last block
-    cdef Py_ssize_t free_size
+    cdef Py_ssize_t used, block_bytes  # of the last block
 
     def __init__(self, bint has_values):
         self.has_values = has_values
@@ -103,7 +108,6 @@ cdef class Matches:
             free(self.blocks[i])
         free(self.blocks)
         free(self.places)
-        free(self.kept)
 
     def __len__(self):
         return self.count
@@ -111,48 +115,55 @@ cdef class Matches:
     cdef int grow(self) except -1:
         cdef Py_ssize_t capacity = max(16, self.capacity * 2)
         cdef uint64_t* places = <uint64_t*>realloc(self.places, capacity * sizeof(uint64_t))
-        cdef Kept* kept
         if places == NULL:
             raise MemoryError
         self.places = places
-        kept = <Kept*>realloc(self.kept, capacity * sizeof(Kept))
-        if kept == NULL:
-            raise MemoryError
-        self.kept = kept
         self.capacity = capacity
         return 0
 
     cdef int add_block(self, Py_ssize_t size) except -1:
-        cdef Py_ssize_t block_size = max(size, <Py_ssize_t>(BLOCK_BYTES if self.block_count else FIRST_BLOCK_BYTES))
-        cdef uint8_t** blocks = <uint8_t**>realloc(self.blocks, (self.block_count + 1) * sizeof(uint8_t*))
+        cdef Py_ssize_t block_bytes = max(size, <Py_ssize_t>(BLOCK_BYTES if self.block_count else FIRST_BLOCK_BYTES))
+        cdef uint8_t** blocks
         cdef uint8_t* block
+        if self.block_count == BLOCKS_MAX:
+            raise MemoryError
+        blocks = <uint8_t**>realloc(self.blocks, (self.block_count + 1) * sizeof(uint8_t*))
         if blocks == NULL:
             raise MemoryError
         self.blocks = blocks
-        block = <uint8_t*>malloc(block_size)
+        block = <uint8_t*>malloc(block_bytes)
         if block == NULL:
             raise MemoryError
         blocks[self.block_count] = block
         self.block_count += 1
-        self.free_bytes = block
-        self.free_size = block_size
+        self.used = 0
+        self.block_bytes = block_bytes
         return 0
 
     cdef int keep(self, uint32_t offset, bytes data) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t room = (sizeof(Py_ssize_t) + size + UNIT_BYTES - 1) & -UNIT_BYTES
+        cdef uint64_t place
+        cdef Kept* kept
         if self.count == self.capacity:
             self.grow()
-        if size > self.free_size:
-            self.add_block(size)
-        memcpy(self.free_bytes, PyBytes_AS_STRING(data), size)
-        self.places[self.count] = (<uint64_t>offset << 32) | <uint64_t>self.count
-        self.kept[self.count].data = self.free_bytes
-        self.kept[self.count].size = size
-        self.free_bytes += size
-        self.free_size -= size
+        # One that is larger than a block has a block of its own, so that its place is the first there.
+        if room > self.block_bytes - self.used:
+            self.add_block(room)
+        place = (<uint64_t>(self.block_count - 1) << BLOCK_SHIFT) | <uint64_t>(self.used // UNIT_BYTES)
+        kept = <Kept*>(self.blocks[self.block_count - 1] + self.used)
+        kept.size = size
+        memcpy(kept.data, PyBytes_AS_STRING(data), size)
+        self.places[self.count] = (<uint64_t>offset << 32) | place
+        self.used += room
         self.count += 1
         self.size_bytes += size + COST
         return 0
+
+    cdef inline Kept* kept(self, Py_ssize_t i) noexcept:
+        # A literal of 32 bits would be a Python object here.
+        cdef uint32_t place = <uint32_t>self.places[i]
+        return <Kept*>(self.blocks[place >> BLOCK_SHIFT] + (place & ((1 << BLOCK_SHIFT) - 1)) * UNIT_BYTES)
 
     def collect(self, pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max):
         cdef bytes key = b"", value, index, target = b"", seen = None
@@ -218,7 +229,7 @@ cdef class Matches:
         free(spare)
         for i in range(self.count):
             if last and self.places[i] >> 32 == self.places[last - 1] >> 32:
-                self.size_bytes -= self.kept[self.places[i] & 0xFFFFFFFF].size + COST
+                self.size_bytes -= self.kept(i).size + COST
             else:
                 self.places[last] = self.places[i]
                 last += 1
@@ -235,35 +246,36 @@ cdef class Matches:
                 high = middle
         return low
 
-    cdef bytes at(self, Py_ssize_t i):
-        cdef Kept kept = self.kept[self.places[i] & 0xFFFFFFFF]
+    cdef inline bytes at(self, Py_ssize_t i):
+        cdef Kept* kept = self.kept(i)
         return PyBytes_FromStringAndSize(<const char*>kept.data, kept.size)
 
-    cdef void expect(self, Py_ssize_t i) noexcept:
-        """Let the processor fetch what will be read soon."""
-        cdef const uint8_t* place
-        if i < self.count:
-            place = self.kept[self.places[i] & 0xFFFFFFFF].data
-            __builtin_prefetch(place)
-            __builtin_prefetch(place + 64)
-
     def read(self, long long epoch_start, long long position, Py_ssize_t count_max, long long bytes_max):
-        cdef Py_ssize_t i = self.later(position - epoch_start)
+        cdef Py_ssize_t i = self.later(position - epoch_start), j, count
         cdef Py_ssize_t end = min(self.count, i + count_max)
         cdef long long size = 0
         cdef list records = []
+        cdef Kept* group[GROUP]
+        cdef Py_ssize_t sizes[GROUP]
         cdef bytes value
         if not self.has_values:
             raise TypeError("these matches have no values")
-        while i < end:
-            self.expect(i + AHEAD)
-            value = self.at(i)
-            # It was checked when it was collected.
-            records.append(make_record(epoch_start + <long long>(self.places[i] >> 32), value))
-            size += PyBytes_GET_SIZE(value)
-            i += 1
-            if size >= bytes_max:
-                break
+        while i < end and size < bytes_max:
+            # Records are far from each other and mostly in no cache: the processor waits for a whole group of them at once.
+            count = min(GROUP, end - i)
+            for j in range(count):
+                group[j] = self.kept(i + j)
+                sizes[j] = group[j].size
+                __builtin_prefetch(<const uint8_t*>group[j] + LINE_BYTES)
+                __builtin_prefetch(<const uint8_t*>group[j] + 2 * LINE_BYTES)
+            for j in range(count):
+                value = PyBytes_FromStringAndSize(<const char*>group[j].data, sizes[j])
+                # It was checked when it was collected.
+                records.append(make_record(epoch_start + <long long>(self.places[i + j] >> 32), value))
+                size += sizes[j]
+                if size >= bytes_max:
+                    break
+            i += count
         return records, size
 
     def read_keys(self, long long epoch_start, long long position, Py_ssize_t count_max):

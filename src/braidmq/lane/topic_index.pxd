@@ -1,6 +1,11 @@
 cimport cython
 
 
+cdef unsigned long long _FACTOR, _BITS
+cdef object _pack
+
+
+@cython.locals(checksum="unsigned long long")
 cpdef unsigned int hash_level(bytes level) except? 0
 cpdef bytes level_key(bytes level)
 

@@ -9,22 +9,30 @@ could.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
 from zlib import crc32
 
 # Longer topics are rare, and a cache full of them would be all of the memory.
 CACHED_TOPIC_BYTES_MAX = 512
+
+# Numbers of the compiled form, where literals of this size would be objects.
+_FACTOR = 0x9E3779B1
+_BITS = 0xFFFFFFFF
+
+_pack = Struct(">I").pack
 
 
 def hash_level(level: bytes) -> int:
     """32 bits for a topic level or for several joined by slashes; part of the format on disk, never to change."""
     # A checksum tells short names that differ a little apart for certain. Its bits are linear in those of the name, so
     # that a few of them alone might not; the high bits of the product depend on all of them.
-    return (crc32(level) * 0x9E3779B1) & 0xFFFFFFFF
+    checksum = crc32(level)
+    return (checksum * _FACTOR) & _BITS
 
 
 def level_key(level: bytes) -> bytes:
     """The hash of a topic level as it stands in an index."""
-    return hash_level(level).to_bytes(4, "big")
+    return _pack(hash_level(level))
 
 
 class BitField:

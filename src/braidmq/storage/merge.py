@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from braidmq.lane.merging import merge_runs
+from braidmq.lane.merging import merge_runs, note_last
 from braidmq.lane.records import Record
 from braidmq.storage.format.rows import TIMESTAMP_MAX
 from braidmq.storage.reader import CHUNK_BYTES, SLICE_S, Gap, Replay
@@ -90,21 +90,14 @@ class MergedReplay:
                     continue
             part = self._ordered[self._given : self._given + count_max - len(handed)]
             self._given += len(part)
-            self._note_handed(part)
-            handed += part
+            note_last(part, self._handed)
+            if handed:
+                handed += part
+            else:
+                handed = part
             if self._now() >= deadline:
                 break
         return handed
-
-    def _note_handed(self, part: list[tuple[int, Record]]) -> None:
-        """The last of each shard counts, and is near the end."""
-        missing = set(self._handed)
-        for shard, record in reversed(part):
-            if shard in missing:
-                self._handed[shard] = record.timestamp
-                missing.remove(shard)
-                if not missing:
-                    break
 
     def _read_ahead(self, deadline: float) -> None:
         """Let the families that have nothing waiting read on, as far as the time allows; the next call begins where this ends."""

@@ -164,7 +164,7 @@ class Shard:
         now = self._clock.now()
         bytes_max = limits.bytes_max
         rows: list[tuple[bytes, bytes]] = []
-        known = len(draft.records)
+        stamps: list[int] = []
         last = max(draft.last, self._order.last)
         while len(rows) < len(entries):
             if draft.epoch_start:
@@ -181,12 +181,13 @@ class Shard:
                     draft.static_ids,
                     rows,
                     draft.records,
+                    stamps,
                 )
                 draft.epoch_count += len(rows) - done
                 draft.epoch_bytes += used
                 draft.size_bytes += used
                 if len(rows) > done:
-                    draft.last = last = draft.records[-1].timestamp
+                    draft.last = last = stamps[-1]
             if len(rows) < len(entries):
                 self._close_epoch(batch, draft)
                 draft.epoch_start = max(now, last + 1)
@@ -194,7 +195,7 @@ class Shard:
                 bytes_max = max(limits.bytes_max, len(entries[len(rows)][1]) + len(indexes[len(rows)]) + KEY_BYTES)
         self._order.last = last
         batch.put_all(self.family, rows)
-        return [record.timestamp for record in draft.records[known:]]
+        return stamps
 
     def _check(self, entries: list[Entry], producer: bytes, sequence: int) -> int:
         """How many entries at the front are repeats; raises UsageError if the append cannot be done."""

@@ -29,6 +29,7 @@ from typing import Literal, NoReturn, cast
 from rocksdict import Cache, Checkpoint, ColumnFamily, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from braidmq.base.errors import BraidError, Unavailable, UsageError
+from braidmq.lane.rows import Rows
 from braidmq.storage.batch import Batch
 from braidmq.storage.committer import Committer
 from braidmq.storage.cursor import Cursor
@@ -213,14 +214,22 @@ class Store:
         rows = self._family(family)
         options = ReadOptions()
         options.set_iterate_upper_bound(upper)
-        start: bytes | None = lower
-        while start is not None:
-            run = cast("Iterator[tuple[bytes, bytes]]", rows.items(read_opt=options, from_key=start))
-            row: tuple[bytes, bytes] | None = None
-            for row in run:
-                yield row
+
+        def run_from(key: bytes) -> Iterator[tuple[bytes, bytes]]:
+            return cast("Iterator[tuple[bytes, bytes]]", rows.items(read_opt=options, from_key=key))
+
+        start = lower
+
+        def next_run(last: tuple[bytes, bytes] | None) -> Iterator[tuple[bytes, bytes]] | None:
             # The iterator does not say why it ended. A cursor does: it raises on damage, and finds what a passing error hid.
-            start = self._first_from(family, start if row is None else row[0] + b"\x00", upper)
+            nonlocal start
+            found = self._first_from(family, start if last is None else last[0] + b"\x00", upper)
+            if found is None:
+                return None
+            start = found
+            return run_from(found)
+
+        return Rows(next_run, run_from(lower))
 
     def _first_from(self, family: str, key: bytes, upper: bytes) -> bytes | None:
         cursor = self.cursor(family, key, upper)
