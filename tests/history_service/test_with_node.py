@@ -231,7 +231,7 @@ def test_it_follows_a_broker_that_was_started_again(tmp_path: Path) -> None:
 def test_nobody_there_is_said_in_words() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with connect(f"127.0.0.1:{port}", retry_s=0.1) as reader, pytest.raises(Unavailable, match="no history service at .* could answer"):
+    with connect(f"127.0.0.1:{port}", retry_s=0.1) as reader, pytest.raises(Unavailable, match="could answer"):
         reader.shards()
 
 

@@ -85,7 +85,7 @@ def _follow(query: StreamingQuery, meter: Meter, watch: _Watch, display: Display
 
 @contextmanager
 def _interruption() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C; the second one interrupts. Spark's own handler would cancel all jobs, in the middle of a call."""
+    """Set by the first Ctrl-C; the second one interrupts. Spark's own handler would cancel all jobs in the middle of a call."""
     is_asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield is_asked
