@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from braidmq.base.errors import UsageError
 from braidmq.mqtt.topics import matches
 from braidmq.spark.jobs.archive import with_partitions
-from braidmq.spark.jobs.expressions import device_of, event_time, matches_filter, pattern_of
+from braidmq.spark.jobs.expressions import device_of, event_time, levels_of, matches_filter, pattern_of
 from braidmq.spark.jobs.learn import count_topics
 from braidmq.spark.jobs.patterns import make_patterns
 from braidmq.spark.jobs.payloads import decode, metrics, parse_schema, quarantined, schema_of, typed
@@ -54,7 +54,7 @@ def test_expressions_agree_with_the_rules_of_mqtt(spark: SparkSession) -> None:
 
     second = device_of(topic, patterns, 2).alias("second")
     matched = [matches_filter(topic, [each]).alias(each) for each in filters]
-    found = rows_of(frame.select("topic", pattern_of(topic, patterns), device_of(topic, patterns), second, *matched))
+    found = rows_of(frame.select("topic", pattern_of(levels_of(topic), patterns), device_of(topic, patterns), second, *matched))
 
     assert {row["topic"]: row["pattern"] for row in found} == {topic: patterns.of(topic) for topic in topics}
     assert all(row[each] == matches(each, row["topic"]) for row in found for each in filters)

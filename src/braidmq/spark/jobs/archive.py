@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from braidmq.base.errors import UsageError
 from braidmq.base.units import parse_bytes, size, span
-from braidmq.spark.jobs.expressions import pattern_of
+from braidmq.spark.jobs.expressions import levels_of, pattern_of
 from braidmq.spark.jobs.job import HistoryOptions, Job, job_command
 from braidmq.spark.jobs.learning import TopicStats, propose
 from braidmq.spark.jobs.parquet_table import OWN, ParquetTable, local_path
@@ -23,13 +23,18 @@ from braidmq.spark.jobs.sampling import sample_topics
 from braidmq.spark.jobs.tables import BatchName, Compacted, Kind, Written, open_table
 
 PARTITIONED_BY: Final = ("date", "pattern")
+# Its rows go from the tasks to files, so that only the number of batches costs. Those of a Delta table pass through the driver.
+_PARQUET_BATCH_BYTES: Final = "2GiB"
+_LEVELS: Final = "_levels"
 # A directory's name has 255 bytes at most, and `pattern=` and the marks for slashes are a part of it.
 _PATTERN_BYTES_MAX: Final = 200
 
 
 def with_partitions(frame: DataFrame, patterns: Patterns) -> DataFrame:
     """The frame with the columns that the table is partitioned by: the day (UTC) that a record was stored on, and its pattern."""
-    return frame.withColumns({"date": F.to_date("store_timestamp"), "pattern": pattern_of(F.col("topic"), patterns)})
+    split = frame.withColumn(_LEVELS, levels_of(F.col("topic")))
+    added = {"date": F.to_date("store_timestamp"), "pattern": pattern_of(F.col(_LEVELS), patterns)}
+    return split.withColumns(added).drop(_LEVELS)
 
 
 def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None, patterns_max: int) -> Patterns:
@@ -126,7 +131,8 @@ def command(
             compacted += table.tidy(batch.query, target_bytes, files_max)
 
     checkpoint = checkpoint_for(job, output)
-    meter = run_stream(job, job.stream(), each_batch, checkpoint)
+    stream = job.stream(_PARQUET_BATCH_BYTES) if isinstance(table, ParquetTable) else job.stream()
+    meter = run_stream(job, stream, each_batch, checkpoint)
     show_summary(
         "archive",
         [

@@ -18,15 +18,19 @@ PUBLISHED = "publish_timestamp"
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
-def pattern_of(topic: Column, patterns: Patterns) -> Column:
-    """The pattern that a topic belongs to."""
-    levels = F.split(topic, "/", -1)
+def levels_of(topic: Column) -> Column:
+    """The levels of a topic. A column of its own is split once for a row, and not once for each pattern it is held against."""
+    return F.split(topic, "/", -1)
+
+
+def pattern_of(levels: Column, patterns: Patterns) -> Column:
+    """The pattern that a topic with these levels belongs to."""
     return _choose(patterns, levels, F.lit, F.lit(OTHER)).alias("pattern")
 
 
 def device_of(topic: Column, patterns: Patterns, level: int | None = None) -> Column:
     """What tells the topics of a pattern apart: the names at its varying levels, joined; or one level, counted from 1."""
-    levels = F.split(topic, "/", -1)
+    levels = levels_of(topic)
     if level is not None:
         return F.coalesce(F.get(levels, F.lit(level - 1)), F.lit("")).alias("device")
 
@@ -60,7 +64,7 @@ def _matches(levels: Column, pattern: str) -> Column:
 
 def matches_filter(topic: Column, filters: Sequence[str]) -> Column:
     """Whether a topic matches one of some topic filters."""
-    levels = F.split(topic, "/", -1)
+    levels = levels_of(topic)
     return reduce(lambda one, other: one | other, [_matches(levels, each) for each in filters])
 
 

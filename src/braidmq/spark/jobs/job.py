@@ -53,6 +53,7 @@ _HISTORY: Final = (
     click.option("--ca-file", help="Trust these authorities, and use TLS."),
     click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help='Any other option of format("braidmq").'),
 )
+BATCH_BYTES: Final = "512MiB"
 _PACE: Final = (
     click.option(
         "--available-now/--follow",
@@ -64,7 +65,9 @@ _PACE: Final = (
     click.option("--checkpoint", help="Where the job remembers how far it is.  [default: OUTPUT.checkpoint]"),
     click.option("--trigger", default="10 seconds", show_default=True, help="With --follow: begin a batch so often."),
     click.option("--batch-rows", type=click.IntRange(1), help="At most so many rows in a batch."),
-    click.option("--batch-bytes", default="512MiB", show_default=True, help="At most so many bytes of records in a batch."),
+    click.option(
+        "--batch-bytes", help=f"At most so many bytes of records in a batch.  [default: {BATCH_BYTES}; archive to Parquet: 2GiB]"
+    ),
 )
 _SPARK: Final = (
     click.option("--master", default="", help="Spark's master.  [default: local[*], or what spark-submit says]"),
@@ -114,12 +117,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     trigger: str = "10 seconds"
     batch_rows: int | None = None
-    batch_bytes: str = "512MiB"
+    batch_bytes: str = ""
 
-    def limits(self) -> dict[str, str]:
-        """Options of `format("braidmq")` that bound a batch."""
+    def limits(self, batch_bytes: str) -> dict[str, str]:
+        """Options of `format("braidmq")` that bound a batch, by so many bytes if nobody said how many."""
         rows = {"maxRowsPerTrigger": str(self.batch_rows)} if self.batch_rows else {}
-        return {"maxBytesPerTrigger": self.batch_bytes, **rows}
+        return {"maxBytesPerTrigger": self.batch_bytes or batch_bytes, **rows}
 
 
 class Job:
@@ -148,9 +151,13 @@ class Job:
         """The session, which takes seconds to start when it is first asked for."""
         return open_session(self.name, self._spark_options)
 
-    def stream(self) -> DataFrame:
+    def stream(self, batch_bytes: str = BATCH_BYTES) -> DataFrame:
         """History as a stream."""
-        return self.spark.readStream.format("braidmq").options(**self.history.reader_options(), **self.pace.limits()).load()
+        return (
+            self.spark.readStream.format("braidmq")
+            .options(**self.history.reader_options(), **self.pace.limits(batch_bytes))
+            .load()
+        )
 
     def batch(self, **options: str) -> DataFrame:
         """History as it is now."""
@@ -204,7 +211,7 @@ def _take_pace(given: dict[str, Any]) -> Pace:
         checkpoint=given.pop("checkpoint") or "",
         trigger=given.pop("trigger"),
         batch_rows=given.pop("batch_rows"),
-        batch_bytes=given.pop("batch_bytes"),
+        batch_bytes=given.pop("batch_bytes") or "",
     )
 
 

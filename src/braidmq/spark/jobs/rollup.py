@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from braidmq.base.errors import UsageError
 from braidmq.base.units import parse_seconds, span
 from braidmq.spark.jobs.archive import patterns_for
-from braidmq.spark.jobs.expressions import device_of, event_time, pattern_of, payload_text
+from braidmq.spark.jobs.expressions import device_of, event_time, levels_of, pattern_of, payload_text
 from braidmq.spark.jobs.job import Job, job_command
 from braidmq.spark.jobs.parquet_table import OWN, local_path
 from braidmq.spark.jobs.patterns import Patterns
@@ -91,7 +91,7 @@ def measurements(frame: DataFrame, patterns: Patterns, windows: Windows) -> Data
     topic = F.col("topic")
     rows = frame.select(
         F.coalesce(event_time(windows.event_time), F.col("store_timestamp")).alias("event_time"),
-        pattern_of(topic, patterns),
+        pattern_of(levels_of(topic), patterns),
         device_of(topic, patterns, windows.device_level),
         F.length("payload").alias("payload_bytes"),
         payload_text().alias("text"),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ROWS_MAX: Final = 200_000
-_PART_ROWS: Final = 10_000
+ROWS_MAX: Final = 50_000
+_PART_ROWS: Final = 2_500
 
 
 def sample_topics(client: HistoryClient, filters: Sequence[str], rows_max: int = ROWS_MAX) -> Counter[str]:
