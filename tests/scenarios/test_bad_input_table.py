@@ -10,13 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "robustness.md"
 
-FOLDERS = (ROOT / "tests" / "scenarios", ROOT / "tests" / "durability")
+FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history_service", "spark"))
 
 # Rows 44 and 45 are about parts that other nodes and the management interface bring.
 ROWS = (
     {str(number) for number in (*range(1, 44), 46)}
     | {f"N{number}" for number in range(1, 5)}
     | {f"D{number}" for number in range(1, 9)}
+    | {f"H{number}" for number in range(1, 5)}
 )
 
 

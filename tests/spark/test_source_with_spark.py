@@ -194,6 +194,7 @@ def test_trigger_once_reads_everything_whatever_the_limit(spark: SparkSession, p
     assert batch_sizes(query) == [12]
 
 
+@pytest.mark.row("H1")
 def test_a_loss_fails_the_stream_with_the_gap_until_it_is_let_pass(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
