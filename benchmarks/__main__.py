@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import durable
+from benchmarks import durable, history
 from benchmarks import report as reports
 from benchmarks.brokers import BROKERS, ROOT, make_certificate, version_of
 from benchmarks.measure import Bench, known_brokers
@@ -16,6 +16,7 @@ from benchmarks.shapes import (
     CONNECT,
     FLOWS,
     FULL,
+    HISTORY,
     IDLE,
     LATENCY,
     LOG,
@@ -24,8 +25,10 @@ from benchmarks.shapes import (
     RECORDED,
     RESUME,
     SINGLE_QOS0,
+    SPARK,
     TABLE,
 )
+from benchmarks.spark import table as spark_table
 
 
 @click.command()
@@ -86,6 +89,10 @@ def _measure(bench: Bench, wanted: tuple[str, ...]) -> reports.Report:
         report.log += durable.log(bench)
     if RESUME in wanted:
         report.log += durable.resume(bench)
+    if HISTORY in wanted:
+        report.history += history.measure(bench)
+    if SPARK in wanted:
+        report.history += spark_table.measure(bench)
     return report
 
 

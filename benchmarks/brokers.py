@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 30.0
 PORTS = ("tcp", "tls", "ws")
+HISTORY = "history"  # the port of the history service, which is up a little later than the listeners
 
 BRAIDMQ = """
 [node]
@@ -40,7 +41,8 @@ bind = "127.0.0.1:{ws}"
 [api]
 bind = ""
 [history]
-{history}
+bind = "127.0.0.1:{history}"
+{recording}
 """
 UNRECORDED = "topics = []"
 # The data set of the benchmarks may be years old.
@@ -82,7 +84,7 @@ class Certificate(NamedTuple):
 
 
 class Broker:
-    """A broker process. ``ports`` names those of PORTS that it listens on."""
+    """A broker process. ``ports`` names those of PORTS that it listens on, and the one of its HISTORY."""
 
     def __init__(self, name: str, command: list[str], config: str, folder: Path, ports: dict[str, int]) -> None:
         self.name = name
@@ -100,13 +102,23 @@ class Broker:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._file.parent
             )
+        for name in self.ports:
+            if name in PORTS:
+                self._await_open(name)
+
+    def await_history(self) -> int:
+        """The port of braidmq's history service, which answers then; raises RuntimeError like `start`."""
+        self._await_open(HISTORY)
+        return self.ports[HISTORY]
+
+    def _await_open(self, name: str) -> None:
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
-        for port in self.ports.values():
-            while not _is_open(port):
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self.stop()
-                    raise RuntimeError(f"{self.name} does not start: {self._log.read_text(errors='replace')[-500:]}")
-                time.sleep(0.05)
+        while not _is_open(self.ports[name]):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"{self.name} does not start: {self._log.read_text(errors='replace')[-500:]}")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """End it; killed if it does not end by itself."""
@@ -147,20 +159,20 @@ def make_broker(
 ) -> Broker:
     """One of BROKERS, not yet started; raises LookupError if it is not on this machine. ``data_dir`` is for braidmq alone."""
     folder = folder / name
-    names = {port: _free_port() for port in (*PORTS, "extra")}
+    names = {port: _free_port() for port in (*PORTS, HISTORY, "extra")}
     values = {
         **names,
         "folder": folder,
         "cert": certificate.cert,
         "key": certificate.key,
         "data_dir": data_dir or folder / "data",
-        "history": RECORDED if is_recorded else UNRECORDED,
+        "recording": RECORDED if is_recorded else UNRECORDED,
         "sync_interval": "always" if is_recorded else "2m",  # nats' default
     }
     match name:
         case "braidmq":
             command = [str(Path(sys.executable).parent / "braidmq"), "start", "-c", "CONFIG"]
-            return Broker(name, command, BRAIDMQ.format(**values), folder, _only(names, *PORTS))
+            return Broker(name, command, BRAIDMQ.format(**values), folder, _only(names, *PORTS, HISTORY))
         case "mosquitto":
             return Broker(
                 name, [_find("mosquitto"), "-c", "CONFIG"], MOSQUITTO.format(**values), folder, _only(names, "tcp", "tls")

@@ -41,7 +41,7 @@ def recorded(bench: Bench) -> Series:
     series = Series(RECORDED.name, RECORDED.title, {}, RECORDED.target)
     wanted = [name for name in bench.brokers if name in ("braidmq", "mosquitto", "nats")]
     with contextlib.ExitStack() as stack:
-        brokers = {name: stack.enter_context(_running(bench, name, is_recorded=True)) for name in wanted}
+        brokers = {name: stack.enter_context(running(bench, name, is_recorded=True)) for name in wanted}
         for _ in range(bench.scale.rounds):
             for name, broker in brokers.items():
                 bench.run_flow(series, name, broker, RECORDED)
@@ -64,7 +64,7 @@ def resume(bench: Bench) -> list[Figure]:
     figures = []
     for topics, words in ((clients, "a topic each"), (1, "one topic for all")):
         title = f"{clients:,} durable sessions come back at once to {MESSAGES_EACH} messages each, {words}"
-        with _running(bench, "braidmq", is_recorded=True) as broker:
+        with running(bench, "braidmq", is_recorded=True) as broker:
             try:
                 found, memory_mib = _resume(bench, broker, clients, topics)
             except RuntimeError as problem:
@@ -85,7 +85,7 @@ def resume(bench: Bench) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _running(bench: Bench, name: str, *, is_recorded: bool, data_dir: str | None = None) -> Iterator[Broker]:
+def running(bench: Bench, name: str, *, is_recorded: bool, data_dir: str | None = None) -> Iterator[Broker]:
     """A broker of its own, with an empty log unless a directory is given."""
     place = bench.folder / f"recorded-{time.monotonic_ns()}"
     broker = make_broker(name, place, bench.certificate, is_recorded=is_recorded, data_dir=data_dir)
@@ -99,7 +99,7 @@ def _running(bench: Bench, name: str, *, is_recorded: bool, data_dir: str | None
 def _restart_and_replay(bench: Bench, data: DataSet) -> list[Figure]:
     """A node on the data set; times are those of a clock, of the start until its listeners answer."""
     began = time.perf_counter()
-    with _running(bench, "braidmq", is_recorded=True, data_dir=data.folder) as broker:
+    with running(bench, "braidmq", is_recorded=True, data_dir=data.folder) as broker:
         serving_s = time.perf_counter() - began
         restart = Figure(
             f"restart with {data.sessions:,} durable sessions and {data.records:,} records",

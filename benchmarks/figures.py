@@ -19,6 +19,6 @@ def show_rate(per_s: float) -> str:
     return f"{per_s / 1e6:.2f} M/s" if per_s >= 1e6 else f"{per_s / 1e3:.0f} k/s" if per_s >= 1e4 else f"{per_s:,.0f}/s"
 
 
-def show_share(per_s: float, bare_per_s: float) -> str:
-    """A rate and its share of what the bare engine does."""
-    return f"{show_rate(per_s)}, {per_s / bare_per_s:.0%} of {show_rate(bare_per_s)} bare"
+def show_share(per_s: float, bare_per_s: float, what: str = "bare") -> str:
+    """A rate and its share of another, which is that of the bare engine if nothing else is said."""
+    return f"{show_rate(per_s)}, {per_s / bare_per_s:.0%} of {show_rate(bare_per_s)} {what}"

@@ -25,6 +25,7 @@ class Run(msgspec.Struct, omit_defaults=True):
 
     delivered_per_s: float = 0.0
     connects_per_s: float = 0.0
+    sent: int = 0
     lost: int = 0
     dup: int = 0
     p50_ms: float = 0.0
@@ -112,7 +113,7 @@ class Bench:
             for name, broker in self._speaking("tcp"):
                 if name in PEERS_WITHOUT_TARGET and number >= self.scale.peer_rounds:
                     continue
-                run = self._generate(broker, "tcp", "connect", "-n", str(self.scale.clients), "-c", "200")
+                run = self.generate(broker, "tcp", "connect", "-n", str(self.scale.clients), "-c", "200")
                 self._note(series, name, run)
                 if run.error:
                     self._cannot_connect.add(name)
@@ -181,28 +182,18 @@ class Bench:
             plans.append(("braidmq at mosquitto's half load", "braidmq", sustained["mosquitto"] / 2))
         for title, name, rate in plans:
             words = ("-m", "pair", "-P", "500", "-q", "0", "-w", "1000", "-r", f"{rate:.0f}", "-d", str(self.scale.seconds))
-            run = self._generate(self.brokers[name], "tcp", "flow", *words)
+            run = self.generate(self.brokers[name], "tcp", "flow", *words)
             found[f"{title} ({rate:,.0f}/s)"] = run
             self.say(f"latency    {title:12} at {rate:10,.0f}/s: p50 {run.p50_ms} ms, p99 {run.p99_ms} ms {run.error}")
         return found
 
     def run_flow(self, series: Series, name: str, broker: Broker, shape: Shape, *more: str) -> None:
         """One run of a shape, noted in the series under this name."""
-        run = self._generate(broker, shape.port, "flow", *shape.arguments, "-d", str(self.scale.seconds), *more)
+        run = self.generate(broker, shape.port, "flow", *shape.arguments, "-d", str(self.scale.seconds), *more)
         self._note(series, name, run)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _speaking(self, port: str) -> Iterator[tuple[str, Broker]]:
-        return ((name, broker) for name, broker in self.brokers.items() if port in broker.ports)
-
-    def _note(self, series: Series, name: str, run: Run) -> None:
-        series.runs.setdefault(name, []).append(run)
-        rate = run.delivered_per_s or run.connects_per_s
-        faults = f"  lost {run.lost}, repeated {run.dup}" if run.lost or run.dup else ""
-        self.say(f"{series.name:11}{name:12} {rate:12,.0f}/s{faults}  {run.error}".rstrip())
-
-    def _generate(self, broker: Broker, port: str, command: str, *words: str) -> Run:
+    def generate(self, broker: Broker, port: str, command: str, *words: str) -> Run:
+        """Run the generator once; what it could not do is in the answer."""
         program = self._generator if port == "tcp" and "-r" not in words else self._flood
         try:
             done = subprocess.run(
@@ -217,6 +208,17 @@ class Bench:
         if done.returncode:
             return Run(error=done.stderr.strip().removeprefix("flood: ")[-200:])
         return msgspec.json.decode(done.stdout, type=Run)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _speaking(self, port: str) -> Iterator[tuple[str, Broker]]:
+        return ((name, broker) for name, broker in self.brokers.items() if port in broker.ports)
+
+    def _note(self, series: Series, name: str, run: Run) -> None:
+        series.runs.setdefault(name, []).append(run)
+        rate = run.delivered_per_s or run.connects_per_s
+        faults = f"  lost {run.lost}, repeated {run.dup}" if run.lost or run.dup else ""
+        self.say(f"{series.name:11}{name:12} {rate:12,.0f}/s{faults}  {run.error}".rstrip())
 
     @contextlib.contextmanager
     def _held(self, broker: Broker, command: str, *words: str) -> Iterator[None]:

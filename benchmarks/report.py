@@ -49,6 +49,7 @@ class Report(msgspec.Struct):
     latency: dict[str, Run] = {}
     recorded: Series | None = None
     log: list[Figure] = []
+    history: list[Figure] = []
 
 
 def describe_machine() -> str:
@@ -120,6 +121,14 @@ def render(report: Report) -> str:
             "the same bytes.\n",
             "\n".join(["| work | found | target | met |", "|---|---|---|---|", *figures]) + "\n",
         ]
+    if report.history:
+        parts += [
+            "## History and Spark\n",
+            f"{report.scale.history_records:,} records of 100 bytes in {report.scale.history_topics:,} topics, served by a node",
+            "on this machine; Spark is `local[2]`, warm. *Bare* is rocksdict alone on the same files, decoding nothing; *from",
+            "memory* is a Python data source that yields the same Arrow batches from mapped files. In turn, by the clock.\n",
+            "\n".join(["| work | found | target | met |", "|---|---|---|---|", *map(_row, report.history)]) + "\n",
+        ]
     if faults := _faults([*report.flows, *([report.recorded] if report.recorded else [])]):
         parts += ["## Lost, repeated, failed\n", faults]
     return "\n".join(parts)
@@ -186,9 +195,11 @@ def _figures(report: Report) -> list[str]:
 
 def _log_figures(report: Report) -> list[str]:
     lines = [_recorded_figure(report.recorded)] if report.recorded else []
-    for figure in report.log:
-        lines.append(f"| {figure.title} | {figure.found} | {figure.target} | {_met(bool(figure.target), figure.is_met)} |")
-    return lines
+    return [*lines, *map(_row, report.log)]
+
+
+def _row(figure: Figure) -> str:
+    return f"| {figure.title} | {figure.found} | {figure.target} | {_met(bool(figure.target), figure.is_met)} |"
 
 
 def _recorded_figure(series: Series) -> str:

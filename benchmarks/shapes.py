@@ -43,7 +43,8 @@ RECORDED_NATS_TARGET = 3.0  # times nats with its file store and `sync_interval:
 
 # Measured in ways of their own.
 CONNECT, MEMORY, IDLE, TABLE, LATENCY, LOG, RESUME = "connect", "memory", "idle", "table", "latency", "log", "resume"
-OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY, RECORDED.name, LOG, RESUME]
+HISTORY, SPARK = "history", "spark"
+OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY, RECORDED.name, LOG, RESUME, HISTORY, SPARK]
 ALL = [shape.name for shape in FLOWS] + OTHERS
 
 CONNECT_TARGET = 0.7  # of mosquitto's connects per second
@@ -55,6 +56,15 @@ REPLAY_TARGET_PER_S = 300_000  # to an MQTT client with QoS 0
 FIRST_TARGET_MS = 20.0  # to the first message of one exact topic
 RESTART_TARGET_S = 5.0  # with the whole data set
 RESUME_TARGET_S = 10.0  # for all sessions to have all their messages
+FLIGHT_TARGET = 0.6  # of bare iteration over the same records
+SCAN_LATENCY_TARGET = 1.5  # times the p99 of an idle history service
+GROUP_TARGET = 0.6  # of a Python data source that has the same batches in memory
+EXACT_TARGET = 2.0  # times Spark's floor for a job without rows
+TAIL_TARGET_PER_S = 100_000
+TAIL_LAG_TARGET_S = 5.0
+SINK_TARGET_PER_S = 100_000
+SINK_TARGET = 0.5  # of what `braidmq bench` reaches, if that is less
+ARCHIVE_TARGET = 0.5  # of Spark writing the same rows from memory
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -72,6 +82,11 @@ class Scale(msgspec.Struct, frozen=True):
     records: int = 10_000_000
     sessions: int = 100_000
     resuming: int = 10_000
+    history_records: int = 5_000_000
+    history_topics: int = 1_000_000
+    history_rounds: int = 3
+    tail_seconds: int = 20
+    sink_records: int = 1_000_000
 
 
 FULL = Scale(
@@ -89,4 +104,9 @@ QUICK = Scale(
     records=500_000,
     sessions=5000,
     resuming=1000,
+    history_records=500_000,
+    history_topics=100_000,
+    history_rounds=1,
+    tail_seconds=8,
+    sink_records=200_000,
 )

@@ -1,6 +1,6 @@
 /* flood: load for MQTT brokers from one thread, over TCP, TLS or WebSocket.
  *
- *   flood flow    -p PORT -m pair|fanout|fanin -P publishers -S subscribers -q qos -w window [-d seconds] [-s bytes] [-r rate]
+ *   flood flow    -p PORT -m pair|fanout|fanin|alone -P publishers -S subscribers -q qos -w window [-d seconds] [-s bytes] [-r rate]
  *   flood connect -p PORT -n clients -c concurrency
  *   flood table   -p PORT -e exact -W wildcard -n clients
  *   all           [-h IPv4 address] [-5] (MQTT 5) [-t] (TLS) [-x] (WebSocket, path /mqtt)
@@ -8,6 +8,7 @@
  * flow is closed-loop: a publisher has at most `window` messages that its subscribers have not all received (QoS 0) or that the
  * broker has not acknowledged (QoS 1, 2). So a broker is never pushed into dropping, and the figure is what it sustains. With
  * -r the publishers together send that many messages per second, and latency counts from the moment a message was due.
+ * alone has no subscribers: a message has arrived when it is acknowledged (QoS 1 or 2), and the program sleeps between messages.
  * A payload holds the time, a sequence number and its publisher: loss, repetition and order are checked for each message.
  * connect makes clients that subscribe to a topic each; table makes subscriptions. Both then hold until standard input ends.
  * One JSON object is printed. Exit status: 0, or 1 with a line on standard error. */
@@ -21,8 +22,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum mode { PAIR, FANOUT, FANIN };
-enum { FILTERS_PER_PACKET = 100, FILTER_BYTES_MAX = 40 };
+enum mode { PAIR, FANOUT, FANIN, ALONE };
+enum { FILTERS_PER_PACKET = 100, FILTER_BYTES_MAX = 40, NAP_US = 125 };
 
 struct client {
   struct connection wire; /* first, so that one is the other */
@@ -30,6 +31,7 @@ struct client {
   bool connected;
   uint64_t sent, acked;
   uint16_t packet_id;
+  uint64_t *due_ns;    /* alone: by packet id */
   uint32_t *last_seen; /* subscriber: by publisher */
   uint8_t *packet;     /* publisher: the message, ready but for time, sequence and packet id */
   size_t packet_size, payload_at, packet_id_at;
@@ -116,6 +118,7 @@ static void publish(struct client *c, uint64_t due_ns) {
   if (option.qos) {
     if (!++c->packet_id) c->packet_id = 1;
     c->packet[c->packet_id_at] = c->packet_id >> 8, c->packet[c->packet_id_at + 1] = c->packet_id;
+    if (c->due_ns) c->due_ns[c->packet_id] = due_ns;
   }
   append(&c->wire, c->packet, c->packet_size);
 }
@@ -160,6 +163,13 @@ static void on_message(struct client *c, uint8_t first, const uint8_t *body, con
   if (qos) append_packet(&c->wire, qos == 1 ? 0x40 : 0x50, id, 2);
 }
 
+static void on_acknowledged(struct client *c, const uint8_t *id) {
+  c->acked++;
+  if (option.mode != ALONE) return;
+  received_of[c->index]++;
+  if (measuring) delivered++, note_latency(now_ns() - c->due_ns[id[0] << 8 | id[1]]);
+}
+
 void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body, size_t size) {
   struct client *c = (struct client *)wire;
   switch (first_byte >> 4) {
@@ -168,7 +178,7 @@ void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body,
     c->connected = true;
     break;
   case 3: on_message(c, first_byte, body, body + size); break;
-  case 4: case 7: c->acked++; break;
+  case 4: case 7: on_acknowledged(c, body); break;
   case 5: append_packet(wire, 0x62, body, 2); break;
   case 6: append_packet(wire, 0x70, body, 2); break;
   case 9:
@@ -194,6 +204,8 @@ static void expect_before(uint64_t deadline_ns, const char *what) {
 static void flow(void) {
   if (option.mode == PAIR) option.subscribers = option.publishers;
   if (option.mode == FANIN) option.subscribers = 1;
+  if (option.mode == ALONE) option.subscribers = 0;
+  if (option.mode == ALONE && !option.qos) fail("alone needs acknowledgements: QoS 1 or 2");
   publishers = calloc(option.publishers, sizeof *publishers);
   subscribers = calloc(option.subscribers, sizeof *subscribers);
   received_of = calloc(option.publishers, sizeof *received_of);
@@ -208,16 +220,20 @@ static void flow(void) {
   }
   while (subscribed_count < option.subscribers) turn(100), expect_before(deadline, "subscribing");
   for (int i = 0; i < option.publishers; i++) open_client(&publishers[i], i, "pub"), flush_client(&publishers[i]), prepare_packet(&publishers[i]);
+  if (option.mode == ALONE) for (int i = 0; i < option.publishers; i++) publishers[i].due_ns = calloc(65536, sizeof(uint64_t));
   for (int i = 0; i < option.publishers;) {
     if (publishers[i].connected) { i++; continue; }
     turn(100), expect_before(deadline, "connecting");
   }
-  uint64_t start = now_ns(), measure_at = start + 500000000u, end = measure_at + option.seconds * 1000000000u, now;
+  uint64_t start = now_ns(), measure_at = start + 500000000u, end = measure_at + option.seconds * 1000000000ull, now;
   double cpu = 0;
   while ((now = now_ns()) < end) {
     if (!measuring && now >= measure_at) measuring = true, measure_at = now, cpu = cpu_s();
     for (int i = 0; i < option.publishers; i++) pump(&publishers[i], start);
-    turn(option.rate ? 0 : 1); /* with a rate, a message is sent when it is due and not a millisecond later */
+    /* With a rate, a message is sent when it is due and not a millisecond later; alone, within an eighth of one, since whatever
+     * else is measured needs the processors. */
+    if (option.rate && option.mode == ALONE) usleep(NAP_US);
+    turn(option.rate ? 0 : 1);
   }
   measuring = false;
   double seconds = (now - measure_at) / 1e9;
@@ -230,8 +246,8 @@ static void flow(void) {
     for (int i = 0; i < option.publishers; i++) received += received_of[i];
   } while (received < sent * copies() && now_ns() < drain_until);
   uint64_t missing = sent * copies() + repeated > received ? sent * copies() + repeated - received : 0;
-  printf("{\"delivered_per_s\": %.0f, \"lost\": %lu, \"dup\": %lu, \"p50_ms\": %.4g, \"p99_ms\": %.4g, \"p999_ms\": %.4g, \"generator_cpu\": %.2f}\n",
-         delivered / seconds, missing > lost ? missing : lost, repeated, latency_ms(.5), latency_ms(.99), latency_ms(.999), cpu);
+  printf("{\"delivered_per_s\": %.0f, \"sent\": %lu, \"lost\": %lu, \"dup\": %lu, \"p50_ms\": %.4g, \"p99_ms\": %.4g, \"p999_ms\": %.4g, \"generator_cpu\": %.2f}\n",
+         delivered / seconds, sent, missing > lost ? missing : lost, repeated, latency_ms(.5), latency_ms(.99), latency_ms(.999), cpu);
 }
 
 static void hold(void) {
@@ -289,7 +305,7 @@ int main(int count, char **words) {
   for (int letter; (letter = getopt(count, words, "h:p:m:P:S:q:w:d:s:r:n:c:e:W:5tx")) != -1;) switch (letter) {
     case 'h': endpoint.host = optarg; break;
     case 'p': endpoint.port = atoi(optarg); break;
-    case 'm': option.mode = !strcmp(optarg, "fanout") ? FANOUT : !strcmp(optarg, "fanin") ? FANIN : PAIR; break;
+    case 'm': option.mode = !strcmp(optarg, "fanout") ? FANOUT : !strcmp(optarg, "fanin") ? FANIN : !strcmp(optarg, "alone") ? ALONE : PAIR; break;
     case 'P': option.publishers = atoi(optarg); break;
     case 'S': option.subscribers = atoi(optarg); break;
     case 'q': option.qos = atoi(optarg); break;

@@ -23,7 +23,7 @@ from braidmq.lane.records import encode_record
 from braidmq.storage.log import MessageLog
 from braidmq.storage.sessions import LogSessions
 
-VERSION = 1
+VERSION = 2
 PAYLOAD_BYTES = 100
 TOPICS_MAX = 1_000_000
 KINDS = ["temp", *(f"kind{number}" for number in range(9))]
@@ -45,30 +45,34 @@ class DataSet(msgspec.Struct):
     version: int
     folder: str
     records: int
+    topics: int
     sessions: int
     user_bytes: int
     table_bytes: int
     append_s: float
 
-    @property
-    def topics(self) -> int:
-        """How many different ones there are."""
-        return topics_of(self.records)
 
-
-def prepare(folder: Path, records: int, sessions: int, say: Say) -> DataSet:
-    """The data set in a folder of its own below ``folder``, made if it is not there."""
+def prepare(folder: Path, records: int, sessions: int, say: Say, topics: int = 0) -> DataSet:
+    """The data set in a folder of its own below ``folder``, made if it is not there. ``topics``: other than `topics_of`."""
+    topics = topics or topics_of(records)
     place = folder / f"{records}-records-{sessions}-sessions"
     notes = place / "dataset.json"
-    if notes.exists():
-        known = msgspec.json.decode(notes.read_bytes(), type=DataSet)
-        if known.version == VERSION:
-            return known
+    known = _read_notes(notes)
+    if known is not None and known.topics == topics:
+        return known
     shutil.rmtree(place, ignore_errors=True)
     say(f"making {records:,} records and {sessions:,} sessions in {place}; they are kept for the next time")
-    made = _make(place, records, sessions)
+    made = _make(place, records, topics, sessions)
     notes.write_bytes(msgspec.json.encode(made))
     return made
+
+
+def _read_notes(notes: Path) -> DataSet | None:
+    try:
+        known = msgspec.json.decode(notes.read_bytes(), type=DataSet)
+    except (FileNotFoundError, msgspec.ValidationError):
+        return None  # not made to its end, or by another version
+    return known if known.version == VERSION else None
 
 
 def topics_of(records: int) -> int:
@@ -89,6 +93,10 @@ class _Records:
         self.changes = changes
         self.size_bytes = size_bytes
         self.is_refused = False
+
+    def marks(self) -> list[tuple[int, bytes, int, int]]:
+        """They have no producer."""
+        return []
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
         """Nobody waits."""
@@ -124,12 +132,12 @@ class _Filling:
             self._calls.get()()
 
 
-def _make(place: Path, records: int, sessions: int) -> DataSet:
+def _make(place: Path, records: int, topics: int, sessions: int) -> DataSet:
     log = MessageLog.open(place, SETTINGS)
     filling = _Filling(log)
     began = time.monotonic()
     user_bytes = 0
-    for block, size in _blocks(log, records):
+    for block, size in _blocks(log, records, topics):
         filling.write(block)
         user_bytes += size
     filling.settle()
@@ -138,13 +146,12 @@ def _make(place: Path, records: int, sessions: int) -> DataSet:
         filling.write(block)
     filling.settle()
     log.close()
-    return DataSet(VERSION, str(place), records, sessions, user_bytes, _compact(place), append_s)
+    return DataSet(VERSION, str(place), records, topics, sessions, user_bytes, _compact(place), append_s)
 
 
-def _blocks(log: MessageLog, records: int) -> Iterator[tuple[_Records, int]]:
+def _blocks(log: MessageLog, records: int, topics: int) -> Iterator[tuple[_Records, int]]:
     # A device has one publisher, and a publisher one shard.
     publishers = [next(name for name in map(str, range(10_000)) if log.shard_of(name) == shard) for shard in range(log.shards)]
-    topics = topics_of(records)
     for first in range(0, records, _BLOCK):
         entries: dict[int, list[tuple[bytes, bytes]]] = {shard: [] for shard in range(log.shards)}
         size = user_bytes = 0

@@ -118,6 +118,73 @@ def test_with_a_rate_latency_counts_from_the_moment_a_message_was_due(flood: Pat
     assert 150 < found["p99_ms"] < 400
 
 
+class AcknowledgingBroker:
+    """Takes one publisher of QoS 1; `hold_s` says for how long the n-th acknowledgement waits, None that it never comes."""
+
+    def __init__(self, hold_s: Callable[[int], float | None]) -> None:
+        self.hold_s = hold_s
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            stream, _ = self.server.accept()
+            count = 0
+            for first, body, _ in packets(stream):
+                if first == 0x10:
+                    stream.sendall(b"\x20\x02\x00\x00")
+                    continue
+                count += 1
+                held_s = self.hold_s(count)
+                if held_s is not None:
+                    time.sleep(held_s)
+                    topic_bytes = int.from_bytes(body[:2], "big")
+                    stream.sendall(b"\x40\x02" + body[2 + topic_bytes : 4 + topic_bytes])
+        except OSError:
+            pass  # the generator has left
+
+
+def run_alone(flood: Path, hold_s: Callable[[int], float | None], *words: str) -> dict[str, float]:
+    broker = AcknowledgingBroker(hold_s)
+    command = [str(flood), "flow", "-p", str(broker.port), "-m", "alone", "-P", "1", "-q", "1", "-d", "1", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    finally:
+        broker.server.close()
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def test_alone_counts_what_is_acknowledged_and_keeps_the_rate(flood: Path) -> None:
+    found = run_alone(flood, lambda _: 0.0, "-w", "1000", "-r", "1000")
+
+    # For half a second before it is measured, and a second then.
+    assert (found["lost"], found["sent"]) == (0, pytest.approx(1500, rel=0.02))
+    assert found["delivered_per_s"] == pytest.approx(1000, rel=0.05)
+
+
+def test_alone_measures_latency_from_the_moment_a_message_was_due_to_its_acknowledgement(flood: Path) -> None:
+    found = run_alone(flood, lambda count: 0.3 if count == 800 else 0.0, "-w", "100000", "-r", "1000")
+
+    assert found["p50_ms"] < 100
+    assert 150 < found["p99_ms"] < 400
+
+
+def test_alone_counts_every_message_that_is_never_acknowledged(flood: Path) -> None:
+    found = run_alone(flood, lambda count: None if count in (7, 8, 20) else 0.0, "-w", "100", "-r", "1000")
+
+    assert found["lost"] == 3
+
+
+def test_a_run_may_take_longer_than_four_seconds(flood: Path) -> None:
+    # 2**32 nanoseconds: five seconds would be 0.7 of them if they were counted in 32 bits.
+    began = time.monotonic()
+    run_alone(flood, lambda _: 0.0, "-w", "10", "-r", "100", "-d", "5")
+
+    assert time.monotonic() - began > 5
+
+
 def test_a_broker_that_closes_the_connection_is_an_error_in_words(flood: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()

@@ -91,15 +91,16 @@ def test_a_recorded_message_that_is_lost_misses_the_target() -> None:
     assert missed(report(recorded=found)) == ["the shape"]
 
 
-def test_a_figure_of_the_log_is_missed_if_it_says_so_and_one_without_a_target_never() -> None:
+@pytest.mark.parametrize("section", ["log", "history"])
+def test_a_figure_is_missed_if_it_says_so_and_one_without_a_target_never(section: str) -> None:
     figures = [
         Figure("met", "5", "at least 4"),
         Figure("not met", "3", "at least 4", False),
         Figure("only told", "3", is_met=False),
     ]
 
-    assert missed(report(log=figures)) == ["not met"]
-    assert "only told" in render(report(log=figures))
+    assert missed(report(**{section: figures})) == ["not met"]
+    assert "only told" in render(report(**{section: figures}))
 
 
 def test_the_report_survives_its_file() -> None:
@@ -108,6 +109,7 @@ def test_the_report_survives_its_file() -> None:
         latency={"braidmq": Run(p50_ms=1)},
         recorded=series(2, braidmq=[1]),
         log=[Figure("a", "b", "c")],
+        history=[Figure("d", "e")],
     )
 
     assert msgspec.json.decode(msgspec.json.encode(whole), type=Report) == whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ class FakeView:
     def advance(self, advance: wire.Advance) -> wire.Advanced:
         return wire.Advanced({"0": self.watermark}, len(self.records), {"0": self.watermark})
 
-    def scan(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+    def scan(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch, None, None]:
         for position, topic, payload in self.records:
             if self.fault is not None:
                 raise self.fault

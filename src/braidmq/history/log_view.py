@@ -7,7 +7,7 @@ Filters are valid ones, and whoever asks may read them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -107,7 +107,7 @@ class LogView:
             found, rows = advance(log, ranges, searches, wanted.rows_max, wanted.bytes_max, wanted.on_loss)
             return Advanced(to_wire(found), rows, to_wire(marks))
 
-    def scan(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
+    def scan(self, ticket: Ticket) -> Generator[pa.RecordBatch, None, None]:
         """The rows of a ticket."""
         with _problems_in_words(), self._follower.using() as log:
             self._reach(log, {ticket.shard: ticket.end})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ from braidmq.history.errors import HistoryError
 from braidmq.history.flight_errors import to_flight
 from braidmq.history.gate import MIDDLEWARE, Caller, Gate, ShownFactory
 from braidmq.history.quotas import Quotas
+from braidmq.history.read_ahead import read_ahead
 
 log = logging.getLogger("braidmq.history")
 
@@ -46,7 +47,7 @@ class View(Protocol):
     def advance(self, advance: wire.Advance) -> wire.Advanced:
         """How far a batch may go."""
 
-    def scan(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+    def scan(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch, None, None]:
         """The rows of a part."""
 
 
@@ -134,9 +135,10 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
         with problems_in_words():
             self.quotas.begin(caller.key)
             try:
-                for batch in self._view.scan(ticket):
-                    self.quotas.sent(caller.key, batch.num_rows, batch.nbytes)
-                    yield batch
+                with closing(read_ahead(self._view.scan(ticket))) as batches:
+                    for batch in batches:
+                        self.quotas.sent(caller.key, batch.num_rows, batch.nbytes)
+                        yield batch
             finally:
                 self.quotas.end(caller.key)
 
