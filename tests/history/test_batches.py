@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from braidmq.flight.columns import SCHEMA, choose
-from braidmq.history.batches import Batches
+from braidmq.history.batches import Batches, cut
 from braidmq.lane.records import TopicFilters, encode_record, record_key
 
 NOON = datetime(2023, 11, 14, 12, tzinfo=UTC)
@@ -110,3 +110,15 @@ def test_batches_survive_being_sent() -> None:
     (received,) = pa.ipc.open_stream(sink.getvalue())
 
     assert received.equals(batch)
+
+
+def test_a_batch_is_cut_into_pieces_of_a_size_with_every_row_once() -> None:
+    values = [encode_record(b"a/b", bytes([number]) * 100, 1, False, "me", ALL) for number in range(100)]
+    batch = collected(SCHEMA, *values).take()
+
+    pieces = list(cut(batch, batch.nbytes // 10))
+
+    assert 10 <= len(pieces) <= 12
+    assert pa.Table.from_batches(pieces).to_pylist() == batch.to_pylist()
+    assert len(list(cut(batch, 1))) == 100
+    assert list(cut(batch.slice(0, 0), 1000)) == []

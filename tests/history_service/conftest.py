@@ -14,6 +14,7 @@ import pytest
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.history import messages
 from braidmq.history.answers import Answers
+from braidmq.history.burden import Burden
 from braidmq.history.core import Core
 from braidmq.history.server import HistoryServer
 from braidmq.history.supervisor import Conversation
@@ -83,6 +84,15 @@ class FakeLog:
         pass
 
 
+class FakeBurden(Burden):
+    """As busy as it is told."""
+
+    is_told_high = False
+
+    def is_high(self) -> bool:
+        return self.is_told_high
+
+
 class Service:
     """The server with everything around it."""
 
@@ -91,7 +101,8 @@ class Service:
         self.log = FakeLog()
         self.view = FakeView()
         self.tokens = Tokens(b"k" * 32)
-        self._answers = Answers(self.log, self.access, self.tokens, anonymous_allowed=anonymous_allowed)
+        self.burden = FakeBurden()
+        self._answers = Answers(self.log, self.access, self.tokens, anonymous_allowed=anonymous_allowed, burden=self.burden)
         self._limits = limits
         self._over = asyncio.Event()
 

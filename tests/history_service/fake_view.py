@@ -22,6 +22,7 @@ class FakeView:
         self.watermark = 0
         self.records = list(RECORDS)
         self.fault: Exception | None = None
+        self.rows_at_once = 1
 
     def on_watermarks(self, watermarks: dict[int, int]) -> None:
         self.watermark = watermarks[0]
@@ -40,9 +41,12 @@ class FakeView:
         return wire.Advanced({"0": self.watermark}, len(self.records), {"0": self.watermark})
 
     def scan(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch, None, None]:
+        rows = []
         for position, topic, payload in self.records:
             if self.fault is not None:
                 raise self.fault
             if ticket.start < position <= ticket.end and any(matches(each, topic) for each in ticket.filters):
-                row = {"topic": topic, "payload": payload, "qos": 1, "shard": 0, "position": position}
-                yield pa.RecordBatch.from_pylist([row], choose(ticket.columns))
+                rows.append({"topic": topic, "payload": payload, "qos": 1, "shard": 0, "position": position})
+            if len(rows) == self.rows_at_once:
+                yield pa.RecordBatch.from_pylist(rows, choose(ticket.columns))
+                rows = []

@@ -203,6 +203,22 @@ def test_a_reader_keeps_its_place_at_the_broker(service: Service) -> None:
     assert service.log.readers.saved == {"nightly": {0: 20}}
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_rows_come_in_small_pieces_while_the_node_is_busy(service: Service, is_busy: bool) -> None:
+    service.burden.is_told_high = is_busy
+    service.view.records = [(number, "plant/1/temp", bytes(30_000)) for number in range(1, 31)]
+    service.view.rows_at_once = 30
+    with service.connect() as client:
+        [endpoint] = client.get_flight_info(plan("plant/#")).endpoints
+        batches = [each.data for each in client.do_get(endpoint.ticket)]
+
+    assert [position for batch in batches for position in batch["position"].to_pylist()] == [*range(1, 31)]
+    if is_busy:
+        assert max(batch.nbytes for batch in batches) < 200_000
+    else:
+        assert len(batches) == 1
+
+
 def test_a_core_that_is_gone_makes_calls_unavailable(service: Service) -> None:
     service.hang_up()
     with service.connect() as client, pytest.raises(flight.FlightUnavailableError) as caught:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from braidmq.access.contract import Credentials, Granted, Refused, Rules, Verdict
 from braidmq.base.errors import UsageError
 from braidmq.history import messages
+from braidmq.history.burden import Burden
 from braidmq.history.tokens import Tokens
 from braidmq.storage.changes import Refusal
 from braidmq.storage.named_readers import NamedReaders
@@ -50,17 +51,20 @@ class Log(Protocol):
 class Answers:
     """Answers questions, on the node's loop."""
 
-    def __init__(self, log: Log, access: Access, tokens: Tokens, *, anonymous_allowed: bool) -> None:
+    def __init__(
+        self, log: Log, access: Access, tokens: Tokens, *, anonymous_allowed: bool, burden: Burden | None = None
+    ) -> None:
         self._log = log
         self._access = access
         self._tokens = tokens
         self._anonymous_allowed = anonymous_allowed
+        self._burden = burden or Burden()
 
     async def to(self, question: messages.AnyQuestion) -> messages.AnyAnswer:
         """The answer; never raises for what a reader has sent."""
         match question:
             case messages.AskWatermarks():
-                return messages.Watermarks(self._log.watermarks)
+                return messages.Watermarks(self._log.watermarks, self._burden.is_high())
             case messages.Authenticate():
                 return await self._authenticate(question)
             case messages.MaySubscribe(reader, user_name, filters):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -39,6 +40,12 @@ class Batches:
         if pa.types.is_list(field.type):
             return _pairs(field.type, rows, nulls, found, memoryview(buffers[1]))  # type: ignore[arg-type] # offsets are always there
         return pa.Array.from_buffers(field.type, rows, found, nulls)
+
+
+def cut(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in pieces of about so many bytes, without a copy."""
+    rows = max(batch.num_rows * bytes_max // max(batch.nbytes, 1), 1)
+    return (batch.slice(first, rows) for first in range(0, batch.num_rows, rows))
 
 
 def _names(schema: pa.Schema) -> list[str]:

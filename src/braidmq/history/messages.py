@@ -103,9 +103,10 @@ class NoteReader(_Message, frozen=True):
 
 
 class Watermarks(_Message, frozen=True):
-    """The last committed timestamp of each shard."""
+    """The last committed timestamp of each shard, and whether the node has much to do at the moment."""
 
     positions: dict[int, int]
+    is_busy: bool = False
 
 
 class Granted(_Message, frozen=True):

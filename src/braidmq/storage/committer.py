@@ -19,8 +19,9 @@ CLOSE_TIMEOUT_S = 30.0
 
 # How long a thread waits for the interpreter lock before its holder must give way. A busy loop gives the lock up for an instant
 # at every poll and takes it back before this thread has woken, and the wait begins anew. So it must be shorter than the time
-# between two polls. Beside a loop that polls every 1.5 ms a thread waited up to 600 ms with Python's 5 ms, 12 ms with this.
-SWITCH_INTERVAL_S = 0.0005
+# between two polls. Beside a loop that polls every 1.5 ms a thread waited up to 600 ms with Python's 5 ms, 12 ms with 0.5 ms. At
+# 20,000 recorded messages a second the polls are 0.3 ms apart: half of them were acknowledged after 1.4 ms, and 1.1 ms with this.
+SWITCH_INTERVAL_S = 0.00005
 
 
 # The longest commit of late is that of the last one to two such spans.

@@ -62,6 +62,8 @@ class Secondary:
         options = family_options(tuning, cache)
         # Every table is held open from the moment it is known: the primary deletes those that it has compacted.
         options.set_max_open_files(-1)
+        # Every catch-up starts so many threads for each family, whether there is a table to be opened or not; by itself 16.
+        options.set_max_file_opening_threads(1)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(MIB)
         options.set_stats_dump_period_sec(0)
