@@ -32,9 +32,9 @@ def collect(
     values = {**_state(broker, access), **_traffic(broker), **_drops(broker), **_packets(broker), **_clients(broker)}
     values |= _history(broker, message_log, health)
     values |= _history_service(service)
-    expiry = listeners.certificate_expiry()
-    if expiry is not None:
-        values["cert_expiry_at"] = expiry
+    ends = [listeners.certificate_expiry(), service.certificate_expiry if service is not None else None]
+    if any(ends):
+        values["cert_expiry_at"] = min(end for end in ends if end is not None)
     values["log_lines_suppressed"] = logs.lines_suppressed()
     return values
 

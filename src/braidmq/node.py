@@ -165,6 +165,8 @@ class Node:
             await self._access.reload(config.settings)
         if self._listeners is not None:
             await self._listeners.reconfigure(config.settings)
+        if self._history is not None:
+            await self._history.reload(config.settings.history)
         self.broker.reconfigure(config.settings)
         if self._sys is not None:
             self._sys.reconfigure()

@@ -115,7 +115,7 @@ class Service:
         self.core = Core(service_side)
         self._listening = threading.Thread(target=self.core.listen, args=(lambda: None,))
         self._listening.start()
-        setup = messages.Setup("", "", "127.0.0.1", 0, self._limits, "", "", "", "info", "text", 10)
+        setup = messages.Setup("", "", "127.0.0.1", 0, self._limits, None, "info", "text", 10)
         self.server = HistoryServer(setup, self.core, self.view)
         return self
 

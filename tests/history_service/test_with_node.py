@@ -124,6 +124,7 @@ def test_a_named_reader_is_seen_at_the_broker(broker: Broker) -> None:
     assert "nightly" in broker.node.log.readers.names
 
 
+@pytest.mark.row("H6")
 def test_rules_and_passwords_are_those_of_the_broker(tmp_path: Path) -> None:
     passwords, rules = tmp_path / "passwords", tmp_path / "rules"
     passwords.write_text(f"ann:{hashes.make(b'secret')}\nbob:{hashes.make(b'other')}\n")

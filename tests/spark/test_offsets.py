@@ -18,8 +18,13 @@ shard_numbers = st.integers(0, 3)
 marks = st.dictionaries(shard_numbers, positions, min_size=1)
 
 
-def shards_of(ranges: dict[int, tuple[int, int]], log: str = "00ff") -> wire.Shards:
-    states = {str(shard): wire.ShardState(earliest, latest, 0, 0) for shard, (earliest, latest) in ranges.items()}
+def shards_of(
+    ranges: dict[int, tuple[int, int]], log: str = "00ff", gone: dict[int, dict[str, int]] | None = None
+) -> wire.Shards:
+    lost = gone or {}
+    states = {
+        str(shard): wire.ShardState(earliest, latest, 0, 0, lost.get(shard, {})) for shard, (earliest, latest) in ranges.items()
+    }
     return wire.Shards(log, 1_000, states)
 
 
@@ -32,6 +37,17 @@ def test_the_text_of_an_offset_is_this_and_stays_this() -> None:
     assert parse_offset(json.loads(text)) == offset
 
 
+def test_the_text_says_in_version_2_what_was_gone_when_a_stream_began() -> None:
+    offset = Offset({0: 1, 2: 7}, "00ff", {2: {"short": 9, "": 8}, 0: {"short": 5}})
+
+    text = json.dumps(offset.to_json())
+
+    assert text == (
+        '{"version": 2, "log": "00ff", "shards": {"0": 1, "2": 7}, "gone": {"0": {"short": 5}, "2": {"": 8, "short": 9}}}'
+    )
+    assert parse_offset(json.loads(text)) == offset
+
+
 def test_a_person_may_write_positions_only() -> None:
     assert parse_offset({"0": 17, "3": 4}) == Offset({0: 17, 3: 4})
 
@@ -39,7 +55,17 @@ def test_a_person_may_write_positions_only() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"version": 2, "log": "a", "shards": {}, "more": 1}, "of version 2, of a newer braidmq"),
+        ({"version": 3, "log": "a", "shards": {}, "more": 1}, "of version 3, of a newer braidmq"),
+        ({"version": 1, "log": "a", "shards": {"0": 1}, "gone": {}}, "has log, shards, version, and nothing else"),
+        (
+            {"version": 2, "log": "a", "shards": {"0": 1}, "gone": {}, "more": 1},
+            "has gone, log, shards, version, and nothing else",
+        ),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": []}, "not an offset"),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"0": 5}}, "a position for each class"),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"0": {"": True}}}, "a position for each class"),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"x": {"": 5}}}, "a shard is a number"),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"0": {"": -5}}}, "not negative"),
         ({"version": 0, "log": "a", "shards": {}}, "not an offset"),
         ({"shards": {"0": 1}}, "not an offset"),
         ({"version": 1, "log": "a", "shards": {"0": 1}, "extra": 1}, "nothing else"),
@@ -94,6 +120,38 @@ def test_places_become_positions_of_each_shard(place: wire.Place, start: dict[in
     assert offsets.end_at(place, shards) == end
 
 
+def test_a_stream_that_begins_at_the_beginning_is_at_positions_that_retention_can_pass() -> None:
+    shards = shards_of({0: (10, 50), 1: (0, 20), 2: (0, 0)}, gone={0: {"short": 30}, 1: {"short": 9}})
+    gone = {0: {"short": 30}, 1: {"short": 9}}
+
+    assert offsets.begin_at(wire.EARLIEST, shards) == Offset({0: 10, 1: 1, 2: 1}, "00ff", gone)
+    # What a person writes, or an old checkpoint has.
+    assert offsets.begin_at(wire.Place(positions={"0": 0}), shards) == Offset({0: 10, 1: 1, 2: 1}, "00ff", gone)
+    assert offsets.settle(Offset({0: 33, 1: 0}, "00ff"), shards) == Offset({0: 33, 1: 1}, "00ff", {1: {"short": 9}})
+    # At any other place it is asked for what is later, whether or not it is there.
+    assert offsets.begin_at(wire.Place(time=5), shards) == Offset({0: 4, 1: 4, 2: 1}, "00ff")
+    assert offsets.begin_at(wire.LATEST, shards) == Offset({0: 50, 1: 20, 2: 1}, "00ff")
+    # Or at an offset of a stream that had begun before.
+    given_place = Offset({0: 12, 1: 5}, None, {0: {"short": 30}, 1: {"short": 4}}).to_place()
+    assert offsets.begin_at(given_place, shards) == Offset({0: 12, 1: 5, 2: 1}, "00ff", {0: {"short": 30}})
+
+
+@given(marks, marks, st.none() | marks, st.dictionaries(shard_numbers, st.dictionaries(st.sampled_from("ab"), positions)))
+def test_what_was_gone_is_known_until_a_batch_has_passed_it(
+    start: dict[int, int], latest: dict[int, int], advanced: dict[int, int] | None, gone: dict[int, dict[str, int]]
+) -> None:
+    begun = Offset(start, "00ff", gone)
+
+    end = offsets.end_of_batch(begun, offsets.bounds(begun, latest, None), advanced)
+
+    for shard, position in end.shards.items():
+        for name in "ab":
+            known = gone.get(shard, {}).get(name, 0)
+            assert max(end.gone.get(shard, {}).get(name, 0), position) == max(known, position)
+    assert all(each > end.shards[shard] for shard, classes in end.gone.items() for each in classes.values())
+    assert all(end.gone.values())
+
+
 @given(marks, marks, st.none() | marks, st.none() | marks)
 def test_a_batch_never_goes_back_nor_past_what_is_there_or_its_target(
     start: dict[int, int], latest: dict[int, int], target: dict[int, int] | None, advanced: dict[int, int] | None
@@ -133,7 +191,9 @@ def test_batches_one_after_the_other_read_every_position_once(
 
 
 def test_a_service_is_not_asked_to_have_come_further_than_is_wanted() -> None:
-    assert offsets.ends_to_ask_for({0: 5, 1: 5, 2: 1}, {0: 9, 1: 5, 2: 1, 3: 4}) == {"0": 9, "1": 0, "2": 0, "3": 4}
+    found = offsets.ends_to_ask_for({0: 5, 1: 5, 2: 1, 4: 0}, {0: 9, 1: 5, 2: 1, 3: 4, 4: 1})
+
+    assert found == {"0": 9, "1": 0, "2": 0, "3": 4, "4": 0}
 
 
 @given(marks, st.dictionaries(shard_numbers, positions))

@@ -38,7 +38,7 @@ def test_an_offset_that_was_offered_is_not_taken_back(history: FakeHistoryServic
     history.add("a", shard=1, at=at(1))
     second = reader.latestOffset()
 
-    assert (first["shards"], second["shards"]) == ({"0": at(3), "1": 0}, {"0": at(3), "1": at(1)})
+    assert (first["shards"], second["shards"]) == ({"0": at(3), "1": 1}, {"0": at(3), "1": at(1)})
 
 
 def test_after_a_restart_the_batch_that_is_planned_first_is_gone_on_from(history: FakeHistoryService) -> None:

@@ -19,7 +19,8 @@ def test_a_stream_starts_at_the_end_unless_told_otherwise(history: FakeHistorySe
 
     assert stream_reader(history).initialOffset() == {"version": 1, "log": "00ff", "shards": {"0": at(3), "1": 1}}
     earliest = stream_reader(history, startingOffsets="earliest").initialOffset()
-    assert earliest["shards"] == {"0": 0, "1": 0}
+    # Positions that retention can pass: what it takes from now on is told.
+    assert earliest["shards"] == {"0": 1, "1": 1}
     by_time = stream_reader(history, startingTimestamp="1700000002000").initialOffset()
     assert by_time["shards"] == {"0": at(2) - 1, "1": 1}
 
@@ -183,7 +184,7 @@ def test_or_what_retention_took_is_warned_of_and_the_rest_is_read(
     assert "shard 0: wanted everything after 1 " in caplog.text
 
 
-def test_the_beginning_has_no_gap_whatever_retention_took(history: FakeHistoryService) -> None:
+def test_the_beginning_has_no_gap_whatever_retention_had_taken(history: FakeHistoryService) -> None:
     history.add_many("a", 4, shard=0)
     history.expire(at(2))
     reader = stream_reader(history, startingOffsets="earliest", maxRowsPerTrigger="1")
@@ -213,12 +214,12 @@ def test_a_named_reader_is_noted_where_it_has_come_to(history: FakeHistoryServic
     reader = stream_reader(history, startingOffsets="earliest", readerName="nightly")
 
     start = reader.initialOffset()
-    assert history.readers == {"nightly": {"0": 0, "1": 0}}
+    assert history.readers == {"nightly": {"0": 1, "1": 1}}
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert history.readers == {"nightly": {"0": 0, "1": 0}}
+    assert history.readers == {"nightly": {"0": 1, "1": 1}}
     reader.commit(end)
 
-    assert history.readers == {"nightly": {"0": at(3), "1": 0}}
+    assert history.readers == {"nightly": {"0": at(3), "1": 1}}
     assert history.reader_names == {"nightly"}
 
 
@@ -230,7 +231,7 @@ def test_the_last_batch_of_a_run_is_noted_though_spark_does_not_commit_it(histor
     # With availableNow Spark asks once more, finds nothing new, and stops.
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
-    assert history.readers["nightly"] == {"0": at(3), "1": 0}
+    assert history.readers["nightly"] == {"0": at(3), "1": 1}
 
 
 def test_a_note_that_fails_is_warned_of_once_and_fails_nothing(

@@ -347,10 +347,13 @@ def test_generations_are_those_of_each_class(tmp_path: Path) -> None:
 
 
 def test_the_row_of_a_class_is_as_documented() -> None:
-    row = ClassRow(("a/#", "b"), 3_600_000_000, None)
+    row = ClassRow(("a/#", "b"), 3_600_000_000, None, ("b",))
 
-    assert encode_class(row).hex() == "01" + "93" + "92a3612f23a162" + "ced693a400" + "c0"
+    assert encode_class(row).hex() == "01" + "94" + "92a3612f23a162" + "ced693a400" + "c0" + "91a162"
     assert decode_class(encode_class(row)) == row
+    # As rows were before it was known which topics a class has now.
+    old = bytes.fromhex("01" + "93" + "92a3612f23a162" + "ced693a400" + "c0")
+    assert decode_class(old) == ClassRow(("a/#", "b"), 3_600_000_000, None)
     with pytest.raises(UsageError, match="newer"):
         decode_class(b"\x02")
     with pytest.raises(Corruption):

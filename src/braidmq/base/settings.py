@@ -234,10 +234,12 @@ class HistorySettings(_Table, frozen=True):
     bind: Annotated[str, key("address of the history service (Arrow Flight); empty: there is none", restart=True)] = (
         "127.0.0.1:8815"
     )
-    cert_file: Annotated[str, key("certificate chain (PEM) of the history service, which then speaks TLS", restart=True)] = ""
-    key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
+    cert_file: Annotated[
+        str, key("certificate chain (PEM) of the history service, which then speaks TLS; read again on reload")
+    ] = ""
+    key_file: Annotated[str, key("its private key (PEM); read again on reload")] = ""
     ca_file: Annotated[
-        str, key("certificates (PEM) that its readers' certificates must descend from; empty: none is asked for", restart=True)
+        str, key("certificates (PEM) that its readers' certificates must descend from; empty: none is asked for")
     ] = ""
     anonymous: Annotated[
         Literal["loopback", "all", "none"],

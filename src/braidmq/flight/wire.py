@@ -6,6 +6,7 @@ texts as keys, so that shards are texts here and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -21,6 +22,9 @@ ADVANCE: Final = "advance"  # Advance -> Advanced
 NOTE_READER: Final = "note-reader"  # NoteReader -> Nothing
 
 Positions = dict[str, int]
+# By shard, and in it by class of the log (empty: the log itself): the last position that is gone. What was gone when a reader
+# began is no loss for it.
+Gone = dict[str, Positions]
 
 # What to do with what retention took before it could be read: the read fails, or begins where the log begins.
 OnLoss = Literal["fail", "skip"]
@@ -30,20 +34,24 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No arguments, or no result."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a range begins or ends: a position for each shard, a time in microseconds since 1970, or `earliest` or `latest`.
 
     A range that begins at a time has what was stored at it or later; one that ends at a time has what was stored before it.
-    Shards that `positions` does not name begin at their beginning, and end where they end now.
+    Shards that `positions` does not name begin at their beginning, and end where they end now. `gone` is of a reader that goes on
+    from positions that it has come to: what was gone when it began, where that is more than they are.
     """
 
     positions: Positions | None = None
     time: int | None = None
     at: Literal["earliest", "latest"] | None = None
+    gone: Gone = {}
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.positions, self.time, self.at)) != 1:
             raise ValueError("a place is one of positions, time or at")
+        if self.gone and self.positions is None:
+            raise ValueError("what was gone is said with positions only")
 
 
 EARLIEST: Final = Place(at="earliest")
@@ -104,13 +112,14 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     version: int = VERSION
 
 
-class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A shard's range: everything that it has is in `(earliest, latest]`."""
+class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A shard's range: everything that it has is in `(earliest, latest]`; of classes in `gone` only what is later than that."""
 
     earliest: int
     latest: int
     records: int
     size_bytes: int
+    gone: Positions = {}
 
 
 class Shards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +133,7 @@ class Shards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Advance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How far may a batch go from `start`, with at most so many rows and bytes of records? `end` bounds it; None: what is there.
 
-    Shares of the limits follow the backlog of each shard. It goes on by at least one record if there is one.
+    Shares of the limits follow the backlog of each shard. It goes on by at least one record if there is one. `gone` as in Place.
     """
 
     filters: list[str]
@@ -133,6 +142,7 @@ class Advance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     rows_max: int | None = None
     bytes_max: int | None = None
     on_loss: OnLoss = "fail"
+    gone: Gone = {}
     version: int = VERSION
 
 
@@ -194,10 +204,31 @@ def to_wire(positions: dict[int, int]) -> Positions:
 
 def from_wire(positions: Positions) -> dict[int, int]:
     """Positions with numbers as keys; raises UsageError for what is no shard or no position."""
+    _check(positions.values())
+    return _by_number(positions)
+
+
+def gone_to_wire(gone: Mapping[int, Positions]) -> Gone:
+    """The same with texts as keys, in order."""
+    return {str(shard): dict(sorted(classes.items())) for shard, classes in sorted(gone.items())}
+
+
+def gone_from_wire(gone: Gone) -> dict[int, Positions]:
+    """The same with numbers as keys; raises UsageError for what is no shard or no position."""
+    for classes in gone.values():
+        _check(classes.values())
+    return _by_number(gone)
+
+
+def _by_number(shards: Mapping[str, T]) -> dict[int, T]:
     try:
-        found = {int(shard): position for shard, position in positions.items()}
+        found = {int(shard): value for shard, value in shards.items()}
     except ValueError:
-        raise UsageError(f"a shard is a number, not one of {', '.join(sorted(positions))}") from None
-    if any(shard < 0 or not 0 <= position < 1 << 63 for shard, position in found.items()):
-        raise UsageError("shards and positions are not negative, and have 63 bits")
+        raise UsageError(f"a shard is a number, not one of {', '.join(sorted(shards))}") from None
+    _check(found)
     return found
+
+
+def _check(numbers: Iterable[int]) -> None:
+    if not all(0 <= number < 1 << 63 for number in numbers):
+        raise UsageError("shards and positions are not negative, and have 63 bits")

@@ -34,7 +34,8 @@ def main(descriptor: int) -> NoReturn:
     logs.set_up(setup.log_level, setup.log_format, setup.log_lines_per_s_max)  # type: ignore[arg-type] # as the core has them
     over = threading.Event()
     threading.Thread(target=core.listen, args=(over.set,), name="core", daemon=True).start()
-    _serve(setup, core, over)
+    with suppress(BrokenPipeError, ConnectionResetError):  # the core has hung up, in the middle of a word
+        _serve(setup, core, over)
     # Threads of gRPC may still wait for callers that are slow to go; nothing here is worth waiting for.
     os._exit(0)
 

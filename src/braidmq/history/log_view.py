@@ -26,6 +26,7 @@ from braidmq.flight.wire import (
     Shards,
     ShardState,
     Ticket,
+    gone_from_wire,
     to_wire,
 )
 from braidmq.history.admission import advance
@@ -34,6 +35,7 @@ from braidmq.history.follower import Follower, OpenLog
 from braidmq.history.planning import split, target_of
 from braidmq.history.ranges import ShardRange, begin, ends_of, starts_of, with_all
 from braidmq.history.searches import Searches
+from braidmq.history.shard_view import gone_after
 from braidmq.history.streams import stream
 from braidmq.history.weighing import weigh
 
@@ -70,7 +72,9 @@ class LogView:
             for number, shard in enumerate(log.shards):
                 records = sum(family.epochs.count for family in shard.families)
                 size_bytes = sum(family.epochs.size_bytes for family in shard.families)
-                states[str(number)] = ShardState(min(shard.earliest, marks[number]), marks[number], records, size_bytes)
+                earliest = min(shard.earliest, marks[number])
+                gone = gone_after(earliest, shard.families)
+                states[str(number)] = ShardState(earliest, marks[number], records, size_bytes, gone)
             return Shards(log.log_id, time.time_ns() // 1000, states)
 
     def plan(self, plan: Plan) -> tuple[Planned, list[tuple[Ticket, Part]]]:
@@ -82,7 +86,8 @@ class LogView:
             with log.lock:
                 # Once more, as it may have grown: `latest` is what is served now.
                 marks = _watermarks(log)
-                ranges, gaps = begin(log, plan.filters, starts_of(plan.start, marks), ends_of(plan.end, marks), plan.on_loss)
+                starts, ends = starts_of(plan.start, marks), ends_of(plan.end, marks)
+                ranges, gaps = begin(log, plan.filters, starts, ends, plan.on_loss, gone_from_wire(plan.start.gone))
             weights = weigh(log, ranges, searches)
             target = target_of((weight for shard in weights for family in shard for weight in family), plan.partitions)
             parts = [
@@ -90,9 +95,9 @@ class LogView:
                 for each, families in zip(ranges, weights, strict=True)
                 for part in split(families, target)
             ]
-            starts = to_wire({each.shard: each.start for each in ranges})
-            ends = to_wire({each.shard: each.end for each in ranges})
-            return Planned(log.log_id, starts, ends, {str(shard): gap for shard, gap in gaps.items()}), parts
+            begun = to_wire({each.shard: each.start for each in ranges})
+            ended = to_wire({each.shard: each.end for each in ranges})
+            return Planned(log.log_id, begun, ended, {str(shard): gap for shard, gap in gaps.items()}), parts
 
     def advance(self, wanted: Advance) -> Advanced:
         """How far a batch may go from a start with limits."""
@@ -103,7 +108,7 @@ class LogView:
                 marks = _watermarks(log)
                 starts = with_all(wanted.start, dict.fromkeys(marks, 0))
                 ends = marks if wanted.end is None else with_all(wanted.end, marks)
-                ranges, _ = begin(log, wanted.filters, starts, ends, wanted.on_loss)
+                ranges, _ = begin(log, wanted.filters, starts, ends, wanted.on_loss, gone_from_wire(wanted.gone))
             found, rows = advance(log, ranges, searches, wanted.rows_max, wanted.bytes_max, wanted.on_loss)
             return Advanced(to_wire(found), rows, to_wire(marks))
 

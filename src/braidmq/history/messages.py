@@ -34,6 +34,17 @@ class Limits(_Message, frozen=True):
     bytes_per_s_max: int
 
 
+class Tls(_Message, frozen=True):
+    """What TLS needs, as PEM: they were looked at by the node, and a file may be another one when the service starts again."""
+
+    certificate: bytes
+    key: bytes
+    authorities: bytes
+
+    def __repr__(self) -> str:
+        return f"Tls(with authorities={bool(self.authorities)})"
+
+
 class Setup(_Message, frozen=True):
     """Everything that the service has to know. It stands in no command line, where others could read it."""
 
@@ -42,9 +53,7 @@ class Setup(_Message, frozen=True):
     host: str
     port: int
     limits: Limits
-    cert_file: str
-    key_file: str
-    ca_file: str
+    tls: Tls | None
     log_level: str
     log_format: str
     log_lines_per_s_max: int

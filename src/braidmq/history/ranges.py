@@ -2,7 +2,8 @@
 
 A position of 0 is before everything: who begins there takes what there is, and nothing is missing. Who begins at any other
 position or time is told if retention has taken something later than it. Classes of a shard have floors of their own; for a read
-from the beginning each of them begins where it begins (`gone`).
+from the beginning each of them begins where it begins. Whoever goes on with such a read later says how much of each class was
+gone when it began (`gone`): that is no loss, and what was taken since is one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from braidmq.base.errors import UsageError
 from braidmq.flight.wire import Gap, OnLoss, Place, Positions, from_wire
 from braidmq.history.errors import fail
 from braidmq.history.follower import OpenLog
-from braidmq.history.shard_view import FamilyView
+from braidmq.history.shard_view import FamilyView, gone_after
 from braidmq.storage.format.rows import TIMESTAMP_MAX
 
 _BEGINNING: Final = 0
@@ -35,26 +36,39 @@ class ShardRange(Struct, frozen=True):
 
 
 def begin(
-    log: OpenLog, filters: Sequence[str], starts: Mapping[int, int], ends: Mapping[int, int], on_loss: OnLoss
+    log: OpenLog,
+    filters: Sequence[str],
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    on_loss: OnLoss,
+    gone: Mapping[int, Positions],
 ) -> tuple[list[ShardRange], dict[int, Gap]]:
     """The ranges of all shards, and what is missing of them; raises HistoryError `data-loss` if that must not be.
 
-    With the lock of the log.
+    With the lock of the log. Of `gone` nothing is missing.
     """
     ranges: list[ShardRange] = []
     gaps: dict[int, Gap] = {}
     for number, shard in enumerate(log.shards):
         families = shard.for_filters(filters)
         wanted, end = starts[number], ends[number]
-        kept = max(family.floor for family in families)
-        if _BEGINNING < wanted < min(kept - 1, end):
-            gaps[number] = Gap(wanted, kept)
+        gap = _gap(families, wanted, end, gone.get(number, {}))
+        if gap is not None:
+            gaps[number] = gap
         begun = max(wanted, min(max(family.floor - 1, 0) for family in families))
-        gone = {family.log_class: family.floor - 1 for family in families if family.floor - 1 > begun}
-        ranges.append(ShardRange(number, begun, max(end, begun), families, gone))
+        ranges.append(ShardRange(number, begun, max(end, begun), families, gone_after(begun, families)))
     if gaps and on_loss == "fail":
         fail_for_loss(gaps)
     return ranges, gaps
+
+
+def _gap(families: Sequence[FamilyView], wanted: int, end: int, gone: Positions) -> Gap | None:
+    """What is missing of (wanted, end], as one gap over all families."""
+    if wanted == _BEGINNING:
+        return None
+    known = [(max(wanted, gone.get(family.log_class, 0)), family.floor) for family in families]
+    lost = [(position, floor) for position, floor in known if position < min(floor - 1, end)]
+    return Gap(min(position for position, _ in lost), max(floor for _, floor in lost)) if lost else None
 
 
 def starts_of(place: Place, watermarks: Mapping[int, int]) -> dict[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -78,14 +77,13 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
     """Serves a view of the log. It listens as soon as it is made."""
 
     def __init__(self, setup: messages.Setup, core: Core, view: View) -> None:
-        """Raises OSError if the files of TLS cannot be read."""
         self._core = core
         self._view = view
         self._gate = Gate(core)
         self.quotas = Quotas(setup.limits)
         self._is_node_busy = False
         super().__init__(
-            f"{'grpc+tls' if setup.cert_file else 'grpc'}://{_host(setup.host)}:{setup.port}",
+            f"{'grpc+tls' if setup.tls else 'grpc'}://{_host(setup.host)}:{setup.port}",
             auth_handler=_Handshakes(),
             middleware={MIDDLEWARE: ShownFactory(self._gate)},
             **_tls(setup),
@@ -212,9 +210,9 @@ def _host(host: str) -> str:
 
 
 def _tls(setup: messages.Setup) -> dict[str, Any]:
-    if not setup.cert_file:
+    if setup.tls is None:
         return {}
-    options: dict[str, Any] = {"tls_certificates": [(Path(setup.cert_file).read_bytes(), Path(setup.key_file).read_bytes())]}
-    if setup.ca_file:
-        options |= {"verify_client": True, "root_certificates": Path(setup.ca_file).read_bytes()}
+    options: dict[str, Any] = {"tls_certificates": [(setup.tls.certificate, setup.tls.key)]}
+    if setup.tls.authorities:
+        options |= {"verify_client": True, "root_certificates": setup.tls.authorities}
     return options

@@ -7,7 +7,7 @@ a generation is read when a filter needs it. What the rows say may be ahead of w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from braidmq.base.errors import Corruption
@@ -152,6 +152,11 @@ class ShardView:
     def earliest(self) -> int:
         """Every record is later than this position."""
         return max(min(family.floor for family in self.families) - 1, 0)
+
+
+def gone_after(position: int, families: Iterable[FamilyView]) -> dict[str, int]:
+    """How much of each class is gone, as the last position of it, where that is more than this position."""
+    return {family.log_class: family.floor - 1 for family in families if family.floor - 1 > position}
 
 
 def _start(epoch: EpochRow) -> int:

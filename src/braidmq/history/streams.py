@@ -33,7 +33,7 @@ def stream(log: OpenLog, ticket: Ticket) -> Iterator[pa.RecordBatch]:
     batches = Batches(choose(ticket.columns), ticket.shard)
     with log.lock:
         families = log.shards[ticket.shard].for_filters(ticket.filters)
-        # By their beginning: a topic that moves to another class goes on in an epoch that begins later.
+        # By their beginning: a topic that moved to another class went on in an epoch that begins later (`classes`).
         epochs = sorted(
             ((epoch, family) for family in families for epoch in family.epochs_in(ticket.start, ticket.end)),
             key=lambda each: each[0].start,

@@ -1,5 +1,7 @@
 """Keeps the history service running: starts its process, answers its questions, starts it again when it ends.
 
+New certificates need a new process, too: that is no failure, so there is no pause, and nothing counts it.
+
 Nothing that happens there stops the node, and nothing of it runs on the loop but short answers.
 """
 
@@ -10,6 +12,7 @@ import importlib.util
 import logging
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +20,11 @@ import msgspec
 
 from braidmq.base.addresses import Address, is_loopback, parse_address
 from braidmq.base.errors import BraidError, ConfigError
-from braidmq.base.settings import Settings
+from braidmq.base.settings import HistorySettings, Settings
+from braidmq.broker.listeners.listener_set import CERTIFICATE_POLL_S
 from braidmq.history import messages
 from braidmq.history.answers import Access, Answers, Log
+from braidmq.history.certificates import ServiceCertificates
 from braidmq.history.tokens import Tokens
 
 log = logging.getLogger("braidmq.history")
@@ -34,10 +39,10 @@ _SCRATCH: Final = "history"
 
 
 class HistoryService:
-    """The service of one node; `start`, then `stop`. `address` is where it listens, once it does."""
+    """The service of one node; `start`, then `stop`. `address` is where it listens, once it does; it stays the same."""
 
     def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: Access) -> None:
-        """Raises ConfigError for an address that is none, Corruption for a key file that is none."""
+        """Raises ConfigError for an address or TLS files that cannot be, Corruption for a key file that is none."""
         history = settings.history
         try:
             self._bind = parse_address(history.bind)
@@ -51,21 +56,23 @@ class HistoryService:
         self._before = messages.Served(0, 0, 0)  # by processes that have ended
         is_open = history.anonymous == "all" or (history.anonymous == "loopback" and is_loopback(self._bind.host))
         self._answers = Answers(message_log, access, self.tokens, anonymous_allowed=is_open)
+        self._certificates = ServiceCertificates(history)
         self._setup = messages.Setup(
             log_dir=str((data_dir / "log").absolute()),
             scratch_dir=str((data_dir / _SCRATCH).absolute()),
             host=self._bind.host,
             port=self._bind.port,
             limits=messages.Limits(history.streams_max, int(history.reader_bytes_per_s_max)),
-            cert_file=history.cert_file,
-            key_file=history.key_file,
-            ca_file=history.ca_file,
+            tls=self._certificates.tls,
             log_level=settings.log.level,
             log_format=settings.log.format,
             log_lines_per_s_max=settings.log.lines_per_s_max,
         )
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._conversation: Conversation | None = None
+        self._looking = asyncio.Lock()  # at files, one at a time: the older settings must not win
         self._is_up = asyncio.Event()
+        self._is_outdated = asyncio.Event()  # the process, if there is one, was not set up as it should be now
 
     @staticmethod
     def is_possible() -> bool:
@@ -74,7 +81,11 @@ class HistoryService:
 
     def start(self) -> None:
         """Begin; the service is up a second or so later (`wait_up`)."""
-        self._task = asyncio.get_running_loop().create_task(self._keep_running(), name="history service")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep_running(), name="history service"),
+            loop.create_task(self._watch_certificates(), name="certificates of the history service"),
+        ]
 
     async def wait_up(self) -> None:
         """Wait until it listens."""
@@ -82,9 +93,41 @@ class HistoryService:
 
     async def stop(self) -> None:
         """End it, and wait for that."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def certificate_expiry(self) -> float | None:
+        """When its certificate expires, in seconds since 1970; None without TLS."""
+        return self._certificates.expires_at
+
+    async def reload(self, history: HistorySettings) -> None:
+        """Read the TLS files again, by these names. If they are others the service starts anew, at once and where it was.
+
+        If they cannot be used, a line in the log says so and the service runs on with what it has.
+        """
+        async with self._looking:
+            if await asyncio.to_thread(self._certificates.reload, history):
+                self._renew()
+
+    async def _watch_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATE_POLL_S)
+            async with self._looking:
+                try:
+                    if await asyncio.to_thread(self._certificates.refresh):
+                        self._renew()
+                except Exception:  # ours: it must neither go unnoticed nor end the watch
+                    log.exception("the certificates of the history service cannot be looked at")
+
+    def _renew(self) -> None:
+        self._setup = msgspec.structs.replace(self._setup, tls=self._certificates.tls)
+        self._is_outdated.set()
+        self._is_up.clear()
+        self.address = None
+        if self._conversation is not None:
+            self._conversation.close()
 
     async def _keep_running(self) -> None:
         loop = asyncio.get_running_loop()
@@ -98,10 +141,15 @@ class HistoryService:
                 reason = str(problem)
             self._is_up.clear()
             self.address = None
+            if self._is_outdated.is_set():
+                self._is_outdated.clear()  # once: a process that cannot be started is waited for
+                pause_s = _FIRST_PAUSE_S
+                continue
             if loop.time() - began > _STABLE_S:
                 pause_s = _FIRST_PAUSE_S
             log.error("the history service is not there: %s; it is started again in %g s", reason, pause_s)
-            await asyncio.sleep(pause_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_outdated.wait(), pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
             self.restarts += 1
 
@@ -123,23 +171,27 @@ class HistoryService:
         finally:
             theirs.close()
         self.process_id = process.pid
-        conversation = Conversation(*await asyncio.open_unix_connection(sock=ours), self._answers)
+        self._conversation = conversation = Conversation(*await asyncio.open_unix_connection(sock=ours), self._answers)
         reason = ""
         try:
+            self._is_outdated.clear()
             conversation.send(self._setup)
             async for message in conversation:
                 match message:
-                    case messages.Listening(port):
+                    case messages.Listening(port) if not self._is_outdated.is_set():
+                        self._setup = msgspec.structs.replace(self._setup, port=port)  # the next one is found there, too
                         self.address = Address(self._bind.host, port)
                         log.info("history listens on %s (Arrow Flight)", self.address)
                         self._is_up.set()
                     case messages.CannotListen(detail):
+                        self._setup = msgspec.structs.replace(self._setup, port=self._bind.port)
                         reason = f"it cannot serve {self._bind}: {detail}"
                     case messages.Served():
                         self._note_served(message)
         except (BraidError, OSError) as problem:
             reason = str(problem)
         finally:
+            self._conversation = None
             conversation.close()
             status = await _ended(process)
             self.process_id = None

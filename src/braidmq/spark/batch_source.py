@@ -68,7 +68,8 @@ class PushingReader(BatchReader):
             first = offsets.start_at(start, shards)
             # Who starts at the beginning misses nothing, also where the query's own bound is before what is kept.
             forgiven = {shard for shard, position in first.items() if not position}
-            return self._cut(client, pushed.filters, *_narrowed(first, offsets.end_at(end, shards), pushed), forgiven)
+            first_place, last_place = _narrowed(first, offsets.end_at(end, shards), pushed, start.gone)
+            return self._cut(client, pushed.filters, first_place, last_place, forgiven)
 
 
 def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
@@ -80,8 +81,11 @@ def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader
     return PushingReader(options, schema)
 
 
-def _narrowed(first: Mapping[int, int], last: Mapping[int, int], pushed: Pushed) -> tuple[wire.Place, wire.Place]:
+def _narrowed(
+    first: Mapping[int, int], last: Mapping[int, int], pushed: Pushed, gone: wire.Gone
+) -> tuple[wire.Place, wire.Place]:
     """The range within the bounds of the query."""
     starts = {shard: max(position, pushed.after) for shard, position in first.items()}
     ends = {shard: position if pushed.until is None else min(position, pushed.until) for shard, position in last.items()}
-    return wire.Place(positions=wire.to_wire(starts)), wire.Place(positions=offsets.ends_to_ask_for(starts, ends))
+    start = wire.Place(positions=wire.to_wire(starts), gone=gone)
+    return start, wire.Place(positions=offsets.ends_to_ask_for(starts, ends))

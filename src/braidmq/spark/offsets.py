@@ -1,39 +1,55 @@
 """Offsets of the stream, and the arithmetic of batches. Pure: what the service says comes in, offsets come out.
 
-An offset is `{"version": 1, "log": "<id>", "shards": {"0": <position>, ...}}`; a batch is `(start, end]` of every shard. Rules:
+An offset is `{"version": 1, "log": "<id>", "shards": {"0": <position>, ...}}`; a batch is `(start, end]` of every shard. While a
+stream that began at the earliest record has not come to what some class of a shard had lost before, it is of version 2 and
+says that, too: `"gone": {"0": {"<class>": <position>}}`. Rules:
 
 - Spark compares offsets as texts, so that one range has one text: shards are in order of their numbers.
 - A shard that an offset does not name begins at its beginning: shards that are new are read whole.
 - An end is nowhere below its start, also if the service has just restarted and knows less than it did.
 - With a target (`availableNow`) nothing goes past it, and shards that came after it wait for the next run.
 - Positions are tokens, and mean something in their log only. 0 is the beginning: who starts there misses nothing, ever.
+- A stream is nowhere at 0 once it has begun, but where each shard began then, at 1 at least: what retention takes from then on is
+  told, and what it had taken before, in whichever class, is not. Old checkpoints that are at 0 begin with their next batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from braidmq.base.errors import UsageError
 from braidmq.flight import wire
 
-VERSION: Final = 1
+VERSION: Final = 2
+_WITHOUT_GONE: Final = 1
 _BEGINNING: Final = 0
 # Where a stream starts in a shard that has no record yet: what retention takes of the first ones is then told.
 _BEFORE_ALL: Final = 1
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """How far each shard of a log is read; without a log only if a person wrote it."""
+    """How far each shard of a log is read; without a log only if a person wrote it.
+
+    `gone` is how much of the classes of a shard was gone when the reader began, where that is more than the position.
+    """
 
     shards: dict[int, int]
     log: str | None = None
+    gone: dict[int, wire.Positions] = {}
 
     def to_json(self) -> dict[str, Any]:
         """What goes into a checkpoint: one text for one offset."""
-        return {"version": VERSION, "log": self.log, "shards": wire.to_wire(self.shards)}
+        shards = wire.to_wire(self.shards)
+        if not self.gone:
+            return {"version": _WITHOUT_GONE, "log": self.log, "shards": shards}
+        return {"version": VERSION, "log": self.log, "shards": shards, "gone": wire.gone_to_wire(self.gone)}
+
+    def to_place(self) -> wire.Place:
+        """Where a range begins that goes on from here."""
+        return wire.Place(positions=wire.to_wire(self.shards), gone=wire.gone_to_wire(self.gone))
 
 
 def parse_offset(data: object) -> Offset:
@@ -42,19 +58,28 @@ def parse_offset(data: object) -> Offset:
         raise UsageError("this is not an offset of braidmq", "an offset is a JSON object")
     log: object = data.get("log")
     shards: object = data
+    gone: object = {}
     if "version" in data or "shards" in data:
         version = data.get("version")
         if isinstance(version, int) and version > VERSION:
             raise UsageError(f"the offset is of version {version}, of a newer braidmq than this one", "use that version here too")
-        shards = data.get("shards")
-        if version != VERSION or set(data) - _FIELDS:
-            raise UsageError("this is not an offset of braidmq", f"it has {', '.join(sorted(_FIELDS))}, and nothing else")
-    if not isinstance(log, str | None) or not isinstance(shards, dict) or not all(type(each) is int for each in shards.values()):
+        fields = _FIELDS.get(version) if type(version) is int else None
+        if fields is None or set(data) - fields:
+            known = ", ".join(sorted(fields or _FIELDS[VERSION]))
+            raise UsageError("this is not an offset of braidmq", f"it has {known}, and nothing else")
+        shards, gone = data.get("shards"), data.get("gone", {})
+    if not isinstance(log, str | None) or not _are_positions(shards):
         raise UsageError("this is not an offset of braidmq", "shards have positions, which are numbers")
-    return Offset(wire.from_wire(shards), log)
+    if not isinstance(gone, dict) or not all(_are_positions(classes) for classes in gone.values()):
+        raise UsageError("this is not an offset of braidmq", "what was gone is a position for each class of a shard")
+    return Offset(wire.from_wire(shards), log, wire.gone_from_wire(gone))
 
 
-_FIELDS: Final = {"version", "log", "shards"}
+_FIELDS: Final = {_WITHOUT_GONE: {"version", "log", "shards"}, VERSION: {"version", "log", "shards", "gone"}}
+
+
+def _are_positions(data: object) -> TypeGuard[wire.Positions]:
+    return isinstance(data, dict) and all(type(each) is int for each in data.values())
 
 
 def check_log(offset: Offset, log: str) -> None:
@@ -90,6 +115,19 @@ def start_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
     return dict.fromkeys(latest, _BEGINNING)
 
 
+def begin_at(place: wire.Place, shards: wire.Shards) -> Offset:
+    """Where a stream begins that is to begin at this place."""
+    return settle(Offset(start_at(place, shards), shards.log, wire.gone_from_wire(place.gone)), shards)
+
+
+def settle(start: Offset, shards: wire.Shards) -> Offset:
+    """The same, but what is at the beginning of a shard is where that is now. Shards that it does not name stay so."""
+    states = {shard: state for shard, state in _states(shards).items() if not start.shards.get(shard)}
+    begun = {shard: max(states[shard].earliest, _BEFORE_ALL) for shard in start.shards if shard in states}
+    found = start.shards | begun
+    return Offset(found, start.log, _beyond(found, start.gone | {shard: state.gone for shard, state in states.items()}))
+
+
 def end_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
     """The last position of each shard, of a range that ends at this place."""
     latest = latest_of(shards)
@@ -111,20 +149,32 @@ def bounds(start: Offset, latest: Mapping[int, int], target: Offset | None) -> d
 
 def end_of_batch(start: Offset, limits: Mapping[int, int], advanced: Mapping[int, int] | None = None) -> Offset:
     """The end of the batch after `start`: everything within its `bounds`, or as far as the service advanced within them."""
-    if advanced is None:
-        return Offset(dict(limits), start.log)
-    found = {shard: min(advanced.get(shard, 0), limit) for shard, limit in limits.items()}
-    return Offset({shard: max(position, start.shards.get(shard, 0)) for shard, position in found.items()}, start.log)
+    found = dict(limits)
+    if advanced is not None:
+        found = {shard: min(advanced.get(shard, 0), limit) for shard, limit in limits.items()}
+        found = {shard: max(position, start.shards.get(shard, 0)) for shard, position in found.items()}
+    return Offset(found, start.log, {shard: classes for shard, classes in _beyond(found, start.gone).items() if shard in found})
 
 
 def ends_to_ask_for(start: Mapping[int, int], ends: Mapping[int, int]) -> wire.Positions:
     """The ends for the service, all shards named; 0 where nothing is wanted, so that it does not wait to have come that far."""
-    return wire.to_wire({shard: end if end > start.get(shard, _BEGINNING) else _BEGINNING for shard, end in ends.items()})
+    least = {shard: max(start.get(shard, _BEGINNING), _BEFORE_ALL) for shard in ends}
+    return wire.to_wire({shard: end if end > least[shard] else _BEGINNING for shard, end in ends.items()})
 
 
 def is_empty(start: Offset, end: Offset) -> bool:
     """Whether nothing can be between the two."""
     return all(position <= start.shards.get(shard, 0) for shard, position in end.shards.items())
+
+
+def _beyond(positions: Mapping[int, int], gone: Mapping[int, wire.Positions]) -> dict[int, wire.Positions]:
+    """What of the classes was gone beyond these positions; that is all that matters of it."""
+    found = {}
+    for shard, classes in gone.items():
+        further = {name: position for name, position in classes.items() if position > positions.get(shard, _BEGINNING)}
+        if further:
+            found[shard] = further
+    return found
 
 
 def _states(shards: wire.Shards) -> dict[int, wire.ShardState]:

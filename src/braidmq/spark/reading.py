@@ -52,10 +52,11 @@ class Reading:
         state = {name: value for name, value in self.__dict__.items() if name not in ("_options", "_client")}
         return restore, (kind.__module__, kind.__name__), state
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a part, on an executor. Each once, also if the server is lost on the way."""
-        if partition.value is None:
-            return  # Spark's stand-in for a plan without parts
+        # Spark's stand-in for a plan without parts is nothing before 4.2, then a part without a value.
+        if partition is None or partition.value is None:
+            return
         expected = arrow_schema(self._schema)
         is_first = True
         with self._connect() as client, losses_in_words():
@@ -110,7 +111,7 @@ class Reading:
 def place_of(bound: Bound, client: HistoryClient) -> wire.Place:
     """Where a bound is on the wire; times that are relative are so to the clock of the service."""
     if bound.offset is not None:
-        return wire.Place(positions=wire.to_wire(bound.offset.shards))
+        return bound.offset.to_place()
     if bound.moment is not None:
         return to_place(bound.moment, lambda: client.shards().now)
     return wire.Place(at=bound.at)

@@ -47,7 +47,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if given is not None:
             offsets.check_log(given, shards.log)
             offsets.check_shards(given, shards)
-        initial = Offset(offsets.start_at(place, shards), shards.log)
+        initial = offsets.begin_at(place, shards)
         self._planned = initial
         self._note(initial)
         return initial.to_json()
@@ -78,9 +78,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._planned = last
         if offsets.is_empty(first, last):
             return []
-        after = wire.Place(positions=wire.to_wire(first.shards))
         until = wire.Place(positions=offsets.ends_to_ask_for(first.shards, last.shards))
-        planning = self._plan(self._client, self._options.filters, after, until)
+        planning = self._plan(self._client, self._options.filters, first.to_place(), until)
         offsets.check_log(last, planning.planned.log)
         # A shard that the end does not name came later; it belongs to a later batch.
         return to_partitions([ticket for ticket, _ in planning.parts if ticket.shard in last.shards])
@@ -100,6 +99,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _next(self, start: Offset, *, is_limited: bool) -> Offset:
         shards = self._client.shards()
         offsets.check_log(start, shards.log)
+        start = offsets.settle(start, shards)
         # What a batch starts from, the batch before has finished with.
         self._note(start)
         self._latest = Offset(offsets.latest_of(shards), shards.log)
@@ -114,6 +114,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             rows_max=rows_max,
             bytes_max=bytes_max,
             on_loss=self._options.on_loss,
+            gone=wire.gone_to_wire(start.gone),
         )
         return offsets.end_of_batch(start, within, wire.from_wire(self._client.advance(advance).end))
 
@@ -131,7 +132,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         end = self._next(self._planned, is_limited=True)
         if self._offered is not None:
             # Offered and not planned yet: Spark must not see an offset go back.
-            end = Offset(offsets.bounds(self._offered, end.shards, None), end.log)
+            end = offsets.end_of_batch(end, offsets.bounds(self._offered, end.shards, None))
         self._offered = end
         return end
 

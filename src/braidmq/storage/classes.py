@@ -6,11 +6,16 @@ Class 0 is the log itself, with all topics that no class names.
 
 What a class was told is kept with the log, one row for each in the default family:
 
-    "class:" | name     version (1) = 1, MessagePack of [topics that it ever had, age in microseconds, bytes or nil]
+    "class:" | name     version (1) = 1, MessagePack of [topics that it ever had, age in microseconds, bytes or nil,
+                        topics that it has or nil]
 
 - All topics that it ever had: a reader looks into a class for what may have been written there at any time.
 - Its retention: a class that is configured no longer gets nothing new and goes on by the last one until it is empty. Its records
   stay readable so long.
+- The topics that it has, sorted: those by which records are written. When they change, a topic may move to another family; then
+  all open epochs are closed, in one batch with this field. So of two epochs with records of one topic the one that begins earlier
+  has the earlier ones, whatever families they are in: readers that go epoch by epoch rely on it. Where the field is nil, or not
+  there (rows of the first days), it counts as changed.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from itertools import combinations
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from braidmq.base.errors import ConfigError, Corruption, ProtocolViolation, UsageError
 from braidmq.base.settings import HistorySettings
@@ -42,14 +48,23 @@ class ClassRow(msgspec.Struct, frozen=True, array_like=True):
     topics: tuple[str, ...]
     age_us: int
     size_bytes: int | None
+    current: tuple[str, ...] | None = None
 
 
 class LogClass(msgspec.Struct, frozen=True):
-    """A class of a log that is open; without topics of its own if it is configured no longer."""
+    """A class of a log that is open; without topics of its own if it is configured no longer.
+
+    In its row `current` is what records were written by so far, until `settled` is on disk.
+    """
 
     name: str
     topics: tuple[str, ...]
     row: ClassRow
+
+    @property
+    def settled(self) -> ClassRow:
+        """Its row once records are written by its topics of now."""
+        return structs.replace(self.row, current=tuple(sorted(set(self.topics))))
 
     def retention(self, pin_times: int) -> LogRetention:
         """How long its records stay."""
@@ -99,7 +114,8 @@ def merge_classes(settings: HistorySettings, rows: Mapping[str, ClassRow]) -> li
             continue
         size_bytes = retention_bytes(f"history.classes.{name}.retention_bytes", wanted.retention_bytes)
         ever = tuple(sorted({*wanted.topics, *(row.topics if row is not None else ())}))
-        found.append(LogClass(name, wanted.topics, ClassRow(ever, round(wanted.retention * 1_000_000), size_bytes)))
+        current = row.current if row is not None else None
+        found.append(LogClass(name, wanted.topics, ClassRow(ever, round(wanted.retention * 1_000_000), size_bytes, current)))
     return found
 
 

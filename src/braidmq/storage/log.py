@@ -44,7 +44,7 @@ from braidmq.storage.log_readers import LogReaders
 from braidmq.storage.log_retention import LogRetention
 from braidmq.storage.log_shard import LogShard, families_of
 from braidmq.storage.log_stats import LogStats, shard_stats
-from braidmq.storage.log_store import family_of, open_log_store
+from braidmq.storage.log_store import are_settled, family_of, open_log_store, settle_classes
 from braidmq.storage.log_upkeep import LogUpkeep, discard
 from braidmq.storage.merge import MergedReplay
 from braidmq.storage.named_readers import READER_PREFIX, READERS_END, NamedReaders
@@ -144,6 +144,11 @@ class MessageLog:
                 if len(family.generations) and family.generations.current.row.layout != layout:
                     family.add_generation(batch, layout, self._options.layout_parameters, self._options.limits)
                     changed.append(family)
+        if not are_settled(self._classes.classes):
+            changed = [family for shard in self._shards for family in shard]
+            for family in changed:
+                family.close_epoch(batch)
+            settle_classes(batch, self._classes.classes)
         if changed:
             self._write(batch, changed)
             self._store.sync()

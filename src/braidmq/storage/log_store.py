@@ -1,8 +1,9 @@
 """Opening the store of a log: the number of shards, which never changes, and the classes are written down before their families
-are made."""
+are made; that records are written by the classes of now, afterwards (`settle_classes`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from braidmq.storage.classes import (
     merge_classes,
 )
 from braidmq.storage.engine import DEFAULT_FAMILY, Disk, Tuning
+from braidmq.storage.ports import Batch
 from braidmq.storage.store import Store
 
 _SHARDS_KEY: Final = b"shards"
@@ -66,10 +68,25 @@ def _note_classes(store: Store, settings: HistorySettings) -> list[LogClass]:
     if changed:
         batch = store.batch()
         for each in changed:
-            batch.put(DEFAULT_FAMILY, CLASS_PREFIX + each.name.encode(), encode_class(each.row))
+            batch.put(DEFAULT_FAMILY, _class_key(each), encode_class(each.row))
         store.write(batch)
         store.sync()
     return classes
+
+
+def are_settled(classes: Iterable[LogClass]) -> bool:
+    """Whether records were written by these very topics before; else all epochs are to be closed with `settle_classes`."""
+    return all(each.row == each.settled for each in classes)
+
+
+def settle_classes(batch: Batch, classes: Iterable[LogClass]) -> None:
+    """Put into the batch that records are written by these topics from it on."""
+    for each in classes:
+        batch.put(DEFAULT_FAMILY, _class_key(each), encode_class(each.settled))
+
+
+def _class_key(each: LogClass) -> bytes:
+    return CLASS_PREFIX + each.name.encode()
 
 
 def _check_shards(store: Store, shards: int) -> None:

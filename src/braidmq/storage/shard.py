@@ -324,6 +324,11 @@ class Shard:
         for generation in draft.ended:
             generation.erase(batch, self.family)
 
+    def close_epoch(self, batch: Batch) -> None:
+        """Let the next record begin an epoch, if one is open."""
+        if self.epochs.open is not None:
+            self._close_epoch(batch, self._begin())
+
     def _close_epoch(self, batch: Batch, draft: Draft) -> None:
         if not draft.epoch_start:
             return
