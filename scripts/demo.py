@@ -16,10 +16,12 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 
 import paho.mqtt.client as paho
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -75,38 +77,79 @@ def publish(broker: Broker) -> int:
     return len(sent)
 
 
-def line_of(pattern: str) -> int:
-    """The number of a line, of a pattern such as `plant/line2/+/telemetry`."""
-    return int(pattern.split("/")[1].removeprefix("line"))
+Row = dict[str, Any]
 
 
-def plot(rows: list[dict[str, Any]], image: Path) -> None:
-    """Draw the temperatures of all machines, and where a machine was silent."""
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    temperature_rows = [row for row in rows if row["field"] == "temperature"]
-    # Three lines are few enough to be told apart: each has a pattern of its own, and its machines vary.
-    for pattern, device in sorted({(row["pattern"], row["device"]) for row in rows}):
-        temperatures = [row for row in temperature_rows if (row["pattern"], row["device"]) == (pattern, device)]
-        line = line_of(pattern)
-        times = [row["window_start"] for row in temperatures]
-        above.plot(times, [row["avg"] for row in temperatures], color=COLOURS[line], linewidth=1, alpha=0.8)
-        above.fill_between(times, [row["min"] for row in temperatures], [row["max"] for row in temperatures],
-                           color=COLOURS[line], alpha=0.08, linewidth=0)  # fmt: skip
-    hot = max(temperature_rows, key=lambda row: row["max"])
-    name = f"line {line_of(hot['pattern'])}, {hot['device']}"
-    above.annotate(name, (hot["window_start"], hot["avg"]), textcoords="offset points", xytext=(-110, -4))
-    for line, colour in COLOURS.items():
-        above.plot([], [], color=colour, label=f"line {line}")
-    above.set(ylabel="temperature, average of a minute (range shaded)", title="One minute windows of a plant, rolled up by Spark")
-    above.legend(loc="upper left")
-    per_minute: dict[Any, int] = {}
+def name_of(row: Row) -> str:
+    """A machine by its line, such as `line 2, machine 5`; a pattern is `plant/line2/+/telemetry`, a device `machine5`."""
+    return f"line {line_of(row)}, machine {row['device'].removeprefix('machine')}"
+
+
+def line_of(row: Row) -> int:
+    """The number of a machine's line."""
+    return int(row["pattern"].split("/")[1].removeprefix("line"))
+
+
+def plot(rows: list[Row], image: Path) -> None:
+    """Draw the temperatures of all machines above, and below the power of each, where silence is a hole."""
+    begin = min(row["window_start"] for row in rows)
     for row in rows:
-        if row["field"] == "":
-            per_minute[row["window_start"]] = per_minute.get(row["window_start"], 0) + row["count"]
-    below.bar(list(per_minute), list(per_minute.values()), width=0.8 / 1440, color="tab:gray")
-    below.set(ylabel="messages a minute", xlabel="event time (UTC)")
+        row["minute"] = (row["window_start"] - begin).total_seconds() / 60
+    minutes = sorted({row["minute"] for row in rows})
+    figure = Figure(figsize=(11, 9), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    draw_temperatures(above, [row for row in rows if row["field"] == "temperature"], minutes)
+    draw_power(below, [row for row in rows if row["field"] == "power"], minutes)
+    # Spark gives times in the zone of this machine, without saying so.
+    below.set_xlabel(f"minutes after {begin.astimezone(UTC):%H:%M UTC on %-d %B %Y}, when it happened")
+    figure.suptitle("A plant, minute by minute: recorded by braidmq, rolled up by Spark")
     figure.savefig(image, dpi=120)
+
+
+def draw_temperatures(axes: Axes, rows: list[Row], minutes: list[float]) -> None:
+    """A curve for each machine, broken where it was silent; the hottest has its name."""
+    hottest = max(rows, key=lambda row: row["max"])
+    for name in sorted({name_of(row) for row in rows}):
+        found = {row["minute"]: row for row in rows if name_of(row) == name}
+        is_hottest = name == name_of(hottest)
+        colour = COLOURS[line_of(next(iter(found.values())))]
+        averages, least, most = (
+            [found[minute][figure] if minute in found else math.nan for minute in minutes] for figure in ("avg", "min", "max")
+        )
+        axes.plot(minutes, averages, color=colour, linewidth=2.5 if is_hottest else 0.9, alpha=1.0 if is_hottest else 0.7)
+        axes.fill_between(minutes, least, most, color=colour, alpha=0.25 if is_hottest else 0.06, linewidth=0)
+    place = (hottest["minute"], hottest["avg"])
+    axes.annotate(
+        f"{name_of(hottest)}\nruns hot",
+        place,
+        textcoords="offset points",
+        xytext=(-20, 0),
+        ha="right",
+        va="center",
+        weight="bold",
+    )
+    for line, colour in COLOURS.items():
+        axes.plot([], [], color=colour, label=f"line {line}, {MACHINES} machines")
+    axes.set_ylabel("temperature in °C: average,\nand least to most (shaded)")
+    axes.legend(loc="upper left")
+    axes.grid(alpha=0.25)
+
+
+def draw_power(axes: Axes, rows: list[Row], minutes: list[float]) -> None:
+    """A line of cells for each machine, white where nothing came of it; the longest silence has a name."""
+    names = sorted({name_of(row) for row in rows})
+    power = {(name_of(row), row["minute"]): row["avg"] for row in rows}
+    cells = [[power.get((name, minute), math.nan) for minute in minutes] for name in names]
+    image = axes.pcolormesh(minutes, range(len(names)), cells, cmap="YlGnBu", shading="nearest")
+    axes.figure.colorbar(image, ax=axes, label="power in kW, average of a minute", aspect=12)
+    holes = {name: [minute for minute in minutes if (name, minute) not in power] for name in names}
+    silent = max(names, key=lambda name: len(holes[name]))
+    if silence := holes[silent]:
+        middle = (silence[0] + silence[-1]) / 2
+        words = f"silent for {len(silence)} minutes"
+        axes.text(middle, names.index(silent), words, ha="center", va="center_baseline", size=8, weight="bold")
+    axes.set_yticks(range(len(names)), names, size=7)
+    axes.invert_yaxis()
 
 
 def main() -> None:

@@ -17,10 +17,11 @@ from braidmq.spark.jobs.archive import with_partitions
 from braidmq.spark.jobs.expressions import device_of, event_time, levels_of, matches_filter, pattern_of
 from braidmq.spark.jobs.learn import count_topics
 from braidmq.spark.jobs.patterns import make_patterns
-from braidmq.spark.jobs.payloads import decode, metrics, parse_schema, quarantined, schema_of, typed
+from braidmq.spark.jobs.payloads import decode, parse_schema, quarantined, schema_of, typed
 from braidmq.spark.jobs.replay import ordered
 from braidmq.spark.jobs.rollup import SLOTS, Windows, roll_up
 from braidmq.spark.jobs.sparkplug import COLUMNS
+from braidmq.spark.jobs.sparkplug_frames import metrics
 from tests.spark.test_jobs_sparkplug import data, metric, number
 
 AT = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)

@@ -76,6 +76,22 @@ def test_values_are_read_by_their_datatype(datatype: int, value: bytes, expected
     assert value_of(datatype, value) == expected
 
 
+def test_a_whole_number_without_a_datatype_keeps_its_bits() -> None:
+    short, long = decode_payload(data(2, number(2, 1) + number(10, (1 << 32) - 5)) + data(2, number(2, 2) + number(11, -9)))[
+        "metrics"
+    ]
+
+    assert (short["datatype"], short["long_value"], short["bits"]) == ("Unknown", (1 << 32) - 5, (1 << 32) - 5)
+    # As an unsigned number it is too large for the column, and as a double it has lost its end.
+    assert (long["long_value"], long["double_value"], long["bits"]) == (None, float((1 << 64) - 9), -9)
+
+
+def test_two_aliases_beyond_the_column_stay_two() -> None:
+    one, other = decode_payload(data(2, number(2, (1 << 64) - 1)) + data(2, number(2, 1 << 63)))["metrics"]
+
+    assert (one["alias"], other["alias"]) == (-1, -(1 << 63))
+
+
 def test_what_a_later_version_adds_is_skipped() -> None:
     later = number(50, 7) + data(51, b"new") + varint(52 << 3 | 5) + b"1234" + varint(53 << 3 | 1) + b"12345678"
 

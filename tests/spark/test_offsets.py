@@ -48,6 +48,15 @@ def test_the_text_says_in_version_2_what_was_gone_when_a_stream_began() -> None:
     assert parse_offset(json.loads(text)) == offset
 
 
+def test_the_end_of_the_first_batch_says_in_version_2_where_it_began() -> None:
+    end = Offset({0: 9}, "00ff", {}, Offset({0: 2}, "00ff", {0: {"short": 5}}))
+
+    assert json.dumps(end.to_json()) == (
+        '{"version": 2, "log": "00ff", "shards": {"0": 9}, "began": {"shards": {"0": 2}, "gone": {"0": {"short": 5}}}}'
+    )
+    assert parse_offset(end.to_json()) == end
+
+
 def test_a_person_may_write_positions_only() -> None:
     assert parse_offset({"0": 17, "3": 4}) == Offset({0: 17, 3: 4})
 
@@ -59,13 +68,15 @@ def test_a_person_may_write_positions_only() -> None:
         ({"version": 1, "log": "a", "shards": {"0": 1}, "gone": {}}, "has log, shards, version, and nothing else"),
         (
             {"version": 2, "log": "a", "shards": {"0": 1}, "gone": {}, "more": 1},
-            "has gone, log, shards, version, and nothing else",
+            "has began, gone, log, shards, version, and nothing else",
         ),
         ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": []}, "not an offset"),
         ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"0": 5}}, "a position for each class"),
         ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"0": {"": True}}}, "a position for each class"),
         ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"x": {"": 5}}}, "a shard is a number"),
         ({"version": 2, "log": "a", "shards": {"0": 1}, "gone": {"0": {"": -5}}}, "not negative"),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "began": 5}, "not an offset"),
+        ({"version": 2, "log": "a", "shards": {"0": 1}, "began": {"shards": {"0": "1"}}}, "not an offset"),
         ({"version": 0, "log": "a", "shards": {}}, "not an offset"),
         ({"shards": {"0": 1}}, "not an offset"),
         ({"version": 1, "log": "a", "shards": {"0": 1}, "extra": 1}, "nothing else"),

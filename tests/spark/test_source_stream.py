@@ -121,6 +121,48 @@ def test_a_batch_that_is_planned_again_has_the_same_rows(history: FakeHistorySer
     assert rows_of(again, again.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end)))) == first
 
 
+@pytest.mark.parametrize("start_at", ["earliest", "latest"])
+def test_the_first_batch_has_the_same_rows_when_a_new_driver_plans_it_again(history: FakeHistoryService, start_at: str) -> None:
+    history.add("a", shard=0)
+    reader = stream_reader(history, startingOffsets=start_at)
+    start = reader.initialOffset()
+    history.add("a", shard=0)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    first = read_positions(reader, reader.partitions(start, end))
+    history.add("a", shard=0)
+
+    # The end is all that Spark has kept; the beginning it asks for again, and `latest` is elsewhere now.
+    again = stream_reader(history, startingOffsets=start_at)
+    begun_again = again.initialOffset()
+
+    assert first[-1] == at(2)
+    assert read_positions(again, again.partitions(begun_again, json.loads(json.dumps(end)))) == first
+    later = again.latestOffset(end, ReadAllAvailable())
+    assert read_positions(again, again.partitions(end, later)) == [at(3)]
+    assert "began" not in later
+
+
+def test_what_retention_took_of_the_first_batch_before_it_was_read_again_is_told(history: FakeHistoryService) -> None:
+    history.add_many("a", 3, shard=0)
+    reader = stream_reader(history, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    history.floors[0] = at(3)
+
+    again = stream_reader(history, startingOffsets="earliest")
+
+    with pytest.raises(DataLoss):
+        again.partitions(again.initialOffset(), end)
+
+
+def test_without_news_after_the_first_batch_the_offset_is_the_same_text(history: FakeHistoryService) -> None:
+    history.add("a", shard=0)
+    reader = stream_reader(history, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert "began" in end
+
+    assert json.dumps(reader.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
+
+
 def test_without_news_the_offset_is_the_same_text_and_nothing_is_planned(history: FakeHistoryService) -> None:
     history.add("a")
     reader = stream_reader(history)

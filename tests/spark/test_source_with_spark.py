@@ -101,6 +101,7 @@ def test_a_server_lost_in_the_middle_of_a_task_costs_no_row(spark: SparkSession,
     assert plant.broken_after == []
 
 
+@pytest.mark.row("H6")
 def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession, plant: FakeHistoryService) -> None:
     plant.users = {"ann": "s3cret-right"}
     good = read(spark, plant, user="ann", password="s3cret-right")
@@ -114,6 +115,7 @@ def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession
     assert "s3cret" not in plans + str(caught.value)
 
 
+@pytest.mark.row("H6")
 @pytest.mark.parametrize(
     ("topic_filter", "options", "message"),
     [
@@ -129,6 +131,7 @@ def test_options_that_cannot_be_are_refused_at_load(
         read(spark, history, topic_filter, **options)
 
 
+@pytest.mark.since_spark("4.1")
 def test_filters_are_pushed_down_if_both_switches_are_on(
     spark: SparkSession, plant: FakeHistoryService, pushdown_is_on: None
 ) -> None:
@@ -142,6 +145,7 @@ def test_filters_are_pushed_down_if_both_switches_are_on(
     assert read(spark, plant, pushdown="true").where("topic LIKE 'plant/2/%' OR topic = 'plant/0/temp'").count() == 8
 
 
+@pytest.mark.since_spark("4.1")
 def test_without_the_switches_spark_filters_itself(spark: SparkSession, plant: FakeHistoryService) -> None:
     assert read(spark, plant).where("topic = 'plant/1/temp'").count() == 4
     assert plant.plans[-1].filters == ["plant/#"]
@@ -158,6 +162,7 @@ def test_a_temporary_view_keeps_its_options(spark: SparkSession, plant: FakeHist
         spark.catalog.dropTempView("plant")
 
 
+@pytest.mark.since_spark("4.2")
 def test_a_stream_keeps_its_limit_and_goes_on_from_its_checkpoint(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:

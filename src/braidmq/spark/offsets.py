@@ -2,7 +2,9 @@
 
 An offset is `{"version": 1, "log": "<id>", "shards": {"0": <position>, ...}}`; a batch is `(start, end]` of every shard. While a
 stream that began at the earliest record has not come to what some class of a shard had lost before, it is of version 2 and
-says that, too: `"gone": {"0": {"<class>": <position>}}`. Rules:
+says that, too: `"gone": {"0": {"<class>": <position>}}`. The end of the first batch is of version 2 as well, and says where it
+began: `"began": {"shards": ..., "gone": ...}`. Spark keeps the ends of batches only; when it runs the first one again it asks
+anew where the stream begins, which may be elsewhere by then. Rules:
 
 - Spark compares offsets as texts, so that one range has one text: shards are in order of their numbers.
 - A shard that an offset does not name begins at its beginning: shards that are new are read whole.
@@ -24,7 +26,7 @@ from braidmq.base.errors import UsageError
 from braidmq.flight import wire
 
 VERSION: Final = 2
-_WITHOUT_GONE: Final = 1
+_POSITIONS_ONLY: Final = 1
 _BEGINNING: Final = 0
 # Where a stream starts in a shard that has no record yet: what retention takes of the first ones is then told.
 _BEFORE_ALL: Final = 1
@@ -33,19 +35,27 @@ _BEFORE_ALL: Final = 1
 class Offset(msgspec.Struct, frozen=True):
     """How far each shard of a log is read; without a log only if a person wrote it.
 
-    `gone` is how much of the classes of a shard was gone when the reader began, where that is more than the position.
+    `gone` is how much of the classes of a shard was gone when the reader began, where that is more than the position. `began` is
+    the beginning of the stream's first batch, in the end of that batch.
     """
 
     shards: dict[int, int]
     log: str | None = None
     gone: dict[int, wire.Positions] = {}
+    began: Offset | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What goes into a checkpoint: one text for one offset."""
+        data = {"version": VERSION if self.gone or self.began else _POSITIONS_ONLY, "log": self.log, **self._places()}
+        return data | {"began": self.began._places()} if self.began else data
+
+    def _places(self) -> dict[str, Any]:
         shards = wire.to_wire(self.shards)
-        if not self.gone:
-            return {"version": _WITHOUT_GONE, "log": self.log, "shards": shards}
-        return {"version": VERSION, "log": self.log, "shards": shards, "gone": wire.gone_to_wire(self.gone)}
+        return {"shards": shards, "gone": wire.gone_to_wire(self.gone)} if self.gone else {"shards": shards}
+
+    def is_at(self, other: Offset) -> bool:
+        """Whether both are the same place, wherever a batch that ends there began."""
+        return (self.shards, self.log, self.gone) == (other.shards, other.log, other.gone)
 
     def to_place(self) -> wire.Place:
         """Where a range begins that goes on from here."""
@@ -57,8 +67,7 @@ def parse_offset(data: object) -> Offset:
     if not isinstance(data, dict):
         raise UsageError("this is not an offset of braidmq", "an offset is a JSON object")
     log: object = data.get("log")
-    shards: object = data
-    gone: object = {}
+    began: object = None
     if "version" in data or "shards" in data:
         version = data.get("version")
         if isinstance(version, int) and version > VERSION:
@@ -67,15 +76,26 @@ def parse_offset(data: object) -> Offset:
         if fields is None or set(data) - fields:
             known = ", ".join(sorted(fields or _FIELDS[VERSION]))
             raise UsageError("this is not an offset of braidmq", f"it has {known}, and nothing else")
-        shards, gone = data.get("shards"), data.get("gone", {})
-    if not isinstance(log, str | None) or not _are_positions(shards):
+        began = data.get("began")
+    else:
+        data = {"shards": data}
+    if not isinstance(log, str | None):
+        raise UsageError("this is not an offset of braidmq", "a log has a name, which is a text")
+    if not isinstance(began, dict | None):
+        raise UsageError("this is not an offset of braidmq", "where a batch began is a JSON object")
+    return _parse_places(data, log, None if began is None else _parse_places(began, log, None))
+
+
+def _parse_places(data: dict[str, Any], log: str | None, began: Offset | None) -> Offset:
+    shards, gone = data.get("shards"), data.get("gone", {})
+    if not _are_positions(shards):
         raise UsageError("this is not an offset of braidmq", "shards have positions, which are numbers")
     if not isinstance(gone, dict) or not all(_are_positions(classes) for classes in gone.values()):
         raise UsageError("this is not an offset of braidmq", "what was gone is a position for each class of a shard")
-    return Offset(wire.from_wire(shards), log, wire.gone_from_wire(gone))
+    return Offset(wire.from_wire(shards), log, wire.gone_from_wire(gone), began)
 
 
-_FIELDS: Final = {_WITHOUT_GONE: {"version", "log", "shards"}, VERSION: {"version", "log", "shards", "gone"}}
+_FIELDS: Final = {_POSITIONS_ONLY: {"version", "log", "shards"}, VERSION: {"version", "log", "shards", "gone", "began"}}
 
 
 def _are_positions(data: object) -> TypeGuard[wire.Positions]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from msgspec import structs
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -32,6 +33,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._options.end is not None:
             name = "endingOffsets" if self._options.end.moment is None else "endingTimestamp"
             raise ConfigError(name, "is for spark.read", "a stream ends when it is stopped, or with trigger(availableNow=True)")
+        self._initial: Offset | None = None
         self._target: Offset | None = None
         self._latest: Offset | None = None
         # For Spark 4.0 and 4.1 only: the end of the last batch that was planned, and the one that was offered.
@@ -48,15 +50,21 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             offsets.check_log(given, shards.log)
             offsets.check_shards(given, shards)
         initial = offsets.begin_at(place, shards)
-        self._planned = initial
+        self._initial = self._planned = initial
         self._note(initial)
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch. Without arguments, as Spark 4.0 and 4.1 call it, limits are kept as far as that goes."""
-        if start is not None:
-            return self._next(parse_offset(start), is_limited=not isinstance(limit, ReadAllAvailable)).to_json()
-        return self._next_by_memory().to_json()
+        if start is None:
+            first = self._planned
+            end = self._next_by_memory()
+        else:
+            first = parse_offset(start)
+            end = self._next(first, is_limited=not isinstance(limit, ReadAllAvailable))
+        if first is not None and end.is_at(first):
+            return first.to_json()
+        return (structs.replace(end, began=first) if first is not None and first == self._initial else end).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark knows one limit at a time; latestOffset keeps the other one as well.
@@ -74,7 +82,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return None if self._latest is None else self._latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = parse_offset(start), parse_offset(end)
+        last = parse_offset(end)
+        first = last.began or parse_offset(start)
         self._planned = last
         if offsets.is_empty(first, last):
             return []

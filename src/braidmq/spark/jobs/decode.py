@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 import click
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from braidmq.base.errors import UsageError
 from braidmq.base.units import span
 from braidmq.spark.jobs.job import Job, job_command
 from braidmq.spark.jobs.parquet_table import OWN, local_path
-from braidmq.spark.jobs.payloads import Format, decode, metrics, parse_schema, quarantined, schema_of, typed
+from braidmq.spark.jobs.payloads import Format, decode, parse_schema, quarantined, schema_of, typed
 from braidmq.spark.jobs.progress import show_summary
 from braidmq.spark.jobs.running import checkpoint_for, run_stream
 from braidmq.spark.jobs.sparkplug import COLUMNS
-from braidmq.spark.jobs.tables import BatchName, Kind, Written, open_table
+from braidmq.spark.jobs.sparkplug_frames import births_after, births_and_deaths, metrics
+from braidmq.spark.jobs.sparkplug_state import KeptBirths
+from braidmq.spark.jobs.tables import BatchName, Kind, Table, Written, open_table
+
+_WHY_NAMELESS: Final = " metrics: their births are older than the history read: start earlier (--from), or ask for a rebirth"
+# So many known metrics, at some hundred bytes each, are sent to every task. Spark would go by the size of their file, in which
+# names that are alike cost next to nothing.
+_SENT_WHOLE_MAX: Final = 300_000
 
 
 @job_command("decode", reader_name="decode")
@@ -43,40 +54,52 @@ from braidmq.spark.jobs.tables import BatchName, Kind, Written, open_table
 def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine: str | None, kind: Kind) -> None:
     """Decode payloads of JSON, CBOR or Sparkplug B into the table OUTPUT.
 
+    Metrics of Sparkplug B that come with an alias only get name and datatype from the last birth before them, which may be in an
+    earlier run. One without a birth is kept without a name, and counted.
+
     \b
       braidmq pipeline decode /data/temperatures -t 'plant/+/temp' --schema 'ts bigint, temperature double'
       braidmq pipeline decode /data/sparkplug -t 'spBv1.0/#' --format sparkplug
     """
     if format_ == "cbor" and importlib.util.find_spec("cbor2") is None:
         raise UsageError("CBOR needs cbor2", "pip install 'braidmq[spark]', also where Spark's executors run")
+    if format_ == "sparkplug" and ddl is not None:
+        raise UsageError("Sparkplug B has columns of its own", "leave out --schema")
     good = open_table(kind, output, ["date"])
     bad_path = quarantine or f"{output.rstrip('/')}.quarantine"
     bad = open_table(kind, bad_path, ["date"])
     kept = None if "://" in output else local_path(output) / OWN / "schema.json"
-    written, refused = Written(), Written()
+    written, refused, nameless = Written(), Written(), 0
     stream = job.stream()  # which starts Spark: it reads schemas
     schema = None if ddl is None else parse_schema(ddl)
+    checkpoint = checkpoint_for(job, output)
 
     def each_batch(frame: DataFrame, batch: BatchName) -> None:
         nonlocal written, refused, schema
         # Kept for a moment: it is looked at for a schema, and goes to two tables, but is read once.
-        frame.persist()
-        try:
+        with _held(frame):
             if schema is None:
                 schema = schema_for(frame, format_, kept)
             rows = decode(frame, format_, schema)
-            written += good.append(metrics(rows) if format_ == "sparkplug" else typed(rows), batch)
+            written += good.append(typed(rows), batch)
             refused += bad.append(quarantined(rows), batch)
-        finally:
-            frame.unpersist()
 
-    checkpoint = checkpoint_for(job, output)
-    meter = run_stream(job, stream, each_batch, checkpoint)
+    def each_sparkplug_batch(frame: DataFrame, batch: BatchName) -> None:
+        nonlocal written, refused, nameless
+        # Here it is what Python has decoded that is kept: it is looked at for births, too.
+        with _held(decode(frame, format_, parse_schema(COLUMNS))) as rows:
+            added, unresolved = append_metrics(good, rows, KeptBirths(frame.sparkSession, checkpoint), batch)
+            written += added
+            nameless += unresolved
+            refused += bad.append(quarantined(rows), batch)
+
+    meter = run_stream(job, stream, each_sparkplug_batch if format_ == "sparkplug" else each_batch, checkpoint)
     show_summary(
         "decode",
         [
             ("messages", f"{meter.rows:,} in {meter.batches:,} batches, {meter.rate:,.0f} a second"),
             ("rows decoded", f"{written.rows:,} to {output}"),
+            *([("without a name", f"{nameless:,}{_WHY_NAMELESS if nameless else ''}")] if format_ == "sparkplug" else []),
             ("quarantined", f"{refused.rows:,}" + (f" to {bad_path}" if refused.rows else "")),
             ("time", span(meter.elapsed_s)),
             ("checkpoint", checkpoint),
@@ -84,10 +107,39 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
     )
 
 
+def append_metrics(table: Table, rows: DataFrame, kept: KeptBirths, batch: BatchName) -> tuple[Written, int]:
+    """Add the metrics of decoded Sparkplug messages, named by the births before them; tells how many aliases were without one.
+
+    A batch that is in the table already is not counted again.
+    """
+    births = kept.before(batch.number)
+    news = births_and_deaths(rows)
+    with ExitStack() as kept_frames:
+        if not news.isEmpty():
+            births = kept_frames.enter_context(_held(births_after(births, news)))
+            kept.write(batch.number, births)
+        known = births.select(F.sum(F.size("metrics"))).collect()[0][0] or 0
+        if known > _SENT_WHOLE_MAX:
+            births = births.hint("merge")
+        seen = Observation()
+        found = metrics(rows, births).observe(seen, F.count_if("is_unresolved").alias("unresolved"))
+        added = table.append(found.drop("is_unresolved"), batch)
+        # Spark counts while it writes; where nothing was written there is nothing to wait for.
+        return added, seen.get["unresolved"] if added.rows else 0
+
+
+@contextmanager
+def _held(frame: DataFrame) -> Iterator[DataFrame]:
+    """A frame whose rows are kept by Spark for so long."""
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
 def schema_for(frame: DataFrame, format_: Format, kept: Path | None) -> StructType:
     """The schema of a table for which none is given: the one that it has, else what a batch suggests, which is kept."""
-    if format_ == "sparkplug":
-        return parse_schema(COLUMNS)
     if kept is None:
         raise UsageError("a schema that is found can be kept in a local directory only", "give --schema")
     if kept.exists():

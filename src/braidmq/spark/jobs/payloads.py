@@ -21,7 +21,7 @@ Format = Literal["json", "cbor", "sparkplug"]
 # What a row says beside its payload.
 ABOUT: Final = ("topic", "client_id", "publish_timestamp", "store_timestamp", "shard", "position")
 _BAD: Final = "_does_not_fit"
-_SPARKPLUG_TOPIC: Final = r"^spBv1\.0/[^/]+/(N|D)(BIRTH|DEATH|DATA|CMD)/[^/]+(/[^/]+)?$"
+_SPARKPLUG_TOPIC: Final = r"^spBv1\.0/[^/]+/(N(BIRTH|DEATH|DATA|CMD)/[^/]+|D(BIRTH|DEATH|DATA|CMD)/[^/]+/[^/]+)$"
 
 
 def decode(frame: DataFrame, format_: Format, schema: StructType) -> DataFrame:
@@ -44,35 +44,12 @@ def typed(decoded: DataFrame) -> DataFrame:
     assert isinstance(kind, StructType), "decode makes a struct"
     taken = {*ABOUT, "date"}
     columns = [F.col("decoded").getField(name).alias(f"payload_{name}" if name in taken else name) for name in kind.fieldNames()]
-    return _with_date(decoded.where("reason IS NULL")).select(*ABOUT, *columns, "date")
-
-
-def metrics(decoded: DataFrame) -> DataFrame:
-    """The metrics of Sparkplug messages that decoded, a row for each; a message without any has one. Partitioned by `date`."""
-    levels = F.split("topic", "/")
-    rows = _with_date(decoded.where("reason IS NULL")).withColumn("metric", F.explode_outer("decoded.metrics"))
-    return rows.select(
-        *ABOUT,
-        levels[1].alias("group_id"),
-        levels[2].alias("message_type"),
-        levels[3].alias("edge_node"),
-        F.get(levels, F.lit(4)).alias("device"),
-        F.col("decoded.seq").alias("seq"),
-        F.timestamp_millis("decoded.timestamp").alias("payload_timestamp"),
-        F.col("metric.name").alias("metric"),
-        F.col("metric.alias").alias("alias"),
-        F.col("metric.datatype").alias("datatype"),
-        F.timestamp_millis("metric.timestamp").alias("metric_timestamp"),
-        *(F.col(f"metric.{name}") for name in ("long_value", "double_value", "boolean_value", "string_value")),
-        F.unbase64("metric.bytes_value").alias("bytes_value"),
-        *(F.coalesce(F.col(f"metric.{name}"), F.lit(False)).alias(name) for name in ("is_null", "is_historical")),
-        "date",
-    )
+    return with_date(decoded.where("reason IS NULL")).select(*ABOUT, *columns, "date")
 
 
 def quarantined(decoded: DataFrame) -> DataFrame:
     """What did not decode, as it came, with the reason. Partitioned by `date`."""
-    return _with_date(decoded.where("reason IS NOT NULL")).select(*ABOUT, "payload", "reason", "date")
+    return with_date(decoded.where("reason IS NOT NULL")).select(*ABOUT, "payload", "reason", "date")
 
 
 def schema_of(frame: DataFrame, format_: Format, rows_max: int = 10_000) -> StructType:
@@ -98,7 +75,8 @@ def parse_schema(text: str) -> StructType:
     return found
 
 
-def _with_date(frame: DataFrame) -> DataFrame:
+def with_date(frame: DataFrame) -> DataFrame:
+    """The frame with `date`, the day (UTC) on which a message was stored."""
     return frame.withColumn("date", F.to_date("store_timestamp"))
 
 

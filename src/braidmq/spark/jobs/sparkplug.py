@@ -33,12 +33,15 @@ _LONG_MAX: Final = (1 << 63) - 1
 COLUMNS: Final = (
     "timestamp bigint, seq bigint, uuid string, metrics array<struct<"
     "name: string, alias: bigint, timestamp: bigint, datatype: string, is_historical: boolean, is_null: boolean, "
-    "long_value: bigint, double_value: double, boolean_value: boolean, string_value: string, bytes_value: string>>"
+    "long_value: bigint, double_value: double, boolean_value: boolean, string_value: string, bytes_value: string, bits: bigint>>"
 )
 
 
 def decode_payload(data: bytes) -> dict[str, Any]:
-    """The payload as values of JSON, in the shape of `COLUMNS`; bytes are base64. Raises ValueError if it is none."""
+    """The payload as values of JSON, in the shape of `COLUMNS`; bytes are base64. Raises ValueError if it is none.
+
+    A whole number without a datatype is taken as unsigned, and is there as `bits` too, for who learns its datatype later.
+    """
     payload: dict[str, Any] = {"metrics": []}
     for number, value in _fields(data):
         if number == _METRICS:
@@ -58,6 +61,9 @@ def _metric(data: bytes) -> dict[str, Any]:
     for number, value in _fields(data):
         if number == 1:
             metric["name"] = _text(value)
+        elif number == 2:
+            # An alias is compared and not counted with: beyond what the column holds it is negative, and still only its own.
+            metric["alias"] = _signed(_whole(value), 64)
         elif number in (5, 7):
             metric[_METRIC[number]] = bool(value)
         elif number in _METRIC:
@@ -74,13 +80,12 @@ def _metric(data: bytes) -> dict[str, Any]:
 
 def _value(number: int, value: Any, kind: str) -> dict[str, Any]:
     if number in (_INT, _LONG):
-        bits = _SIGNED_BITS.get(kind, 0)
         whole = _whole(value)
-        if bits:
-            whole &= (1 << bits) - 1
-            whole -= (whole >> (bits - 1)) << bits
+        as_it_came = {"bits": _signed(whole, 64)} if kind == "Unknown" else {}
+        if kind in _SIGNED_BITS:
+            whole = _signed(whole, _SIGNED_BITS[kind])
         # A number beyond what a column of whole numbers holds is there as a double only.
-        return {"long_value": whole if whole <= _LONG_MAX else None, "double_value": float(whole)}
+        return {"long_value": whole if whole <= _LONG_MAX else None, "double_value": float(whole), **as_it_came}
     if number == _FLOAT:
         return {"double_value": struct.unpack("<f", _sized(value, 4))[0]}
     if number == _DOUBLE:
@@ -132,6 +137,11 @@ def _whole(value: Any) -> int:
     if not isinstance(value, int):
         raise ValueError("bytes where a number belongs")
     return value
+
+
+def _signed(whole: int, bits: int) -> int:
+    whole &= (1 << bits) - 1
+    return whole - ((whole >> (bits - 1)) << bits)
 
 
 def _long(value: Any) -> int:
