@@ -17,13 +17,16 @@ unexport VIRTUAL_ENV PYTHONHOME
 
 LANE := $(wildcard src/braidmq/lane/*.py src/braidmq/lane/*.pyx src/braidmq/lane/*.pxd)
 QUICK_TESTS := $(wildcard tests/base tests/mqtt tests/lane tests/tidy)
+# The newest Spark is in .venv. These have an environment each, and run the tests that hold on every version.
+OLDER_SPARKS := 4.0 4.1
+EVERY_SPARK_TESTS := $(addprefix tests/spark/test_,every_version.py connect.py source_with_spark.py sink.py)
 CHECKED := src tests benchmarks scripts setup.py
 
 CONFIG ?=
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help install run test test-compiled test-pure test-spark-matrix demo check bench soak format build lock clean
+.PHONY: help install run test test-compiled test-pure test-spark-matrix $(OLDER_SPARKS:%=test-spark-%) demo pyspark check bench soak format build lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,11 +44,16 @@ test-compiled: install .tools/.programs
 test-pure: install .tools/.programs
 	BRAIDMQ_PURE=1 $(VENV)/pytest -n $(JOBS) --dist loadfile -m smoke $(ARGS)
 
-test-spark-matrix: install .tools/.programs .tools/.spark-oldest ## the Spark tests that hold on every version, on the oldest one
-	.spark-oldest/bin/pytest tests/spark/test_every_version.py $(ARGS)
+test-spark-matrix: $(OLDER_SPARKS:%=test-spark-%) ## the Spark tests that hold on every version, on the older ones
+
+$(OLDER_SPARKS:%=test-spark-%): test-spark-%: install .tools/.programs .tools/.spark-%
+	.spark-$*/bin/pytest $(EVERY_SPARK_TESTS) $(ARGS)
 
 demo: install .tools/.programs ## a simulated plant: published, archived and rolled up by Spark, and drawn
 	$(VENV)/python -m scripts.demo $(ARGS)
+
+pyspark: install .tools/.programs ## a Python shell with a Spark session, `spark`, that knows the format "braidmq"
+	@PYSPARK_PYTHON=$(CURDIR)/$(VENV)/python exec $(VENV)/pyspark $(ARGS)
 
 check: install ## ruff, mypy, import-linter and the quick tests
 	$(VENV)/ruff check $(CHECKED)
@@ -71,10 +79,11 @@ lock: .tools/.python ## resolve all dependencies anew into the lock files (needs
 	$(call compile,--group tools,requirements-tools.lock)
 	$(call compile,--group peers,requirements-peers.lock)
 	$(call compile,--group node,requirements-node.lock)
-	$(call compile,pyproject.toml --group spark-oldest,requirements-spark-oldest.lock)
+	$(call compile,pyproject.toml --group spark-4-0,requirements-spark-4.0.lock)
+	$(call compile,pyproject.toml --group spark-4-1,requirements-spark-4.1.lock)
 
 clean: ## remove what was built and set up
-	rm -rf .venv .peers .spark-oldest .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .peers .spark-* .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -f src/braidmq/lane/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -99,6 +108,6 @@ endef
 	$(PYTHON) scripts/bootstrap.py peers
 	@touch $@
 
-.tools/.spark-oldest: .tools/.python requirements-spark-oldest.lock
-	$(PYTHON) scripts/bootstrap.py spark-oldest
+$(OLDER_SPARKS:%=.tools/.spark-%): .tools/.spark-%: .tools/.python requirements-spark-%.lock
+	$(PYTHON) scripts/bootstrap.py spark-$*
 	@touch $@

@@ -3,7 +3,7 @@
     python3 scripts/bootstrap.py python     uv, .venv, the locked dependencies, braidmq itself (needed)
     python3 scripts/bootstrap.py programs   mosquitto and its clients, openssl, Java, node with MQTT.js (for tests and benchmarks)
     python3 scripts/bootstrap.py peers      the brokers that the benchmarks compare with
-    python3 scripts/bootstrap.py spark-oldest   an environment with the oldest Spark that is supported
+    python3 scripts/bootstrap.py spark-4.0  an environment with an older Spark (spark-4.1 likewise)
 
 What the machine has is used; what is missing comes from PyPI by hash, from npm by hash, or is unpacked from the
 distribution's own packages (``apt-get download``: no root, and no daemon is started). Runs on a bare Python 3.11.
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -252,18 +252,20 @@ def provide_peers() -> None:
     make_environment(ROOT / ".peers", "requirements-peers.lock")
 
 
-def provide_oldest_spark() -> None:
-    """The environment for ``make test-spark-matrix``."""
-    make_environment(ROOT / ".spark-oldest", "requirements-spark-oldest.lock")
-    install_braidmq(ROOT / ".spark-oldest")
+def provide_older_spark(version: str) -> None:
+    """An environment for ``make test-spark-matrix``."""
+    folder = ROOT / f".spark-{version}"
+    make_environment(folder, f"requirements-spark-{version}.lock")
+    install_braidmq(folder)
 
 
-STEPS = {
+STEPS: dict[str, Callable[[], None]] = {
     "python": provide_python,
     "build": build,
     "programs": provide_programs,
     "peers": provide_peers,
-    "spark-oldest": provide_oldest_spark,
+    "spark-4.0": lambda: provide_older_spark("4.0"),
+    "spark-4.1": lambda: provide_older_spark("4.1"),
 }
 
 if __name__ == "__main__":

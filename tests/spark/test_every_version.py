@@ -1,4 +1,4 @@
-"""What holds on every Spark from 4.0 on; `make test-spark-matrix` runs this file on the oldest one."""
+"""What holds on every Spark from 4.0 on; `make test-spark-matrix` runs this file on older ones."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ def test_history_is_a_table(spark: SparkSession, broker: Broker) -> None:
     rows = spark.read.format("braidmq").options(**options(broker)).load("table/#").groupBy("topic").count().collect()
 
     assert {row["topic"]: row["count"] for row in rows} == {"table/1": 2, "table/2": 1}
+
+
+def test_nothing_to_read_is_an_empty_table(spark: SparkSession, broker: Broker) -> None:
+    assert spark.read.format("braidmq").options(**options(broker)).load("nobody/publishes/this").collect() == []
 
 
 def test_history_is_a_stream_that_goes_on_where_it_was(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

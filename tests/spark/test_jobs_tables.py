@@ -16,8 +16,8 @@ from braidmq.base.errors import UsageError
 from braidmq.spark.jobs import parquet_table
 from braidmq.spark.jobs.compact import old_enough
 from braidmq.spark.jobs.delta_table import DeltaFiles
-from braidmq.spark.jobs.parquet_table import OWN, ParquetTable, exchange, local_path
-from braidmq.spark.jobs.tables import BatchName, Compacted, Table, Written, open_table
+from braidmq.spark.jobs.parquet_table import OWN, ParquetTable, exchange
+from braidmq.spark.jobs.tables import BatchName, Compacted, Table, Written, local_path, open_table
 
 QUERY = "0f6a1a52-query"
 
@@ -50,6 +50,20 @@ def test_a_batch_that_comes_again_is_not_added_again(spark: SparkSession, tmp_pa
     assert (first.rows, again, other.rows) == (10, Written(), 4)
     assert numbers_in(table, spark) == list(range(20))
     assert {row["pattern"] for row in table.read(spark).collect()} == {"a/+", "b"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("parquet", "my lake"), ("parquet", "see ä"), ("parquet", "50%20off"), ("delta", "my lake"), ("delta", "see ä")],
+)
+def test_a_table_may_be_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Path, kind: str, name: str) -> None:
+    table = open_table(kind, str(tmp_path / name / "lake"), ["pattern"])  # type: ignore[arg-type]
+
+    written = table.append(frame_of(spark, range(10)), BatchName(QUERY, 0))
+
+    assert written.rows == 10
+    assert numbers_in(table, spark) == list(range(10))
+    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, where: object, name: str, calls: int) -> None:
@@ -238,8 +252,14 @@ def test_an_exchange_is_of_both_or_of_none(tmp_path: Path) -> None:
 
 def test_a_parquet_table_is_a_directory_and_says_so() -> None:
     assert local_path("file:///data/lake") == local_path("file:/data/lake") == Path("/data/lake")
-    with pytest.raises(UsageError, match="--table delta"):
-        local_path("s3://bucket/lake")
+    assert local_path("s3://bucket/lake") is None
+    with pytest.raises(UsageError, match=r"cannot be at s3://: .*--table delta"):
+        ParquetTable("s3://bucket/lake")
+
+
+def test_a_folder_that_deltalake_would_not_find_again_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="choose another name"):
+        DeltaFiles(str(tmp_path / "50%20off"))
 
 
 def test_days_are_compacted_when_they_are_over_for_long_enough() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
@@ -51,6 +52,29 @@ class BraidDataSource(DataSource):
         from braidmq.spark import sink
 
         return sink.make_stream_writer(self.options, schema, overwrite)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        if type(self) is not BraidDataSource:
+            return super().__reduce_ex__(protocol)
+        return _opener(), (str(Path(__file__).parents[2]), self.options)
+
+
+def _opener() -> Callable[[str, MutableMapping[str, str]], DataSource]:
+    """What makes a source of a pickle, in a process that may not know yet where braidmq is."""
+
+    # Spark lets the process that plans a stream look for the files of `--py-files` in a directory that nobody fills. A function
+    # inside a function is pickled as code, not by its name, and so can run there and name the place.
+    def open_source(place: str, options: MutableMapping[str, str]) -> DataSource:
+        import sys
+        from importlib.util import find_spec
+
+        if find_spec("braidmq") is None:
+            sys.path.append(place)
+        from braidmq.spark.source import BraidDataSource
+
+        return BraidDataSource(options)
+
+    return open_source
 
 
 def restore(module: str, name: str) -> Any:

@@ -15,7 +15,7 @@ from braidmq.base.units import parse_bytes, size, span
 from braidmq.spark.jobs.expressions import levels_of, pattern_of
 from braidmq.spark.jobs.job import HistoryOptions, Job, job_command
 from braidmq.spark.jobs.learning import TopicStats, propose
-from braidmq.spark.jobs.parquet_table import OWN, ParquetTable, local_path
+from braidmq.spark.jobs.parquet_table import ParquetTable, own_place
 from braidmq.spark.jobs.patterns import Patterns, make_patterns, read_patterns
 from braidmq.spark.jobs.progress import show_summary
 from braidmq.spark.jobs.running import checkpoint_for, run_stream
@@ -118,7 +118,7 @@ def command(
     """
     target_bytes = parse_bytes(target_file_bytes)
     table = open_table(kind, output, PARTITIONED_BY)
-    kept = local_path(output) / OWN / "patterns" if "://" not in output or output.startswith("file:") else None
+    kept = own_place(output, "patterns")
     written, compacted = Written(), Compacted()
     patterns: Patterns | None = None
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from braidmq.base.errors import UsageError
 from braidmq.base.units import span
 from braidmq.spark.jobs.job import Job, job_command
-from braidmq.spark.jobs.parquet_table import OWN, local_path
+from braidmq.spark.jobs.parquet_table import own_place
 from braidmq.spark.jobs.payloads import Format, decode, parse_schema, quarantined, schema_of, typed
 from braidmq.spark.jobs.progress import show_summary
 from braidmq.spark.jobs.running import checkpoint_for, run_stream
@@ -68,7 +68,7 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
     good = open_table(kind, output, ["date"])
     bad_path = quarantine or f"{output.rstrip('/')}.quarantine"
     bad = open_table(kind, bad_path, ["date"])
-    kept = None if "://" in output else local_path(output) / OWN / "schema.json"
+    kept = own_place(output, "schema.json")
     written, refused, nameless = Written(), Written(), 0
     stream = job.stream()  # which starts Spark: it reads schemas
     schema = None if ddl is None else parse_schema(ddl)

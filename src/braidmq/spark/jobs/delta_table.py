@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from braidmq.base.errors import UsageError
-from braidmq.spark.jobs.tables import BatchName, Compacted, Written
+from braidmq.spark.jobs.tables import BatchName, Compacted, Written, for_spark, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,13 +17,16 @@ class DeltaFiles:
     """A table at a path or address that deltalake knows. The rows of a batch pass through the driver's memory."""
 
     def __init__(self, path: str, partitioned_by: Sequence[str] = ()) -> None:
-        """Raises UsageError if deltalake is missing."""
+        """Raises UsageError if deltalake is missing, or the table cannot be there."""
         try:
             import deltalake
         except ImportError:
             raise UsageError("Delta tables need deltalake", "pip install 'braidmq[delta]'") from None
         self._delta = deltalake
         self._path = path
+        self._root = local_path(path)
+        if self._root is not None and "%" in str(self._root):
+            raise UsageError(f"deltalake cannot use {self._root}: it takes % for the beginning of a code", "choose another name")
         self._partitioned_by = list(partitioned_by)
 
     def append(self, frame: DataFrame, batch: BatchName) -> Written:
@@ -41,8 +45,13 @@ class DeltaFiles:
         """The whole table as of now."""
         if not self._delta.DeltaTable.is_deltatable(self._path):
             raise UsageError(f"there is no Delta table at {self._path}", "give the path that a job wrote to")
-        files = self._delta.DeltaTable(self._path).file_uris()
-        return spark.read.option("basePath", self._path).option("mergeSchema", "true").parquet(*files)
+        table = self._delta.DeltaTable(self._path)
+        files, base = table.file_uris(), self._path
+        if self._root is not None:
+            # deltalake encodes the folder of a file, as in a URI, and not the rest.
+            encoded, base = urlsplit(table.table_uri).path, for_spark(self._root)
+            files = [for_spark(self._root / file.removeprefix(encoded)) for file in files]
+        return spark.read.option("basePath", base).option("mergeSchema", "true").parquet(*files)
 
     def compact(self, target_bytes: int, keep_hours: int) -> Compacted:
         """Join small files in one transaction, and remove files that no version of the last `keep_hours` has."""

@@ -7,6 +7,7 @@ same options. The function of a job gets a `Job` made of the shared ones.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from click.exceptions import Exit
 
 from braidmq.base.errors import BraidError, UsageError
 from braidmq.flight import connect
 from braidmq.spark.jobs.failures import explain
 from braidmq.spark.jobs.session import SparkOptions, open_session
+from braidmq.spark.jobs.stopping import Interrupted, StopRequest, ending_at_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,6 +136,8 @@ class Job:
         self._spark_options = spark_options
         self._history = history
         self._pace = pace
+        self.stop = StopRequest()
+        self.how_to_go_on = "run the same command again to go on"
 
     @property
     def history(self) -> HistoryOptions:
@@ -235,14 +240,23 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
 
 @contextmanager
 def reported(job: Job) -> Iterator[None]:
-    """Let a failure of any depth end the command with one sentence."""
+    """Let a failure of any depth, or a signal, end the command with one sentence."""
     try:
-        yield
-    except (click.ClickException, click.Abort, KeyboardInterrupt):
+        with ending_at_once():
+            yield
+    except (click.ClickException, click.Abort):
         raise
+    except KeyboardInterrupt as end:
+        click.echo(f"{job.name}: interrupted; {job.how_to_go_on}", err=True)
+        # Spark has a handler of its own for Ctrl-C.
+        raise Exit(128 + (end.number if isinstance(end, Interrupted) else signal.SIGINT)) from None
     except BraidError as problem:
         raise click.ClickException(str(problem)) from None
     except Exception as error:
         if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             raise
         raise click.ClickException(str(explain(error, job.pace.checkpoint if job._pace else ""))) from None
+    if job.stop.is_granted:
+        click.echo(f"{job.name}: stopped; {job.how_to_go_on}", err=True)
+        if job.pace.available_now:
+            raise Exit(job.stop.exit_code)

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from braidmq.base.errors import UsageError
-from braidmq.spark.jobs.tables import BatchName, Compacted, Written
+from braidmq.spark.jobs.tables import BatchName, Compacted, Written, for_spark, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +55,13 @@ class ParquetTable:
     """See above. Used on the driver; one job at a time moves or exchanges files, others wait for it."""
 
     def __init__(self, path: str, partitioned_by: Sequence[str] = ()) -> None:
-        self.root = local_path(path)
+        """Raises UsageError for an address of a store that is no file system."""
+        root = local_path(path)
+        if root is None:
+            scheme = path.partition("://")[0]
+            hint = "give a directory that all machines share, or write a Delta table with --table delta"
+            raise UsageError(f"a table of Parquet files cannot be at {scheme}://", hint)
+        self.root = root
         self._partitioned_by = list(partitioned_by)
         self._staging = self.root / OWN / "staging"
         self._commits = self.root / OWN / "commits"
@@ -73,7 +79,7 @@ class ParquetTable:
         # Not more tasks than run at a time: each makes a file in every directory that it has rows for.
         some = frame.coalesce(frame.sparkSession.sparkContext.defaultParallelism)
         writer = some.write.partitionBy(*self._partitioned_by) if self._partitioned_by else some.write
-        writer.parquet(staged.as_uri())
+        writer.parquet(for_spark(staged))
         # Spark leaves a file without rows where there was nothing to write.
         rows = {file: pq.read_metadata(file).num_rows for file in sorted(staged.rglob("*.parquet"))}
         files = [file for file, count in rows.items() if count]
@@ -96,7 +102,7 @@ class ParquetTable:
         """The whole table as of now; raises UsageError if nothing was written to it yet."""
         if not any(self.directories()):
             raise UsageError(f"there is no Parquet file in {self.root}", "give the directory that a job wrote to")
-        return spark.read.option("mergeSchema", "true").parquet(self.root.as_uri())
+        return spark.read.option("mergeSchema", "true").parquet(for_spark(self.root))
 
     def directories(self) -> Iterator[Path]:
         """The directories that have files of the table."""
@@ -162,15 +168,10 @@ class ParquetTable:
             yield
 
 
-def local_path(path: str) -> Path:
-    """The path of a directory; raises UsageError for an address of a store that is no file system."""
-    if path.startswith("file:"):
-        path = path.removeprefix("file:").replace("//", "", 1) if path.startswith("file://") else path.removeprefix("file:")
-    if "://" in path:
-        scheme = path.partition("://")[0]
-        hint = "give a directory that all machines share, or write a Delta table with --table delta"
-        raise UsageError(f"a table of Parquet files cannot be at {scheme}://", hint)
-    return Path(path).absolute()
+def own_place(table: str, name: str) -> Path | None:
+    """Where a job keeps something of this name beside the files of a table; None if the table is not in a file system."""
+    root = local_path(table)
+    return root / OWN / name if root is not None else None
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -32,7 +32,7 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self._last_batch = -1
+        self.last_batch = -1  # that was reported
         self.rows = 0
         self.batches = 0
         self.late_rows = 0
@@ -46,8 +46,8 @@ class Meter:
             source = (report.get("sources") or [{}])[0]
             self.end = (source.get("endOffset") or {}).get("shards") or self.end
             self.latest = (source.get("latestOffset") or {}).get("shards") or self.latest
-            if batch > self._last_batch:
-                self._last_batch = batch
+            if batch > self.last_batch:
+                self.last_batch = batch
                 self.rows += rows
                 self.batches += rows > 0
                 self.late_rows += sum(each.get("numRowsDroppedByWatermark", 0) for each in report.get("stateOperators") or ())

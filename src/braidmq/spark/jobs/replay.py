@@ -46,7 +46,7 @@ class Replayer:
         self._options = options
         self._topics = topics
         self._pacer = pacer
-        self._name = name
+        self.name = name
         self._skips_refused = skips_refused
         self._schema = choose(SENT)
         self.published = 0
@@ -56,7 +56,7 @@ class Replayer:
     def run(self, rows: Iterable[Row], batch: int = 0) -> Iterator[int]:
         """Publish the rows of a batch; gives how many are done now and then. Raises UsageError for a row that is refused."""
         maker = RowMaker({each: place for place, each in enumerate(SENT)}, self._options.qos)
-        publisher = RowPublisher(Part(self._name, batch, 0), self._options, maker, self._refuse)
+        publisher = RowPublisher(Part(self.name, batch, 0), self._options, maker, self._refuse)
         before = self.published
         try:
             publisher.open()
@@ -119,7 +119,10 @@ def ordered(frame: DataFrame, filters: Sequence[str], *, drops_retain: bool) -> 
 @click.option(
     "--map", "rules", multiple=True, metavar="REGEX=>NEW", help="Rename topics by the first that matches; may be repeated."
 )
-@click.option("--name", help="The name of this replay: another run with it goes on where this one ended.  [default: a new one]")
+@click.option(
+    "--name",
+    help="The name of this replay: another run with it goes on where this one ended.  [default: a new one, or the checkpoint's]",
+)
 @click.option("--no-retain", is_flag=True, help="Publish nothing as a retained message.")
 @click.option("--skip-refused", is_flag=True, help="Count what the broker refuses, and go on.")
 @click.option("--target-user", default="", help="Who publishes.")
@@ -158,16 +161,17 @@ def command(
     replayer = Replayer(
         parse_write_options({key: value for key, value in sink.items() if value}),
         topics,
-        Pacer(lambda row: row["store_timestamp"].timestamp(), speed=parse_speed(speed), rate=rate),
+        Pacer(lambda row: row["store_timestamp"].timestamp(), speed=parse_speed(speed), rate=rate, sleep=job.stop.sleep),
         name=name or f"replay-{uuid.uuid4()}",
         skips_refused=skip_refused,
     )
     if job.pace.available_now:
+        job.how_to_go_on = f"to go on, run the same command with --name {replayer.name}"
         meter = _replay_once(job, replayer, _frame(job, lake, kind, end), no_retain)
     elif lake is not None:
         raise UsageError("a table has an end", "leave out --follow, or --lake")
     else:
-        meter = _replay_on(job, replayer, topics, no_retain)
+        meter = _replay_on(job, replayer, topics, name, no_retain)
     show_summary(
         "replay",
         [
@@ -207,11 +211,13 @@ def _replay_once(job: Job, replayer: Replayer, frame: DataFrame, no_retain: bool
     return meter
 
 
-def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, no_retain: bool) -> Meter:
+def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, name: str | None, no_retain: bool) -> Meter:
     if not job.pace.checkpoint:
         raise UsageError("there is no place to remember how far it is", "give --checkpoint with --follow")
 
     def each_batch(frame: DataFrame, batch: BatchName) -> None:
+        # The query has its id from the checkpoint, so that a batch is published under the same name whenever it is done again.
+        replayer.name = name or f"replay-{batch.query}"
         frame.persist()  # it is looked at, and then published, but read once
         try:
             for row in frame.select("topic").distinct().toLocalIterator():
@@ -221,7 +227,7 @@ def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, no_retain: bool) 
                     raise UsageError(f"messages to {made!r} would be read and published again and again", hint)
             rows = ordered(frame, job.history.filters, drops_retain=no_retain)
             for _ in replayer.run(rows.toLocalIterator(prefetchPartitions=True), batch.number):
-                pass
+                job.stop.sleep(0)  # ends in the middle of a batch, which may take hours; the next run goes on there
         finally:
             frame.unpersist()
 

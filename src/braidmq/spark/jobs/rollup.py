@@ -19,7 +19,7 @@ from braidmq.base.units import parse_seconds, span
 from braidmq.spark.jobs.archive import patterns_for
 from braidmq.spark.jobs.expressions import device_of, event_time, levels_of, pattern_of, payload_text
 from braidmq.spark.jobs.job import Job, job_command
-from braidmq.spark.jobs.parquet_table import OWN, local_path
+from braidmq.spark.jobs.parquet_table import own_place
 from braidmq.spark.jobs.patterns import Patterns
 from braidmq.spark.jobs.progress import show_summary
 from braidmq.spark.jobs.running import checkpoint_for, run_stream
@@ -185,7 +185,7 @@ def command(
     )
     windows.check()
     table = open_table(kind, output, ["date"])
-    kept = None if "://" in output else local_path(output) / OWN / "patterns"
+    kept = own_place(output, "patterns")
     patterns = patterns_for(job.history, patterns_file, kept, 50)
     written = Written()
 

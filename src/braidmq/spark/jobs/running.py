@@ -1,13 +1,10 @@
-"""Running a streaming query to its end, or until Ctrl-C, with its progress on screen."""
+"""Running a streaming query to its end, or until it is asked to end, with its progress on screen."""
 
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +13,8 @@ from braidmq.flight import wire
 from braidmq.spark.jobs.failures import explain
 from braidmq.spark.jobs.job import HistoryOptions, Job
 from braidmq.spark.jobs.progress import Backlog, Display, Meter
-from braidmq.spark.jobs.tables import BatchName
+from braidmq.spark.jobs.stopping import StopRequest
+from braidmq.spark.jobs.tables import BatchName, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +26,8 @@ EachBatch = Callable[["DataFrame", BatchName], None]
 
 _LOOK_EVERY_S: Final = 0.5
 _ASK_EVERY_S: Final = 2.0
+# How long the batch at work may take when the job is asked to end. Those who run services wait about so long themselves.
+FINISH_S: Final = 30.0
 
 
 def checkpoint_for(job: Job, output: str) -> str:
@@ -38,7 +38,10 @@ def checkpoint_for(job: Job, output: str) -> str:
 
 
 def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: str, *, output_mode: str = "append") -> Meter:
-    """Run the query until it is done, or until Ctrl-C, which lets the batch at work finish. Raises what `each_batch` raised."""
+    """Run the query until it is done, or until the job is asked to end, which leaves the batch at work some time to finish.
+
+    Raises what `each_batch` raised, but for `Stopped`.
+    """
     failures: list[Exception] = []
 
     def call(frame: DataFrame, number: int) -> None:
@@ -52,62 +55,53 @@ def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: s
             raise
 
     writer = stream.writeStream.foreachBatch(call).outputMode(output_mode).queryName(f"braidmq {job.name}")
-    writer = writer.option("checkpointLocation", checkpoint if "://" in checkpoint else Path(checkpoint).absolute().as_uri())
+    writer = writer.option("checkpointLocation", checkpoint if "://" in checkpoint else for_spark(Path(checkpoint)))
     writer = writer.trigger(availableNow=True) if job.pace.available_now else writer.trigger(processingTime=job.pace.trigger)
     meter = Meter()
-    watch = _Watch(job.history)
+    watch = Watch(job.history)
     try:
         query = writer.start()
         with Display(job.name) as display:
-            _follow(query, meter, watch, display)
+            follow(query, meter, watch, display, job.stop)
     except Exception as error:
-        raise (failures[0] if failures and isinstance(failures[0], BraidError) else explain(error, checkpoint)) from None
+        if failures and isinstance(failures[0], BraidError):
+            raise failures[0] from None
+        if not job.stop.is_asked:
+            raise explain(error, checkpoint) from None
+        # Cut off, by us or by the same signal to Spark: the next run does the batch again.
+        job.stop.is_granted = True
     finally:
         watch.close()
     watch.note(meter.end)
     return meter
 
 
-def _follow(query: StreamingQuery, meter: Meter, watch: _Watch, display: Display) -> None:
-    with _interruption() as is_asked:
+def follow(query: StreamingQuery, meter: Meter, watch: Watch, display: Display, stop: StopRequest) -> None:
+    """Show how far the query is until it ends or is stopped."""
+    finish_by, batch_at_work = 0.0, 0
+    with stop.listening():
         while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
             meter.see(_reports(query))
-            if is_asked.is_set():
-                # A batch that is cut off is done again by the next run: to let it finish is only cheaper.
-                if not query.status["isTriggerActive"]:
-                    break
-                display.show(f"{meter.words(None)}; finishing the batch at work, Ctrl-C again to stop at once")
-            else:
+            if not stop.is_asked:
                 display.show(meter.words(watch.backlog(meter.end)))
+                continue
+            if not finish_by:
+                finish_by, batch_at_work = time.monotonic() + FINISH_S, meter.last_batch + 1
+            # A batch that is cut off is done again by the next run: to let it finish is only cheaper.
+            is_finished = meter.last_batch >= batch_at_work or not query.status["isTriggerActive"]
+            if is_finished or time.monotonic() >= finish_by:
+                stop.is_granted = True
+                break
+            display.show(f"{meter.words(None)}; finishing the batch at work, Ctrl-C again to stop at once")
         query.stop()
     meter.see(_reports(query))
-
-
-@contextmanager
-def _interruption() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C; the second one interrupts. Spark's own handler would cancel all jobs in the middle of a call."""
-    is_asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield is_asked
-        return
-
-    def note(_signal: int, _frame: object) -> None:
-        if is_asked.is_set():
-            raise KeyboardInterrupt
-        is_asked.set()
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield is_asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _reports(query: StreamingQuery) -> list[Mapping[str, Any]]:
     return [json.loads(each.json) for each in query.recentProgress]
 
 
-class _Watch:
+class Watch:
     """Asks the history service what is left to read, and tells it how far the job is. What fails here does not stop a job."""
 
     def __init__(self, history: HistoryOptions) -> None:
@@ -126,8 +120,8 @@ class _Watch:
         except BraidError:
             self._backlog = None
             return None
-        # A shard at 0 has had nothing yet; how old what comes first is, nobody knows.
-        behind_us = max((answer.latest.get(shard, 0) - position for shard, position in end.items() if position), default=0)
+        # A shard at 1 has had nothing yet (0 in old checkpoints); how old what comes first is, nobody knows.
+        behind_us = max((answer.latest.get(shard, 0) - position for shard, position in end.items() if position > 1), default=0)
         self._backlog = Backlog(answer.rows_max, behind_us / 1e6 if answer.rows_max else 0.0)
         return self._backlog
 

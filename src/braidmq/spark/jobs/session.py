@@ -23,6 +23,7 @@ _DEFAULTS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # so that rows are not sorted by their directory first
     "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "10s",  # a batch that is cut off may be in a call that cannot be interrupted
 }
 # The same for a session of this machine alone.
 _LOCAL_DEFAULTS: Final = {

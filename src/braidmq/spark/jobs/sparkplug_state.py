@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.spark.jobs.sparkplug_frames import BIRTHS
+from braidmq.spark.jobs.tables import for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +35,7 @@ class KeptBirths:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._spark = spark
-        self._root = f"{checkpoint if '://' in checkpoint else Path(checkpoint).absolute().as_uri()}/{_NAME}"
+        self._root = f"{checkpoint if '://' in checkpoint else for_spark(Path(checkpoint))}/{_NAME}"
 
     def before(self, batch: int) -> DataFrame:
         """The births that are alive when a batch begins. What an earlier attempt at this batch wrote is removed."""

@@ -7,6 +7,7 @@ rows; `append` then does nothing, or finishes what was begun.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -56,6 +57,18 @@ class Table(Protocol):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The whole table as of now."""
+
+
+def for_spark(path: Path) -> str:
+    """A path of this machine as Spark takes it, which is no URI: Spark would look for a folder with the percent signs of one."""
+    return f"file://{path.absolute()}"
+
+
+def local_path(path: str) -> Path | None:
+    """A path of this machine, however it is written; None for an address of something else."""
+    if path.startswith("file:"):
+        path = path.removeprefix("file:").replace("//", "", 1) if path.startswith("file://") else path.removeprefix("file:")
+    return None if "://" in path else Path(path).absolute()
 
 
 def open_table(kind: Kind, path: str, partitioned_by: Sequence[str]) -> Table:
