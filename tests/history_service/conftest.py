@@ -100,6 +100,7 @@ class Service:
         self.access = FakeAccess()
         self.log = FakeLog()
         self.view = FakeView()
+        self.rests: list[float] = []
         self.tokens = Tokens(b"k" * 32)
         self.burden = FakeBurden()
         self._answers = Answers(self.log, self.access, self.tokens, anonymous_allowed=anonymous_allowed, burden=self.burden)
@@ -116,7 +117,7 @@ class Service:
         self._listening = threading.Thread(target=self.core.listen, args=(lambda: None,))
         self._listening.start()
         setup = messages.Setup("", "", "127.0.0.1", 0, self._limits, None, "info", "text", 10)
-        self.server = HistoryServer(setup, self.core, self.view)
+        self.server = HistoryServer(setup, self.core, self.view, self.rests.append)
         return self
 
     async def _converse(self, core_side: socket.socket, started: threading.Event) -> None:

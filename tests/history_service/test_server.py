@@ -204,7 +204,7 @@ def test_a_reader_keeps_its_place_at_the_broker(service: Service) -> None:
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_rows_come_in_small_pieces_while_the_node_is_busy(service: Service, is_busy: bool) -> None:
+def test_rows_come_in_small_pieces_with_rests_while_the_node_is_busy(service: Service, is_busy: bool) -> None:
     service.burden.is_told_high = is_busy
     service.view.records = [(number, "plant/1/temp", bytes(30_000)) for number in range(1, 31)]
     service.view.rows_at_once = 30
@@ -215,8 +215,10 @@ def test_rows_come_in_small_pieces_while_the_node_is_busy(service: Service, is_b
     assert [position for batch in batches for position in batch["position"].to_pylist()] == [*range(1, 31)]
     if is_busy:
         assert max(batch.nbytes for batch in batches) < 200_000
+        assert len(service.rests) == len(batches)
     else:
         assert len(batches) == 1
+        assert service.rests == []
 
 
 def test_a_core_that_is_gone_makes_calls_unavailable(service: Service) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final, Protocol
 
@@ -31,8 +32,11 @@ _ACTIONS: Final = {
     wire.NOTE_READER: "Keep how far a named reader has come.",
 }
 # What is sent at a time while the node is busy. Priorities count for nothing inside a system call: one that sends megabytes keeps
-# its processor for milliseconds, whoever waits for it. Small pieces cost a local reader a quarter of its speed.
+# its processor for milliseconds, whoever waits for it.
 _PIECE_BYTES: Final = 128 * 1024
+# And the rest after it. Threads of the node that wait for one processor are moved to another when that has nothing to do; one
+# that is never idle, be it with work of the lowest priority, leaves them where they are.
+_REST_S: Final = 0.0005
 
 
 class View(Protocol):
@@ -76,8 +80,9 @@ def problems_in_words() -> Iterator[None]:
 class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
     """Serves a view of the log. It listens as soon as it is made."""
 
-    def __init__(self, setup: messages.Setup, core: Core, view: View) -> None:
+    def __init__(self, setup: messages.Setup, core: Core, view: View, rest: Callable[[float], None] = time.sleep) -> None:
         self._core = core
+        self._rest = rest
         self._view = view
         self._gate = Gate(core)
         self.quotas = Quotas(setup.limits)
@@ -141,9 +146,14 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
                 with closing(read_ahead(self._view.scan(ticket))) as batches:
                     for batch in batches:
                         self.quotas.sent(caller.key, batch.num_rows, batch.nbytes)
-                        yield from cut(batch, _PIECE_BYTES) if self._is_node_busy else (batch,)
+                        yield from self._gently(batch) if self._is_node_busy else (batch,)
             finally:
                 self.quotas.end(caller.key)
+
+    def _gently(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for piece in cut(batch, _PIECE_BYTES):
+            yield piece
+            self._rest(_REST_S)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """What can be asked beside reads."""
