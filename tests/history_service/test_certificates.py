@@ -101,7 +101,7 @@ def test_a_stream_goes_on_by_itself_while_the_service_gets_new_certificates(
 ) -> None:
     publish_much(broker)
     service, port, before = service_of(broker), broker.history_port, service_of(broker).process_id
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "braidmq")
     attempts: list[str] = []
     with reader_of(broker, authority) as reader:
         attempt = reader._attempt
