@@ -17,6 +17,7 @@ import pytest
 
 from braidmq.testing import Broker
 from tests.spark import connect_client
+from tests.spark.publishing import publish
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java")]
@@ -90,12 +91,6 @@ def ask(remote: str) -> Ask:
 def broker() -> Iterator[Broker]:
     with Broker(history={"bind": "127.0.0.1:0"}) as broker:
         yield broker
-
-
-def publish(broker: Broker, topic: str, *payloads: bytes) -> None:
-    with Wire(broker.host, broker.port).connect("p") as client:
-        for payload in payloads:
-            client.publish(topic, payload, 1)
 
 
 def test_a_client_of_connect_reads_history(ask: Ask, broker: Broker) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braidmq.testing import Broker
-from tests.support.wire import Wire
+from tests.spark.publishing import publish
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java")]
 
@@ -19,12 +19,6 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java")]
 def broker() -> Iterator[Broker]:
     with Broker(history={"bind": "127.0.0.1:0"}) as broker:
         yield broker
-
-
-def publish(broker: Broker, topic: str, *payloads: bytes) -> None:
-    with Wire(broker.host, broker.port).connect("p") as client:
-        for payload in payloads:
-            client.publish(topic, payload, 1)
 
 
 def options(broker: Broker, **more: str) -> dict[str, str]:

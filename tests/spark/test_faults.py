@@ -18,12 +18,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from braidmq.mqtt.packets import Publish
 from braidmq.spark.jobs import decode, rollup
 from braidmq.spark.jobs.parquet_table import ParquetTable
 from braidmq.testing import Broker
 from tests.spark.fake_history import FakeHistoryService
-from tests.support.wire import Wire
+from tests.spark.publishing import publish
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.needs("java")]
 
@@ -35,16 +34,6 @@ SOURCES = Path(__file__).resolve().parents[2] / "src"
 def broker() -> Iterator[Broker]:
     with Broker(history={"bind": "127.0.0.1:0", "shards": 1}) as broker:
         yield broker
-
-
-def publish(broker: Broker, topic: str, *payloads: bytes) -> None:
-    """Publish from one client, and wait until everything is on disk."""
-    with Wire(broker.host, broker.port).connect("device") as client:
-        for first in range(0, len(payloads), 100):
-            ids = {client.next_packet_id(): payload for payload in payloads[first : first + 100]}
-            client.send(*(Publish(topic, payload, 1, packet_id=key) for key, payload in ids.items()))
-            for packet_id in ids:
-                client.finish_publish(1, packet_id)
 
 
 def numbered(first: int, end: int) -> list[bytes]:

@@ -55,7 +55,7 @@ def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: s
             raise
 
     writer = stream.writeStream.foreachBatch(call).outputMode(output_mode).queryName(f"braidmq {job.name}")
-    writer = writer.option("checkpointLocation", checkpoint if "://" in checkpoint else for_spark(Path(checkpoint)))
+    writer = writer.option("checkpointLocation", for_spark(checkpoint))
     writer = writer.trigger(availableNow=True) if job.pace.available_now else writer.trigger(processingTime=job.pace.trigger)
     meter = Meter()
     watch = Watch(job.history)

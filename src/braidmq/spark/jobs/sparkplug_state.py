@@ -18,7 +18,6 @@ It stays small by itself: each one is whole, and older ones are removed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.spark.jobs.sparkplug_frames import BIRTHS
@@ -35,7 +34,7 @@ class KeptBirths:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._spark = spark
-        self._root = f"{checkpoint if '://' in checkpoint else for_spark(Path(checkpoint))}/{_NAME}"
+        self._root = f"{for_spark(checkpoint)}/{_NAME}"
 
     def before(self, batch: int) -> DataFrame:
         """The births that are alive when a batch begins. What an earlier attempt at this batch wrote is removed."""

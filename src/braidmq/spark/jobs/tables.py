@@ -59,9 +59,10 @@ class Table(Protocol):
         """The whole table as of now."""
 
 
-def for_spark(path: Path) -> str:
-    """A path of this machine as Spark takes it, which is no URI: Spark would look for a folder with the percent signs of one."""
-    return f"file://{path.absolute()}"
+def for_spark(place: str | Path) -> str:
+    """A path or address as Spark takes it. That is no URI: Spark would look for a folder with the percent signs of one."""
+    root = local_path(str(place))
+    return str(place) if root is None else f"file://{root}"
 
 
 def local_path(path: str) -> Path | None:
