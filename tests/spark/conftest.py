@@ -14,6 +14,10 @@ from pyspark.sql import SparkSession
 from tests.spark.fake_history import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# A JVM under test lives for seconds: on two processors the thorough compiler and the parallel collector take from it
+# more time than they give.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -20,7 +20,7 @@ def main(master: str, servers: str, topic_filter: str, directory: str, rows: str
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", directory)
-        .config("spark.executor.extraJavaOptions", "-XX:+UseSerialGC")
+        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )

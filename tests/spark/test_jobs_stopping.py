@@ -246,7 +246,6 @@ def test_an_archive_that_is_stopped_again_and_again_has_every_record_once(
     assert archived() == list(range(320))
 
 
-@pytest.mark.soak  # the tests with Spark are to take less than six minutes, and the archive above stands for all jobs
 @pytest.mark.timeout(240)
 @pytest.mark.needs("java")
 def test_a_replay_that_follows_publishes_once_what_was_there_and_what_comes(broker: Broker, tmp_path: Path) -> None:
@@ -276,7 +275,6 @@ def test_a_replay_that_follows_publishes_once_what_was_there_and_what_comes(brok
     assert numbers == list(range(300))
 
 
-@pytest.mark.soak  # the tests with Spark are to take less than six minutes, and the archive above stands for all jobs
 @pytest.mark.timeout(180)
 @pytest.mark.needs("java")
 def test_a_replay_that_is_interrupted_tells_the_name_by_which_it_goes_on(
