@@ -223,6 +223,19 @@ def test_patterns_are_asked_for_and_given(tmp_path: Path) -> None:
     conversation(tmp_path, talk)
 
 
+def test_a_reader_is_forgotten_by_its_name(tmp_path: Path) -> None:
+    async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
+        statuses = [
+            (await answer_to(session, "DELETE", f"/history/reader?name={name}"))[0] for name in ("a%20%2F%C3%A4", "nobody")
+        ]
+
+        assert statuses == [204, 404]
+        assert (await answer_to(session, "DELETE", "/history/reader"))[0] == 400
+        assert history.forgotten == ["a /ä", "nobody"]
+
+    conversation(tmp_path, talk)
+
+
 def test_a_backup_is_posted_with_its_path(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         history.lines = [End()]

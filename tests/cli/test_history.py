@@ -235,7 +235,7 @@ def test_stats_show_shards_and_readers(node: ApiNode, history: History) -> None:
         shard=0, records=5, size_bytes=1024**2, epochs=2, generations=1, oldest=AT, newest=AT + 1, floor=0
     )  # fmt: skip
     empty = api.ShardInfo(shard=1, records=0, size_bytes=0, epochs=0, generations=0, oldest=0, newest=0, floor=0)
-    reader = api.ReaderInfo(name="spark", records_behind=7, lag_s=61.0, pins=True)
+    reader = api.ReaderInfo(name="spark", records_behind=7, lag_s=61.0, pins=True, user="ann")
     node.operations.history.stats_answer = api.HistoryStats(
         log_id="ab12", records=5, size_bytes=1024**2, shards=[shard, empty], readers=[reader], readers_more=3
     )
@@ -246,7 +246,7 @@ def test_stats_show_shards_and_readers(node: ApiNode, history: History) -> None:
     assert ["log", "id", "ab12"] in lines
     assert ["oldest", "2023-11-14T22:13:20.000001Z"] in lines
     assert ["1", "0", "0", "B", "0", "0", "-", "-"] in lines
-    assert ["spark", "7", "1", "m", "1", "s", "yes"] in lines
+    assert ["spark", "ann", "7", "1", "m", "1", "s", "yes"] in lines
     assert "3 readers more" in errors
 
 
@@ -264,6 +264,14 @@ def test_generations_are_listed_and_relearning_says_what_it_did(node: ApiNode, h
     assert listed.splitlines()[1].split() == ["1", "2", "learned", "100,10", "2023-11-14T22:13:20.000001Z", "9", "100", "B"]
     assert kept == "nothing was changed: the patterns are as good as they get\n"
     assert begun == "a new generation has begun: 3 keys for each record become 1\n"
+
+
+def test_readers_are_forgotten_by_name_until_one_is_not_there(node: ApiNode, history: History) -> None:
+    status, output, errors = history("forget", "nightly", "nobody", "later")
+
+    assert node.operations.history.forgotten == ["nightly", "nobody"]
+    assert output == "forgot nightly\n"
+    assert (status, "there is no reader 'nobody'" in errors) == (1, True)
 
 
 def test_patterns_are_listed_with_the_number_of_shards_that_have_them(node: ApiNode, history: History) -> None:

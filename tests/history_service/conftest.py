@@ -45,6 +45,7 @@ class FakeAccess:
         self.passwords = {"ann": b"secret", "bob": b"other"}
         self.allowed: dict[str | None, tuple[str, ...]] = {"ann": ("#",), "bob": ("plant/#",), None: ("plant/#",)}
         self.seen: list[Credentials] = []
+        self.asked = 0  # for rules
 
     async def authenticate(self, credentials: Credentials) -> Verdict:
         self.seen.append(credentials)
@@ -55,21 +56,29 @@ class FakeAccess:
         return Granted(credentials.user_name) if is_right else Refused(0x86, "wrong user name or password")
 
     def rules_for(self, client_id: str, user_name: str | None) -> FakeRules:
+        self.asked += 1
         return FakeRules(self.allowed[user_name])
 
     def is_still_allowed(self, credentials: Credentials, user_name: str | None) -> bool:
-        return user_name in self.passwords
+        return credentials.anonymous_allowed if user_name is None else user_name in self.passwords
 
 
 class FakeReaders:
-    """Keeps what is saved; refuses a name."""
+    """Keeps what is saved, and whose it is."""
 
     def __init__(self) -> None:
         self.saved: dict[str, dict[int, int]] = {}
+        self._owners: dict[str, str | None] = {}
 
-    def save(self, name: str, positions: dict[int, int], *, pins: bool, on_saved: Any, on_refused: Any) -> None:
+    def owner(self, name: str) -> str | None:
+        return self._owners.get(name)
+
+    def save(
+        self, name: str, positions: dict[int, int], *, owner: str | None = None, pins: bool, on_saved: Any, on_refused: Any
+    ) -> None:
         assert pins
         self.saved[name] = positions
+        self._owners[name] = owner
         on_saved()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ class FakeView:
         self.records = list(RECORDS)
         self.fault: Exception | None = None
         self.rows_at_once = 1
+        self.before_row: Callable[[int], object] = lambda position: None
 
     def on_watermarks(self, watermarks: dict[int, int]) -> None:
         self.watermark = watermarks[0]
@@ -43,6 +44,7 @@ class FakeView:
     def scan(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch, None, None]:
         rows = []
         for position, topic, payload in self.records:
+            self.before_row(position)
             if self.fault is not None:
                 raise self.fault
             if ticket.start < position <= ticket.end and any(matches(each, topic) for each in ticket.filters):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.flight as flight
 import pytest
 
-from braidmq.flight import wire
+from braidmq.flight import connect, wire
 from tests.history_service.conftest import Service
 from tests.history_service.fake_view import LOG
 
@@ -198,7 +198,7 @@ def test_one_reader_has_so_many_streams_and_no_more(service: Service) -> None:
 
 def test_a_reader_keeps_its_place_at_the_broker(service: Service) -> None:
     with service.connect() as client:
-        ask(client, wire.NOTE_READER, wire.NoteReader("nightly", {"0": 20}))
+        ask(client, wire.NOTE_READER, wire.NoteReader("nightly", {"0": 20}, ["plant/#"]))
 
     assert service.log.readers.saved == {"nightly": {0: 20}}
 
@@ -234,3 +234,20 @@ def test_an_action_that_is_none_is_refused_with_the_names_of_all(service: Servic
         with pytest.raises(flight.FlightServerError, match="advance"):
             list(client.do_action(flight.Action("format", b"{}")))
         assert {each.type for each in client.list_actions()} == {wire.SHARDS, wire.ADVANCE, wire.NOTE_READER}
+
+
+@pytest.mark.parametrize("name", ["nightly", "Nachtläufer 5 %", "100%25", "夜/a+b"])
+def test_a_reader_may_have_any_name(service: Service, name: str) -> None:
+    with connect(f"127.0.0.1:{service.server.port}", reader=name) as client:
+        client.note_reader(name, {0: 20}, ["plant/#"])
+
+    assert {each.client_id for each in service.access.seen} == {name}
+    assert service.log.readers.saved == {name: {0: 20}}
+
+
+def test_the_name_of_a_reader_that_is_no_text_is_refused_in_words(service: Service) -> None:
+    options = flight.FlightCallOptions(headers=[(b"x-braidmq-reader", b"%ff")])
+    with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
+        client.get_flight_info(plan("plant/#"), options)
+
+    assert problem_of(caught.value).code == "bad-request"

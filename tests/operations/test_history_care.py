@@ -65,6 +65,23 @@ def test_stats_tell_how_far_named_readers_are_behind(tmp_path: Path) -> None:
     with_log(tmp_path, talk)
 
 
+def test_a_reader_that_is_forgotten_pins_nothing_any_more(tmp_path: Path) -> None:
+    async def talk(node: Recording, operations: NodeHistory) -> None:
+        saved = asyncio.Event()
+        node.log.readers.save("late", {0: 5}, owner="ann", pins=True, on_saved=saved.set, on_refused=pytest.fail)
+        node.log.flush()
+        await asyncio.wait_for(saved.wait(), 10)
+        assert [each.user for each in (await operations.stats()).readers] == ["ann"]
+
+        assert await operations.forget("late") is True
+        assert await operations.forget("late") is False
+
+        assert (await operations.stats()).readers == []
+        assert node.log.readers.pins(0) == []
+
+    with_log(tmp_path, talk)
+
+
 def test_durability_shows_commits_and_what_waits_for_them(tmp_path: Path) -> None:
     class SlowDisk(Disk):
         """A disk that takes its time on purpose."""

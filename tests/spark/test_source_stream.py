@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -188,6 +189,18 @@ def test_another_log_at_the_same_address_is_refused(history: FakeHistoryService)
         reader.partitions(start, later)
 
 
+def test_another_log_is_refused_also_where_spark_does_not_tell_the_beginning_of_a_batch(history: FakeHistoryService) -> None:
+    kept = {"version": 1, "log": "00ff", "shards": {"0": 1, "1": 1}}
+    history.log = "beef"
+    history.add("a", shard=0)
+    reader = stream_reader(history)
+
+    end = reader.latestOffset()  # as Spark 4.0 and 4.1 call it after a restart
+
+    with pytest.raises(UsageError, match="of the log 00ff, but the servers have the log beef"):
+        reader.partitions(kept, end)
+
+
 def test_the_latest_offset_is_reported_for_the_lag(history: FakeHistoryService) -> None:
     reader = stream_reader(history, startingOffsets="earliest", maxRowsPerTrigger="1")
     assert reader.reportLatestOffset() is None
@@ -255,14 +268,24 @@ def test_a_named_reader_is_noted_where_it_has_come_to(history: FakeHistoryServic
     history.add_many("a", 3, shard=0)
     reader = stream_reader(history, startingOffsets="earliest", readerName="nightly")
 
-    start = reader.initialOffset()
-    assert history.readers == {"nightly": {"0": 1, "1": 1}}
-    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert history.readers == {"nightly": {"0": 1, "1": 1}}
     reader.commit(end)
 
     assert history.readers == {"nightly": {"0": at(3), "1": 1}}
     assert history.reader_names == {"nightly"}
+
+
+def test_a_first_batch_that_is_read_again_is_still_waited_for_by_retention(history: FakeHistoryService) -> None:
+    history.add("a", shard=0)
+    reader = stream_reader(history, readerName="nightly")
+    reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    history.add("a", shard=0)
+
+    # A new driver is asked where `latest` is, and then plans the batch that was begun before.
+    stream_reader(history, readerName="nightly").initialOffset()
+
+    assert history.readers == {"nightly": {"0": at(1), "1": 1}}
 
 
 def test_the_last_batch_of_a_run_is_noted_though_spark_does_not_commit_it(history: FakeHistoryService) -> None:
@@ -282,7 +305,7 @@ def test_a_note_that_fails_is_warned_of_once_and_fails_nothing(
     reader = stream_reader(history, readerName="nightly")
     start = reader.initialOffset()
 
-    def refuse(name: str, positions: dict[int, int]) -> None:
+    def refuse(name: str, positions: dict[int, int], filters: Sequence[str]) -> None:
         raise UsageError("no more readers")
 
     monkeypatch.setattr(reader._client, "note_reader", refuse)

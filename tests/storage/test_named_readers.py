@@ -26,12 +26,20 @@ def test_the_row_of_a_reader_has_fixed_bytes() -> None:
     assert decode_place(row) == ReaderPlace(0x0102030405060708, True, 0x1112131415161718)
 
 
+def test_the_row_of_a_reader_with_an_owner_has_fixed_bytes() -> None:
+    place = ReaderPlace(1, False, 2, "änn")
+    row = encode_place(place)
+
+    assert row.hex() == "0200" + "0000000000000001" + "0000000000000002" + "c3a46e6e"
+    assert decode_place(row) == place
+
+
 def test_a_newer_row_is_refused_and_a_broken_one_is_corruption() -> None:
     row = encode_place(ReaderPlace(1, False, 2))
 
     with pytest.raises(UsageError, match="newer"):
-        decode_place(b"\x02" + row[1:])
-    for broken in (b"", row[:-1], row + b"\0", b"\0" + row[1:]):
+        decode_place(b"\x03" + row[1:])
+    for broken in (b"", row[:-1], row + b"\0", b"\0" + row[1:], b"\x02" + row[1:-1], b"\x02" + row[1:] + b"\xff"):
         with pytest.raises(Corruption):
             decode_place(broken)
 
@@ -122,6 +130,17 @@ def test_lag_is_what_was_committed_after_the_position(tmp_path: Path) -> None:
 def test_bad_names_and_positions_are_refused(tmp_path: Path, name: str, positions: dict[int, int]) -> None:
     with Stage(tmp_path) as stage, pytest.raises(UsageError):
         save(stage, name, positions)
+
+
+def test_a_reader_stays_its_owners_after_opening_again(tmp_path: Path) -> None:
+    with Stage(tmp_path) as stage:
+        stage.log.readers.save("a", {1: 5}, owner="ann", pins=True, on_saved=lambda: None, on_refused=unexpected)
+        save(stage, "b", {1: 5})
+        stage.settle()
+        assert (stage.log.readers.owner("a"), stage.log.readers.owner("b")) == ("ann", None)
+    with Stage(tmp_path) as stage:
+        assert (stage.log.readers.owner("a"), stage.log.readers.owner("b")) == ("ann", None)
+        assert stage.log.readers.owner("nobody's") is None
 
 
 def test_the_number_of_readers_is_bounded_those_on_their_way_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

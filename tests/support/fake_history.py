@@ -30,6 +30,7 @@ class FakeHistory:
         self.asked_topics: list[ReadRequest] = []
         self.lines: list[Line | BraidError | None] = []
         self.backup_paths: list[str] = []
+        self.forgotten: list[str] = []
         self.refusal: UsageError | None = None
         self.go_on = asyncio.Event()
         self.running = 0
@@ -89,6 +90,10 @@ class FakeHistory:
     async def relearn(self, request: RelearnRequest) -> Relearned:
         self.asked_relearns.append(request)
         return self.relearned
+
+    async def forget(self, name: str) -> bool:
+        self.forgotten.append(name)
+        return name != "nobody"
 
     async def token(self, request: TokenRequest) -> Token:
         """A token that says for whom and how long."""

@@ -52,6 +52,16 @@ def parameter(request: web.Request, name: str) -> str:
     return value
 
 
+def done(happened: bool, what: str, name: str) -> web.Response:
+    """Nothing more to say, or that there is no such thing."""
+    return web.Response(status=204) if happened else no_such(what, name)
+
+
+def no_such(what: str, name: str) -> web.Response:
+    """There is nothing by this name."""
+    return refusal(404, "NOT_FOUND", f"there is no {what} {name!r}")
+
+
 async def body_of(request: web.Request, type_: type[Body]) -> Body:
     """The JSON body in its type."""
     try:

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 import msgspec
 from aiohttp import web
 
-from braidmq.api.answers import body_of, json_answer, page_of, parameter, refusal
+from braidmq.api.answers import body_of, done, json_answer, no_such, page_of, parameter, refusal
 from braidmq.api.history_paths import HistoryPaths
 from braidmq.api.operations import Ban, BanKind, LogLevel, Operations, TraceKind
 from braidmq.api.streams import stream_text
@@ -76,11 +76,11 @@ class Control:
     async def _client(self, request: web.Request) -> web.Response:
         client_id = parameter(request, "id")
         found = await self._operations.client(client_id)
-        return _no_such("client", client_id) if found is None else json_answer(found)
+        return no_such("client", client_id) if found is None else json_answer(found)
 
     async def _kick(self, request: web.Request) -> web.Response:
         client_id = parameter(request, "id")
-        return _done(await self._operations.kick(client_id), "client", client_id)
+        return done(await self._operations.kick(client_id), "client", client_id)
 
     async def _sessions(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.sessions(page_of(request)))
@@ -88,11 +88,11 @@ class Control:
     async def _session(self, request: web.Request) -> web.Response:
         client_id = parameter(request, "id")
         found = await self._operations.session(client_id)
-        return _no_such("session", client_id) if found is None else json_answer(found)
+        return no_such("session", client_id) if found is None else json_answer(found)
 
     async def _session_drop(self, request: web.Request) -> web.Response:
         client_id = parameter(request, "id")
-        return _done(await self._operations.kick(client_id), "session", client_id)
+        return done(await self._operations.kick(client_id), "session", client_id)
 
     async def _subscriptions(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.subscriptions(page_of(request), request.query.get("client")))
@@ -105,7 +105,7 @@ class Control:
 
     async def _retained_remove(self, request: web.Request) -> web.Response:
         topic = parameter(request, "topic")
-        return _done(await self._operations.retained_remove(topic), "retained message on", topic)
+        return done(await self._operations.retained_remove(topic), "retained message on", topic)
 
     async def _listeners(self, _: web.Request) -> web.Response:
         return json_answer(await self._operations.listeners())
@@ -119,7 +119,7 @@ class Control:
 
     async def _ban_remove(self, request: web.Request) -> web.Response:
         kind, value = _choice(parameter(request, "kind"), BanKind), parameter(request, "value")
-        return _done(await self._operations.ban_remove(kind, value), f"ban of {kind}", value)
+        return done(await self._operations.ban_remove(kind, value), f"ban of {kind}", value)
 
     async def _conf_show(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.conf_show(request.query.get("prefix", "")))
@@ -147,14 +147,6 @@ class Control:
             return await stream_text(request, self._operations.trace(kind, value))
         finally:
             self._traces -= 1
-
-
-def _done(happened: bool, what: str, name: str) -> web.Response:
-    return web.Response(status=204) if happened else _no_such(what, name)
-
-
-def _no_such(what: str, name: str) -> web.Response:
-    return refusal(404, "NOT_FOUND", f"there is no {what} {name!r}")
 
 
 def _choice(text: str, literal: object) -> Any:

@@ -141,12 +141,13 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A named reader and how far it is behind; ``records_behind`` is exact to an epoch."""
+    """A named reader and how far it is behind; ``records_behind`` is exact to an epoch, ``user`` is whose it is."""
 
     name: str
     records_behind: int
     lag_s: float
     pins: bool
+    user: str | None = None
 
 
 class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +267,10 @@ class HistoryOperations(Protocol):
 
     async def relearn(self, request: RelearnRequest) -> Relearned:
         """Begin a generation with the patterns given, or with better ones if that would help. Raises UsageError."""
+        ...
+
+    async def forget(self, name: str) -> bool:
+        """Forget a named reader, so that retention waits for it no more; False if there is none. Raises Unavailable."""
         ...
 
     async def token(self, request: TokenRequest) -> Token:

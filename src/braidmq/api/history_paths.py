@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from braidmq.api.answers import body_of, json_answer, refusal
+from braidmq.api.answers import body_of, done, json_answer, parameter, refusal
 from braidmq.api.history import HistoryOperations, ReadRequest, RelearnRequest, TokenRequest
 from braidmq.api.streams import stream_lines
 from braidmq.base.errors import UsageError
@@ -40,6 +40,7 @@ class HistoryPaths:
             web.get("/ctl/history/generations", self._generations),
             web.get("/ctl/history/patterns", self._patterns),
             web.post("/ctl/history/relearn", self._relearn),
+            web.delete("/ctl/history/reader", self._forget),
             web.post("/ctl/history/token", self._token),
             web.get("/ctl/durability", self._durability),
             web.post("/ctl/backup", self._backup),
@@ -74,6 +75,10 @@ class HistoryPaths:
     async def _relearn(self, request: web.Request) -> web.Response:
         wanted = await body_of(request, RelearnRequest) if request.can_read_body else RelearnRequest()
         return json_answer(await self._operations.relearn(wanted))
+
+    async def _forget(self, request: web.Request) -> web.Response:
+        name = parameter(request, "name")
+        return done(await self._operations.forget(name), "reader", name)
 
     async def _token(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.token(await body_of(request, TokenRequest)))

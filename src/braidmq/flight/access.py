@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 from pyarrow import flight
@@ -53,7 +54,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         elif self.token:
             found.append((b"authorization", b"Bearer " + self.token.encode()))
         if self.reader:
-            found.append((b"x-braidmq-reader", self.reader.encode()))
+            # gRPC carries ASCII only.
+            found.append((b"x-braidmq-reader", quote(self.reader, safe="").encode()))
         return found
 
     def dial(self, location: str) -> flight.FlightClient:

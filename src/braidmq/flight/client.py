@@ -82,9 +82,9 @@ class HistoryClient:
         """How far a batch may go."""
         return self._act(wire.ADVANCE, advance, wire.Advanced)
 
-    def note_reader(self, name: str, positions: dict[int, int]) -> None:
-        """Tell the broker how far the reader of this name has come."""
-        self._act(wire.NOTE_READER, wire.NoteReader(name=name, positions=wire.to_wire(positions)), wire.Nothing)
+    def note_reader(self, name: str, positions: dict[int, int], filters: Sequence[str] = ("#",)) -> None:
+        """Tell the broker how far the reader of this name, which reads these filters, has come."""
+        self._act(wire.NOTE_READER, wire.NoteReader(name, wire.to_wire(positions), list(filters)), wire.Nothing)
 
     def stream(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
         """The records of a ticket, in batches of its columns that are not empty; each record once, also over lost connections."""

@@ -155,10 +155,14 @@ class Advanced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoteReader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A reader by this name has dealt with everything up to these positions: shown as its lag, and retention waits for it."""
+    """A reader by this name has dealt with everything up to these positions: shown as its lag, and retention waits for it.
+
+    `filters` are what it reads: who may not subscribe to them has no business with it.
+    """
 
     name: str
     positions: Positions
+    filters: list[str] = msgspec.field(default_factory=lambda: ["#"])
     version: int = VERSION
 
 

@@ -67,21 +67,14 @@ class Answers:
                 return messages.Watermarks(self._log.watermarks, self._burden.is_high())
             case messages.Authenticate():
                 return await self._authenticate(question)
-            case messages.MaySubscribe(reader, user_name, filters):
-                rules = self._access.rules_for(reader, user_name)
-                return messages.Filters([each for each in filters if not rules.may_subscribe(each)])
-            case messages.NoteReader(name, positions):
-                return await self._note(name, positions)
+            case messages.MayRead():
+                return self._may_read(question)
+            case messages.NoteReader(name, user_name, positions):
+                return await self._note(name, user_name, positions)
 
     async def _authenticate(self, question: messages.Authenticate) -> messages.Granted | messages.Denied:
-        credentials = Credentials(
-            client_id=question.reader,
-            user_name=question.user_name,
-            password=question.password.encode() if question.password is not None else None,
-            peer_host=question.peer_host,
-            listener=LISTENER,
-            anonymous_allowed=self._anonymous_allowed,
-        )
+        password = question.password.encode() if question.password is not None else None
+        credentials = self._credentials(question.reader, question.peer_host, question.user_name, password)
         if question.token is not None:
             user_name = self._tokens.read(question.token)
             if user_name is None or not self._access.is_still_allowed(credentials, user_name):
@@ -93,7 +86,32 @@ class Answers:
             case Refused(_, detail):
                 return messages.Denied(detail)
 
-    async def _note(self, name: str, positions: dict[int, int]) -> messages.Noted | messages.Denied:
+    def _may_read(self, question: messages.MayRead) -> messages.Filters | messages.Denied:
+        shown = self._credentials(question.reader, question.peer_host)
+        if not self._access.is_still_allowed(shown, question.user_name):
+            return messages.Denied("not let in any more")
+        rules = self._access.rules_for(question.reader, question.user_name)
+        return messages.Filters([each for each in question.filters if not rules.may_subscribe(each)])
+
+    def _credentials(
+        self, reader: str, peer_host: str, user_name: str | None = None, password: bytes | None = None
+    ) -> Credentials:
+        return Credentials(
+            client_id=reader,
+            user_name=user_name,
+            password=password,
+            peer_host=peer_host,
+            listener=LISTENER,
+            anonymous_allowed=self._anonymous_allowed,
+        )
+
+    async def _note(self, name: str, user_name: str | None, wanted: dict[int, int]) -> messages.Noted | messages.Denied:
+        owner = self._log.readers.owner(name)
+        if owner not in (None, user_name):
+            return messages.Denied(f"{name!r} is the reader of another user; choose another name")
+        # Nobody has dealt with what is not there yet. A shard that has had nothing is at 1.
+        marks = self._log.watermarks
+        positions = {shard: min(position, max(marks.get(shard, position), 1)) for shard, position in wanted.items()}
         done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
         def settle(refusal: Refusal | None = None) -> None:
@@ -101,7 +119,7 @@ class Answers:
                 done.set_result(refusal)
 
         try:
-            self._log.readers.save(name, positions, pins=True, on_saved=settle, on_refused=settle)
+            self._log.readers.save(name, positions, owner=user_name, pins=True, on_saved=settle, on_refused=settle)
             self._log.flush()
         except UsageError as problem:
             return messages.Denied(str(problem))

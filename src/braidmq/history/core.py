@@ -51,12 +51,15 @@ class Core:
         on_end()
 
     def ask(self, question: messages.AnyQuestion, kind: type[Answer]) -> Answer:
-        """The answer of this kind; raises HistoryError `unavailable`, or `forbidden` if it is a refusal."""
+        """The answer of this kind; raises HistoryError `unavailable`, `forbidden` for a refusal, `bad-request` if too long."""
         number = next(self._numbers)
+        framed = messages.frame(messages.Question(number, question))
+        if len(framed) > messages.QUESTION_BYTES_MAX:
+            raise HistoryError(Problem("bad-request", f"a request has at most {messages.QUESTION_BYTES_MAX // 1024} KiB"))
         waiting: queue.SimpleQueue[messages.AnyAnswer | None] = queue.SimpleQueue()
         self._waiting[number] = waiting
         try:
-            self.tell(messages.Question(number, question))
+            self._send(framed)
             answer = None if self._is_over else waiting.get(timeout=_ANSWER_S)
         except (OSError, queue.Empty):
             answer = None
@@ -69,9 +72,12 @@ class Core:
         raise HistoryError(Problem("unavailable", "the broker does not answer the history service now; try again"))
 
     def tell(self, message: messages.FromService) -> None:
-        """Send a message that has no answer, or a question."""
+        """Send a message that has no answer."""
+        self._send(messages.frame(message))
+
+    def _send(self, framed: bytes) -> None:
         with self._sending:
-            self._socket.sendall(messages.frame(message))
+            self._socket.sendall(framed)
 
     def _receive(self) -> messages.FromCore | None:
         head = self._read(messages.LENGTH_BYTES)

@@ -6,13 +6,14 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow.flight as flight
 
 from braidmq.base.errors import ProtocolViolation
 from braidmq.flight.wire import Problem
 from braidmq.history import messages
-from braidmq.history.core import Core
+from braidmq.history.core import Answer, Core
 from braidmq.history.errors import HistoryError
 from braidmq.history.flight_errors import to_flight
 from braidmq.mqtt.topics import check_filter
@@ -20,6 +21,11 @@ from braidmq.mqtt.topics import check_filter
 MIDDLEWARE: Final = "caller"
 _READER_HEADER: Final = "x-braidmq-reader"
 _READER_BYTES_MAX: Final = 255
+# Each is looked up on the node's loop, in microseconds.
+_FILTERS_MAX: Final = 500
+# Arrow Flight does not tell from where a handshake comes. Nobody has this address: bans and failed logins of all handshakes are
+# counted under it, and the calls that follow are looked at by their own.
+_HANDSHAKE_HOST: Final = "0.0.0.0"
 
 
 class Caller(NamedTuple):
@@ -27,6 +33,7 @@ class Caller(NamedTuple):
 
     user_name: str | None
     reader: str
+    host: str
     key: str
 
 
@@ -42,17 +49,21 @@ class Gate:
         host = _host(context.peer())
         granted = self._authenticate(shown.headers, host)
         key = f"user {granted.user_name}" if granted.user_name is not None else f"host {host}"
-        return Caller(granted.user_name, _reader(shown.headers), key)
+        return Caller(granted.user_name, _reader(shown.headers), host, key)
 
     def handshake(self, headers: Mapping[str, Sequence[str]]) -> str:
         """The header to show from now on, for a user and password; empty for who has none."""
-        token = self._authenticate(headers, "").token
+        token = self._authenticate(headers, _HANDSHAKE_HOST).token
         return f"Bearer {token}" if token else ""
 
     def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.Granted:
         question = _question(headers.get("authorization", ()), _reader(headers), host)
+        return self._ask_who(question, messages.Granted)
+
+    def _ask_who(self, question: messages.Authenticate | messages.MayRead, kind: type[Answer]) -> Answer:
+        """The answer; a refusal is about who asks."""
         try:
-            return self._core.ask(question, messages.Granted)
+            return self._core.ask(question, kind)
         except HistoryError as error:
             if error.problem.code == "forbidden":
                 detail = error.problem.detail or "not let in"
@@ -63,6 +74,9 @@ class Gate:
         """Raise HistoryError unless every filter is one and may be subscribed to."""
         if not filters:
             raise HistoryError(Problem("bad-request", "a read needs at least one topic filter; `#` is all topics"))
+        if len(filters) > _FILTERS_MAX:
+            detail = f"a read has at most {_FILTERS_MAX} topic filters, not {len(filters)}; use wildcards, or several reads"
+            raise HistoryError(Problem("bad-request", detail))
         for each in filters:
             try:
                 check_filter(each)
@@ -70,8 +84,12 @@ class Gate:
                 raise HistoryError(Problem("bad-request", f"{each!r} is not a topic filter: {problem.detail}")) from None
             if each.startswith(("$share/", "$replay/", "$exclusive/")):
                 raise HistoryError(Problem("bad-request", f"{each!r} is for MQTT clients; give the filter inside it"))
-        question = messages.MaySubscribe(caller.reader, caller.user_name, list(filters))
-        refused = self._core.ask(question, messages.Filters).refused
+        self.check_again(caller, filters)
+
+    def check_again(self, caller: Caller, filters: Sequence[str]) -> None:
+        """Raise HistoryError unless somebody who was let in, and may have been banned since, may read this now."""
+        question = messages.MayRead(caller.reader, caller.host, caller.user_name, list(filters))
+        refused = self._ask_who(question, messages.Filters).refused
         if refused:
             who = f"user {caller.user_name!r}" if caller.user_name is not None else "anonymous readers"
             raise HistoryError(Problem("forbidden", f"{who} may not subscribe to {', '.join(map(repr, refused))}"))
@@ -95,7 +113,11 @@ def _question(shown: Sequence[str], reader: str, host: str) -> messages.Authenti
 
 
 def _reader(headers: Mapping[str, Sequence[str]]) -> str:
-    name = next(iter(headers.get(_READER_HEADER, ())), "")
+    shown = next(iter(headers.get(_READER_HEADER, ())), "")
+    try:
+        name = unquote(shown, errors="strict")
+    except UnicodeDecodeError:
+        raise HistoryError(Problem("bad-request", f"{_READER_HEADER} is UTF-8, with per cent signs as in addresses")) from None
     if len(name.encode()) > _READER_BYTES_MAX:
         raise HistoryError(Problem("bad-request", f"the name of a reader has at most {_READER_BYTES_MAX} bytes"))
     return name

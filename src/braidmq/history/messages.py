@@ -21,6 +21,8 @@ from braidmq.base.errors import Corruption
 LENGTH_BYTES: Final = 4
 # Far above anything that is said; what is longer is not one of our messages.
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+# A question has a reader's words in it, and is answered on the node's loop.
+QUESTION_BYTES_MAX: Final = 128 * 1024
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -96,18 +98,20 @@ class Authenticate(_Message, frozen=True):
         return f"Authenticate(reader={self.reader!r}, peer_host={self.peer_host!r}, user_name={self.user_name!r})"
 
 
-class MaySubscribe(_Message, frozen=True):
-    """Which of these filters may they not subscribe to? Answered with `Filters`."""
+class MayRead(_Message, frozen=True):
+    """Is who was let in still welcome, and what of this may they not subscribe to? Answered with `Filters` or `Denied`."""
 
     reader: str
+    peer_host: str
     user_name: str | None
     filters: list[str]
 
 
 class NoteReader(_Message, frozen=True):
-    """Keep a named reader's positions. Answered with `Noted` or `Denied`."""
+    """Keep the positions of a user's reader. Answered with `Noted` or `Denied`."""
 
     name: str
+    user_name: str | None
     positions: dict[int, int]
 
 
@@ -144,7 +148,7 @@ class Noted(_Message, frozen=True):
     """It is on disk."""
 
 
-AnyQuestion = AskWatermarks | Authenticate | MaySubscribe | NoteReader
+AnyQuestion = AskWatermarks | Authenticate | MayRead | NoteReader
 AnyAnswer = Watermarks | Granted | Denied | Filters | Noted
 
 

@@ -37,6 +37,8 @@ _PIECE_BYTES: Final = 128 * 1024
 # And the rest after it. Threads of the node that wait for one processor are moved to another when that has nothing to do; one
 # that is never idle, be it with work of the lowest priority, leaves them where they are.
 _REST_S: Final = 0.0005
+# How often a stream asks whether its reader may still have it, and whether the node is busy. It may run for hours.
+_ASK_EVERY_S: Final = 1.0
 
 
 class View(Protocol):
@@ -144,7 +146,12 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
             self.quotas.begin(caller.key)
             try:
                 with closing(read_ahead(self._view.scan(ticket))) as batches:
+                    asked_at = time.monotonic()
                     for batch in batches:
+                        if time.monotonic() - asked_at >= _ASK_EVERY_S:
+                            self._gate.check_again(caller, ticket.filters)
+                            self._refresh()
+                            asked_at = time.monotonic()
                         self.quotas.sent(caller.key, batch.num_rows, batch.nbytes)
                         yield from self._gently(batch) if self._is_node_busy else (batch,)
             finally:
@@ -179,7 +186,9 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
             case wire.NOTE_READER:
                 note = wire.decode(body, wire.NoteReader)
                 _check_version(note.version)
-                self._core.ask(messages.NoteReader(note.name, wire.from_wire(note.positions)), messages.Noted)
+                self._gate.check(caller, note.filters)
+                positions = wire.from_wire(note.positions)
+                self._core.ask(messages.NoteReader(note.name, caller.user_name, positions), messages.Noted)
                 return wire.Nothing()
             case _:
                 raise UsageError(f"there is no action {name!r}", f"use one of {', '.join(_ACTIONS)}")

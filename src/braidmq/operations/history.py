@@ -27,7 +27,7 @@ from braidmq.api.history import (
     Topic,
     encode_lines,
 )
-from braidmq.base.errors import UsageError
+from braidmq.base.errors import Unavailable, UsageError
 from braidmq.base.settings import Settings
 from braidmq.history.supervisor import HistoryService
 from braidmq.lane.records import Record
@@ -35,6 +35,7 @@ from braidmq.operations.backup import BackupMaker
 from braidmq.operations.durability import durability_of
 from braidmq.operations.history_lines import record_line
 from braidmq.operations.log_walk import Walk
+from braidmq.storage.changes import Refusal
 from braidmq.storage.health import Health
 from braidmq.storage.layouts.lessons import lesson_of
 from braidmq.storage.log import MessageLog
@@ -143,6 +144,19 @@ class NodeHistory:
             log.relearn(gain)
         return Relearned(is_begun=gain.is_worth_it, reason=gain.reason)
 
+    async def forget(self, name: str) -> bool:
+        """Forget a named reader; False if there is none."""
+        log = self._node.log
+        if not log.readers.places(name):
+            return False
+        ended: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        log.readers.drop(name, on_dropped=lambda: ended.set_result(None), on_refused=ended.set_result)
+        log.flush()
+        refusal = await ended
+        if refusal is not None:
+            raise Unavailable(refusal.reason)
+        return True
+
     async def token(self, request: TokenRequest) -> Token:
         """A token for a user of the password file."""
         service = self._node.history
@@ -248,4 +262,5 @@ def _reader(log: MessageLog, name: str) -> ReaderInfo:
         records_behind=sum(lag.records_max for lag in lags),
         lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
         pins=any(place.pins for place in log.readers.places(name).values()),
+        user=log.readers.owner(name),
     )

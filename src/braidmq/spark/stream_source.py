@@ -51,7 +51,6 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             offsets.check_shards(given, shards)
         initial = offsets.begin_at(place, shards)
         self._initial = self._planned = initial
-        self._note(initial)
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
@@ -89,6 +88,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return []
         until = wire.Place(positions=offsets.ends_to_ask_for(first.shards, last.shards))
         planning = self._plan(self._client, self._options.filters, first.to_place(), until)
+        offsets.check_log(first, planning.planned.log)
         offsets.check_log(last, planning.planned.log)
         # A shard that the end does not name came later; it belongs to a later batch.
         return to_partitions([ticket for ticket, _ in planning.parts if ticket.shard in last.shards])
@@ -150,7 +150,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not self._options.reader_name or offset == self._noted:
             return
         try:
-            self._client.note_reader(self._options.reader_name, offset.shards)
+            self._client.note_reader(self._options.reader_name, offset.shards, self._options.filters)
             self._noted = offset
         except BraidError as problem:
             self._warn_once(f"the position of {self._options.reader_name!r} could not be told to the broker: {problem}")

@@ -3,6 +3,7 @@
 A reader has one row in each shard it has a position in, so that a shard that moves takes it along:
 
     0xE8 | name    version (1) = 1, flags (1) bit 0: pins, position (8), saved at (8)
+                   version 2: the same, and the owner's user name to the end
 
 What is known here is what is committed: a position that is not on disk yet neither moves the pin nor shows. Retention is
 written after the positions that it heeds, and the database loses writes only from the end, so a crash cannot keep a removal
@@ -29,17 +30,19 @@ NAME_BYTES_MAX: Final = 255
 # Every reader is in memory and is looked at by every retention step.
 READERS_MAX: Final = 10_000
 
-_VERSION: Final = 1
+_UNOWNED: Final = 1
+_OWNED: Final = 2
 _ROW: Final = Packed(">BBQQ")
 _PINS: Final = 1
 
 
 class ReaderPlace(Struct, frozen=True, gc=False):
-    """Where a reader is in one shard: everything at or below the position is done with."""
+    """Where a reader is in one shard: everything at or below the position is done with. It is its owner's, if a user made it."""
 
     position: int
     pins: bool
     saved_at: int
+    owner: str | None = None
 
 
 class Lag(Struct, frozen=True, gc=False):
@@ -68,17 +71,23 @@ class Writes(Protocol):
 
 def encode_place(place: ReaderPlace) -> bytes:
     """The value of a reader's row."""
-    return _ROW.pack(_VERSION, _PINS if place.pins else 0, place.position, place.saved_at)
+    version = _UNOWNED if place.owner is None else _OWNED
+    return _ROW.pack(version, _PINS if place.pins else 0, place.position, place.saved_at) + (place.owner or "").encode()
 
 
 def decode_place(value: bytes) -> ReaderPlace:
     """The place in a row's value; raises UsageError for a newer format, Corruption for a broken row."""
-    if value and value[0] > _VERSION:
-        raise UsageError(f"a reader's row has the format {value[0]}, newer than {_VERSION}", "start the newer version again")
-    if len(value) != _ROW.size or value[0] != _VERSION:
-        raise Corruption(f"a reader's row is not one of version {_VERSION}")
-    _, flags, position, saved_at = _ROW.unpack(value)
-    return ReaderPlace(position, bool(flags & _PINS), saved_at)
+    if value and value[0] > _OWNED:
+        raise UsageError(f"a reader's row has the format {value[0]}, newer than {_OWNED}", "start the newer version again")
+    head, rest = value[: _ROW.size], value[_ROW.size :]
+    if len(head) != _ROW.size or head[0] not in (_UNOWNED, _OWNED) or (rest and head[0] == _UNOWNED):
+        raise Corruption("a reader's row is none of a version that was ever written")
+    version, flags, position, saved_at = _ROW.unpack(head)
+    try:
+        owner = rest.decode() if version == _OWNED else None
+    except UnicodeDecodeError:
+        raise Corruption("a reader's row has an owner that is no text") from None
+    return ReaderPlace(position, bool(flags & _PINS), saved_at, owner)
 
 
 class NamedReaders:
@@ -111,6 +120,10 @@ class NamedReaders:
         """The positions of a reader, by shard; empty if there is no such reader."""
         return {shard: place.position for shard, place in self._places.get(name, {}).items()}
 
+    def owner(self, name: str) -> str | None:
+        """The user whose reader it is; None if it is nobody's, or there is none."""
+        return next((place.owner for place in self._places.get(name, {}).values() if place.owner is not None), None)
+
     def lag(self, name: str) -> dict[int, Lag]:
         """How far a reader is behind what is committed, by shard; a shard without a position of it is all before it."""
         return self.lag_at(self.positions(name)) if name in self._places else {}
@@ -129,25 +142,28 @@ class NamedReaders:
         name: str,
         positions: Mapping[int, int],
         *,
+        owner: str | None = None,
         pins: bool,
         on_saved: Callable[[], None],
         on_refused: Callable[[Refusal], None],
     ) -> None:
         """Set a reader's positions in these shards, forwards or back; makes the reader if there is none of this name.
 
+        Whether they may is the caller's business; the owner is kept with the positions.
+
         `on_saved` is called once they are on disk. Raises UsageError for a bad name or position, or one reader too many.
         """
         key = READER_PREFIX + _check_name(name)
         known = self._places.keys() | self._coming.keys()
         if name not in known and len(known) >= READERS_MAX:
-            raise UsageError(f"there are {READERS_MAX} named readers already", "drop those that nobody runs any more")
+            raise UsageError(f"there are {READERS_MAX} named readers already", "forget those that nobody runs any more")
         if not positions:
             raise UsageError("a named reader needs a position in at least one shard")
         for shard, position in positions.items():
             if not 0 <= shard < len(self._shards) or not 0 <= position <= TIMESTAMP_MAX:
                 raise UsageError(f"{position} in shard {shard} is not a position of this log")
         saved_at = self._now()
-        places = {shard: ReaderPlace(position, pins, saved_at) for shard, position in positions.items()}
+        places = {shard: ReaderPlace(position, pins, saved_at, owner) for shard, position in positions.items()}
         changes = [Put(shard, key, encode_place(place)) for shard, place in places.items()]
         self._coming[name] = self._coming.get(name, 0) + 1
 

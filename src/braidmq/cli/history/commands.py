@@ -162,8 +162,8 @@ def history_stats(ctl: Ctl) -> None:
     show_table(("shard", "records", "bytes", "epochs", "generations", "oldest", "newest"), rows, nothing="no shards")
     if stats.readers:
         click.echo()
-        readers = ([each.name, each.records_behind, span(each.lag_s), each.pins] for each in stats.readers)
-        show_table(("reader", "behind", "lag", "pins"), readers, nothing="")
+        readers = ([each.name, each.user, each.records_behind, span(each.lag_s), each.pins] for each in stats.readers)
+        show_table(("reader", "user", "behind", "lag", "pins"), readers, nothing="")
     if stats.readers_more:
         click.echo(f"... and {stats.readers_more} readers more", err=True)
 
@@ -193,6 +193,18 @@ def history_patterns(ctl: Ctl) -> None:
     show_table(
         ("pattern", "shards"), sorted(counts.items()), nothing="no patterns: nothing was recorded yet, or the layout is hashed"
     )
+
+
+@node_command(history, "forget")
+@click.argument("readers", metavar="READER...", nargs=-1, required=True)
+def history_forget(ctl: Ctl, readers: tuple[str, ...]) -> None:
+    """Forget named readers that nobody runs any more: retention waits for them no longer.
+
+    A reader that still runs is back with its next batch.
+    """
+    for name in readers:
+        ctl.node.delete("/history/reader", name=name)
+        click.echo(f"forgot {printable(name)}")
 
 
 @node_command(history, "relearn")
