@@ -17,7 +17,7 @@ ROWS = (
     {str(number) for number in (*range(1, 44), 46)}
     | {f"N{number}" for number in range(1, 5)}
     | {f"D{number}" for number in range(1, 9)}
-    | {f"H{number}" for number in range(1, 8)}
+    | {f"H{number}" for number in range(1, 9)}
 )
 
 
