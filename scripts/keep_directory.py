@@ -116,9 +116,9 @@ class Writing:
         self.log.change(changes, on_commit=lambda: None, on_refused=_refused)
         self._settle()
 
-    def save_reader(self, name: str, positions: dict[int, int], pins: bool) -> None:
+    def save_reader(self, name: str, positions: dict[int, int], pins: bool, owner: str | None = None) -> None:
         """Write down where a named reader is."""
-        self.log.readers.save(name, positions, pins=pins, on_saved=lambda: None, on_refused=_refused)
+        self.log.readers.save(name, positions, owner=owner, pins=pins, on_saved=lambda: None, on_refused=_refused)
         self._settle()
 
     def _settle(self) -> None:
@@ -183,7 +183,7 @@ def _write_rows(log: Writing) -> None:
     groups = LogGroups(log.log)
     log.change(groups.put(GroupRow("g", "plant/#", (log.at(20), log.at(21)), ((1, log.at(19)), (0, log.at(18))))))
     log.change(groups.put(GroupRow("back", "plant/+/temp", (1, 1), (), (log.at(30), log.at(31)))))
-    log.save_reader("query", {0: log.at(5), 1: log.at(6)}, pins=True)
+    log.save_reader("query", {0: log.at(5), 1: log.at(6)}, pins=True, owner="ann")
     log.save_reader("watch", {1: log.at(7)}, pins=False)
     log.record(55, "anna", "plant/last", b"the end", 1)
 

@@ -142,45 +142,93 @@ def test_a_service_that_is_killed_in_the_middle_of_a_scan_costs_a_task_no_row(sp
     assert sorted(int(row["number"]) for row in found) == list(range(count))
 
 
-@pytest.mark.row("H2", "H3")
-def test_a_checkpoint_of_last_week_gives_the_same_batches_and_publishes_nothing_twice(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def run_copy(spark: SparkSession, broker: Broker, checkpoint: Path, rows_max: str = "", **options: str) -> None:
+    """Publish what there is of the topic t as the topic `copied`, from the checkpoint on if there is one."""
+    source = {"servers": f"127.0.0.1:{broker.history_port}", "startingOffsets": "earliest"}
+    limit = {"maxRowsPerTrigger": rows_max} if rows_max else {}
+    # Spark looks for sinks in the session that is active in its thread for ours, and threads of Python may change that.
+    spark.createDataFrame([], "nothing INT")
+    stream = spark.readStream.format("braidmq").options(**source, **limit).load("t").coalesce(1)
+    writer = stream.selectExpr("'copied' AS topic", "payload").writeStream.format("braidmq")
+    writer = writer.options(servers=f"mqtt://127.0.0.1:{broker.port}", **options)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def copied(spark: SparkSession, broker: Broker) -> list[int]:
+    found = read(spark, broker, "copied").selectExpr("CAST(payload AS STRING) AS payload").collect()
+    return sorted(int(row["payload"]) for row in found)
+
+
+@pytest.mark.row("H2")
+def test_a_checkpoint_of_last_week_gives_the_same_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     seen: dict[int, list[list[str]]] = {}
 
     def note(batch: DataFrame, number: int) -> None:
         seen.setdefault(number, []).append(sorted(row["payload"] for row in batch.collect()))
 
-    def run(checkpoint: str, *, publishes: bool) -> None:
+    def run() -> None:
         source = {"servers": f"127.0.0.1:{broker.history_port}", "startingOffsets": "earliest", "maxRowsPerTrigger": "8"}
-        stream = spark.readStream.format("braidmq").options(**source).load("t").coalesce(1)
-        if publishes:
-            # Spark looks for sinks in the session that is active in its thread for ours, and threads of Python may change that.
-            spark.createDataFrame([], "nothing INT")
-            rows = stream.selectExpr("'copied' AS topic", "payload")
-            writer = rows.writeStream.format("braidmq").option("servers", f"mqtt://127.0.0.1:{broker.port}")
-        else:
-            writer = stream.selectExpr("CAST(payload AS STRING) AS payload").writeStream.foreachBatch(note)
-        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        stream = spark.readStream.format("braidmq").options(**source).load("t").selectExpr("CAST(payload AS STRING) AS payload")
+        writer = stream.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "now"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(60)
 
-    for publishes, name in ((False, "read"), (True, "written")):
-        publish(broker, "t", *numbered(0, 10) if not publishes else ())
-        run(name, publishes=publishes)
-        shutil.copytree(tmp_path / name, tmp_path / f"{name}.last week")
+    publish(broker, "t", *numbered(0, 10))
+    run()
+    shutil.copytree(tmp_path / "now", tmp_path / "last week")
     publish(broker, "t", *numbered(10, 20))
-    for publishes, name in ((False, "read"), (True, "written")):
-        run(name, publishes=publishes)
-        shutil.rmtree(tmp_path / name)
-        shutil.copytree(tmp_path / f"{name}.last week", tmp_path / name)
-        run(name, publishes=publishes)
+    run()
+    shutil.rmtree(tmp_path / "now")
+    shutil.copytree(tmp_path / "last week", tmp_path / "now")
+    run()
 
     again = {number: batches for number, batches in seen.items() if len(batches) > 1}
     assert again, "nothing was read again"
     assert all(first == second for first, second in again.values())
     assert sorted(int(each) for batches in seen.values() for each in batches[0]) == list(range(20))
-    copied = read(spark, broker, "copied").selectExpr("CAST(payload AS STRING) AS payload").collect()
-    assert sorted(int(row["payload"]) for row in copied) == list(range(20))
+
+
+@pytest.mark.row("H3")
+def test_a_checkpoint_of_last_week_publishes_nothing_twice_and_its_batches_are_skipped_when_that_is_asked_for(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    publish(broker, "t", *numbered(0, 10))
+    run_copy(spark, broker, tmp_path / "now", "8")
+    shutil.copytree(tmp_path / "now", tmp_path / "last week")
+    publish(broker, "t", *numbered(10, 20))
+    run_copy(spark, broker, tmp_path / "now", "8")
+
+    with pytest.raises(StreamingQueryException, match=r"the broker has batch 3 of .*, and this is batch 2.*onEarlierBatch"):
+        run_copy(spark, broker, tmp_path / "last week", "8")
+    assert copied(spark, broker) == list(range(20))
+    run_copy(spark, broker, tmp_path / "last week", "8", onEarlierBatch="skip")
+    publish(broker, "t", *numbered(20, 30))
+    run_copy(spark, broker, tmp_path / "last week", "8")
+
+    assert copied(spark, broker) == list(range(30))
+
+
+@pytest.mark.row("H3")
+def test_a_checkpoint_of_last_week_whose_next_batch_has_new_rows_too_drops_none_of_them(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    publish(broker, "t", *numbered(0, 10))
+    run_copy(spark, broker, tmp_path / "now")
+    shutil.copytree(tmp_path / "now", tmp_path / "last week")
+    for first in (10, 15):
+        publish(broker, "t", *numbered(first, first + 5))
+        run_copy(spark, broker, tmp_path / "now")
+    publish(broker, "t", *numbered(20, 25))
+
+    with pytest.raises(StreamingQueryException, match=r"the broker has batch 2 of .*, and this is batch 1.*onEarlierBatch"):
+        run_copy(spark, broker, tmp_path / "last week")
+    assert copied(spark, broker) == list(range(20))
+    run_copy(spark, broker, tmp_path / "now")
+
+    assert copied(spark, broker) == list(range(25))
 
 
 POISON = {

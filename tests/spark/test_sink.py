@@ -217,6 +217,22 @@ def test_refused_rows_go_to_the_dead_letters_and_the_others_are_published(
     assert sorted(numbers(recorded(broker))) == [each for each in range(300) if each not in (7, 50, 150, 250)]
 
 
+def test_rows_whose_texts_cannot_be_read_are_refused_too(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    text = F.when(F.col("id") == 2, F.expr("CAST(X'FF' AS STRING)"))
+    topic = F.when(F.col("id") == 1, F.expr("CAST(X'FF' AS STRING)")).otherwise("t/x")
+    frame = spark.range(0, 4, 1, 1).select(
+        topic.alias("topic"), F.col("id").cast("string").alias("payload"), text.alias("content_type")
+    )
+
+    with pytest.raises(PySparkException, match=r"row 2 of partition 0, .* was refused"):
+        write(frame, broker.port)
+    write(frame, broker.port, deadLetterPath=str(tmp_path / "dead"), producerName="p")
+
+    assert numbers(recorded(broker)) == [0, 0, 3]
+    letters = "".join(file.read_text() for file in (tmp_path / "dead" / "p" / "batch=0").iterdir()).splitlines()
+    assert [json.loads(letter)["row"] for letter in letters] == [2, 3]
+
+
 # A stream
 
 
@@ -251,26 +267,6 @@ def test_a_stream_is_published_once_over_failures_and_restarts(spark: SparkSessi
     stream(spark, tmp_path, broker.port).awaitTermination()
 
     assert sorted(numbers(recorded(broker))) == list(range(80_000))
-
-
-def test_an_earlier_attempt_with_more_partitions_is_found_when_the_batch_is_over(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    put_file(tmp_path / "in", 0, 100)
-    # As if a task of a third partition had published, before the driver was lost.
-    query = stream(spark, tmp_path, broker.port, producerName="q")
-    query.awaitTermination()
-    write(rows(spark, 1, 1), broker.port, producerName="q-1")  # an unlike name: the stream does not mind
-    put_file(tmp_path / "in", 100, 200)
-    from tests.spark.test_sink_publisher import Attempt, table
-
-    Attempt(broker.port, "q", 1, 1).run(table(topic=["t/x"], payload=["1000"]))
-
-    with pytest.raises(PySparkException, match="had more than 1 partitions"):
-        stream(spark, tmp_path, broker.port, producerName="q").awaitTermination()
-    stream(spark, tmp_path, broker.port, producerName="q", onPartitionChange="warn").awaitTermination()
-
-    assert sorted(numbers(recorded(broker)))[-1] == 1000
 
 
 # Faults
@@ -361,10 +357,12 @@ def test_rows_of_a_spark_without_arrow_writers_are_the_same_messages() -> None:
     given = [
         Row(topic="t", payload=bytearray(b"1"), user_properties=[Row(name="a", value="1")], qos=None),
         Row(topic="t", payload=None, user_properties={"b": "2"}, qos=2),
+        Row(topic="t", payload=None, user_properties=[None], qos=2),
     ]
     maker = RowMaker({"topic": 0, "payload": 1, "user_properties": 2, "qos": 3}, 1)
 
     (batch,) = [maker.take(each) for each in to_batches(iter(given))]
 
-    assert batch.payloads == [b"1", b""]
-    assert [batch.qos(row) for row in range(2)] == [1, 2]
+    assert batch.payloads == [b"1", b"", b""]
+    assert [batch.qos(row) for row in range(3)] == [1, 2, 2]
+    assert list(batch.problems) == [2]

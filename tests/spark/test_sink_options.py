@@ -83,6 +83,7 @@ def test_a_path_for_dead_letters_is_enough_to_want_them() -> None:
         {"password": "secret"},
         {"tls.certfile": "x"},
         {"onpartitionchange": "hide"},
+        {"onearlierbatch": "publish"},
         {"producername": "x" * 201},
         {"keycolum": "id"},
     ],

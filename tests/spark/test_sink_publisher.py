@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -148,13 +149,34 @@ def test_an_attempt_that_follows_another_goes_on_where_that_was(broker: Broker, 
 
 
 def test_a_batch_that_is_done_is_published_no_more(broker: Broker, name: str) -> None:
-    Attempt(broker.port, name, batch=3).run(rows(0, 10, name))
-    again = Attempt(broker.port, name, batch=3)
-    again.run(rows(0, 10, name))
-    Attempt(broker.port, name, batch=4).run(rows(10, 20, name))
+    for _ in range(2):
+        Attempt(broker.port, name, batch=3).run(rows(0, 10, name))
 
-    assert Attempt(broker.port, name, batch=3).publisher.is_done
-    assert recorded(broker, name) == list(range(20))
+    assert recorded(broker, name) == list(range(10))
+
+
+@pytest.mark.parametrize("partition", [0, 7])
+@pytest.mark.parametrize("keys", [False, True])
+def test_an_earlier_batch_than_the_broker_has_is_refused_in_words_or_skipped(
+    broker: Broker, name: str, partition: int, keys: bool
+) -> None:
+    Attempt(broker.port, name, 4, keys=keys).run()
+
+    with pytest.raises(UsageError, match=rf"the broker has batch 4 of {re.escape(name)}, and this is batch 3: .*onEarlierBatch"):
+        Attempt(broker.port, name, 3, partition, keys=keys)
+    skipping = Attempt(broker.port, name, 3, partition, keys=keys, onearlierbatch="skip")
+
+    assert skipping.publisher.is_done
+    skipping.publisher.close()
+
+
+def test_a_batch_that_is_overtaken_by_a_later_one_ends_in_words_and_is_not_skipped(broker: Broker, name: str) -> None:
+    with CuttingProxy(broker.port, iter([20_000])) as proxy:
+        attempt = Attempt(proxy.port, name, 3, onearlierbatch="skip")
+        Attempt(broker.port, name, 4, 1).run()
+
+        with pytest.raises(UsageError, match="a later batch"):
+            attempt.run(*(rows(first, first + 500, name) for first in range(0, 5000, 500)))
 
 
 @pytest.mark.parametrize("other", [rows(5, 15, "other"), rows(0, 4, "other")])

@@ -17,6 +17,7 @@ from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.spark.sink_rows import RowBatch, RowMaker
 
+NO_TEXT = b"\xff"  # in a string of Spark, which may have any bytes
 PAIRS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
 TYPES = {
     "topic": pa.string(),
@@ -36,8 +37,21 @@ TYPES = {
 
 def take(usual_qos: int = 1, **columns: list[Any]) -> tuple[RowMaker, RowBatch]:
     maker = RowMaker({name: place for place, name in enumerate(columns)}, usual_qos)
-    arrays = [pa.array(values, TYPES[name]) for name, values in columns.items()]
+    arrays = [to_array(values, TYPES[name]) for name, values in columns.items()]
     return maker, maker.take(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
+
+
+def to_array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A column as Spark gives it, in which a string may be any bytes."""
+    if kind == pa.string():
+        return pa.array([each.encode() if isinstance(each, str) else each for each in values], pa.binary()).view(kind)
+    if kind == PAIRS:
+        raw = pa.array(values, pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())])))
+        pairs = raw.values
+        names = [pairs.field(each).view(pa.string()) for each in ("name", "value")]
+        struct = pa.StructArray.from_arrays(names, ["name", "value"], mask=pairs.is_null())
+        return pa.ListArray.from_arrays(raw.offsets, struct, mask=raw.is_null())
+    return pa.array(values, kind)
 
 
 def packets(maker: RowMaker, batch: RowBatch, first_id: int = 1) -> list[Publish]:
@@ -166,6 +180,13 @@ def test_a_key_is_the_last_user_property_and_the_same_for_a_text_and_its_bytes()
         ({"content_type": ["t", "x" * 65_536]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
         ({"response_topic": ["t", "a/+"]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
         ({"user_properties": [[], [{"name": None, "value": "x"}]]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
+        ({"user_properties": [[], [None]]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
+        ({"expires_at": [None, 2**61]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
+        ({"topic": ["a", NO_TEXT]}, Reason.TOPIC_NAME_INVALID),
+        ({"content_type": ["t", NO_TEXT]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
+        ({"response_topic": ["t", NO_TEXT]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
+        ({"user_properties": [None, [{"name": NO_TEXT, "value": "x"}]]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
+        ({"user_properties": [None, [{"name": "x", "value": NO_TEXT}]]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
         ({"key": ["k", None]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
         ({"key": ["k", None], "content_type": ["t", "t"]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
     ],
@@ -177,3 +198,14 @@ def test_a_row_that_is_no_message_is_found_and_the_others_can_be_sent(columns: d
     assert batch.problems[1].detail
     frames = FrameSplitter(1 << 28).feed(batch.encode(0, 1, 1, maker.topics))
     assert len(frames) == 1
+
+
+def test_texts_that_are_sent_as_bytes_need_not_be_texts() -> None:
+    maker, batch = take(topic=["t"], payload=[b""], correlation_data=[NO_TEXT], key=[NO_TEXT])
+    as_bytes = RowMaker({"topic": 0, "payload": 1, "key": 2}, 1)
+    key = as_bytes.take(pa.record_batch({"topic": ["t"], "payload": [b""], "key": [NO_TEXT]}))
+
+    (packet,) = packets(maker, batch)
+
+    assert packet.properties.correlation_data == NO_TEXT
+    assert packet.properties.user_properties == packets(as_bytes, key)[0].properties.user_properties

@@ -216,6 +216,12 @@ def test_kept_messages_groups_and_readers_are_there(stage: Stage) -> None:
     }
 
 
+def test_readers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
+    script.unpack(FILES[-1], tmp_path)
+    with Stage(tmp_path, shards=2) as stage:
+        assert (stage.log.readers.owner("query"), stage.log.readers.owner("watch")) == ("ann", None)
+
+
 def test_it_is_written_on_where_it_ended(stage: Stage) -> None:
     with stage:
         stage.append("link", "linked", b"sequence 41", producer=b"n1/3", sequence=41)

@@ -31,18 +31,21 @@ def test_rows_of_keys_are_the_released_bytes_and_are_read() -> None:
     assert {
         "batch-key": batch_key(b"q1"),
         "batch-row": encode_batch(BatchRow(7 << 32, EPOCH, 6 << 32)),
+        "batch-row-2": encode_batch(BatchRow(7 << 32, EPOCH, 6 << 32, 5)),
         "message-key": message_key(b"q1", 7 << 32, b"k"),
         "message-row": KEY_VALUE,
     } == stored
     assert decode_batch(stored["batch-row"]) == BatchRow(7 << 32, EPOCH, 6 << 32)
+    assert decode_batch(stored["batch-row-2"]) == BatchRow(7 << 32, EPOCH, 6 << 32, 5)
     assert name_of(stored["batch-key"]) == name_of(stored["message-key"]) == b"q1"
 
 
-def test_a_newer_row_is_refused_in_words_and_a_broken_one_is_corruption() -> None:
-    row = golden("producer keys")["batch-row"]
+@pytest.mark.parametrize("name", ["batch-row", "batch-row-2"])
+def test_a_newer_row_is_refused_in_words_and_a_broken_one_is_corruption(name: str) -> None:
+    row = golden("producer keys")[name]
 
     with pytest.raises(UsageError, match="newer"):
-        decode_batch(b"\x02" + row[1:])
+        decode_batch(b"\x03" + row[1:])
     for broken in (b"", row[:-1], row + b"\0", b"\0" + row[1:]):
         with pytest.raises(Corruption):
             decode_batch(broken)

@@ -144,7 +144,7 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
         return
     request = connection.broker.producers.judge(packet)
     if isinstance(request, Refused):
-        connection.refuse(request.reason, request.detail, user_properties=(connection.broker.producers.shards(),))
+        connection.refuse(request.reason, request.detail, user_properties=(connection.broker.producers.shards(), *request.told))
         return
     _open(connection, packet, data, request)
 

@@ -335,10 +335,10 @@ class ProducerStore(Protocol):
     def mark(self, client_id: str) -> tuple[int, int | None]:
         """A client's last sequence, 0 if it has none, and crc32 of topic and payload of that message, if it is known."""
 
-    def open_batch(self, keys: str) -> tuple[int, int] | None:
-        """The base of the batch that is open under a name, and that below which no keys are left."""
+    def open_batch(self, name: str) -> tuple[int, int, int] | None:
+        """The base of the batch that is open under a name, that below which no keys are left, and the number of its parts."""
 
-    def put_batch(self, keys: str, base: int, swept_below: int) -> Change:
+    def put_batch(self, name: str, base: int, swept_below: int, parts: int) -> Change:
         """Open a batch under a name, or say that it is still in use."""
 
     def has_key(self, keys: str, base: int, key: bytes) -> bool:

@@ -6,6 +6,9 @@ client has come, after all that an earlier connection of it had under way, and t
 
 With ``producer-keys`` messages are known by keys instead. Those of a batch, which is open under a name, are rows beside the
 records, and what has a key that is there is acknowledged and not recorded. Several clients may publish for one name.
+
+With ``producer-name`` several clients say that they are parts of one. The batch that is open under the name is written down with
+the highest part that came for it, so that neither an earlier batch nor a part that is missing goes unnoticed.
 """
 
 from __future__ import annotations
@@ -33,16 +36,26 @@ SKIP: Final = "producer-skip"
 REFUSALS: Final = "producer-refusals"
 KEYS: Final = "producer-keys"
 KEY: Final = "producer-key"
+NAME: Final = "producer-name"
+PART: Final = "producer-part"
+PARTS: Final = "producer-parts"
 SHARDS: Final = "shards"
 
 _SEQUENCE_MAX: Final = 2**63 - 1
 _CLIENT_ID_BYTES_MAX: Final = 1000
-_KEYS_BYTES_MAX: Final = 512
+_NAME_BYTES_MAX: Final = 512
+_PART_MAX: Final = 2**31 - 1
 _KEY_BYTES_MAX: Final = 128
 _BOOKS_MAX: Final = 1000  # names that are remembered without a producer
 _OLD_AT_ONCE: Final = 256  # keys of earlier batches that are looked up at a time: half a millisecond
 _OLD_PER_MESSAGE: Final = 2  # and removed with each new one, so that they go faster than others come
 _KEY_HEAD: Final = b"\x26" + len(KEY).to_bytes(2, "big") + KEY.encode()
+
+
+class NotTaken(Refused, frozen=True):
+    """A client is not taken as a producer; ``told`` are user properties for its CONNACK."""
+
+    told: tuple[tuple[str, str], ...] = ()
 
 
 class Request(Struct, frozen=True):
@@ -51,20 +64,30 @@ class Request(Struct, frozen=True):
     base: int  # the sequence before the first that it may use
     skip: tuple[int, int] = (0, 0)  # sequences that it gives up, first and last
     stops: bool = False  # nothing is to be taken after a message that was refused
-    keys: str = ""  # the name that its keys belong to
+    name: str = ""  # of the batches that it publishes for
+    is_keyed: bool = False  # its messages have keys, which belong to that name
+    part: int = -1  # which part of that name it is; -1: it did not say
 
 
-class KeyBook:
+class Book:
     """The open batch of a name."""
 
-    __slots__ = ("_last", "_old", "base", "name", "swept_below")
+    __slots__ = ("_last", "_old", "base", "name", "parts", "swept_below")
 
-    def __init__(self, name: str, base: int, swept_below: int) -> None:
+    def __init__(self, name: str, base: int, swept_below: int, parts: int) -> None:
         self.name = name
         self.base = base
         self.swept_below = swept_below  # no keys of batches below this one are left
+        self.parts = parts  # one more than the highest part that came for the batch
         self._old: list[Change] = []  # removals of keys of earlier batches, still to be done
         self._last: Change | None = None  # the last of them
+
+    def open(self, request: Request) -> None:
+        """Somebody comes for this batch, or for the next one."""
+        if request.base > self.base:
+            self.base = request.base
+            self.parts = 0
+        self.parts = max(self.parts, request.part + 1)
 
     def take_old(self, rows: ProducerStore) -> list[Change]:
         """Removals of some keys of earlier batches, if there are any left."""
@@ -78,61 +101,64 @@ class KeyBook:
         return taken
 
 
-def read_request(packet: Connect) -> Request | Refused | None:
+def read_request(packet: Connect) -> Request | NotTaken | None:
     """What a CONNECT says about producing; None if nothing."""
     if not any(name == SEQUENCE for name, _ in packet.properties.user_properties):
         return None
     named = dict(packet.properties.user_properties)
     first, _, last = named.get(SKIP, "0").partition("-")
     try:
-        base, skip = int(named[SEQUENCE]), (int(first), int(last or first))
+        base, skip, part = int(named[SEQUENCE]), (int(first), int(last or first)), int(named.get(PART, "-1"))
     except ValueError:
-        return _refused(f"{SEQUENCE} is a number, and {SKIP} is one, or two with - between them")
-    keys = named.get(KEYS, "")
+        return _refused(f"{SEQUENCE} and {PART} are numbers, and {SKIP} is one, or two with - between them")
     refusals = named.get(REFUSALS, "pass")
     if not 0 <= base < _SEQUENCE_MAX or not 0 <= skip[0] <= skip[1] <= _SEQUENCE_MAX:
         return _refused(f"{SEQUENCE} and {SKIP} have 63 bits")
     if refusals not in ("pass", "stop"):
         return _refused(f"{REFUSALS} is pass or stop")
-    if (KEYS in named and not keys) or len(keys.encode()) > _KEYS_BYTES_MAX:
-        return _refused(f"{KEYS} is a name of at most {_KEYS_BYTES_MAX} bytes")
+    names = [named[each] for each in (KEYS, NAME) if each in named]
+    if len(names) > 1 or not all(0 < len(each.encode()) <= _NAME_BYTES_MAX for each in names):
+        return _refused(f"{KEYS} or {NAME} is a name of at most {_NAME_BYTES_MAX} bytes")
+    if PART in named and (NAME not in named or not 0 <= part <= _PART_MAX):
+        return _refused(f"{PART} has 31 bits, and is a part of a {NAME}")
     if not packet.client_id or len(packet.client_id.encode()) > _CLIENT_ID_BYTES_MAX:
-        return Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"a producer has a client id of at most {_CLIENT_ID_BYTES_MAX} bytes")
+        return NotTaken(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"a producer has a client id of at most {_CLIENT_ID_BYTES_MAX} bytes")
     if not packet.clean_start:
         # A packet id of an earlier connection that is not released would make a repeat of a message that is none.
         return _refused("a producer connects with Clean Start: its sequence takes the place of the session's packet ids")
-    return Request(base, skip, refusals == "stop", keys)
+    return Request(base, skip, refusals == "stop", "".join(names), KEYS in named, part)
 
 
-def _refused(detail: str) -> Refused:
-    return Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+def _refused(detail: str, *told: tuple[str, str]) -> NotTaken:
+    return NotTaken(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail, told)
 
 
 class Producers:
-    """The producers that are connected, and the open batches of their keys."""
+    """The producers that are connected, and the open batches of their names."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._books: OrderedDict[str, KeyBook] = OrderedDict()
-        self._keyed: dict[Connection, tuple[KeyBook, int]] = {}  # and the base of the batch that they came for
+        self._books: OrderedDict[str, Book] = OrderedDict()
+        self._keyed: dict[Connection, tuple[Book, int]] = {}  # and the base of the batch that they came for
         self._fresh: dict[tuple[str, bytes], Producer] = {}  # keys that this turn has collected; later they are found in the log
 
     # Coming and going
 
-    def judge(self, packet: Connect) -> Request | Refused | None:
+    def judge(self, packet: Connect) -> Request | NotTaken | None:
         """What a client asks for as a producer, None if nothing, or why it cannot be taken as one."""
         request = read_request(packet)
-        if not isinstance(request, Request) or not request.keys:
+        if not isinstance(request, Request) or not request.name:
             return request
         log = self._broker.keeper.log
-        if log.shard_of(packet.client_id) != log.shard_of(request.keys):
+        if request.is_keyed and log.shard_of(packet.client_id) != log.shard_of(request.name):
             # What must be true together is in one shard.
-            return Refused(
+            return NotTaken(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
             )
-        if request.base < self._book(request.keys, request.base).base:
-            return _refused(f"a later batch of {request.keys} has begun")
+        book = self._book(request.name, request.base)
+        if request.base < book.base:
+            return _refused(f"a later batch of {request.name} has begun", (SEQUENCE, str(book.base)))
         return request
 
     def shards(self) -> tuple[str, str]:
@@ -141,14 +167,14 @@ class Producers:
 
     def opening(self, request: Request) -> list[Change]:
         """What is to be written before the client is told how far it has come; producers of an earlier batch are let go."""
-        if not request.keys:
+        if not request.name:
             return []
-        book = self._book(request.keys, request.base)
-        book.base = max(book.base, request.base)
+        book = self._book(request.name, request.base)
+        book.open(request)
         for connection, (each, base) in list(self._keyed.items()):
             if each is book and base < book.base:
                 connection.close(Reason.SESSION_TAKEN_OVER, f"a later batch of {book.name} has begun")
-        return [self._rows.put_batch(book.name, book.base, book.swept_below)]
+        return [self._rows.put_batch(book.name, book.base, book.swept_below, book.parts)]
 
     def join(self, connection: Connection, request: Request) -> tuple[tuple[str, str], ...]:
         """Everything earlier is settled: number the client's messages from now on. The user properties for its CONNACK."""
@@ -160,23 +186,25 @@ class Producers:
             sequence = end
         name = self._rows.name_of(client_id)
         connection.producer = Producer(name, self._broker.keeper.log.shard_of(client_id), sequence, request.stops)
-        if request.keys:
+        told = [(SEQUENCE, str(sequence)), self.shards()]
+        if request.is_keyed:
             connection.producer.is_keyed = True
-            self._keyed[connection] = (self._book(request.keys, request.base), request.base)
-        told = ((SEQUENCE, str(sequence)), self.shards())
+            self._keyed[connection] = (self._book(request.name, request.base), request.base)
+        elif request.name:
+            told.append((PARTS, str(self._book(request.name, request.base).parts)))
         if check is not None and sequence == last:
-            return (*told, (CHECK, f"{check:08x}"))
-        return told
+            told.append((CHECK, f"{check:08x}"))
+        return tuple(told)
 
     def leave(self, connection: Connection) -> None:
         """The connection is over."""
         self._keyed.pop(connection, None)
 
-    def _book(self, name: str, base: int) -> KeyBook:
+    def _book(self, name: str, base: int) -> Book:
         book = self._books.get(name)
         if book is None:
             known = self._rows.open_batch(name)
-            book = self._books[name] = KeyBook(name, *(known or (base, base)))
+            book = self._books[name] = Book(name, *(known or (base, base, 0)))
             if len(self._books) > _BOOKS_MAX:
                 self._forget_books()
         self._books.move_to_end(name)

@@ -23,6 +23,7 @@ from braidmq.spark.sink_rows import IDS_MAX
 
 SEQUENCE: Final = "producer-sequence"
 CHECK: Final = "producer-check"
+PARTS: Final = "producer-parts"
 SHARDS: Final = "shards"
 
 _KEEP_ALIVE_S: Final = 600
@@ -73,6 +74,14 @@ class TakenOver(UsageError):
     """Another attempt publishes under the same client id now; this one must not go on."""
 
 
+class LaterBatch(UsageError):
+    """The broker has something of a later batch of this producer; `sequence` is in it."""
+
+    def __init__(self, detail: str, sequence: int) -> None:
+        super().__init__(detail, "another query uses this producer name")
+        self.sequence = sequence
+
+
 class WrongShard(Exception):
     """The client id does not have the shard of the name of its keys; `shards` says how many there are."""
 
@@ -86,6 +95,7 @@ class Joined(Struct, frozen=True):
 
     sequence: int  # everything up to it was dealt with
     check: int | None  # of the message with that sequence
+    parts: int  # one more than the highest part of the producer that came for the batch
     receive_maximum: int
     packet_bytes_max: int
 
@@ -132,7 +142,7 @@ class ProducerClient:
     def join(self, client_id: str, user_properties: dict[str, str], options: WriteOptions) -> Joined:
         """CONNECT as a producer; returns when the broker has settled what was under way before.
 
-        Raises Lost, WrongShard, or UsageError for what no other attempt can mend.
+        Raises Lost, WrongShard, LaterBatch, or UsageError for what no other attempt can mend.
         """
         login = Connect(
             client_id,
@@ -159,6 +169,7 @@ class ProducerClient:
         return Joined(
             int(told[SEQUENCE]),
             int(check, 16) if check is not None else None,
+            int(told.get(PARTS, "0")),
             packet.properties.receive_maximum or IDS_MAX,
             packet.properties.maximum_packet_size or _FRAME_BYTES_MAX,
         )
@@ -288,6 +299,8 @@ def _refusal(packet: Connack, told: dict[str, str], server: Server) -> Exception
     detail = f"{server} does not let us in: {name_of(packet.reason)}{f', {said}' if said else ''}"
     if packet.reason == Reason.CLIENT_IDENTIFIER_NOT_VALID and SHARDS in told:
         return WrongShard(int(told[SHARDS]))
+    if SEQUENCE in told:
+        return LaterBatch(detail, int(told[SEQUENCE]))
     if is_passing(packet.reason):
         return Lost(detail, packet.reason)
     hint = ""

@@ -48,7 +48,7 @@ _LETTERS_AT_ONCE: Final = 1000
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """What a task did: rows that an earlier attempt had published, that it published, and that were refused."""
+    """What a task did: rows that an earlier attempt had published, that it published, and that were refused; or nothing."""
 
     producer: str
     batch: int
@@ -56,6 +56,7 @@ class TaskReport(WriterCommitMessage):
     resumed: int
     published: int
     refused: int
+    is_skipped: bool = False
 
 
 class Sink:
@@ -87,7 +88,7 @@ class Sink:
         try:
             publisher.open()
             if publisher.is_done:
-                return TaskReport(part.producer, part.batch, part.partition, 0, 0, 0)
+                return TaskReport(part.producer, part.batch, part.partition, 0, 0, 0, is_skipped=True)
             rows = 0
             for batch in batches:
                 taken = maker.take(batch)
@@ -99,6 +100,42 @@ class Sink:
             publisher.close()
         resumed = publisher.resumed_at
         return TaskReport(part.producer, part.batch, part.partition, resumed, rows - resumed - letters.count, letters.count)
+
+    def _check_partitions(self, reports: list[TaskReport]) -> None:
+        """On the driver, when all tasks are done: did an earlier attempt have more of them?
+
+        A task cannot tell, for Spark does not say how many there are. What further ones published is in the log, and others have
+        published it again now.
+        """
+        if self._options.key_column or not reports or any(each.is_skipped for each in reports):
+            return
+        producer, batch, count = reports[0].producer, reports[0].batch, max(each.partition for each in reports) + 1
+        rows = self._further_rows(producer, batch, count)
+        if not rows:
+            return
+        detail = (
+            f"an earlier attempt at batch {batch} of {producer} had more than {count} partitions, and had published "
+            f"{sum(rows.values())} rows of partition {', '.join(map(str, rows))}; they were published again"
+        )
+        if self._options.fails_on_partition_change:
+            hint = "give keyColumn, so that this cannot happen; to go on now with these repeats, set onPartitionChange to warn"
+            raise UsageError(detail, hint)
+        log.warning("%s", detail)
+
+    def _further_rows(self, producer: str, batch: int, first: int) -> dict[int, int]:
+        """By partition, from the first to the last that the broker knows of: the rows that were published, if there are any."""
+        found: dict[int, int] = {}
+        partition, end = first, first + 1
+        while partition < end:
+            publisher = RowPublisher(Part(producer, batch, partition), self._options, RowMaker(self._places, 0), _never)
+            try:
+                publisher.open()
+            finally:
+                publisher.close()
+            if publisher.resumed_at:
+                found[partition] = publisher.resumed_at
+            partition, end = partition + 1, publisher.parts
+        return found
 
 
 def _letters(part: Part, options: WriteOptions) -> DeadLetters:
@@ -143,6 +180,11 @@ class BatchSink(Sink):
     def _part(self) -> Part:
         return Part(self._name, 0, _context().partitionId(), bool(self._options.key_column))
 
+    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        reports = _tell(messages)
+        if self._options.producer_name:  # else no other write has its name
+            self._check_partitions(reports)
+
 
 class StreamSink(Sink):
     """A stream: the batch and the query are known to the task, by properties that Spark gives it."""
@@ -157,42 +199,22 @@ class StreamSink(Sink):
         return Part(self._options.producer_name or query, int(batch), context.partitionId(), bool(self._options.key_column))
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when all tasks of a batch are done: did an earlier attempt at it have more of them?
-
-        A task cannot tell, for Spark does not say how many there are. What such a one published is in the log, and was published
-        again by others now.
-        """
-        reports = [each for each in messages if isinstance(each, TaskReport)]
-        _tell(reports)
-        if self._options.key_column or not reports:
-            return
-        first = reports[0]
-        further = Part(first.producer, first.batch, max(each.partition for each in reports) + 1)
-        publisher = RowPublisher(further, self._options, RowMaker(self._places, self._options.qos), _never)
-        try:
-            publisher.open()
-        finally:
-            publisher.close()
-        if not publisher.resumed_at or publisher.is_done:
-            return
-        detail = (
-            f"an earlier attempt at batch {first.batch} had more than {further.partition} partitions, and had published "
-            f"{publisher.resumed_at} rows of partition {further.partition}; they were published again"
-        )
-        if self._options.fails_on_partition_change:
-            hint = "give keyColumn, so that this cannot happen; to go on now with these repeats, set onPartitionChange to warn"
-            raise UsageError(detail, hint)
-        log.warning("%s", detail)
+        self._check_partitions(_tell(messages))
 
 
 def _never(*_: object) -> None:
     raise AssertionError("nothing is published here")
 
 
-def _tell(reports: list[TaskReport]) -> None:
+def _tell(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+    """The reports of the tasks; what somebody should know of them is in the driver's log."""
+    reports = [each for each in messages if isinstance(each, TaskReport)]
     refused = sum(each.refused for each in reports)
     if refused:
         log.warning("%d rows were refused, and are in the dead letters", refused)
+    if any(each.is_skipped for each in reports):
+        log.warning("batch %d of %s was skipped: the broker has a later one", reports[0].batch, reports[0].producer)
+    return reports
 
 
 def _context() -> Any:
@@ -209,7 +231,7 @@ class ArrowWriter(BatchSink, DataSourceArrowWriter):
         return self._publish(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell([each for each in messages if isinstance(each, TaskReport)])
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What was published stays so; with `producerName` another run goes on from there."""
@@ -243,7 +265,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return [{"name": name, "value": text} for name, text in value.items()]
     if isinstance(value, list):
-        return [each.asDict() for each in value]
+        return [None if each is None else each.asDict() for each in value]
     return value
 
 

@@ -18,6 +18,7 @@ WRITE_OPTIONS: Final = (
     "onRefused",
     "deadLetterPath",
     "onPartitionChange",
+    "onEarlierBatch",
     "maxInFlight",
     "user",
     "password",
@@ -62,6 +63,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     producer_name: str
     dead_letter_path: str  # empty: a row that is refused fails the task
     fails_on_partition_change: bool
+    skips_earlier_batches: bool
     in_flight_max: int
     call_s: float
     retry_s: float
@@ -98,6 +100,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         producer_name=_producer_name(table),
         dead_letter_path=_dead_letter_path(table),
         fails_on_partition_change=table.choice("onPartitionChange", ("fail", "warn"), "fail") == "fail",
+        skips_earlier_batches=table.choice("onEarlierBatch", ("fail", "skip"), "fail") == "skip",
         in_flight_max=min(table.count("maxInFlight") or 65_535, 65_535),
         call_s=table.seconds("timeout", 30.0),
         retry_s=table.seconds("retryTimeout", 60.0),

@@ -25,6 +25,7 @@ from braidmq.spark.producer_client import (
     SEQUENCE,
     Ack,
     Joined,
+    LaterBatch,
     Lost,
     ProducerClient,
     TakenOver,
@@ -88,7 +89,8 @@ class RowPublisher:
         self.part = part
         self.progress = Progress()
         self.resumed_at = 0  # rows that an earlier attempt had published
-        self.is_done = False  # by an earlier attempt, to the last row
+        self.parts = 0  # one more than the highest partition of which the broker knows in this batch
+        self.is_done = False  # the broker has a later batch, and this one is to be skipped
         self._options = options
         self._maker = maker
         self._on_refused = on_refused
@@ -113,9 +115,14 @@ class RowPublisher:
     # Rows
 
     def open(self) -> None:
-        """Connect, and learn how far an earlier attempt has come."""
+        """Connect, and learn how far an earlier attempt has come. Raises UsageError if the broker has a later batch."""
         self._begin_trying()
-        self._reconnect()
+        try:
+            self._reconnect()
+        except LaterBatch as later:
+            if not self._options.skips_earlier_batches:
+                raise _earlier(self.part, later.sequence >> ROWS_BITS) from None
+            self.is_done = True
 
     def add(self, batch: RowBatch) -> None:
         """Publish rows that come after those given before; returns when all are sent or kept to be sent again."""
@@ -336,10 +343,10 @@ class RowPublisher:
                 self._server = (self._server + 1) % len(self._options.servers)
                 self._wait(lost)
                 continue
+            self._client = client
             if self._agree(joined):
                 break
             client.leave()
-        self._client = client
         self._is_refused = False
         self._window = min(joined.receive_maximum, self._options.in_flight_max)
         self._packet_bytes_max = joined.packet_bytes_max
@@ -350,7 +357,7 @@ class RowPublisher:
         if part.keys:
             properties["producer-keys"] = part.producer
         else:
-            properties["producer-refusals"] = "stop"
+            properties |= {"producer-refusals": "stop", "producer-name": part.producer, "producer-part": str(part.partition)}
             given_up = self.progress.give_up()
             if given_up is not None:
                 properties["producer-skip"] = f"{part.base + given_up[0]}-{part.base + given_up[1]}"
@@ -373,8 +380,9 @@ class RowPublisher:
             return True
         row = joined.sequence - self.part.base
         if row > ROWS_MAX:
-            self.is_done = True
-            return True
+            # Only of a broker that did not keep names yet: others do not let such a producer in.
+            raise LaterBatch(f"a later batch of {self.part.producer} has begun", joined.sequence)
+        self.parts = joined.parts
         is_new = self.progress.begun_at < 0
         if not self.progress.join(row):
             return False
@@ -397,5 +405,15 @@ class RowPublisher:
 def _changed(detail: str) -> UsageError:
     return UsageError(
         f"{detail}: a batch that runs again must have the same partitions with the same rows in the same order",
-        "give keyColumn, if the number of partitions changes or the plan has no order",
+        "give keyColumn, if the number of partitions changes or the plan has no order; another producerName, if these are other "
+        "rows",
+    )
+
+
+def _earlier(part: Part, known: int) -> UsageError:
+    return UsageError(
+        f"the broker has batch {known} of {part.producer}, and this is batch {part.batch}: "
+        "the checkpoint is new, or an older one, and nobody can tell whether these rows were published",
+        "give another producerName to publish them, or the checkpoint that belongs to this one; "
+        "if all batches have the rows that they had then, set onEarlierBatch to skip",
     )

@@ -27,6 +27,8 @@ KEY: Final = "producer-key"
 _TOPICS_CACHED_MAX: Final = 100_000
 _EXPIRY_MAX: Final = 0xFFFF_FFFF
 _HASH_BYTES: Final = 16
+# Texts and their bytes are the same there.
+_SENT_AS_BYTES: Final = ("correlation_data", "key")
 _NULL_KEY: Final = "the key is null"
 # A user property with the key alone, up to the 32 digits of the hash: length of the properties, identifier, name, length.
 _KEY_PROPERTY: Final = b"%c\x26\x00%c%b\x00%c" % (5 + len(KEY) + 2 * _HASH_BYTES, len(KEY), KEY.encode(), 2 * _HASH_BYTES)
@@ -57,6 +59,8 @@ class _Topics(dict[bytes | None, bytes]):
             check_topic_name(topic.decode())
         except ProtocolViolation as problem:
             raise UsageError(problem.detail) from None
+        except UnicodeDecodeError as problem:
+            raise UsageError(f"the topic cannot be read: {problem}") from None
         if len(self) >= _TOPICS_CACHED_MAX:
             self.clear()
         field = self[topic] = len(topic).to_bytes(2, "big") + topic
@@ -164,7 +168,7 @@ class RowMaker:
         return rows
 
     def _firsts(self, batch: pa.RecordBatch, problems: dict[int, Problem]) -> list[int] | int:
-        given = [self._column(batch, name) for name in ("qos", "retain")]
+        given = [self._column(batch, name, problems) for name in ("qos", "retain")]
         if given == [None, None]:
             return 0x30 | self._qos << 1
         count = batch.num_rows
@@ -179,8 +183,9 @@ class RowMaker:
         return firsts[0] if len(set(firsts)) == 1 else firsts
 
     def _properties(self, batch: pa.RecordBatch, problems: dict[int, Problem]) -> list[bytes] | None:
-        names = ("payload_format", "content_type", "response_topic", "correlation_data", "user_properties")
-        found = {name: self._column(batch, name) for name in (*names, "message_expiry_interval", "expires_at", "key")}
+        texts = ("content_type", "response_topic", "correlation_data", "user_properties")
+        names = ("payload_format", *texts, "message_expiry_interval", "expires_at", "key")
+        found = {name: self._column(batch, name, problems) for name in names}
         if all(column is None for column in found.values()):
             return None
         if [name for name, column in found.items() if column is not None] == ["key"]:
@@ -196,12 +201,21 @@ class RowMaker:
                 properties.append(_NO_PROPERTIES)
         return properties
 
-    def _column(self, batch: pa.RecordBatch, name: str) -> list[Any] | None:
+    def _column(self, batch: pa.RecordBatch, name: str, problems: dict[int, Problem]) -> list[Any] | None:
         place = self._places.get(name)
         if place is None:
             return None
         column = batch.column(place)
-        return None if column.null_count == batch.num_rows and name != "key" else column.to_pylist()
+        if column.null_count == batch.num_rows and name != "key":
+            return None
+        if name in _SENT_AS_BYTES and not pa.types.is_integer(column.type):
+            return _bytes(column)
+        try:
+            found: list[Any] = column.to_pylist()
+        except (ValueError, OverflowError):
+            # A text of Spark may have any bytes, and a time any year: see which rows these are.
+            found = [_value(name, each, row, problems) for row, each in enumerate(column)]
+        return found
 
     def _check_topics(self, topics: Sequence[bytes | None], problems: dict[int, Problem]) -> None:
         bad: dict[bytes | None, str] = {}
@@ -228,6 +242,15 @@ def _keys_alone(keys: list[Any], problems: dict[int, Problem]) -> list[bytes]:
     return properties
 
 
+def _value(name: str, value: pa.Scalar, row: int, problems: dict[int, Problem]) -> Any:
+    """The value of a row; None, and a problem, if Python cannot have it."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as problem:
+        problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} cannot be read: {problem}")
+        return None
+
+
 def _properties_of(fields: dict[str, Any], now: datetime, has_key: bool) -> Properties:
     expiry = fields["message_expiry_interval"]
     if expiry is None and fields["expires_at"] is not None:
@@ -237,25 +260,24 @@ def _properties_of(fields: dict[str, Any], now: datetime, has_key: bool) -> Prop
     pairs = fields["user_properties"] or ()
     # A map comes as pairs, an array of structs as mappings.
     user_properties = tuple(tuple(each.values()) if isinstance(each, dict) else each for each in pairs)
-    if any(name is None or value is None for name, value in user_properties):
+    if any(each is None or None in each for each in user_properties):
         raise UsageError("a user property is null")
     if has_key:
         if fields["key"] is None:
             raise UsageError(_NULL_KEY)
         user_properties = (*user_properties, (KEY, _hash_key(fields["key"])))
-    correlation = fields["correlation_data"]
     return Properties(
         payload_format_indicator=fields["payload_format"],
         message_expiry_interval=expiry,
         content_type=fields["content_type"],
         response_topic=fields["response_topic"],
-        correlation_data=correlation.encode() if isinstance(correlation, str) else correlation,
+        correlation_data=fields["correlation_data"],
         user_properties=user_properties,
     )
 
 
-def _hash_key(key: str | bytes | int) -> str:
-    # Texts and their bytes are one key; a number is its digits.
+def _hash_key(key: bytes | int) -> str:
+    # A number is its digits.
     raw = key if isinstance(key, bytes) else str(key).encode()
     return blake2b(raw, digest_size=_HASH_BYTES).hexdigest()
 

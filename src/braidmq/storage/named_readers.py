@@ -30,8 +30,8 @@ NAME_BYTES_MAX: Final = 255
 # Every reader is in memory and is looked at by every retention step.
 READERS_MAX: Final = 10_000
 
-_UNOWNED: Final = 1
-_OWNED: Final = 2
+_VERSION: Final = 1
+_OWNED_VERSION: Final = 2
 _ROW: Final = Packed(">BBQQ")
 _PINS: Final = 1
 
@@ -71,20 +71,21 @@ class Writes(Protocol):
 
 def encode_place(place: ReaderPlace) -> bytes:
     """The value of a reader's row."""
-    version = _UNOWNED if place.owner is None else _OWNED
+    version = _VERSION if place.owner is None else _OWNED_VERSION
     return _ROW.pack(version, _PINS if place.pins else 0, place.position, place.saved_at) + (place.owner or "").encode()
 
 
 def decode_place(value: bytes) -> ReaderPlace:
     """The place in a row's value; raises UsageError for a newer format, Corruption for a broken row."""
-    if value and value[0] > _OWNED:
-        raise UsageError(f"a reader's row has the format {value[0]}, newer than {_OWNED}", "start the newer version again")
+    if value and value[0] > _OWNED_VERSION:
+        known = _OWNED_VERSION
+        raise UsageError(f"a reader's row has the format {value[0]}, newer than {known}", "start the newer version again")
     head, rest = value[: _ROW.size], value[_ROW.size :]
-    if len(head) != _ROW.size or head[0] not in (_UNOWNED, _OWNED) or (rest and head[0] == _UNOWNED):
+    if len(head) != _ROW.size or head[0] not in (_VERSION, _OWNED_VERSION) or (rest and head[0] == _VERSION):
         raise Corruption("a reader's row is none of a version that was ever written")
     version, flags, position, saved_at = _ROW.unpack(head)
     try:
-        owner = rest.decode() if version == _OWNED else None
+        owner = rest.decode() if version == _OWNED_VERSION else None
     except UnicodeDecodeError:
         raise Corruption("a reader's row has an owner that is no text") from None
     return ReaderPlace(position, bool(flags & _PINS), saved_at, owner)

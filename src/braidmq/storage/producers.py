@@ -39,18 +39,18 @@ class LogProducers:
         """The last sequence of a client and its check value, as of the last flush; 0 and None if it is not known."""
         return self._log.producer_mark(self._log.shard_of(client_id), self.name_of(client_id))
 
-    def open_batch(self, keys: str) -> tuple[int, int] | None:
-        """The base of the batch that is open under a name, as of the last flush, and that below which no keys are left."""
-        value = self._log.row(self._log.shard_of(keys), batch_key(keys.encode()))
+    def open_batch(self, name: str) -> tuple[int, int, int] | None:
+        """The base of a name's open batch, that below which no keys are left, and its number of parts; as of the last flush."""
+        value = self._log.row(self._log.shard_of(name), batch_key(name.encode()))
         if value is None:
             return None
         row = decode_batch(value)
-        return row.base, row.swept_below
+        return row.base, row.swept_below, row.parts
 
-    def put_batch(self, keys: str, base: int, swept_below: int) -> Put:
+    def put_batch(self, name: str, base: int, swept_below: int, parts: int) -> Put:
         """Open a batch under a name, or say that it is still in use."""
-        row = encode_batch(BatchRow(base, self._log.now(), swept_below))
-        return Put(self._log.shard_of(keys), batch_key(keys.encode()), row)
+        row = encode_batch(BatchRow(base, self._log.now(), swept_below, parts))
+        return Put(self._log.shard_of(name), batch_key(name.encode()), row)
 
     def has_key(self, keys: str, base: int, key: bytes) -> bool:
         """Whether a message of a batch is recorded, as of the last flush."""

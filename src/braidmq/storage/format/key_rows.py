@@ -1,8 +1,9 @@
-"""Keys and rows of what producers with keys have recorded, version 1. Integers are big-endian, times are microseconds since 1970.
+"""Keys and rows of the batches of producers, version 1. Integers are big-endian, times are microseconds since 1970.
 
     0xED | length of the name (2) | name                     the batch that is open under a name: version (1) = 1, its base (8),
                                                              when a producer last came for it (8), and the base (8) below which
-                                                             the keys of earlier batches are gone
+                                                             the keys of earlier batches are gone; version 2 has the number of
+                                                             its parts (4), too
     0xED | length of the name (2) | name | base (8) | key    a message of a batch that is recorded, by its key: version (1) = 1
 
 A base has 63 bits, so the byte 0x80 after a name is above everything of that name.
@@ -18,20 +19,26 @@ from msgspec import Struct
 from braidmq.base.errors import Corruption, UsageError
 
 VERSION: Final = 1
+PARTS_VERSION: Final = 2
 KEYS_PREFIX: Final = b"\xed"
 KEYS_END: Final = b"\xee"
 KEY_VALUE: Final = bytes((VERSION,))
 
 _LENGTH_BYTES: Final = 2
 _BATCH: Final = Packed(">BQQQ")
+_BATCH_OF_PARTS: Final = Packed(">BQQQI")
 
 
 class BatchRow(Struct, frozen=True, gc=False):
-    """The batch that is open under a name, when a producer last came for it, and the base below which no keys are left."""
+    """The batch that is open under a name, when a producer last came for it, and the base below which no keys are left.
+
+    `parts` is one more than the highest number of a part that came for it; 0: none did that has a number.
+    """
 
     base: int
     used_at: int
     swept_below: int
+    parts: int = 0
 
 
 def batch_key(name: bytes) -> bytes:
@@ -60,13 +67,17 @@ def name_of(key: bytes) -> bytes:
 
 def encode_batch(row: BatchRow) -> bytes:
     """The value of the row of an open batch."""
-    return _BATCH.pack(VERSION, row.base, row.used_at, row.swept_below)
+    if not row.parts:
+        return _BATCH.pack(VERSION, row.base, row.used_at, row.swept_below)
+    return _BATCH_OF_PARTS.pack(PARTS_VERSION, row.base, row.used_at, row.swept_below, row.parts)
 
 
 def decode_batch(value: bytes) -> BatchRow:
     """The open batch of a value; raises UsageError for a newer format, Corruption for a broken row."""
-    if value and value[0] > VERSION:
-        raise UsageError(f"a row of producers' keys has the format {value[0]}, newer than {VERSION}", "start the newer version")
-    if len(value) != _BATCH.size or value[0] != VERSION:
-        raise Corruption(f"a row of producers' keys is not one of version {VERSION}")
-    return BatchRow(*_BATCH.unpack(value)[1:])
+    version = value[0] if value else 0
+    if version > PARTS_VERSION:
+        raise UsageError(f"the row of a batch has the format {version}, newer than {PARTS_VERSION}", "start the newer version")
+    packed = _BATCH_OF_PARTS if version == PARTS_VERSION else _BATCH
+    if version < VERSION or len(value) != packed.size:
+        raise Corruption(f"the row of a batch is not one of version {version}")
+    return BatchRow(*packed.unpack(value)[1:])
