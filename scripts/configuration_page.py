@@ -55,8 +55,8 @@ The environment wins over what was set at run time, that over the file, that ove
 - A listener that other machines can reach needs `access.password_file`, or client certificates as user names
   (`verify = "required"` with `user_from_certificate`), or an explicit `allow_anonymous = true`. A listener behind a proxy counts
   as one that others can reach.
-- `history.bind`, `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted,
-  with a line at start that says so; others are refused.
+- `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted, with a line at
+  start that says so; others are refused.
 
 ## Changing it while the node runs
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from braidmq.base.errors import BraidError, Unavailable, UsageError
-from braidmq.spark.jobs.failures import explain
+from braidmq.spark.jobs.failures import AGAIN_FROM_CHECKPOINT, explain
 from braidmq.spark.jobs.progress import Backlog, Display, Meter
 
 
@@ -77,7 +77,7 @@ braidmq.base.errors.{}: {}
     ],
 )
 def test_a_failure_is_a_sentence_with_what_to_do(error: Exception, kind: type[BraidError], words: str) -> None:
-    found = explain(error, "/checkpoint")
+    found = explain(error, AGAIN_FROM_CHECKPOINT)
 
     assert isinstance(found, kind)
     assert words in str(found)

@@ -17,6 +17,7 @@ import click
 import paho.mqtt.client as paho
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from braidmq.api.history import ReaderInfo
@@ -104,6 +105,20 @@ def test_an_archive_has_every_record_once_by_day_and_pattern_over_several_runs(
     # The last batch counts, too: retention may take what is in the lake.
     reader = readers_of(broker)["archive"]
     assert (reader.records_behind, reader.pins) == (0, True)
+
+
+def test_an_archive_to_delta_has_every_record_once_in_a_bounded_number_of_files(
+    publish: Publish, run: Run, tmp_path: Path
+) -> None:
+    publish(*(("plant/temp", b"%d" % number) for number in range(20)))
+
+    told = run(archive.command, str(tmp_path), "--table", "delta", "--batch-rows", "4", "--files-max", "2")
+
+    table = DeltaTable(tmp_path)
+    assert sorted(map(int, table.to_pyarrow_table()["payload"].to_pylist())) == list(range(20))
+    assert len(table.file_uris()) <= 2
+    assert re.search(r"files +│ 5 of \d", told)
+    assert re.search(r"joined +│ [1-9]\d* small files to [1-9]", told)
 
 
 def test_an_archive_whose_driver_is_killed_goes_on_and_has_every_record_once(

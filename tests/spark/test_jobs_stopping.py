@@ -18,10 +18,12 @@ from typing import Any
 import paho.mqtt.client as paho
 import pyarrow.parquet as pq
 import pytest
-from click.exceptions import Exit
+from click.exceptions import ClickException, Exit
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from braidmq.base.errors import Unavailable, UsageError
 from braidmq.mqtt.packets import Publish
 from braidmq.spark.jobs import archive, replay, running
 from braidmq.spark.jobs.job import HistoryOptions, Job, Pace, reported
@@ -143,6 +145,18 @@ def test_a_job_that_does_not_stream_ends_at_once(capsys: pytest.CaptureFixture[s
 
     assert end.value.exit_code == 128 + number
     assert capsys.readouterr().err == "archive: interrupted; run the same command again to go on\n"
+
+
+@pytest.mark.parametrize("kind", [Unavailable, UsageError, PySparkException])
+def test_a_job_that_fails_says_how_to_go_on_if_that_takes_more_than_the_same_command(kind: type[Exception]) -> None:
+    job = a_job()
+    job.how_to_go_on = "to go on, run the same command with --name x"
+
+    with (
+        pytest.raises(ClickException, match=r"the broker is gone.*; to go on, run the same command with --name x$"),
+        reported(job),
+    ):
+        raise kind("the broker is gone")
 
 
 class Running:
@@ -277,7 +291,7 @@ def test_a_replay_that_follows_publishes_once_what_was_there_and_what_comes(brok
 
 @pytest.mark.timeout(180)
 @pytest.mark.needs("java")
-def test_a_replay_that_is_interrupted_tells_the_name_by_which_it_goes_on(
+def test_a_replay_that_is_interrupted_tells_how_another_run_publishes_the_rest_of_the_same_rows(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     got: SimpleQueue[int] = SimpleQueue()
@@ -285,12 +299,16 @@ def test_a_replay_that_is_interrupted_tells_the_name_by_which_it_goes_on(
     publish(broker, range(200))
 
     with listening_at(broker, lambda _client, _data, message: got.put(int(message.payload))):
-        with Running(tmp_path / "log", "replay", *words, "--rate", "10") as job:
+        with Running(tmp_path / "log", "replay", *words, "--from", "-1h", "--rate", "10") as job:
             job.await_that(lambda: got.qsize() >= 3)
             code, line = job.end_by(signal.SIGTERM)
-        name = re.fullmatch(r"replay: interrupted; to go on, run the same command with --name (\S+)", line)
-        assert name is not None, line
-        CliRunner().invoke(replay.command, [*words, "--name", name[1]], catch_exceptions=False)
+        moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+        told = re.fullmatch(
+            rf"replay: interrupted; to go on, run the same command with (--name \S+ --from {moment} --to {moment})", line
+        )
+        assert told is not None, line
+        publish(broker, range(200, 210))  # which are not of this replay
+        CliRunner().invoke(replay.command, [*words, "--from", "-1h", *told[1].split()], catch_exceptions=False)
         with Wire(broker.host, broker.port).connect("last") as client:
             client.publish("again/end", b"-1", 1)
         numbers = list(iter(lambda: got.get(timeout=20), -1))

@@ -214,6 +214,59 @@ def test_a_compaction_that_fails_changes_nothing(tmp_path: Path, monkeypatch: py
     assert len(list(folder.iterdir())) == 3
 
 
+@pytest.mark.parametrize("is_before", [True, False], ids=["before it joins", "after it has joined"])
+def test_of_two_compactions_of_a_directory_one_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_before: bool) -> None:
+    folder = tmp_path / "p"
+    expected = write_small_files(folder, 3)
+    joining = parquet_table._join
+    quicker: list[Compacted] = []
+
+    def join(*arguments: object) -> list[Path]:
+        monkeypatch.setattr(parquet_table, "_join", joining)
+        if not is_before:
+            made: list[Path] = joining(*arguments)  # type: ignore[arg-type]
+        quicker.append(ParquetTable(str(tmp_path)).compact(folder, 10**6))
+        return joining(*arguments) if is_before else made  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parquet_table, "_join", join)
+
+    slower = ParquetTable(str(tmp_path)).compact(folder, 10**6)
+
+    assert numbers_of(folder) == expected
+    assert ([each.files_before for each in quicker], slower) == ([3], Compacted())
+    assert not list((tmp_path / OWN / "staging").iterdir())
+
+
+def test_what_a_killed_compaction_left_is_removed_when_no_other_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in "pqr"]
+    for each in folders:
+        write_small_files(each, 3)
+    left = tmp_path / OWN / "staging" / "compact-of-one-that-was-killed"
+    write_small_files(left, 1)
+    joining = parquet_table._join
+    was_removed: list[bool] = []
+
+    def join(*arguments: object) -> list[Path]:
+        monkeypatch.setattr(parquet_table, "_join", joining)
+        was_removed.append(not left.exists())
+        left.mkdir(exist_ok=True)  # as that of another, which began later
+        ParquetTable(str(tmp_path)).compact(folders[1], 10**6)
+        was_removed.append(not left.exists())
+        made: list[Path] = joining(*arguments)  # type: ignore[arg-type]
+        return made
+
+    monkeypatch.setattr(parquet_table, "_join", join)
+
+    ParquetTable(str(tmp_path)).compact(folders[0], 10**6)
+    ParquetTable(str(tmp_path)).compact(folders[2], 10**6)
+
+    assert was_removed == [True, False]
+    assert not list((tmp_path / OWN / "staging").iterdir())
+    assert [len(numbers_of(each)) for each in folders] == [30, 30, 30]
+
+
 def test_small_files_are_bounded_while_batches_come(spark: SparkSession, tmp_path: Path) -> None:
     table = ParquetTable(str(tmp_path), ["pattern"])
     total = Compacted()
@@ -224,18 +277,6 @@ def test_small_files_are_bounded_while_batches_come(spark: SparkSession, tmp_pat
 
     assert total.files_before > total.files_after > 0
     assert numbers_in(table, spark) == list(range(24))
-
-
-def test_delta_files_are_joined_in_one_transaction(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaFiles(str(tmp_path), ["pattern"])
-    for number in range(3):
-        table.append(frame_of(spark, range(number * 4, number * 4 + 4)), BatchName(QUERY, number))
-
-    done = table.compact(10**6, keep_hours=0)
-
-    assert (done.files_before, done.files_after) == (6, 2)
-    assert numbers_in(table, spark) == list(range(12))
-    assert table.append(frame_of(spark, range(4)), BatchName(QUERY, 2)) == Written()
 
 
 def test_an_exchange_is_of_both_or_of_none(tmp_path: Path) -> None:

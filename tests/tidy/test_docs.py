@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.base.config_checks import _NOT_YET
+from braidmq.base.keys import dotted
 from scripts import configuration_page
 from tests.tidy.tree import ROOT, project_files, relative
 
@@ -36,6 +38,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_configuration_page_is_what_the_keys_say() -> None:
     assert configuration_page.PAGE.read_text() == configuration_page.render(), "run: python scripts/configuration_page.py"
+
+
+def test_the_configuration_page_names_the_parts_that_are_not_there_yet() -> None:
+    sentence = re.search(r"^- (.+) belong to parts that are not there yet", configuration_page.PAGE.read_text(), re.M)
+
+    assert sentence
+    assert re.findall(r"`([\w.]+)`", sentence[1]) == [dotted(part) for part in _NOT_YET]
 
 
 def test_the_change_log_names_the_version() -> None:

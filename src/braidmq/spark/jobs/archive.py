@@ -70,7 +70,7 @@ def learn_patterns(history: HistoryOptions, patterns_max: int) -> Patterns:
     Raises UsageError if there is nothing to learn from.
     """
     with history.client() as client:
-        counts = sample_topics(client, history.filters)
+        counts = sample_topics(client, history.asking.filters)
     if not counts:
         hint = "give --patterns, or begin when something was recorded"
         raise UsageError("the history has no records that match, so that no patterns can be learned", hint)
@@ -105,7 +105,7 @@ def learn_patterns(history: HistoryOptions, patterns_max: int) -> Patterns:
     type=click.IntRange(2),
     default=64,
     show_default=True,
-    help="Join small files of a directory when it has more than so many.",
+    help="Join small files of a directory when it has more than so many; not in an object store.",
 )
 def command(
     job: Job, output: str, kind: Kind, patterns_file: Path | None, patterns_max: int, target_file_bytes: str, files_max: int
@@ -127,8 +127,7 @@ def command(
         if patterns is None:
             patterns = patterns_for(job.history, patterns_file, kept, patterns_max)
         written += table.append(with_partitions(frame, patterns), batch)
-        if isinstance(table, ParquetTable):
-            compacted += table.tidy(batch.query, target_bytes, files_max)
+        compacted += table.tidy(batch.query, target_bytes, files_max)
 
     checkpoint = checkpoint_for(job, output)
     stream = job.stream(_PARQUET_BATCH_BYTES) if isinstance(table, ParquetTable) else job.stream()

@@ -56,7 +56,7 @@ def command(job: Job, path: str, kind: Kind, target_file_bytes: str, older_than:
     figures = (
         f"{done.files_before:,} became {done.files_after:,} of {size(done.size_bytes)}"
         if done.files_before
-        else "there was nothing to join"
+        else "there was nothing to join, or another compaction is at work"
     )
     show_summary("compact", [("files", figures), ("table", path)])
 

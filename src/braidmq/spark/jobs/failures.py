@@ -12,15 +12,15 @@ _OURS: Final = re.compile(r"^\s*(?:Caused by: )?braidmq\.[\w.]+\.(\w+): (.+)$", 
 _PYTHON: Final = re.compile(r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.M)
 _RETRY: Final = re.compile(r" \(try again in [\d.]+ s\)$")
 _NOISE: Final = ("Py4JJavaError", "Py4JError", "PythonException", "StreamingQueryException", "SparkException")
-_AGAIN: Final = "the checkpoint keeps what is done; run the same command again to go on"
+AGAIN: Final = "run the same command again to go on"
+AGAIN_FROM_CHECKPOINT: Final = f"the checkpoint keeps what is done; {AGAIN}"
 
 
-def explain(error: BaseException, checkpoint: str = "") -> BraidError:
-    """What to tell about an error of Spark or of a job: our own words if they are somewhere in it, and how to go on."""
+def explain(error: BaseException, again: str) -> BraidError:
+    """What to tell about an error of Spark or of a job: our own words if they are somewhere in it, and how to go on (`again`)."""
     if isinstance(error, BraidError):
         return error
     text = str(error)
-    again = _AGAIN if checkpoint else "run the same command again"
     ours = _OURS.findall(text)
     if ours:
         kind, detail = ours[-1]
@@ -41,4 +41,4 @@ def explain(error: BaseException, checkpoint: str = "") -> BraidError:
         )
     told = [f"{kind}: {detail}" for kind, detail in _PYTHON.findall(text) if kind not in _NOISE]
     reason = told[-1] if told else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return UsageError(f"Spark failed: {reason.strip()[:500]}", again)
+    return UsageError(f"Spark failed: {reason.strip()[:500]}; {again}")

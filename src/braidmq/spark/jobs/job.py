@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 import msgspec
 from click.exceptions import Exit
 
 from braidmq.base.errors import BraidError, UsageError
-from braidmq.flight import connect
-from braidmq.spark.jobs.failures import explain
+from braidmq.flight.client import HistoryClient
+from braidmq.spark.jobs.failures import AGAIN, explain
 from braidmq.spark.jobs.session import SparkOptions, open_session
 from braidmq.spark.jobs.stopping import Interrupted, StopRequest, ending_at_once
+from braidmq.spark.option_table import PREFIX
+from braidmq.spark.options import ReadOptions, parse_read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from braidmq.flight.client import HistoryClient
 
 _HISTORY: Final = (
     click.option(
@@ -41,7 +41,7 @@ _HISTORY: Final = (
         "start",
         default="earliest",
         show_default=True,
-        help="Begin here: earliest, latest, -24h, 2024-03-01T12:00:00Z. A checkpoint goes before it.",
+        help="Begin here: earliest, latest, -24h, 2024-03-01T12:00:00Z, or an offset. A checkpoint goes before it.",
     ),
     click.option(
         "--reader-name", help="The name by which the broker shows this job's lag, and whose position retention waits for."
@@ -56,6 +56,10 @@ _HISTORY: Final = (
     click.option("--ca-file", help="Trust these authorities, and use TLS."),
     click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help='Any other option of format("braidmq").'),
 )
+# A job that shows its lag does not wait long for it, unless it is told to.
+_HASTE: Final = {"timeout": "5s", "retryTimeout": "2s"}
+# Two ways to say one thing.
+_SAME: Final = {"startingtimestamp": "startingoffsets", "endingtimestamp": "endingoffsets"}
 BATCH_BYTES: Final = "512MiB"
 _PACE: Final = (
     click.option(
@@ -78,8 +82,8 @@ _SPARK: Final = (
 )
 
 
-class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read, and as whom."""
+class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What is read, and as whom: by flags, and by `more`, which goes before them."""
 
     servers: str
     filters: tuple[str, ...]
@@ -91,9 +95,10 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str = ""
     more: Mapping[str, str] = {}
 
-    def reader_options(self) -> dict[str, str]:
-        """Options of `format("braidmq")`."""
-        options = {
+    def reader_options(self, usual: Mapping[str, str] = {}) -> dict[str, str]:
+        """Options of `format("braidmq")`, with those that are usual for a job unless `more` has them."""
+        flags = {
+            **bound("starting", self.start),
             "servers": self.servers,
             "topicFilter": msgspec.json.encode(self.filters).decode(),
             "readerName": self.reader_name,
@@ -102,15 +107,37 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             "token": self.token,
             "tls.caFile": self.ca_file,
         }
-        where = "startingOffsets" if self.start in ("earliest", "latest") else "startingTimestamp"
-        return {name: value for name, value in {where: self.start, **options, **self.more}.items() if value}
+        # Spark does not mind the case of a name, and we do not mind our prefix: each thing is said once.
+        given = [*flags.items(), *usual.items(), *self.more.items()]
+        found = {_subject(name): (name, value) for name, value in given}
+        return {name: value for name, value in found.values() if value}
 
-    def client(self) -> HistoryClient:
-        """A client of the same history, for what Spark does not ask."""
-        return connect(
-            self.servers, user=self.user, password=self.password, token=self.token, reader=self.reader_name, ca_file=self.ca_file,
-            call_s=5.0, retry_s=2.0,
-        )  # fmt: skip
+    def option_for(self, *subjects: str) -> str | None:
+        """The option in `more`, if there is one, that is about one of these, which are written as options."""
+        wanted = {_subject(each) for each in subjects}
+        return next((name for name in self.more if _subject(name) in wanted), None)
+
+    @cached_property
+    def asking(self) -> ReadOptions:
+        """The same for what the job asks itself; raises ConfigError for what cannot be."""
+        return parse_read_options(self.reader_options(_HASTE))
+
+    def client(self, *, is_patient: bool = False) -> HistoryClient:
+        """A client of the same history, for what Spark does not ask; a patient one waits as long as Spark does."""
+        asking = parse_read_options(self.reader_options()) if is_patient else self.asking
+        return HistoryClient(asking.servers, asking.access, call_s=asking.call_s, retry_s=asking.retry_s)
+
+
+def _subject(option: str) -> str:
+    """What an option of `format("braidmq")` is about."""
+    bare = option.lower().removeprefix(PREFIX)
+    return _SAME.get(bare, bare)
+
+
+def bound(which: Literal["starting", "ending"], text: str) -> dict[str, str]:
+    """The option of `format("braidmq")` for `--from` or `--to`: a time, or an offset."""
+    is_time = text not in ("earliest", "latest") and not text.startswith("{")
+    return {f"{which}{'Timestamp' if is_time else 'Offsets'}": text}
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +164,7 @@ class Job:
         self._history = history
         self._pace = pace
         self.stop = StopRequest()
-        self.how_to_go_on = "run the same command again to go on"
+        self.how_to_go_on = AGAIN
 
     @property
     def history(self) -> HistoryOptions:
@@ -158,15 +185,12 @@ class Job:
 
     def stream(self, batch_bytes: str = BATCH_BYTES) -> DataFrame:
         """History as a stream."""
-        return (
-            self.spark.readStream.format("braidmq")
-            .options(**self.history.reader_options(), **self.pace.limits(batch_bytes))
-            .load()
-        )
+        options = self.history.reader_options(self.pace.limits(batch_bytes))
+        return self.spark.readStream.format("braidmq").options(**options).load()
 
-    def batch(self, **options: str) -> DataFrame:
+    def batch(self, **usual: str) -> DataFrame:
         """History as it is now."""
-        return self.spark.read.format("braidmq").options(**self.history.reader_options(), **options).load()
+        return self.spark.read.format("braidmq").options(**self.history.reader_options(usual)).load()
 
 
 def job_command(
@@ -251,11 +275,12 @@ def reported(job: Job) -> Iterator[None]:
         # Spark has a handler of its own for Ctrl-C.
         raise Exit(128 + (end.number if isinstance(end, Interrupted) else signal.SIGINT)) from None
     except BraidError as problem:
-        raise click.ClickException(str(problem)) from None
+        told = str(problem) if job.how_to_go_on == AGAIN else f"{problem}; {job.how_to_go_on}"
+        raise click.ClickException(told) from None
     except Exception as error:
         if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise click.ClickException(str(explain(error, job.pace.checkpoint if job._pace else ""))) from None
+        raise click.ClickException(str(explain(error, job.how_to_go_on))) from None
     if job.stop.is_granted:
         click.echo(f"{job.name}: stopped; {job.how_to_go_on}", err=True)
         if job.pace.available_now:

@@ -142,6 +142,8 @@ def command(
         room = [int(each) for each in names_max.split(",")]
     except ValueError:
         raise UsageError(f"--names-max takes numbers with commas between them, not {names_max!r}") from None
+    if job.history.asking.columns is not None:
+        raise UsageError("`learn` reads columns of its own", "leave out -o columns")
     control = _control(data_dir, api_url, control_token_file)
     if is_applied and control is None:
         raise UsageError("--apply needs to know the node", "give --data-dir or --api")

@@ -3,6 +3,7 @@
     date=2024-03-01/pattern=plant%2F+%2Ftemp/0000000012-3f2a90c1-0003.parquet      batch 12 of a query, file 3
     _braidmq/commits/QUERY.json      the last batch of each query, and where its files go
     _braidmq/staging/                what is being written
+    _braidmq/lock, compacting        held while files are moved or directories exchanged; shared by compactions at work
 
 A batch is written whole into the staging directory by Spark's tasks. Then its commit is recorded, in one atomic step, and then
 its files are moved to where readers see them. A crash before the commit leaves nothing but staged files, which the next attempt
@@ -11,7 +12,8 @@ go; they may see a batch appear in parts. Names that begin with `_` are skipped 
 
 Compaction builds a directory anew beside the old one, and exchanges the two by one call of the system (`renameat2`). Whoever
 lists the directory sees either only the small files or only the large ones. A query that had listed the small ones and opens one
-later fails with "file not found", and finds everything when it is run again.
+later fails with "file not found", and finds everything when it is run again. Of two compactions of a directory, the slower one
+finds that its small files are gone, and gives up.
 """
 
 from __future__ import annotations
@@ -122,23 +124,26 @@ class ParquetTable:
 
         Blocking, and free of Spark: it may run on an executor.
         """
-        small = [each for each in _files(directory) if _size(each) * 2 < target_bytes]
+        small = _small_files(directory, target_bytes)
         if len(small) < max(files_min, 2):
             return Compacted()
-        fresh = self._staging / f"compact-{uuid4().hex}"
-        fresh.mkdir(parents=True)
-        try:
-            made = _join(small, fresh, target_bytes)
+        with self._building() as fresh:
+            try:
+                made = _join(small, fresh, target_bytes)
+            except FileNotFoundError:
+                return Compacted()  # another compaction was quicker
+            done = Compacted(len(small), len(made), sum(map(_size, made)))
             with self._locked():
+                there = set(_files(directory))
+                if not there.issuperset(small):
+                    return Compacted()  # another compaction was quicker: its file has the same rows
                 # What was large already, and what came meanwhile, stays as it is: under another name of the same file.
-                for each in set(_files(directory)) - set(small):
+                for each in there - set(small):
                     os.link(each, fresh / each.name)
                 for each in made:
                     _sync(each)
                 exchange(fresh, directory)
-            return Compacted(len(small), len(made), sum(_size(directory / each.name) for each in made))
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            return done
 
     def _commit_of(self, query: str) -> Commit | None:
         file = self._commits / f"{query}.json"
@@ -166,6 +171,26 @@ class ParquetTable:
         with open(self.root / OWN / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[Path]:
+        """A directory for a compaction to build in, which is removed with all that is in it.
+
+        Each compaction shares a lock for so long. Who has it alone knows that what others left is of processes that were killed.
+        """
+        self._staging.mkdir(parents=True, exist_ok=True)
+        with open(self.root / OWN / "compacting", "w") as lock:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for each in self._staging.glob("compact-*"):
+                    shutil.rmtree(each, ignore_errors=True)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            fresh = self._staging / f"compact-{uuid4().hex}"
+            fresh.mkdir()
+            try:
+                yield fresh
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
 
 
 def own_place(table: str, name: str) -> Path | None:
@@ -235,6 +260,15 @@ class _RowGroups:
 
 def _files(directory: Path) -> list[Path]:
     return sorted(each for each in directory.glob("*.parquet") if not each.name.startswith(("_", ".")))
+
+
+def _small_files(directory: Path, target_bytes: int) -> list[Path]:
+    small = []
+    for each in _files(directory):
+        with contextlib.suppress(FileNotFoundError):  # another compaction took it meanwhile
+            if _size(each) * 2 < target_bytes:
+                small.append(each)
+    return small
 
 
 def _size(file: Path) -> int:

@@ -1,13 +1,15 @@
 """`replay`: what was recorded, published again as MQTT messages in order of time. The driver publishes, one row after another.
 
 The broker counts what it gets from a producer of a name. So a replay that was cut off goes on where it was if it is given the
-same `--name`, and every message is published once (`sink_publisher`).
+same `--name` and the same rows, and every message is published once (`sink_publisher`). The rows are those of a range that is
+settled (`replay_range`), in an order in which no two are equal.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +23,11 @@ from braidmq.base.units import span
 from braidmq.flight.columns import choose
 from braidmq.mqtt.topics import matches
 from braidmq.spark.jobs.expressions import matches_filter, moment
+from braidmq.spark.jobs.failures import AGAIN
 from braidmq.spark.jobs.job import Job, job_command, pairs, secret_of
-from braidmq.spark.jobs.pacing import Pacer, TopicMap, parse_speed
+from braidmq.spark.jobs.pacing import CHUNK_ROWS_MAX, Pacer, TopicMap, parse_speed
 from braidmq.spark.jobs.progress import Backlog, Display, Meter, show_summary
+from braidmq.spark.jobs.replay_range import Range, settle
 from braidmq.spark.jobs.running import run_stream
 from braidmq.spark.jobs.tables import BatchName, Kind, open_table
 from braidmq.spark.producer_client import name_of
@@ -36,7 +40,16 @@ SENT: Final = (
     *("topic", "payload", "qos", "retain", "payload_format"),
     *("content_type", "response_topic", "correlation_data", "user_properties"),
 )
+# What the publisher advises, by an option of the sink that a replay has not, or calls otherwise.
+_HINTS: Final = {
+    "keyColumn": "give the --from and --to that the earlier run told, and its other options, or another --name",
+    "producerName": "give another --name, or the --checkpoint that belongs to this one",
+}
 ORDER: Final = ("store_timestamp", "shard", "position")
+
+
+class OtherRows(UsageError):
+    """The rows are not those that an earlier run of this name has published."""
 
 
 class Replayer:
@@ -54,7 +67,10 @@ class Replayer:
         self.refused = 0
 
     def run(self, rows: Iterable[Row], batch: int = 0) -> Iterator[int]:
-        """Publish the rows of a batch; gives how many are done now and then. Raises UsageError for a row that is refused."""
+        """Publish the rows of a batch; gives how many are done now and then.
+
+        Raises UsageError for a row that is refused, and OtherRows.
+        """
         maker = RowMaker({each: place for place, each in enumerate(SENT)}, self._options.qos)
         publisher = RowPublisher(Part(self.name, batch, 0), self._options, maker, self._refuse)
         before = self.published
@@ -63,14 +79,26 @@ class Replayer:
             if publisher.is_done:
                 return
             self.resumed += publisher.resumed_at
-            for chunk in self._pacer.chunks(rows):
+            for chunk in self._chunks(iter(rows), publisher.resumed_at):
                 publisher.add(maker.take(self._to_arrow(chunk)))
                 self.published += len(chunk)
                 yield self.published
             publisher.finish()
+        except UsageError as problem:
+            for option, hint in _HINTS.items():
+                if option in problem.hint:
+                    raise OtherRows(problem.detail, hint) from None
+            raise
         finally:
             publisher.close()
             self.published = max(before, self.published - publisher.resumed_at)
+
+    def _chunks(self, rows: Iterator[Row], resumed_at: int) -> Iterator[Sequence[Row]]:
+        """The rows when they are due; those that an earlier run has published are due at once, and looked at only."""
+        before = islice(rows, resumed_at)
+        while chunk := list(islice(before, CHUNK_ROWS_MAX)):
+            yield chunk
+        yield from self._pacer.chunks(rows)
 
     def _to_arrow(self, rows: Sequence[Row]) -> pa.RecordBatch:
         columns = {name: [row[name] for row in rows] for name in SENT}
@@ -165,9 +193,11 @@ def command(
         name=name or f"replay-{uuid.uuid4()}",
         skips_refused=skip_refused,
     )
+    option = job.history.option_for("startingOffsets", "endingOffsets")
+    if option is not None:
+        raise UsageError(f"the range of a replay is not an option of its source: {option}", "give --from and --to")
     if job.pace.available_now:
-        job.how_to_go_on = f"to go on, run the same command with --name {replayer.name}"
-        meter = _replay_once(job, replayer, _frame(job, lake, kind, end), no_retain)
+        meter = _replay_once(job, replayer, lake, kind, end, no_retain)
     elif lake is not None:
         raise UsageError("a table has an end", "leave out --follow, or --lake")
     else:
@@ -184,30 +214,45 @@ def command(
     )
 
 
-def _frame(job: Job, lake: str | None, kind: Kind, end: str) -> DataFrame:
-    if lake is None:
-        ending = "endingOffsets" if end in ("earliest", "latest") else "endingTimestamp"
-        return job.batch(**{ending: end})
-
-    frame = open_table(kind, lake, ()).read(job.spark)
+def _lake(frame: DataFrame, range_: Range) -> DataFrame:
     # Days first: they are directories, which need not be read.
-    if job.history.start != "earliest":
-        first = moment(job.history.start)
+    if range_.start != "earliest":
+        first = moment(range_.start)
         frame = frame.where((F.col("date") >= F.to_date(first)) & (F.col("store_timestamp") >= first))
-    if end != "latest":
-        last = moment(end)
+    if range_.end != "latest":
+        last = moment(range_.end)
         frame = frame.where((F.col("date") <= F.to_date(last)) & (F.col("store_timestamp") < last))
     return frame
 
 
-def _replay_once(job: Job, replayer: Replayer, frame: DataFrame, no_retain: bool) -> Meter:
-    rows = ordered(frame, job.history.filters, drops_retain=no_retain)
-    total = rows.count()
+def _replay_once(job: Job, replayer: Replayer, lake: str | None, kind: Kind, end: str, no_retain: bool) -> Meter:
+    if lake is None:
+        with job.history.client(is_patient=True) as client:
+            range_ = settle(job.history.start, end, client)
+    else:
+        range_ = settle(job.history.start, end, None)
+        table = open_table(kind, lake, ()).read(job.spark)
+
+    def rows_of(range_: Range) -> DataFrame:
+        frame = job.batch(**range_.options()) if lake is None else _lake(table, range_)
+        return ordered(frame, job.history.asking.filters, drops_retain=no_retain)
+
+    counted = rows_of(range_).agg(F.count("*"), F.unix_micros(F.max("store_timestamp"))).head()
+    assert counted is not None, "an aggregate has a row"
+    total, last_us = counted
+    if total:
+        range_ = range_.until(last_us)
+    job.how_to_go_on = f"to go on, run the same command with --name {replayer.name} {range_.words()}"
+    rows = rows_of(range_)
     meter = Meter()
-    with Display(job.name) as display:
-        for done in replayer.run(rows.toLocalIterator(prefetchPartitions=True)):
-            meter.rows = done
-            display.show(meter.words(Backlog(max(total - done, 0), 0.0)))
+    try:
+        with Display(job.name) as display:
+            for done in replayer.run(rows.toLocalIterator(prefetchPartitions=True)):
+                meter.rows = done
+                display.show(meter.words(Backlog(max(total - done, 0), 0.0)))
+    except OtherRows:
+        job.how_to_go_on = AGAIN  # the range is not that of the earlier run
+        raise
     return meter
 
 
@@ -222,10 +267,10 @@ def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, name: str | None,
         try:
             for row in frame.select("topic").distinct().toLocalIterator():
                 made = topics.of(row["topic"])
-                if any(matches(each, made) for each in job.history.filters):
+                if any(matches(each, made) for each in job.history.asking.filters):
                     hint = "give --map or --prefix so that no new topic matches --topic-filter"
                     raise UsageError(f"messages to {made!r} would be read and published again and again", hint)
-            rows = ordered(frame, job.history.filters, drops_retain=no_retain)
+            rows = ordered(frame, job.history.asking.filters, drops_retain=no_retain)
             for _ in replayer.run(rows.toLocalIterator(prefetchPartitions=True), batch.number):
                 job.stop.sleep(0)  # ends in the middle of a batch, which may take hours; the next run goes on there
         finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.flight import wire
-from braidmq.spark.jobs.failures import explain
+from braidmq.spark.jobs.failures import AGAIN_FROM_CHECKPOINT, explain
 from braidmq.spark.jobs.job import HistoryOptions, Job
 from braidmq.spark.jobs.progress import Backlog, Display, Meter
 from braidmq.spark.jobs.stopping import StopRequest
@@ -67,7 +67,7 @@ def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: s
         if failures and isinstance(failures[0], BraidError):
             raise failures[0] from None
         if not job.stop.is_asked:
-            raise explain(error, checkpoint) from None
+            raise explain(error, AGAIN_FROM_CHECKPOINT) from None
         # Cut off, by us or by the same signal to Spark: the next run does the batch again.
         job.stop.is_granted = True
     finally:
@@ -116,7 +116,7 @@ class Watch:
             return self._backlog
         self._asked_at = time.monotonic()
         try:
-            answer = self._open().advance(wire.Advance(filters=list(self._history.filters), start=dict(end), on_loss="skip"))
+            answer = self._open().advance(wire.Advance(filters=self._history.asking.filters, start=dict(end), on_loss="skip"))
         except BraidError:
             self._backlog = None
             return None
@@ -127,11 +127,12 @@ class Watch:
 
     def note(self, end: Mapping[str, int]) -> None:
         """Tell how far the named reader is: Spark does not commit the last batch of a run to its source."""
-        if not end or not self._history.reader_name:
+        asking = self._history.asking
+        if not end or not asking.reader_name:
             return
         try:
             with self._history.client() as client:
-                client.note_reader(self._history.reader_name, wire.from_wire(dict(end)))
+                client.note_reader(asking.reader_name, wire.from_wire(dict(end)), asking.filters)
         except BraidError:
             return
 

@@ -55,6 +55,9 @@ class Table(Protocol):
     def append(self, frame: DataFrame, batch: BatchName) -> Written:
         """Add the rows of a batch, unless they are in the table already. Runs on the driver."""
 
+    def tidy(self, query: str, target_bytes: int, files_max: int) -> Compacted:
+        """Compact what the last batch of a query went to, where there are more small files than that."""
+
     def read(self, spark: SparkSession) -> DataFrame:
         """The whole table as of now."""
 
