@@ -19,7 +19,7 @@ LANE := $(wildcard src/braidmq/lane/*.py src/braidmq/lane/*.pyx src/braidmq/lane
 QUICK_TESTS := $(wildcard tests/base tests/mqtt tests/lane tests/tidy)
 # The newest Spark is in .venv. These have an environment each, and run the tests that hold on every version.
 OLDER_SPARKS := 4.0 4.1
-EVERY_SPARK_TESTS := $(addprefix tests/spark/test_,every_version.py connect.py source_with_spark.py sink.py)
+EVERY_SPARK_TESTS := $(addprefix tests/spark/test_,every_version.py connect.py source_with_spark.py sink.py sink_again.py)
 CHECKED := src tests benchmarks scripts setup.py
 
 CONFIG ?=
