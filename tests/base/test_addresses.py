@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.base.addresses import Address, clash, is_loopback, parse_address
+from braidmq.base.addresses import Address, WebOrigin, clash, is_loopback, parse_address, parse_origin
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,59 @@ def test_an_address_survives_writing_and_reading(host: str, port: int) -> None:
     address = Address(host, port)
 
     assert parse_address(str(address)) == address
+
+
+# -- origins of web pages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("https://app.example", WebOrigin("https", "app.example", 443)),
+        ("http://app.example", WebOrigin("http", "app.example", 80)),
+        ("HTTP://App.Example:8080", WebOrigin("http", "app.example", 8080)),
+        ("http://[2001:DB8:0::1]:3000", WebOrigin("http", "2001:db8::1", 3000)),
+        ("capacitor://localhost", WebOrigin("capacitor", "localhost", None)),
+    ],
+)
+def test_origins_are_read(text: str, origin: WebOrigin) -> None:
+    assert parse_origin(text) == origin
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "*",
+        "app.example",
+        "//app.example",
+        "https:app.example",
+        "https://",
+        "file://",
+        "https://app.example/",
+        "https://app.example/path",
+        "https://app.example?",
+        "https://user@app.example",
+        "https://app.example:",
+        "https://app.example:0",
+        "https://app.example:65536",
+        "https://app.example:443 ",
+        "https://app.example\n",
+        "https://[::g]",
+        "https://[127.0.0.1]",
+        "https://::1",
+        "https://a.example, https://b.example",
+        "https://\u0131.example",
+        "https://app.example:\u0664",
+        "https://" + "a" * 254,
+    ],
+)
+def test_what_is_no_origin_is_told(text: str) -> None:
+    assert parse_origin(text) is None
+
+
+@given(st.text())
+def test_no_text_makes_reading_an_origin_fail(text: str) -> None:
+    parse_origin(text)
+    parse_origin(f"https://{text}")

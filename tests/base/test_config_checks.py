@@ -145,8 +145,10 @@ def test_checking_clients_needs_a_ca(tls: dict[str, object]) -> None:
     assert refusal("tls", tls | {"user_from_certificate": "cn"}).key == "listeners.tls.x.user_from_certificate"
 
 
-@pytest.mark.parametrize(("key", "value"), [("cert_file", "x"), ("verify", "required"), ("tls_min", "1.3"), ("path", "/m")])
-def test_keys_of_other_kinds_of_listeners_are_refused(key: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"), [("cert_file", "x"), ("verify", "required"), ("tls_min", "1.3"), ("path", "/m"), ("origins", ["*"])]
+)
+def test_keys_of_other_kinds_of_listeners_are_refused(key: str, value: object) -> None:
     problem = refusal("tcp", {"bind": "127.0.0.1:1", key: value})
 
     assert problem.key == f"listeners.tcp.x.{key}"
@@ -155,6 +157,16 @@ def test_keys_of_other_kinds_of_listeners_are_refused(key: str, value: str) -> N
 
 def test_the_path_of_a_websocket_starts_with_a_slash() -> None:
     assert refusal("ws", {"bind": "127.0.0.1:1", "path": "mqtt"}).key == "listeners.ws.x.path"
+
+
+def test_origins_are_those_of_web_pages_or_a_star() -> None:
+    loaded = load_listener("ws", {"bind": "127.0.0.1:1", "origins": ["https://app.example", "http://[::1]:3000", "*"]})
+    assert loaded.settings.listeners.ws["x"].origins == ("https://app.example", "http://[::1]:3000", "*")
+
+    for wrong in ("app.example", "https://app.example/", "https://*.example", "null", ""):
+        problem = refusal("ws", {"bind": "127.0.0.1:1", "origins": ["https://app.example", wrong]})
+        assert problem.key == "listeners.ws.x.origins"
+        assert repr(wrong) in str(problem)
 
 
 # -- addresses and files -----------------------------------------------------------------------------------------------

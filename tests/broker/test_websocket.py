@@ -71,7 +71,7 @@ def test_a_browser_that_lists_keep_alive_beside_upgrade_gets_in(loop_name: str) 
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
             reader, writer = await asyncio.open_connection(*house.address("ws:default"))
-            writer.write(request("/mqtt?token=1", Connection="keep-alive, Upgrade", Origin="http://example.org"))
+            writer.write(request("/mqtt?token=1", Connection="keep-alive, Upgrade", Origin="http://localhost:3000"))
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
             writer.close()
 

@@ -7,6 +7,8 @@ from time import monotonic
 
 import pytest
 
+from braidmq.broker.catching_up import Wanted
+from braidmq.lane.routes import Subscription
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeOption
 from braidmq.mqtt.properties import Properties
 from tests.durability_model.peer import Peer, payloads
@@ -133,6 +135,33 @@ def test_a_backlog_of_many_slices_comes_once_and_in_order(world: World, window: 
     assert world.broker.sessions.get("s").flow.is_following  # type: ignore[union-attr]
     publisher.publish("t", b"live")
     assert payloads(subscriber.acknowledge_all()) == [b"live"]
+
+
+def test_the_clock_is_looked_at_after_every_record_that_is_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscriber = world.connect("s")
+    subscriber.subscribe("t/+", "u", qos=1)
+    subscriber.disconnect()
+    publisher = world.connect("p", expiry=0)
+    for number in range(30):
+        publisher.publish(f"t/{number % 7}", b"%d" % number)
+    looked_for = [0]  # records between two looks at the clock
+    find = Wanted.find
+
+    def counted_find(wanted: Wanted, shard: int, timestamp: int, topic: bytes, publisher: str) -> Subscription | None:
+        looked_for[-1] += 1
+        return find(wanted, shard, timestamp, topic, publisher)
+
+    def slow_clock() -> float:
+        looked_for.append(0)
+        return float(sum(looked_for))  # a second for each record
+
+    monkeypatch.setattr(Wanted, "find", counted_find)
+    monkeypatch.setattr("braidmq.broker.catching_up.monotonic", slow_clock)
+    subscriber = world.connect("s")
+
+    assert payloads(subscriber.acknowledge_all()) == [b"%d" % number for number in range(30)]
+    assert sum(looked_for) >= 30
+    assert max(looked_for) == 1
 
 
 def test_what_comes_while_a_session_catches_up_is_neither_lost_nor_doubled(world: World) -> None:

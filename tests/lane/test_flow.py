@@ -402,3 +402,49 @@ def test_a_queue_that_is_taken_back_leaves_its_publishers_go_and_may_hold_them_a
     assert publisher.releases == 1
     assert not flow.is_stalled
     assert flow.congested_at == 0.0
+
+
+# Bytes in flight
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_in_flight_is_bounded_in_bytes_too(bench: Bench, qos: int) -> None:
+    flow = Flow("c", bench.state, 100, 2500, False)
+    channel = FakeChannel(bench.lane, MQTT5)
+    flow.attach(channel, 100)
+    deliver(flow, *(message(str(number), qos, bytes(999)) for number in range(5)))
+
+    # So many that the bound is reached; at least one, however large it is.
+    assert topics(received(bench, channel)) == ["0", "1", "2"]
+    assert flow.inflight_bytes == 3000
+    flow.on_puback(1, 0) if qos == 1 else flow.on_pubrec(1, 0)
+    if qos == 2:
+        flow.pump()
+
+    assert topics(received(bench, channel)) == ["3"]
+    assert flow.inflight_bytes == 3000
+
+
+def test_bytes_in_flight_are_counted_over_all_that_can_become_of_a_message(bench: Bench) -> None:
+    flow = Flow("c", bench.state, 100, 100_000, False)
+    channel = FakeChannel(bench.lane, MQTT5)
+    flow.attach(channel, 100)
+    deliver(flow, *(message(str(number), 1 + number % 2, bytes(999)) for number in range(6)))
+    assert flow.inflight_bytes == 6000
+    flow.on_puback(1, 0x80)
+    flow.on_pubrec(2, 0x80)
+    flow.on_pubrec(4, 0)
+    assert flow.inflight_bytes == 3000
+    flow.on_pubcomp(4)
+    assert flow.inflight_bytes == 3000
+    flow.detach()
+    again = FakeChannel(bench.lane, MQTT5)
+    again.frame_max_out = 50
+    flow.attach(again, 100)  # where they are too large
+    assert flow.inflight_bytes == 0
+    again.frame_max_out = 10_000
+    deliver(flow, *(message(str(number), 1, bytes(999)) for number in range(3)))
+    flow.withdraw(lambda delivery: delivery.message is not None and delivery.message.topic == b"1")
+    assert flow.inflight_bytes == 2000
+    flow.discard()
+    assert flow.inflight_bytes == 0

@@ -1,9 +1,18 @@
-"""Addresses to listen on, as they stand in the configuration."""
+"""Addresses to listen on and origins of web pages, as they stand in the configuration."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+# Browsers write names of other alphabets in their ASCII form, and never a user, a path or a port 0.
+_ORIGIN: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,31})://"
+    r"(?:\[(?P<ipv6>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9._-]{1,253}))"
+    r"(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
 
 
 class Address(NamedTuple):
@@ -39,6 +48,30 @@ def parse_address(text: str) -> Address:
         except ValueError:
             raise ValueError(f"{host!r} is not an IPv4 address") from None
     return Address(host, int(port))
+
+
+class WebOrigin(NamedTuple):
+    """Where a web page comes from (RFC 6454); without a port if none was given and the scheme has no default."""
+
+    scheme: str
+    host: str
+    port: int | None
+
+
+def parse_origin(text: str) -> WebOrigin | None:
+    """Read ``https://app.example`` or ``http://[::1]:3000``; None if it is anything else, such as ``null`` or a whole URL."""
+    parts = _ORIGIN.fullmatch(text.lower()) if text.isascii() else None
+    if parts is None:
+        return None
+    scheme, host, port = parts["scheme"], parts["name"], parts["port"]
+    if host is None:
+        try:
+            host = str(ipaddress.IPv6Address(parts["ipv6"]))
+        except ValueError:
+            return None
+    if port is None:
+        return WebOrigin(scheme, host, _DEFAULT_PORTS.get(scheme))
+    return WebOrigin(scheme, host, int(port)) if int(port) <= 65535 else None
 
 
 def is_loopback(host: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from braidmq.base.addresses import Address, clash, is_loopback, parse_address
+from braidmq.base.addresses import Address, clash, is_loopback, parse_address, parse_origin
 from braidmq.base.errors import ConfigError
 from braidmq.base.keys import Path, dotted, format_value, leaves
 from braidmq.base.settings import AccessSettings, HistorySettings, LinkSettings, ListenerSettings, Settings
@@ -20,6 +20,7 @@ KINDS = ("tcp", "tls", "ws", "wss")
 TLS_KINDS = ("tls", "wss")
 WEBSOCKET_KINDS = ("ws", "wss")
 TLS_KEYS = ("cert_file", "key_file", "ca_file", "crl_file", "verify", "tls_min", "sni", "user_from_certificate")
+WEBSOCKET_KEYS = ("path", "origins")
 
 # Names stand in $SYS topics and in metrics.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
@@ -73,9 +74,9 @@ def _check_listener(kind: str, name: str, listener: ListenerSettings, access: Ac
         keys = tuple(key for key in TLS_KEYS if not (told_by_proxy and key == "user_from_certificate"))
         _refuse_given(path, listener, keys, "belongs to tls and wss listeners")
     if kind not in WEBSOCKET_KINDS:
-        _refuse_given(path, listener, ("path",), "belongs to ws and wss listeners")
-    elif not re.fullmatch(r"/[^\s?#]*", listener.path):
-        raise ConfigError(dotted((*path, "path")), f"{listener.path!r} is not a path", "write something like /mqtt")
+        _refuse_given(path, listener, WEBSOCKET_KEYS, "belongs to ws and wss listeners")
+    else:
+        _check_websocket(path, listener)
     return _check_who_may_enter(path, address, listener, access)
 
 
@@ -106,6 +107,15 @@ def _check_proxy(path: Path, listener: ListenerSettings) -> None:
     if listener.proxy_protocol and not listener.proxy_peers:
         hint = "list the load balancers' addresses"
         raise ConfigError(dotted((*path, "proxy_peers")), "is empty, so that no PROXY header would be believed", hint)
+
+
+def _check_websocket(path: Path, listener: ListenerSettings) -> None:
+    if not re.fullmatch(r"/[^\s?#]*", listener.path):
+        raise ConfigError(dotted((*path, "path")), f"{listener.path!r} is not a path", "write something like /mqtt")
+    for origin in listener.origins:
+        if origin != "*" and parse_origin(origin) is None:
+            hint = "write https://app.example, without a path, or * for all pages"
+            raise ConfigError(dotted((*path, "origins")), f"{origin!r} is not the origin of a web page", hint)
 
 
 def _check_tls(path: Path, listener: ListenerSettings) -> None:

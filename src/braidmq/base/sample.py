@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braidmq.base.config_checks import KINDS, TLS_KEYS, TLS_KINDS, WEBSOCKET_KINDS
+from braidmq.base.config_checks import KINDS, TLS_KEYS, TLS_KINDS, WEBSOCKET_KEYS, WEBSOCKET_KINDS
 from braidmq.base.keys import Key, Named, Path, Table, dotted, format_value, schema
 from braidmq.base.settings import Settings
 
@@ -37,7 +37,7 @@ def sample() -> str:
 
 def fits_listener(kind: str, key: str) -> bool:
     """True if listeners of this kind may have the key."""
-    return (kind in TLS_KINDS or key not in TLS_KEYS) and (kind in WEBSOCKET_KINDS or key != "path")
+    return (kind in TLS_KINDS or key not in TLS_KEYS) and (kind in WEBSOCKET_KINDS or key not in WEBSOCKET_KEYS)
 
 
 def _listener(kind: str, node: object) -> list[str]:

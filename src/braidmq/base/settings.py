@@ -47,7 +47,7 @@ class CertificateSettings(_Table, frozen=True):
 
 
 class ListenerSettings(_Table, frozen=True):
-    """One address to listen on. The TLS keys belong to ``tls`` and ``wss``, ``path`` to ``ws`` and ``wss``."""
+    """One address to listen on. The TLS keys belong to ``tls`` and ``wss``, ``path`` and ``origins`` to ``ws`` and ``wss``."""
 
     bind: Annotated[str, key("address: `127.0.0.1:1883`, `[::1]:1883`, or `:1883` for all addresses", restart=True)]
     enabled: Annotated[bool, key("false: as if it were not there", restart=True)] = True
@@ -69,6 +69,10 @@ class ListenerSettings(_Table, frozen=True):
         Literal["", "cn", "dn"], key("take the user name from the client certificate: common name or distinguished name")
     ] = ""
     path: Annotated[str, key("path of the WebSocket", restart=True)] = "/mqtt"
+    origins: Annotated[
+        tuple[str, ...],
+        key("web pages that may connect, `*`: all; empty: those of the same host and port, on loopback those of this machine"),
+    ] = ()
 
 
 class Listeners(_Table, frozen=True):
@@ -122,7 +126,7 @@ class SessionSettings(_Table, frozen=True):
     sessions_max: Annotated[int, key("sessions on this node, connected or waiting", least=1)] = 1_000_000
     subscriptions_max: Annotated[int, key("subscriptions of one client", least=1)] = 10_000
     queue_messages_max: Annotated[int, key("messages waiting for one client", least=1)] = 10_000
-    queue_bytes_max: Annotated[Bytes, key("bytes waiting for one client", least=1024)] = Bytes(16 * MIB)
+    queue_bytes_max: Annotated[Bytes, key("bytes waiting for one client, and in flight to it", least=1024)] = Bytes(16 * MIB)
     queue_wait: Annotated[
         Seconds, key("how long publishers wait for a full queue of a connected subscriber before the newest message is dropped")
     ] = Seconds(5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,7 @@ from braidmq.broker.ports import InFlight, Replay
 from braidmq.lane.log_flow import LogFlow
 from braidmq.lane.message import from_record
 from braidmq.lane.records import Record
-from braidmq.lane.routes import Subscription, merge
-from braidmq.mqtt.topics import matches
+from braidmq.lane.routes import RouteTable, Subscription, merge
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -28,33 +28,52 @@ _SLICE_S = 0.001  # of reading for one session, before others have their turn
 _READ = 256  # records asked for at a time
 _ALL = ["#", "$SYS/#"]
 _TOPICS_MAX = 4096  # whose subscriptions are remembered
+_FILTERS = 32  # of a session, taken in between two looks at the clock
+
+_Numbered = tuple[int, Subscription, tuple[int, ...]]  # with where it starts, by shard
 
 
 class Wanted:
-    """Which subscription of a session a record is for."""
+    """Which subscription of a session a record is for; ``take_in`` comes before ``find``."""
 
     def __init__(self, session: Session) -> None:
         self._client_id = session.client_id
+        self._positions = tuple(session.flow.positions)
         self._subscriptions = [
-            (subscription.topic_filter.decode(), subscription, session.starts.get(written, ()))
+            (subscription, session.starts.get(written, ()))
             for written, subscription in session.subscriptions.items()
             if subscription.group is None and not subscription.is_behind
         ]
-        self._by_topic: dict[bytes, list[tuple[Subscription, tuple[int, ...]]]] = {}
+        self._untaken = enumerate(self._subscriptions)
+        # Two that are written differently ($exclusive/a and a) may have the same filter.
+        self._by_filter: dict[bytes, list[_Numbered]] = {}
+        self._wild = RouteTable(levels_max=0)  # has one subscription of each filter, and makes no routes
+        self._by_topic: dict[bytes, list[_Numbered]] = {}
         # Most records are for one subscription that wants all that the session still has to read.
-        positions = session.flow.positions
-        self._is_plain = all(
-            not each.no_local and all(start <= position for start, position in zip(starts, positions, strict=False))
-            for _, each, starts in self._subscriptions
-        )
+        self._is_plain = True
         self._plain: dict[bytes, Subscription | None] = {}
-        # With a single one there is nothing to find: what was read matches it.
-        self.only = self._subscriptions[0][1] if self._is_plain and len(self._subscriptions) == 1 else None
+        self.only: Subscription | None = None
 
     @property
     def filters(self) -> list[str]:
         """All filters, each once."""
-        return list(dict.fromkeys(topic_filter for topic_filter, _, _ in self._subscriptions))
+        return [each.decode() for each in dict.fromkeys(subscription.topic_filter for subscription, _ in self._subscriptions)]
+
+    def take_in(self, deadline: float) -> bool:
+        """Sort the subscriptions by their filters; False if the time was over before, and then it must be called again."""
+        for number, (subscription, starts) in self._untaken:
+            same = self._by_filter.setdefault(subscription.topic_filter, [])
+            if not same:
+                self._wild.add(subscription)
+            same.append((number, subscription, starts))
+            if subscription.no_local or any(start > at for start, at in zip(starts, self._positions, strict=False)):
+                self._is_plain = False
+            if not number % _FILTERS and monotonic() >= deadline:
+                return False
+        # With a single one there is nothing to find: what was read matches it.
+        if self._is_plain and len(self._subscriptions) == 1:
+            self.only = self._subscriptions[0][0]
+        return True
 
     def find(self, shard: int, timestamp: int, topic: bytes, publisher: str) -> Subscription | None:
         """What the record is delivered by; None if it is for no subscription of this session."""
@@ -64,12 +83,14 @@ class Wanted:
         if found is None:
             if len(self._by_topic) >= _TOPICS_MAX:
                 self._by_topic.clear()
-            name = topic.decode()
-            found = [(each, start) for topic_filter, each, start in self._subscriptions if matches(topic_filter, name)]
+            found = list(self._by_filter.get(topic, ()))
+            for one in self._wild.match_wild(topic):
+                found += self._by_filter[one.topic_filter]
+            found.sort(key=itemgetter(0))  # they are merged in the order of the session
             self._by_topic[topic] = found
         wanted = [
             each
-            for each, start in found
+            for _, each, start in found
             if (shard >= len(start) or timestamp > start[shard]) and not (each.no_local and publisher == self._client_id)
         ]
         merged = merge(wanted)
@@ -96,17 +117,20 @@ class CatchUp:
         """Read on from the session's cursor; None if it has no subscription to read for."""
         flow = session.flow
         wanted = Wanted(session)
-        if not wanted.filters:
+        filters = wanted.filters
+        if not filters:
             return None
         start = dict(enumerate(flow.positions))
-        return cls(broker, session, broker.keeper.log.replay(wanted.filters, start, with_session_only=True), wanted)
+        return cls(broker, session, broker.keeper.log.replay(filters, start, with_session_only=True), wanted)
 
     def run(self) -> bool:
         """Read and send for a slice; True when the session has caught up and follows."""
         flow = self._session.flow
         deadline = monotonic() + _SLICE_S
+        if not self._wanted.take_in(deadline):
+            return False
         while True:
-            if not self._send_ahead(flow):
+            if not self._send_ahead(flow, deadline):
                 return False
             note_gaps(self._broker, self._session, self._replay)
             if self._replay.is_caught_up:
@@ -121,8 +145,8 @@ class CatchUp:
             if not self._read_ahead:
                 self._adopt_positions(flow)
 
-    def _send_ahead(self, flow: LogFlow) -> bool:
-        """Send what was read; False if the client takes no more."""
+    def _send_ahead(self, flow: LogFlow, deadline: float) -> bool:
+        """Send what was read, and one record in any case; False if the client takes no more or the time is over."""
         records = self._read_ahead
         only = None if self._broker.hooks.delivers else self._wanted.only
         while self._place < len(records):
@@ -135,6 +159,8 @@ class CatchUp:
                 return False
             self._place += 1
             flow.positions[shard] = record.timestamp
+            if self._place < len(records) and monotonic() >= deadline:
+                return False
         return True
 
     def _adopt_positions(self, flow: LogFlow) -> None:
@@ -237,12 +263,12 @@ def feed(broker: Broker, session: Session) -> bool:
     if connection is None or not connection.is_open:
         return False
     if session.recall is not None:
-        if not session.recall.run():
-            return True
-        session.recall = None
-        session.unread = []
-        flow.attach(connection, connection.window)
-        broker.groups.relieve_all(session.groups())
+        if session.recall.run():
+            session.recall = None
+            session.unread = []
+            flow.attach(connection, connection.window)
+            broker.groups.relieve_all(session.groups())
+        return True  # retained messages are before the log, and have waited for this
     if flow.is_following:
         return False
     if session.catch_up is None:

@@ -307,6 +307,8 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
         if not self.is_open or self.flow is not flow:
             return
+        if qos == 2 and self.unreleased:
+            self.unreleased -= 1
         if qos and self.is_v5 and not is_in_doubt:
             self.send_ack(0x40 if qos == 1 else 0x50, packet_id, Reason.QUOTA_EXCEEDED)
         elif qos:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from braidmq.base.errors import ProtocolViolation, UsageError
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from braidmq.broker.connection import Connection
 
 _END = object()
-_FILTERS_AT_ONCE = 500  # of one packet, before others have their turn
+_WORK_AT_ONCE = 500  # in filters of one packet, before others have their turn
+_LEVELS_PER_WORK = 8  # of a filter
 _SLICE = 256  # retained messages for one client before others have their turn
 _SEARCH_COST = 16  # a stretch of the search that finds nothing takes as long as this many messages
 _WORDS_MAX = 1000  # of what may speak of a filter, for a reason string
@@ -51,7 +51,7 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
 
 def _start(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
     """Do the work now if it is short, else in slices, so that a packet with a hundred thousand filters delays nobody."""
-    if work.run(_FILTERS_AT_ONCE):
+    if work.run(_WORK_AT_ONCE):
         work.answer()
     else:
         connection.hold(HOLD_BUSY)
@@ -61,7 +61,7 @@ def _start(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
 async def _finish(connection: Connection, work: _Subscribing | _Unsubscribing) -> None:
     try:
         await asyncio.sleep(0)
-        while connection.is_open and not work.run(_FILTERS_AT_ONCE):  # noqa: ASYNC110  # the others have their turn
+        while connection.is_open and not work.run(_WORK_AT_ONCE):  # noqa: ASYNC110  # the others have their turn
             await asyncio.sleep(0)
         if connection.is_open:
             work.answer()
@@ -69,6 +69,10 @@ async def _finish(connection: Connection, work: _Subscribing | _Unsubscribing) -
         connection.on_violation(violation.reason, violation.detail)
     connection.resume(HOLD_BUSY)
     connection.lane.flush()
+
+
+def _work(topic_filter: str) -> int:
+    return 1 + topic_filter.count("/") // _LEVELS_PER_WORK
 
 
 class _Refused(Exception):
@@ -106,12 +110,14 @@ class _Subscribing:
         self._look_backs: list[LookBack] = []
         self._changes: list[Change] = []
 
-    def run(self, count: int) -> bool:
-        """Deal with this many filters; True when all are done."""
-        for option in islice(self._options, count):
+    def run(self, work: int) -> bool:
+        """Deal with filters for so much work; True when all are done."""
+        for option in self._options:
             self._reasons.append(self._judge(option))
-            count -= 1
-        return count > 0
+            work -= _work(option.topic_filter)
+            if work <= 0:
+                return False
+        return True
 
     def _judge(self, option: SubscribeOption) -> int:
         """Subscribe to one filter, or give the reason why not."""
@@ -255,12 +261,14 @@ class _Unsubscribing:
         self._reasons: list[int] = []
         self._changes: list[Change] = []
 
-    def run(self, count: int) -> bool:
-        """Deal with this many filters; True when all are done."""
-        for written in islice(self._filters, count):
+    def run(self, work: int) -> bool:
+        """Deal with filters for so much work; True when all are done."""
+        for written in self._filters:
             self._reasons.append(self._unsubscribe(written))
-            count -= 1
-        return count > 0
+            work -= _work(written)
+            if work <= 0:
+                return False
+        return True
 
     def _unsubscribe(self, written: str) -> int:
         broker = self._connection.broker
@@ -343,7 +351,7 @@ def _make(
 def feed_retained(connection: Connection, count: int = _SLICE) -> bool:
     """Deliver retained messages as far as the client takes them; True if there is more and room for it."""
     session = connection.session
-    if session is None or not connection.is_open:
+    if session is None or not connection.is_open or session.recall is not None:
         return False
     feeds = session.feeds
     flow = session.flow

@@ -20,7 +20,7 @@ cdef class Channel(Writer):
     cdef readonly long long bytes_received, messages_received
     cdef public bint is_greeted, is_open, is_restricted, is_metered, is_strict_payload, wants_room
     cdef readonly int hold_bits
-    cdef public Py_ssize_t receive_maximum, alias_in_max
+    cdef public Py_ssize_t receive_maximum, unreleased, alias_in_max
     cdef dict _aliases_in, _verdicts
     cdef bytearray _rest
     cdef Py_ssize_t _carried

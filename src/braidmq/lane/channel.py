@@ -54,7 +54,8 @@ class Channel(Writer):
     __slots__ = (
         "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "alias_in_max",
         "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open", "is_restricted",
-        "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum", "recorder", "wants_room",
+        "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum", "recorder", "unreleased",
+        "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
@@ -75,6 +76,7 @@ class Channel(Writer):
         self.hold_bits = 0
         self.held_by: Flow | None = None  # whose queue was full
         self.receive_maximum = 65535
+        self.unreleased = 0  # QoS 2 messages of this connection: those of earlier ones do not count [MQTT-4.9.0-1]
         self.alias_in_max = 0
         self._aliases_in: dict[int, bytes] | None = None
         self._verdicts: dict[bytes, bool] | None = None
@@ -223,7 +225,7 @@ class Channel(Writer):
                 self.send_ack(0x50, scan.packet_id, 0)
                 counters.pubrec_sent += 1
                 return
-            if flow.received_count() >= self.receive_maximum:  # [MQTT-3.3.4-7]
+            if self.unreleased >= self.receive_maximum:  # [MQTT-3.3.4-7]
                 self.on_violation(_RECEIVE_MAXIMUM_EXCEEDED, "more QoS 2 messages in flight than the Receive Maximum")
                 return
         if self._last_version == lane.routes.version and scan.alias_at < 0 and scan.topic_is(self._last_topic):
@@ -282,6 +284,7 @@ class Channel(Writer):
         assert recorder is not None  # else nothing is marked for recording
         assert flow is not None  # the channel is open
         if qos == 2:
+            self.unreleased += 1
             flow.expect_commit(packet_id)
         if is_recorded:
             pending = recorder.record(message, flow, self, qos, packet_id, session_only)
@@ -318,6 +321,7 @@ class Channel(Writer):
             flow = self.flow
             assert flow is not None  # the channel is open
             if code < 0x80 or not self.is_v5:  # MQTT 3 cannot be told no: it goes through the motions
+                self.unreleased += 1
                 flow.receive(packet_id)
             self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
         if code >= 0x80 and self.producer is not None:
@@ -422,6 +426,8 @@ class Channel(Writer):
                     self.send_ack(0x62, packet_id, _ID_NOT_FOUND if self.is_v5 else 0)
         elif kind == 6:
             counters.pubrel_received += 1
+            if self.unreleased and flow.is_receiving(packet_id):
+                self.unreleased -= 1
             if flow.is_durable and flow.is_receiving(packet_id):
                 self.on_release(packet_id)
                 return

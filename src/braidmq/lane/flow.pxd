@@ -21,7 +21,7 @@ cdef class Flow:
     cdef public Outlet channel
     cdef public Py_ssize_t queue_messages_max, queue_bytes_max
     cdef public bint queue_qos0
-    cdef readonly Py_ssize_t window, outstanding, queue_bytes
+    cdef readonly Py_ssize_t window, outstanding, inflight_bytes, queue_bytes
     cdef readonly long long dropped
     cdef public bint is_stalled
     cdef readonly bint is_durable
@@ -37,6 +37,7 @@ cdef class Flow:
     @cython.locals(channel=Outlet)
     cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
     cdef bint _may_send(self, Outlet channel) except *
+    cdef bint _is_open(self)
     @cython.locals(channel=Outlet, expiry="long long")
     cpdef void deliver_late(self, Message message, Subscription subscription, int qos, bint retain) except *
     cdef void _drop(self, str reason, Message message) except *
@@ -48,6 +49,7 @@ cdef class Flow:
     cdef int _next_id(self) except -1
     @cython.locals(inflight=dict)
     cdef void _put_inflight(self, int packet_id, Delivery delivery) except *
+    cdef void _let_go(self, Delivery delivery) except *
     cdef long long _seconds_left(self, Message message) except? -2
     @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t, channel=Outlet)
     cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *

@@ -1,7 +1,7 @@
 """The flow of a session: the in-flight window, the queue behind it, and the QoS 2 ids of the client.
 
-A message goes out at once if the client is there, its window is open and nothing waits before it; otherwise it joins the queue,
-which is bounded in messages and bytes. What was sent and is not acknowledged stays *in flight* under its packet id, in the order
+A message goes out at once if the client is there, its window is open and nothing waits before it; otherwise it joins the queue.
+Both are bounded in messages and bytes. What was sent and is not acknowledged stays *in flight* under its packet id, in the order
 it was first sent:
 
     QoS 1   sent --PUBACK--> gone
@@ -48,8 +48,8 @@ class Flow:
 
     __slots__ = (
         "_inflight", "_last_id", "_pending", "_queue", "_received", "_resend", "_waiting", "channel", "client_id",
-        "congested_at", "dropped", "home", "is_durable", "is_stalled", "outstanding", "queue_bytes", "queue_bytes_max",
-        "queue_messages_max", "queue_qos0", "state", "window",
+        "congested_at", "dropped", "home", "inflight_bytes", "is_durable", "is_stalled", "outstanding", "queue_bytes",
+        "queue_bytes_max", "queue_messages_max", "queue_qos0", "state", "window",
     )  # fmt: skip
 
     def __init__(self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool) -> None:
@@ -61,6 +61,7 @@ class Flow:
         self.channel: Outlet | None = None
         self.window = 0
         self.outstanding = 0
+        self.inflight_bytes = 0
         self.queue_bytes = 0
         self.dropped = 0  # messages that this client never got
         self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
@@ -98,7 +99,11 @@ class Flow:
 
     def _may_send(self, channel: Outlet) -> bool:
         """Whether a message of QoS 1 or 2 may go out at once: its turn has come and there is room for it."""
-        return self.outstanding < self.window and not self._queue and not self._resend and not channel.is_clogged()
+        return self._is_open() and not self._queue and not self._resend and not channel.is_clogged()
+
+    def _is_open(self) -> bool:
+        """Whether the window takes another message: by their number, and by their bytes, which stay when the client leaves."""
+        return self.outstanding < self.window and self.inflight_bytes < self.queue_bytes_max
 
     def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
         """The same for a message that was kept for a while, such as a retained one: its expiry has been running."""
@@ -163,6 +168,13 @@ class Flow:
             inflight = self._inflight = {}
         inflight[packet_id] = delivery
         self._last_id = packet_id
+        if delivery.message is not None:
+            self.inflight_bytes += delivery.message.cost()
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """Its message is no longer in flight."""
+        if delivery.message is not None:
+            self.inflight_bytes -= delivery.message.cost()
 
     def _seconds_left(self, message: Message) -> int:
         """What to write as the message expiry of something that goes out late; -1: as it is."""
@@ -230,7 +242,7 @@ class Flow:
         if not queue:
             return
         counters = self.state.counters
-        while queue and self.outstanding < self.window and not channel.is_clogged():
+        while queue and self._is_open() and not channel.is_clogged():
             delivery = queue.popleft()
             message = delivery.message
             assert message is not None  # only what was sent is released
@@ -288,6 +300,7 @@ class Flow:
                 flags = 0x30 | (8 if delivery.is_sent else 0) | delivery.qos << 1 | (1 if delivery.retain else 0)
                 if not channel.send_publish(message, delivery.subscription, flags, packet_id, self._seconds_left(message)):
                     del inflight[packet_id]
+                    self._let_go(delivery)
                     self.state.counters.dropped_too_large += 1
                     self.state.counters.inflight_lost += 1
                     self._drop("too_large", message)
@@ -312,6 +325,7 @@ class Flow:
         if delivery is None or delivery.qos != 2:
             return 0
         delivery.is_released = True
+        self._let_go(delivery)
         delivery.message = None
         return 1
 
@@ -327,6 +341,7 @@ class Flow:
         if delivery is None or delivery.qos != qos or delivery.is_released != is_released:
             return False
         del inflight[packet_id]
+        self._let_go(delivery)
         if delivery.is_live:
             self.outstanding -= 1
         self.state.counters.acked += 1
@@ -436,6 +451,8 @@ class Flow:
                 self.state.counters.inflight_lost += 1
                 if delivery.is_live:
                     self.outstanding -= 1
+        # The caller may also have let go of messages whose packet ids stay.
+        self.inflight_bytes = sum(each.message.cost() for each in inflight.values() if each.message is not None)
         if self._queue:
             kept: deque[Delivery] = deque()
             for delivery in self._queue:
@@ -459,7 +476,7 @@ class Flow:
                 state.drop("session_ended", self.client_id, delivery.message.topic)
         state.queued_messages -= lost
         state.queued_bytes -= self.queue_bytes
-        self.queue_bytes = 0
+        self.queue_bytes = self.inflight_bytes = 0
         if self._inflight:
             state.counters.inflight_lost += len(self._inflight)
             for delivery in self._inflight.values():

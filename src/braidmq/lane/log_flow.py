@@ -226,13 +226,15 @@ class LogFlow(Flow):
 
     def forget(self, packet_id: int) -> None:
         """Its message is no longer to be had."""
-        if self._inflight is not None and self._inflight.pop(packet_id, None) is not None:
+        delivery = None if self._inflight is None else self._inflight.pop(packet_id, None)
+        if delivery is not None:
+            self._let_go(delivery)
             self.state.counters.inflight_lost += 1
             self.note_change()
 
     def has_room(self) -> bool:
         """Whether the window takes another message."""
-        return self.outstanding < self.window and not self._queue and not self._resend
+        return self._is_open() and not self._queue and not self._resend
 
     def inflight_items(self) -> list[tuple[int, Delivery]]:
         """What is in flight, by packet id, in the order of sending: what the client has not seen comes last."""

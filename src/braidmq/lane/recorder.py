@@ -255,7 +255,8 @@ class Recorder:
         times = 1
         if pending.ack_qos == 2 and flow is not None:
             times = flow.end_pending(pending.packet_id)
-            channel = flow.channel  # a client that has come back asks for it there
+            if flow.channel is not None:
+                channel = flow.channel  # a client that has come back asks for it there
         if channel is not None:
             for _ in range(times):
                 channel.settle(flow, pending.ack_qos, pending.packet_id, code)

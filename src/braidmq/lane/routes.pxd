@@ -23,6 +23,8 @@ cdef class TrieNode:
     cdef public TrieNode single
 
     cpdef bint is_empty(self)
+    cdef TrieNode below(self, bytes level)
+    cdef dict bucket(self, bint is_multi)
 
 
 @cython.locals(merged=Subscription)

@@ -74,10 +74,25 @@ class TrieNode:
     __slots__ = ("children", "here", "multi", "single")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, TrieNode] = {}
+        # Most levels have one of these, and a filter may have a hundred levels: they are made on first use.
+        self.children: dict[bytes, TrieNode] | None = None
         self.single: TrieNode | None = None  # "+"
-        self.here: dict[object, Subscription] = {}  # filters that end at this level
-        self.multi: dict[object, Subscription] = {}  # filters that end in "#" below it
+        self.here: dict[object, Subscription] | None = None  # filters that end at this level
+        self.multi: dict[object, Subscription] | None = None  # filters that end in "#" below it
+
+    def below(self, level: bytes) -> TrieNode | None:
+        """The node of a level that is no wildcard."""
+        return None if self.children is None else self.children.get(level)
+
+    def bucket(self, is_multi: bool) -> dict[object, Subscription]:
+        """The subscriptions whose filters end here, or in "#" below it."""
+        if is_multi:
+            if self.multi is None:
+                self.multi = {}
+            return self.multi
+        if self.here is None:
+            self.here = {}
+        return self.here
 
     def is_empty(self) -> bool:
         """Nothing hangs here any more."""
@@ -152,7 +167,7 @@ class RouteTable:
         flow = subscription.flow
         if b"+" in topic_filter or b"#" in topic_filter:
             node, multi = self._node(topic_filter)
-            bucket = node.multi if multi else node.here
+            bucket = node.bucket(multi)
             self.filters += not bucket
             is_new = flow not in bucket
             bucket[flow] = subscription
@@ -198,9 +213,12 @@ class RouteTable:
                     node.single = TrieNode()
                 node = node.single
             else:
-                below = node.children.get(level)
+                below = node.below(level)
                 if below is None:
-                    below = node.children[level] = TrieNode()
+                    below = TrieNode()
+                    if node.children is None:
+                        node.children = {}
+                    node.children[level] = below
                 node = below
         return node, multi
 
@@ -240,12 +258,12 @@ class RouteTable:
         path = [self._root]
         for level in levels:
             node = path[-1]
-            below = node.single if level == b"+" else node.children.get(level)
+            below = node.single if level == b"+" else node.below(level)
             if below is None:
                 return False
             path.append(below)
         node = path[-1]
-        bucket = node.multi if multi else node.here
+        bucket = node.bucket(multi)
         if bucket.pop(flow, None) is None:
             return False
         self.filters -= not bucket
@@ -254,7 +272,7 @@ class RouteTable:
                 break
             if level == b"+":
                 path[-1].single = None
-            else:
+            elif path[-1].children is not None:
                 del path[-1].children[level]
         return True
 
@@ -264,7 +282,7 @@ class RouteTable:
         root = self._root
         levels = topic.split(b"/")
         if topic[:1] == b"$":  # [MQTT-4.7.2-1]: a leading wildcard does not reach these
-            first = root.children.get(levels[0])
+            first = root.below(levels[0])
             frontier = [] if first is None else [first]
             depth = 1
         else:
@@ -281,7 +299,7 @@ class RouteTable:
                     found.extend(node.multi.values())
                 if node.single is not None:
                     reached.append(node.single)
-                below = node.children.get(level)
+                below = node.below(level)
                 if below is not None:
                     reached.append(below)
             frontier = reached
@@ -360,8 +378,8 @@ class RouteTable:
         nodes = [self._root]
         while nodes:
             node = nodes.pop()
-            yield from node.here.values()
-            yield from node.multi.values()
-            nodes.extend(node.children.values())
+            yield from (node.here or {}).values()
+            yield from (node.multi or {}).values()
+            nodes.extend((node.children or {}).values())
             if node.single is not None:
                 nodes.append(node.single)

@@ -13,6 +13,7 @@ from braidmq.base.settings import ListenerSettings, Settings
 from braidmq.broker.listeners.origin import TLS_KINDS, WEBSOCKET_KINDS, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.server import ListenerServer
 from braidmq.broker.listeners.tls import build_context
+from braidmq.broker.listeners.web_origins import WebOrigins
 from braidmq.broker.listeners.websocket import WebSocketProtocol, WebSocketSettings
 
 # Certificates are replaced every few weeks; looking every few seconds costs a handful of stat calls in a thread.
@@ -113,6 +114,7 @@ class ListenerSet:
             return self._make_connection
         shared = WebSocketSettings(
             path=listener.path,
+            origins=WebOrigins(listener.origins),
             handshake_timeout_s=settings.limits.connect_timeout,
             frame_bytes_max=settings.mqtt.packet_bytes_max + _FRAME_ROOM_BYTES,
             unanswered_bytes_max=settings.limits.preauth_packet_bytes + _FRAME_ROOM_BYTES,

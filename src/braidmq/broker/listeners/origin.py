@@ -47,12 +47,17 @@ class ListenerInfo:
         self.live = 0
 
     @property
+    def is_local(self) -> bool:
+        """Are all clients of this machine?"""
+        # Behind a proxy on this machine the clients come from anywhere, so loopback alone proves nothing there.
+        return self.is_on_loopback and not self.settings.proxy_protocol
+
+    @property
     def anonymous_allowed(self) -> bool:
         """May clients without credentials ask to come in here?"""
         if self.settings.allow_anonymous is not None:
             return self.settings.allow_anonymous
-        # Behind a proxy on this machine the clients come from anywhere, so loopback alone proves nothing there.
-        return self.is_on_loopback and not self.settings.proxy_protocol
+        return self.is_local
 
     def describe(self, transport: asyncio.BaseTransport) -> Origin:
         """The origin of a connection that came straight to this listener."""

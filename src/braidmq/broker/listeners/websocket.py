@@ -36,6 +36,7 @@ from picows import (
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # the server half of ws_create_server, for sockets of our own
 
 from braidmq.broker.listeners.origin import FedConnection, ListenerInfo, MakeConnection
+from braidmq.broker.listeners.web_origins import WebOrigins
 
 logger = logging.getLogger("braidmq.listeners")
 
@@ -44,6 +45,7 @@ SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 READ_BYTES_MAX = 64 * 1024
 READ_BUFFER_BYTES = 2048  # where the read buffer begins; an idle client never needs more
 CLOSE_WAIT_S = 3.0
+LOGGED_ORIGIN_MAX = 100  # characters of an Origin that may be as long as the request
 
 # Members of an enumeration are looked up slowly, and these are needed for every frame.
 _BINARY, _TEXT, _CLOSE, _PING = WSMsgType.BINARY, WSMsgType.TEXT, WSMsgType.CLOSE, WSMsgType.PING
@@ -57,6 +59,7 @@ class WebSocketSettings(msgspec.Struct, frozen=True):
     """What the WebSockets of one listener have in common; ``on_refused`` takes the listener's id and a reason."""
 
     path: str
+    origins: WebOrigins
     handshake_timeout_s: float
     frame_bytes_max: int
     unanswered_bytes_max: int
@@ -109,9 +112,13 @@ class WebSocketChannel(WSListener):
     # What picows calls.
 
     def upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
-        """Answer the HTTP request: 404 for another path, 400 without a subprotocol that we speak, else 101."""
+        """Answer the request: 404 for another path, 403 for another's web page, 400 without a known subprotocol, else 101."""
         if request.path.partition(b"?")[0] != self._settings.path.encode():
             return self._refuse(404, "ws_path", "no such path")
+        origins = request.headers.getall("Origin", ())
+        if not self._settings.origins.admits(origins, request.headers.getall("Host", ()), is_local=self._listener.is_local):
+            shown = ", ".join(origins)[:LOGGED_ORIGIN_MAX]
+            return self._refuse(403, "ws_origin", f"a page of {shown!r} may not connect, see origins of the listener")
         subprotocol = choose_subprotocol(request.headers.getall("Sec-WebSocket-Protocol", ()))
         if subprotocol is None:
             return self._refuse(400, "ws_subprotocol", 'the WebSocket subprotocol must be "mqtt"')
@@ -268,6 +275,7 @@ class WebSocketChannel(WSListener):
     def _refuse(self, status: int, reason: str, sentence: str) -> WSUpgradeResponseWithListener:
         self._is_closing = True
         self._settings.on_refused(self._listener.id, reason)
+        logger.info("%s: connection refused (%s): %s", self._listener.id, reason, sentence)
         return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, sentence.encode()), None)
 
     def _fail(self, code: WSCloseCode, reason: str) -> None:
