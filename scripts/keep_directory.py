@@ -36,6 +36,7 @@ from braidmq.storage.clock import ShardClock
 from braidmq.storage.delayed import LogDelayed
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.producers import LogProducers
 from braidmq.storage.retained import LogRetained
 from braidmq.storage.sessions import LogSessions
 from braidmq.storage.shared_cursors import LogGroups
@@ -185,7 +186,10 @@ def _write_rows(log: Writing) -> None:
     log.change(groups.put(GroupRow("back", "plant/+/temp", (1, 1), (), (log.at(30), log.at(31)))))
     log.save_reader("query", {0: log.at(5), 1: log.at(6)}, pins=True, owner="ann")
     log.save_reader("watch", {1: log.at(7)}, pins=False)
-    log.record(55, "anna", "plant/last", b"the end", 1)
+    producers = LogProducers(log.log)
+    log.change(producers.put_batch("import", 7, 6, 3, "ann"))
+    log.change(producers.put_batch("keys", 5, 5, 0, None), producers.put_key("keys", 5, b"k"))
+    log.record(55, "anna", "plant/last", b"the end", 1, producer=producers.name_of("anna", "ann"), sequence=42)
 
 
 def _write_sessions(log: Writing) -> None:

@@ -214,12 +214,35 @@ def test_a_file_that_breaks_while_running_denies_and_recovers(site: Site) -> Non
         site.acl_file.unlink()
         await access.reload()
         assert not access.rules_for("c1", "alice").may_publish("a/x")
+        assert not access.has_rules
         assert "acl" in access.problems[0]
 
         site.acl_file.write_text("user alice\ntopic a/#\n")
         await access.reload()
         assert access.rules_for("c1", "alice").may_publish("a/x")
+        assert access.has_rules
         assert access.problems == ()
+
+    run(scenario())
+
+
+def test_another_file_that_can_or_cannot_be_used_is_told_before_anything_else_happens(site: Site) -> None:
+    async def scenario() -> None:
+        access = site.access()
+        broken = site.acl_file.with_name("broken")
+        broken.write_text("rubbish\n")
+        for path in (broken, site.acl_file):
+            told = asyncio.Event()
+            access.on_change = told.set
+
+            change = asyncio.ensure_future(access.reload(site.settings(acl_file=str(path))))
+            had_rules = access.has_rules
+            while access.has_rules == had_rules:  # noqa: ASYNC110  # every turn of the loop counts
+                await asyncio.sleep(0)
+
+            assert told.is_set()
+            await change
+        await access.close()
 
     run(scenario())
 

@@ -14,7 +14,7 @@ FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "h
 
 # Rows 44 and 45 are about parts that other nodes and the management interface bring.
 ROWS = (
-    {str(number) for number in (*range(1, 44), 46)}
+    {str(number) for number in (*range(1, 44), 46, 47, 48)}
     | {f"N{number}" for number in range(1, 5)}
     | {f"D{number}" for number in range(1, 9)}
     | {f"H{number}" for number in range(1, 9)}

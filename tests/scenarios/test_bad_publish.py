@@ -294,3 +294,50 @@ def test_a_retained_message_that_nobody_listens_for_yet_is_kept(stage: Stage) ->
 
     assert reason == 0x10
     assert wire.receive(Publish).payload == b"kept"
+
+
+@pytest.mark.row(48)
+@both_versions
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("topic", "payload", "retain", "reason"),
+    [
+        ("b", b"one too many", True, 0x97),
+        ("a", b"more than a retained message may have", True, 0x97),
+        ("$delayed/1/b", b"one too many", False, 0x97),
+        ("$delayed/soon/b", b"never", False, 0x90),
+    ],
+    ids=["retained", "large", "delayed", "no delay"],
+)
+def test_a_message_that_is_not_taken_is_not_acknowledged_as_if_it_were(
+    start: Callable[..., Stage], version: int, qos: int, topic: str, payload: bytes, retain: bool, reason: int
+) -> None:
+    stage = start(retained={"messages_max": 1, "payload_bytes_max": 16}, delayed={"messages_max": 0})
+    reader, sender = stage.connect(), stage.connect("sender", version=version, persistent=True)
+    reader.subscribe("#", qos=2)
+    sender.publish("a", b"the first", qos, retain=True)
+    assert reader.receive_publish().payload == b"the first"
+
+    packet_id = sender.next_packet_id()
+    sender.send(Publish(topic, payload, qos, retain, packet_id=packet_id))
+
+    if version == MQTT5:
+        assert sender.finish_publish(qos, packet_id) == reason
+    else:
+        sender.expect_closed()
+        again = stage.connect("sender", version=version, persistent=True)
+        assert again.publish("c", b"", qos) == 0, "there is nothing that it waits for"
+        assert reader.receive_publish().topic == "c"
+    reader.expect_silence()
+
+
+@pytest.mark.row(48)
+@both_versions
+def test_a_message_without_qos_that_is_not_taken_is_dropped_and_counted(start: Callable[..., Stage], version: int) -> None:
+    stage = start(retained={"messages_max": 0, "payload_bytes_max": 1}, delayed={"messages_max": 0})
+    sender = stage.connect(version=version)
+
+    sender.publish("a", b"too large", retain=True)
+    sender.publish("$delayed/1/a", b"")
+
+    assert (stage.drops("retained_full"), stage.drops("delayed_full")) == (1, 1)

@@ -13,12 +13,14 @@ from types import ModuleType
 
 import pytest
 
+from braidmq.access import hashes
 from braidmq.broker.ports import RELEASED, SENT, CursorRow, GroupRow, InFlight, SessionRow, SubscriptionRow
 from braidmq.lane.records import Record
 from braidmq.mqtt.codec import decode
 from braidmq.mqtt.packets import Publish, Pubrel, Will
 from braidmq.mqtt.properties import Properties
 from braidmq.storage.delayed import LogDelayed
+from braidmq.storage.producers import LogProducers
 from braidmq.storage.retained import LogRetained
 from braidmq.storage.sessions import LogSessions
 from braidmq.storage.shared_cursors import LogGroups
@@ -222,6 +224,16 @@ def test_readers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
         assert (stage.log.readers.owner("query"), stage.log.readers.owner("watch")) == ("ann", None)
 
 
+def test_producers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
+    script.unpack(FILES[-1], tmp_path)
+    with Stage(tmp_path, shards=2) as stage:
+        producers = LogProducers(stage.log)
+        assert producers.open_batch("import") == (7, 6, 3, "ann")
+        assert producers.open_batch("keys") == (5, 5, 0, None)
+        assert producers.has_key("keys", 5, b"k")
+        assert (producers.mark("anna", "ann"), producers.mark("anna", "bob")) == ((42, None), (0, None))
+
+
 def test_it_is_written_on_where_it_ended(stage: Stage) -> None:
     with stage:
         stage.append("link", "linked", b"sequence 41", producer=b"n1/3", sequence=41)
@@ -233,11 +245,14 @@ def test_it_is_written_on_where_it_ended(stage: Stage) -> None:
 
 
 def test_a_node_starts_on_it_and_everybody_gets_what_waits(data_dir: Path) -> None:
+    passwords = data_dir / "passwords"
+    passwords.write_text(f"user r:{hashes.make(b'secret')}\n")
+    passwords.chmod(0o600)
     history = {"shards": 2, "retention": "36500d", "bind": ""}
     look_back = "$replay/-1h,end/slow/#"
     of_group = [18, 19, *range(22, 54)]  # the two that were outstanding, and what is above its positions
-    with Broker(node={"data_dir": str(data_dir)}, history=history) as broker:
-        client = Wire(broker.host, broker.port).connect("reader", persistent=True)
+    with Broker(node={"data_dir": str(data_dir)}, history=history, access={"password_file": str(passwords)}) as broker:
+        client = Wire(broker.host, broker.port).connect("reader", persistent=True, user_name="user r", password=b"secret")
         assert client.connack.session_present
         frames = [client.receive_frame() for _ in range(3 + 1 + 2 + 1 + len(of_group) + 1)]
         client.expect_silence()

@@ -32,21 +32,32 @@ def test_rows_of_keys_are_the_released_bytes_and_are_read() -> None:
         "batch-key": batch_key(b"q1"),
         "batch-row": encode_batch(BatchRow(7 << 32, EPOCH, 6 << 32)),
         "batch-row-2": encode_batch(BatchRow(7 << 32, EPOCH, 6 << 32, 5)),
+        "batch-row-owned": encode_batch(BatchRow(7 << 32, EPOCH, 6 << 32, 0, "bob")),
         "message-key": message_key(b"q1", 7 << 32, b"k"),
         "message-row": KEY_VALUE,
     } == stored
     assert decode_batch(stored["batch-row"]) == BatchRow(7 << 32, EPOCH, 6 << 32)
     assert decode_batch(stored["batch-row-2"]) == BatchRow(7 << 32, EPOCH, 6 << 32, 5)
+    assert decode_batch(stored["batch-row-owned"]) == BatchRow(7 << 32, EPOCH, 6 << 32, 0, "bob")
     assert name_of(stored["batch-key"]) == name_of(stored["message-key"]) == b"q1"
 
 
-@pytest.mark.parametrize("name", ["batch-row", "batch-row-2"])
-def test_a_newer_row_is_refused_in_words_and_a_broken_one_is_corruption(name: str) -> None:
+def test_a_user_without_a_letter_in_its_name_is_another_than_none() -> None:
+    row = BatchRow(1, EPOCH, 1, owner="")
+
+    assert decode_batch(encode_batch(row)) == row
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "more"),
+    [("batch-row", 25, b"\0"), ("batch-row-2", 30, b"\0"), ("batch-row-owned", 30, b"\xff")],
+)
+def test_a_newer_row_is_refused_in_words_and_a_broken_one_is_corruption(name: str, size: int, more: bytes) -> None:
     row = golden("producer keys")[name]
 
     with pytest.raises(UsageError, match="newer"):
         decode_batch(b"\x03" + row[1:])
-    for broken in (b"", row[:-1], row + b"\0", b"\0" + row[1:]):
+    for broken in (b"", row[: size - 1], row + more, b"\0" + row[1:]):
         with pytest.raises(Corruption):
             decode_batch(broken)
     with pytest.raises(Corruption):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from braidmq.access import hashes
-from tests.support.stage import Stage
+from braidmq.testing import Broker
+from tests.support.stage import ErrorLog, Stage
 from tests.support.wire import Wire
 
 PASSWORD = b"secret"
@@ -48,3 +50,16 @@ class Guarded:
     def connect(self, user: str, client_id: str | None = None, **fields: Any) -> Wire:
         """A client that has logged in."""
         return self.stage.connect(client_id, user_name=user, password=PASSWORD, **fields)
+
+
+@contextmanager
+def running(folder: Path, users: list[str], rules: str, **tables: Any) -> Iterator[Guarded]:
+    """A guarded broker whose data outlives it: the next one in the same folder goes on with them."""
+    with ErrorLog().listening() as errors, ExitStack() as stack:
+
+        def start(**settings: Any) -> Stage:
+            return Stage(stack.enter_context(Broker(**settings)), errors)
+
+        guarded = Guarded(start, folder, users, rules, node={"data_dir": str(folder / "data")}, **tables)
+        yield guarded
+        guarded.stage.close()

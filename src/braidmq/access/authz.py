@@ -194,6 +194,11 @@ class FileAuthorizer:
             self.file = await asyncio.to_thread(WatchedFile, KEY, path, parse) if path else None
         self._grants_unmatched = grants_unmatched
 
+    @property
+    def has_rules(self) -> bool:
+        """False while the file cannot be used."""
+        return self.file is None or self.file.value is not None
+
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:
         """The rules in force now; cheap, ask again whenever ``epoch`` has risen."""
         if self.file is None:

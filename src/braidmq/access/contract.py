@@ -100,6 +100,11 @@ class Authorizer(Protocol):
         """A number that rises; rules got under an older one must be fetched again."""
         ...
 
+    @property
+    def has_rules(self) -> bool:
+        """False while what the rules are read from cannot be used. Then they deny everything, but nothing is so for good."""
+        ...
+
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:
         """The rules in force now for this client."""
         ...

@@ -111,6 +111,11 @@ class LocalAccess:
         exchange = self._authenticator.begin(method, credentials)
         return _CountedExchange(self, credentials, exchange) if isinstance(exchange, ScramExchange) else exchange
 
+    @property
+    def has_rules(self) -> bool:
+        """False while the ACL file cannot be used: then everything is denied, but nothing is so for good."""
+        return self._authorizer.has_rules
+
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:
         """The rules in force now for this client."""
         return self._authorizer.rules_for(client_id, user_name)
@@ -155,7 +160,10 @@ class LocalAccess:
     async def reload(self, settings: Settings | None = None) -> None:
         """Read every file again now, as ``settings`` say if they are given; the data directory stays the one of the start."""
         if settings is not None:
+            had_rules = self.has_rules
             await self._reconfigure(settings)
+            if self.has_rules != had_rules:
+                self._tell_change()  # at once: nobody may come in between
         for file in self._files:
             await file.reload()
         self._tell_change()

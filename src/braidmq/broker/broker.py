@@ -96,6 +96,7 @@ class Broker:
         self._drained = asyncio.Event()  # the last connection is gone
         self._ticker: asyncio.TimerHandle | None = None
         self._access_epoch = access.epoch
+        self._wills_due: set[Session] = set()  # whose wills wait for rules; nobody comes in meanwhile, so there is a bound
         hooks.on_change = self.routes.refresh
         self._tick()
 
@@ -187,19 +188,26 @@ class Broker:
         A new one is durable if it is to outlive its connection.
         """
         session = self.sessions.get(client_id)
+        # Its subscriptions and messages are for the user who made it, and not for everybody who knows its client id.
+        is_ended = session is not None and (clean_start or session.user_name not in (None, connection.user_name))
         if session is not None and session.connection is not None:
             self.statistics.taken_over += 1
             # The client is back before the delay has passed, unless this very connection ends the session.
-            is_back = not clean_start and session.expiry_s > 0 and session.will_delay_s > 0
+            is_back = not is_ended and session.expiry_s > 0 and session.will_delay_s > 0
             session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id", discard_will=is_back)
             session = self.sessions.get(client_id)  # gone, if its expiry was 0
-        if session is not None and clean_start:
+        if session is not None and is_ended:
             self.statistics.discarded += 1
             self.end_session(session)
             session = None
         is_present = session is not None
+        if session is not None and session.user_name != connection.user_name:
+            # Nobody's, from before its client had a name: a fleet that is given passwords keeps its sessions.
+            session.user_name = connection.user_name
+            self._withdraw_subscriptions(session)
         if session is None:
             session = Session(client_id, self.make_flow(client_id, is_durable=expiry_s > 0), monotonic())
+            session.user_name = connection.user_name
             self.sessions.add(session)
             self.statistics.created += 1
             self.hooks.tell("session_created", client_id)
@@ -303,10 +311,13 @@ class Broker:
 
     def _publish_will(self, session: Session) -> None:
         will = session.will
-        session.will = None
         session.will_timer = None
         if will is None:
             return
+        if not self.access.has_rules:
+            self._wills_due.add(session)
+            return
+        session.will = None
         if session.is_durable:
             self.durable.will_is_over(session)
         rules = self.access.rules_for(session.client_id, session.user_name)
@@ -379,28 +390,44 @@ class Broker:
         self.enforce_access()
 
     def enforce_access(self) -> None:
-        """Rules, users or bans have changed: end what is no longer allowed, and nothing else."""
+        """Rules, users or bans have changed: end what is no longer allowed, and nothing else.
+
+        While the file of the rules cannot be used nobody stays, so that nothing is delivered, and sessions keep what they have.
+        """
         self._access_epoch = self.access.epoch
         for connection in list(self.connections):
             if not connection.is_open:
                 continue
-            if connection.is_still_allowed():
+            if self.lets_stay(connection):
                 connection.take_rules()
             else:
                 connection.close(Reason.NOT_AUTHORIZED, "access was withdrawn")
-        for session in list(self.sessions):
-            rules = self.access.rules_for(session.client_id, session.user_name)
-            if rules.unrestricted:
-                continue
-            removed = False
-            for written, subscription in list(session.subscriptions.items()):
-                if not rules.may_subscribe(subscription.topic_filter.decode()):
-                    log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
-                    self.drop_subscription(session, written, subscription)
-                    removed = True
-            if removed:
-                self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
+        if self.access.has_rules:
+            for session in list(self.sessions):
+                self._withdraw_subscriptions(session)
+            wills_due, self._wills_due = self._wills_due, set()
+            for session in wills_due:
+                self._publish_will(session)
+            self.delayed.publish_overdue()
         self.lane.flush()
+
+    def lets_stay(self, connection: Connection) -> bool:
+        """Whether a client that was let in may be connected now; rules that cannot be used are nobody's."""
+        return self.access.has_rules and connection.is_still_allowed()
+
+    def _withdraw_subscriptions(self, session: Session) -> None:
+        """End those that its user has no right to."""
+        rules = self.access.rules_for(session.client_id, session.user_name)
+        if rules.unrestricted:
+            return
+        removed = False
+        for written, subscription in list(session.subscriptions.items()):
+            if not rules.may_subscribe(subscription.topic_filter.decode()):
+                log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
+                self.drop_subscription(session, written, subscription)
+                removed = True
+        if removed:
+            self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
 
     def _on_trace_change(self) -> None:
         self.routes.refresh()

@@ -123,6 +123,8 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
         return
     connection.pending_connect = None
     connection.exchange = None
+    if isinstance(verdict, Granted) and not connection.broker.access.has_rules:
+        verdict = Refused(Reason.SERVER_UNAVAILABLE, "the ACL file cannot be used")
     if isinstance(verdict, Refused):
         connection.broker.statistics.authentication_failure += 1
         log.info("%s %s refused: %s", connection.peer(), connection.client_id, verdict.detail)
@@ -142,7 +144,7 @@ def _conclude(connection: Connection, packet: Connect, verdict: Verdict, data: b
     if refusal is not None:
         connection.refuse(refusal.reason, refusal.detail)
         return
-    request = connection.broker.producers.judge(packet)
+    request = connection.broker.producers.judge(packet, connection.user_name)
     if isinstance(request, Refused):
         connection.refuse(request.reason, request.detail, user_properties=(connection.broker.producers.shards(), *request.told))
         return
@@ -158,13 +160,12 @@ def _open(connection: Connection, packet: Connect, data: bytes, request: Request
     expiry_s = _expiry(connection, packet)
     session, is_present = broker.open_session(connection.client_id, packet.clean_start, connection, expiry_s)
     session.expiry_s = expiry_s
-    session.user_name = connection.user_name
     session.is_clean = packet.clean_start
     session.will = packet.will
     connection.session = session
     changes = broker.durable.opened(session) if session.is_durable else []
     if request is not None:
-        changes = [*changes, *broker.producers.opening(request)]
+        changes = [*changes, *broker.producers.opening(connection, request)]
     elif not session.is_durable:
         _greet(connection, packet, data, session, is_present, None)
         return
@@ -176,8 +177,12 @@ def _open(connection: Connection, packet: Connect, data: bytes, request: Request
 
 
 def _not_kept(connection: Connection, session: Session, is_present: bool, refusal: Refusal) -> None:
-    """The session cannot be stored: a client must not find one next time that it was refused now [MQTT-3.2.2-4]."""
-    connection.refuse(Reason.QUOTA_EXCEEDED, "the session cannot be stored")
+    _turn_away(connection, session, is_present, Reason.QUOTA_EXCEEDED, "the session cannot be stored")
+
+
+def _turn_away(connection: Connection, session: Session, is_present: bool, reason: Reason, detail: str) -> None:
+    """Refuse who has a session by now: a client must not find one next time that it was refused now [MQTT-3.2.2-4]."""
+    connection.refuse(reason, detail)
     if not is_present and connection.broker.sessions.get(session.client_id) is session:
         connection.broker.end_session(session)
     connection.lane.flush()
@@ -190,6 +195,9 @@ def _greet(
     if connection.is_closed or session.connection is not connection:
         return
     broker = connection.broker
+    if not broker.lets_stay(connection):  # no longer, after its session was written
+        _turn_away(connection, session, is_present, Reason.NOT_AUTHORIZED, "access was withdrawn")
+        return
     settings = broker.settings
     properties = packet.properties
     connection.flow = session.flow

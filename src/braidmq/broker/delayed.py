@@ -31,14 +31,15 @@ class DelayedMessages:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._waiting: set[asyncio.TimerHandle] = set()
+        self._overdue: list[StoredMessage] = []  # their time came while nobody could say whether they may be published
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._overdue)
 
     def has_place(self, delay_s: int) -> bool:
         """Whether another message may wait for so long."""
         bounds = self._broker.settings.delayed
-        return delay_s <= bounds.delay_max and len(self._waiting) < bounds.messages_max
+        return delay_s <= bounds.delay_max and len(self) < bounds.messages_max
 
     def keep(self, message: Message, delay_s: int, user_name: str | None) -> Callable[[], None]:
         """Write the message down, with what this turn records; when that is done, call the result, and it waits."""
@@ -53,25 +54,36 @@ class DelayedMessages:
         self._wait(stored, max(0.0, stored.due - now))
 
     def _wait(self, stored: StoredMessage, delay_s: float) -> None:
-        message, user_name = stored.message, stored.user_name
-
-        def publish() -> None:
+        def on_time() -> None:
             self._waiting.discard(timer)
-            broker = self._broker
-            broker.keeper.write(broker.keeper.storage.delayed.remove(message.publisher, stored.row_id))
-            # The right to publish was there when the message came, and must still be.
-            rules = broker.access.rules_for(message.publisher, user_name)
-            if rules.unrestricted or rules.may_publish(message.topic.decode()):
-                session = broker.sessions.get(message.publisher)
-                broker.statistics.own_messages += session is not None
-                broker.publish(message, None if session is None else session.flow, user_name)  # the flow is for No Local
-                broker.lane.flush()
+            if self._broker.access.has_rules:
+                self._publish(stored)
             else:
-                broker.statistics.dropped_revoked += 1
-                broker.state.drop("not_authorized", message.publisher, message.topic)
+                self._overdue.append(stored)
 
-        timer = self._broker.loop.call_later(delay_s, publish)
+        timer = self._broker.loop.call_later(delay_s, on_time)
         self._waiting.add(timer)
+
+    def publish_overdue(self) -> None:
+        """There are rules again: publish what waited for them, as far as they allow it."""
+        overdue, self._overdue = self._overdue, []
+        for stored in overdue:
+            self._publish(stored)
+
+    def _publish(self, stored: StoredMessage) -> None:
+        message, user_name = stored.message, stored.user_name
+        broker = self._broker
+        broker.keeper.write(broker.keeper.storage.delayed.remove(message.publisher, stored.row_id))
+        # The right to publish was there when the message came, and must still be.
+        rules = broker.access.rules_for(message.publisher, user_name)
+        if rules.unrestricted or rules.may_publish(message.topic.decode()):
+            session = broker.sessions.get(message.publisher)
+            broker.statistics.own_messages += session is not None
+            broker.publish(message, None if session is None else session.flow, user_name)  # the flow is for No Local
+            broker.lane.flush()
+        else:
+            broker.statistics.dropped_revoked += 1
+            broker.state.drop("not_authorized", message.publisher, message.topic)
 
     def stop(self) -> None:
         """Wait no more; what is written down is taken up at the next start."""

@@ -193,8 +193,10 @@ class DurableSessions:
 
     def found(self, session: Session, entry: InFlight, message: Message) -> None:
         """A message that was in flight when the process ended has been read."""
-        rules = self._broker.access.rules_for(session.client_id, session.user_name)
-        if not rules.unrestricted and not rules.may_subscribe(message.topic.decode()):
+        access = self._broker.access
+        rules = access.rules_for(session.client_id, session.user_name)
+        # Without rules nobody is connected whom it could be sent to: then it stays until there are some.
+        if access.has_rules and not (rules.unrestricted or rules.may_subscribe(message.topic.decode())):
             self._broker.state.drop("not_authorized", session.client_id, message.topic)
             self._let_go(session, entry)
             return

@@ -329,16 +329,16 @@ class ProducerStore(Protocol):
     def shards(self) -> int:
         """How many there are."""
 
-    def name_of(self, client_id: str) -> bytes:
-        """The name under which a client's sequence is written with its records."""
+    def name_of(self, client_id: str, user_name: str | None) -> bytes:
+        """The name under which the sequence of a user's client is written with its records."""
 
-    def mark(self, client_id: str) -> tuple[int, int | None]:
+    def mark(self, client_id: str, user_name: str | None) -> tuple[int, int | None]:
         """A client's last sequence, 0 if it has none, and crc32 of topic and payload of that message, if it is known."""
 
-    def open_batch(self, name: str) -> tuple[int, int, int] | None:
-        """The base of the batch that is open under a name, that below which no keys are left, and the number of its parts."""
+    def open_batch(self, name: str) -> tuple[int, int, int, str | None] | None:
+        """The base of the batch that is open under a name, that below which no keys are left, its parts and its owner."""
 
-    def put_batch(self, name: str, base: int, swept_below: int, parts: int) -> Change:
+    def put_batch(self, name: str, base: int, swept_below: int, parts: int, owner: str | None) -> Change:
         """Open a batch under a name, or say that it is still in use."""
 
     def has_key(self, keys: str, base: int, key: bytes) -> bool:

@@ -9,6 +9,9 @@ records, and what has a key that is there is acknowledged and not recorded. Seve
 
 With ``producer-name`` several clients say that they are parts of one. The batch that is open under the name is written down with
 the highest part that came for it, so that neither an earlier batch nor a part that is missing goes unnoticed.
+
+Names belong to the user who came with them first, and numbers to the client id of a user: else anybody could shut a producer out,
+or make the broker drop its messages, without a right to publish any of them.
 """
 
 from __future__ import annotations
@@ -72,18 +75,24 @@ class Request(Struct, frozen=True):
 class Book:
     """The open batch of a name."""
 
-    __slots__ = ("_last", "_old", "base", "name", "parts", "swept_below")
+    __slots__ = ("_last", "_old", "base", "name", "owner", "parts", "swept_below")
 
-    def __init__(self, name: str, base: int, swept_below: int, parts: int) -> None:
+    def __init__(self, name: str, base: int, swept_below: int, parts: int, owner: str | None) -> None:
         self.name = name
         self.base = base
         self.swept_below = swept_below  # no keys of batches below this one are left
         self.parts = parts  # one more than the highest part that came for the batch
+        self.owner = owner  # the user whose name it is; None: nobody's yet
         self._old: list[Change] = []  # removals of keys of earlier batches, still to be done
         self._last: Change | None = None  # the last of them
 
-    def open(self, request: Request) -> None:
-        """Somebody comes for this batch, or for the next one."""
+    def is_closed_to(self, user_name: str | None) -> bool:
+        """Whether the name is another user's."""
+        return self.owner not in (None, user_name)
+
+    def open(self, request: Request, user_name: str | None) -> None:
+        """Somebody comes for this batch, or for the next one, and takes the name if it is nobody's."""
+        self.owner = self.owner if self.owner is not None else user_name
         if request.base > self.base:
             self.base = request.base
             self.parts = 0
@@ -133,6 +142,10 @@ def _refused(detail: str, *told: tuple[str, str]) -> NotTaken:
     return NotTaken(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail, told)
 
 
+def _owned(name: str) -> NotTaken:
+    return NotTaken(Reason.NOT_AUTHORIZED, f"the producer name {name} belongs to another user; choose another name")
+
+
 class Producers:
     """The producers that are connected, and the open batches of their names."""
 
@@ -144,7 +157,7 @@ class Producers:
 
     # Coming and going
 
-    def judge(self, packet: Connect) -> Request | NotTaken | None:
+    def judge(self, packet: Connect, user_name: str | None) -> Request | NotTaken | None:
         """What a client asks for as a producer, None if nothing, or why it cannot be taken as one."""
         request = read_request(packet)
         if not isinstance(request, Request) or not request.name:
@@ -157,6 +170,8 @@ class Producers:
                 f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
             )
         book = self._book(request.name, request.base)
+        if book.is_closed_to(user_name):
+            return _owned(request.name)
         if request.base < book.base:
             return _refused(f"a later batch of {request.name} has begun", (SEQUENCE, str(book.base)))
         return request
@@ -165,31 +180,39 @@ class Producers:
         """The user property that tells producers how many shards there are."""
         return SHARDS, str(self._rows.shards)
 
-    def opening(self, request: Request) -> list[Change]:
-        """What is to be written before the client is told how far it has come; producers of an earlier batch are let go."""
+    def opening(self, connection: Connection, request: Request) -> list[Change]:
+        """What is to be written before the client is told how far it has come.
+
+        Producers with keys of an earlier batch are let go, and those without a user if the name has one from now on.
+        """
         if not request.name:
             return []
         book = self._book(request.name, request.base)
-        book.open(request)
-        for connection, (each, base) in list(self._keyed.items()):
-            if each is book and base < book.base:
-                connection.close(Reason.SESSION_TAKEN_OVER, f"a later batch of {book.name} has begun")
-        return [self._rows.put_batch(book.name, book.base, book.swept_below, book.parts)]
+        book.open(request, connection.user_name)
+        for other, (each, base) in list(self._keyed.items()):
+            if other.is_closed:  # while it waited for the disk
+                self.leave(other)
+            elif each is book and book.is_closed_to(other.user_name):
+                other.close(Reason.NOT_AUTHORIZED, _owned(book.name).detail)
+            elif each is book and base < book.base:
+                other.close(Reason.SESSION_TAKEN_OVER, f"a later batch of {book.name} has begun")
+        if request.is_keyed:
+            self._keyed[connection] = (book, request.base)
+        return [self._rows.put_batch(book.name, book.base, book.swept_below, book.parts, book.owner)]
 
     def join(self, connection: Connection, request: Request) -> tuple[tuple[str, str], ...]:
         """Everything earlier is settled: number the client's messages from now on. The user properties for its CONNACK."""
-        client_id = connection.client_id
-        last, check = self._rows.mark(client_id)
+        client_id, user_name = connection.client_id, connection.user_name
+        last, check = self._rows.mark(client_id, user_name)
         sequence = max(last, request.base)
         first, end = request.skip
         if first - 1 <= sequence < end:
             sequence = end
-        name = self._rows.name_of(client_id)
+        name = self._rows.name_of(client_id, user_name)
         connection.producer = Producer(name, self._broker.keeper.log.shard_of(client_id), sequence, request.stops)
         told = [(SEQUENCE, str(sequence)), self.shards()]
         if request.is_keyed:
             connection.producer.is_keyed = True
-            self._keyed[connection] = (self._book(request.name, request.base), request.base)
         elif request.name:
             told.append((PARTS, str(self._book(request.name, request.base).parts)))
         if check is not None and sequence == last:
@@ -204,7 +227,7 @@ class Producers:
         book = self._books.get(name)
         if book is None:
             known = self._rows.open_batch(name)
-            book = self._books[name] = Book(name, *(known or (base, base, 0)))
+            book = self._books[name] = Book(name, *(known or (base, base, 0, None)))
             if len(self._books) > _BOOKS_MAX:
                 self._forget_books()
         self._books.move_to_end(name)

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 def publish(connection: Connection, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
     """Publish what is not plain; the reason code to acknowledge it with, or -1 if that is done or will be done elsewhere."""
     if connection.producer is not None and connection.producer.is_keyed:
-        return _publish_keyed(connection, connection.producer, message, route, payload_format, packet_id)
-    return _publish(connection, message, payload_format, packet_id)
+        code = _publish_keyed(connection, connection.producer, message, route, payload_format, packet_id)
+    else:
+        code = _publish(connection, message, payload_format, packet_id)
+    if code >= 0x80 and code != Reason.NOT_AUTHORIZED and message.qos and not connection.is_v5:
+        # MQTT 3 has no way to say no, and an acknowledgement would say that the message is safe.
+        connection.close(code, "a message was refused")
+        return -1
+    return code
 
 
 def _publish_keyed(

@@ -3,7 +3,8 @@
     0xED | length of the name (2) | name                     the batch that is open under a name: version (1) = 1, its base (8),
                                                              when a producer last came for it (8), and the base (8) below which
                                                              the keys of earlier batches are gone; version 2 has the number of
-                                                             its parts (4), too
+                                                             its parts (4), flags (1) bit 0: it has an owner, and the owner's
+                                                             user name to the end, too
     0xED | length of the name (2) | name | base (8) | key    a message of a batch that is recorded, by its key: version (1) = 1
 
 A base has 63 bits, so the byte 0x80 after a name is above everything of that name.
@@ -19,26 +20,29 @@ from msgspec import Struct
 from braidmq.base.errors import Corruption, UsageError
 
 VERSION: Final = 1
-PARTS_VERSION: Final = 2
+OWNED_VERSION: Final = 2
 KEYS_PREFIX: Final = b"\xed"
 KEYS_END: Final = b"\xee"
 KEY_VALUE: Final = bytes((VERSION,))
 
 _LENGTH_BYTES: Final = 2
 _BATCH: Final = Packed(">BQQQ")
-_BATCH_OF_PARTS: Final = Packed(">BQQQI")
+_OWNED_BATCH: Final = Packed(">BQQQIB")
+_HAS_OWNER: Final = 1
 
 
 class BatchRow(Struct, frozen=True, gc=False):
     """The batch that is open under a name, when a producer last came for it, and the base below which no keys are left.
 
-    `parts` is one more than the highest number of a part that came for it; 0: none did that has a number.
+    `parts` is one more than the highest number of a part that came for it; 0: none did that has a number. The name is its
+    owner's, if a user made it.
     """
 
     base: int
     used_at: int
     swept_below: int
     parts: int = 0
+    owner: str | None = None
 
 
 def batch_key(name: bytes) -> bytes:
@@ -67,17 +71,26 @@ def name_of(key: bytes) -> bytes:
 
 def encode_batch(row: BatchRow) -> bytes:
     """The value of the row of an open batch."""
-    if not row.parts:
+    if not row.parts and row.owner is None:
         return _BATCH.pack(VERSION, row.base, row.used_at, row.swept_below)
-    return _BATCH_OF_PARTS.pack(PARTS_VERSION, row.base, row.used_at, row.swept_below, row.parts)
+    flags = 0 if row.owner is None else _HAS_OWNER
+    head = _OWNED_BATCH.pack(OWNED_VERSION, row.base, row.used_at, row.swept_below, row.parts, flags)
+    return head + (row.owner or "").encode()
 
 
 def decode_batch(value: bytes) -> BatchRow:
     """The open batch of a value; raises UsageError for a newer format, Corruption for a broken row."""
     version = value[0] if value else 0
-    if version > PARTS_VERSION:
-        raise UsageError(f"the row of a batch has the format {version}, newer than {PARTS_VERSION}", "start the newer version")
-    packed = _BATCH_OF_PARTS if version == PARTS_VERSION else _BATCH
-    if version < VERSION or len(value) != packed.size:
+    if version > OWNED_VERSION:
+        raise UsageError(f"the row of a batch has the format {version}, newer than {OWNED_VERSION}", "start the newer version")
+    if version == VERSION and len(value) == _BATCH.size:
+        return BatchRow(*_BATCH.unpack(value)[1:])
+    head, rest = value[: _OWNED_BATCH.size], value[_OWNED_BATCH.size :]
+    if version != OWNED_VERSION or len(head) != _OWNED_BATCH.size or (rest and not head[-1] & _HAS_OWNER):
         raise Corruption(f"the row of a batch is not one of version {version}")
-    return BatchRow(*packed.unpack(value)[1:])
+    _, base, used_at, swept_below, parts, flags = _OWNED_BATCH.unpack(head)
+    try:
+        owner = rest.decode() if flags & _HAS_OWNER else None
+    except UnicodeDecodeError:
+        raise Corruption("the row of a batch has an owner that is no text") from None
+    return BatchRow(base, used_at, swept_below, parts, owner)
