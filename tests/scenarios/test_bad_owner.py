@@ -54,15 +54,23 @@ def test_another_user_finds_nothing_of_a_session(guarded: Guarded, version: int,
     thief.expect_silence()
 
 
-@pytest.mark.row(47)
-@both_versions
-def test_a_session_that_was_made_without_a_name_gives_a_user_no_more_than_they_may_have(guarded: Guarded, version: int) -> None:
+def leave_session_of_nobody(guarded: Guarded, version: int) -> Wire:
+    """A client without a name, whom the rules let read secrets, leaves with a message in flight and a backlog; their writer."""
     guarded.write_rules("topic readwrite secret/#\n" + RULES)
     guarded.reload()
     nobody, writer = connect_as(guarded, NOBODY, version), guarded.connect("writer")
     nobody.subscribe("secret/#", qos=1)
+    writer.publish("secret/a", b"in flight", qos=1)
+    nobody.receive_publishes(1)
     nobody.disconnect()
     writer.publish("secret/a", b"backlog", qos=1)
+    return writer
+
+
+@pytest.mark.row(47)
+@both_versions
+def test_a_session_that_was_made_without_a_name_gives_a_user_no_more_than_they_may_have(guarded: Guarded, version: int) -> None:
+    writer = leave_session_of_nobody(guarded, version)
 
     thief = connect_as(guarded, "eve", version)
     answer = writer.publish("secret/a", b"live", qos=1)
@@ -74,14 +82,7 @@ def test_a_session_that_was_made_without_a_name_gives_a_user_no_more_than_they_m
 @pytest.mark.row(47)
 @both_versions
 def test_a_session_that_was_made_without_a_name_goes_on_with_the_first_user_and_is_theirs(guarded: Guarded, version: int) -> None:
-    guarded.write_rules("topic readwrite secret/#\n" + RULES)
-    guarded.reload()
-    nobody, writer = connect_as(guarded, NOBODY, version), guarded.connect("writer")
-    nobody.subscribe("secret/#", qos=1)
-    writer.publish("secret/a", b"in flight", qos=1)
-    nobody.receive_publishes(1)
-    nobody.disconnect()
-    writer.publish("secret/a", b"backlog", qos=1)
+    leave_session_of_nobody(guarded, version)
 
     owner = connect_as(guarded, "ada", version)
 

@@ -21,6 +21,7 @@ from braidmq.spark.jobs.replay_range import Range, settle
 from braidmq.spark.sink_options import parse_write_options
 from tests.spark.driving import at, batch_reader, read_positions
 from tests.spark.fake_history import BEGINNING, FakeHistoryService
+from tests.spark.test_jobs_pacing import FakeTime
 
 
 class FakePublisher:
@@ -45,19 +46,6 @@ class FakePublisher:
 
     def close(self) -> None:
         pass
-
-
-class FakeTime:
-    """A clock that goes on only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def a_row(seconds: int) -> Row:

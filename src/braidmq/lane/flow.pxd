@@ -79,7 +79,6 @@ cdef class Flow:
     cpdef Py_ssize_t end_pending(self, int packet_id) except? -1
     @cython.locals(received=set)
     cpdef bint forget_received(self, int packet_id) except *
-    cpdef Py_ssize_t received_count(self)
     @cython.locals(delivery=Delivery)
     cpdef void attach(self, Outlet channel, Py_ssize_t window) except *
     cpdef void detach(self) except *

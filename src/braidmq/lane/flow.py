@@ -395,12 +395,8 @@ class Flow:
         received.remove(packet_id)
         return True
 
-    def received_count(self) -> int:
-        """QoS 2 messages of the client that it has not released."""
-        return 0 if self._received is None else len(self._received)
-
     def received_ids(self) -> list[int]:
-        """Their packet ids."""
+        """The packet ids of QoS 2 messages of the client that it has not released."""
         return [] if self._received is None else list(self._received)
 
     # Connections
