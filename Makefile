@@ -15,11 +15,11 @@ export PATH := $(CURDIR)/.tools/programs:$(PATH):/usr/local/sbin:/usr/sbin
 # A version manager's choice for this folder must not leak into the private environments.
 unexport VIRTUAL_ENV PYTHONHOME
 
-LANE := $(wildcard src/braidmq/lane/*.py src/braidmq/lane/*.pyx src/braidmq/lane/*.pxd)
+LANE := $(wildcard src/braidmq/lane/*/*.py src/braidmq/lane/*/*.pyx src/braidmq/lane/*/*.pxd)
 QUICK_TESTS := $(wildcard tests/base tests/mqtt tests/lane tests/tidy)
 # The newest Spark is in .venv. These have an environment each, and run the tests that hold on every version.
 OLDER_SPARKS := 4.0 4.1
-EVERY_SPARK_TESTS := $(addprefix tests/spark/test_,every_version.py connect.py source_with_spark.py sink.py sink_again.py)
+EVERY_SPARK_TESTS := $(addprefix tests/spark/,test_every_version.py test_connect.py source/test_with_spark.py sink/test_with_spark.py sink/test_again_with_spark.py)
 CHECKED := src tests benchmarks scripts setup.py
 
 CONFIG ?=
@@ -53,7 +53,7 @@ demo: install .tools/.programs ## a simulated plant: published, archived and rol
 	$(VENV)/python -m scripts.demo $(ARGS)
 
 pyspark: install .tools/.programs ## a Python shell with a Spark session, `spark`, that knows the format "braidmq"
-	@PYSPARK_PYTHON=$(CURDIR)/$(VENV)/python exec $(VENV)/pyspark $(ARGS)
+	@exec $(VENV)/braidmq pyspark $(ARGS)
 
 check: install ## ruff, mypy, import-linter and the quick tests
 	$(VENV)/ruff check $(CHECKED)
@@ -84,7 +84,7 @@ lock: .tools/.python ## resolve all dependencies anew into the lock files (needs
 
 clean: ## remove what was built and set up
 	rm -rf .venv .peers .spark-* .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	rm -f src/braidmq/lane/*.so
+	rm -f src/braidmq/lane/*/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock files hold hashes and name no registry: whatever index the machine uses will do.

@@ -15,8 +15,8 @@ from setuptools.command.build_ext import build_ext
 LANE = Path("src/braidmq/lane")
 
 # A .pyx is compiled, and the .py of the same name beside it is its uncompiled twin; any other .py is compiled if it has a .pxd.
-_PYX = sorted(LANE.glob("*.pyx"))
-_PY = sorted(path for path in LANE.glob("*.py") if path.with_suffix(".pxd").exists() and not path.with_suffix(".pyx").exists())
+_PYX = sorted(LANE.glob("*/*.pyx"))
+_PY = sorted(path for path in LANE.glob("*/*.py") if path.with_suffix(".pxd").exists() and not path.with_suffix(".pyx").exists())
 COMPILED = [*_PYX, *_PY]
 
 IS_SKIPPED = os.environ.get("BRAIDMQ_PURE") == "1"
@@ -50,7 +50,9 @@ def extensions() -> list[Extension]:
             raise
         print("braidmq: installing without the compiled lane, many times slower: Cython is not there")
         return []
-    modules = [Extension(f"braidmq.lane.{path.stem}", [str(path)], extra_compile_args=["-O3"]) for path in COMPILED]
+    modules = [
+        Extension(f"braidmq.lane.{path.parent.name}.{path.stem}", [str(path)], extra_compile_args=["-O3"]) for path in COMPILED
+    ]
     directives = {"language_level": 3, "annotation_typing": False}
     built: list[Extension] = cythonize(modules, build_dir="build/cython", compiler_directives=directives)
     return built

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from braidmq.lane import is_compiled
 
 ROOT = Path(__file__).resolve().parent.parent
+CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("default"), max_examples=30)
@@ -35,12 +36,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def is_there(program: str) -> bool:
     """True if the program is on the PATH; ``mqtt.js`` stands for node's MQTT.js, ``ipv6`` for a loopback address of that kind,
-    ``tmpfs`` for the right to mount a file system.
+    ``tmpfs`` for the right to mount a file system, ``netns`` for the program ``ip`` and the right to make network namespaces.
     """
     if program == "ipv6":
         return has_ipv6()
     if program == "tmpfs":
         return may_mount() and shutil.which("mount") is not None
+    if program == "netns":
+        return may(CAP_SYS_ADMIN) and may(CAP_NET_ADMIN) and shutil.which("ip") is not None
     if program == "mqtt.js":
         return shutil.which("node") is not None and Path(os.environ["NODE_PATH"], "mqtt").is_dir()
     return shutil.which(program) is not None
@@ -57,9 +60,14 @@ def has_ipv6() -> bool:
 
 def may_mount() -> bool:
     """True if this process has CAP_SYS_ADMIN, which root in a container often lacks."""
+    return may(CAP_SYS_ADMIN)
+
+
+def may(capability: int) -> bool:
+    """True if this process has the capability."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
-    return any(int(line.split()[1], 16) >> 21 & 1 for line in lines if line.startswith("CapEff:"))
+    return any(int(line.split()[1], 16) >> capability & 1 for line in lines if line.startswith("CapEff:"))
 
 
 def pytest_report_header() -> str:

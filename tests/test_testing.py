@@ -12,8 +12,8 @@ import pytest
 from braidmq.base.errors import ConfigError
 from braidmq.node import Node
 from braidmq.testing import Broker
+from tests.support.clients.wire import Wire
 from tests.support.started import environment
-from tests.support.wire import Wire
 
 EXAMPLE = """
 pytest_plugins = ["braidmq.testing"]

@@ -1,215 +1,201 @@
-"""The figures of a running node under the names of ``api.metric_names``: all are counted already, nothing is walked through."""
+"""The values of the metrics that `api.metric_names` declares. All of them are counted already; nothing is walked through."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sized
+from fnmatch import fnmatchcase
+from functools import cached_property
 from time import monotonic, time
+from typing import Any
 
 from braidmq.access.local import LocalAccess
+from braidmq.api.metric_names import METRICS
 from braidmq.base import logs
+from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
-from braidmq.history.supervisor import HistoryService
+from braidmq.history.messages import Served
+from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.mqtt.reasons import Reason
-from braidmq.storage.health import Health, State
+from braidmq.storage.engine.health import Health, State
 from braidmq.storage.log import MessageLog
-
-# Of these the lane counts those that it sees, and only ``statistics`` those that it does not.
-_PACKETS_IN = ("connect", "subscribe", "unsubscribe", "disconnect", "auth")
-_PACKETS_OUT = ("connack", "suback", "unsuback", "disconnect", "auth")
 
 _HEALTH = {State.OK: 0, State.SLOW: 1, State.STOPPED: 2}
 
 
-def collect(
-    broker: Broker,
-    access: LocalAccess,
-    listeners: ListenerSet,
-    message_log: MessageLog,
-    health: Health,
-    service: HistoryService | None,
-) -> dict[str, float]:
-    """Every metric of the node as it is now."""
-    values = {**_state(broker, access), **_traffic(broker), **_drops(broker), **_packets(broker), **_clients(broker)}
-    values |= _history(broker, message_log, health)
-    values |= _history_service(service)
-    ends = [listeners.certificate_expiry(), service.certificate_expiry if service is not None else None]
-    if any(ends):
-        values["cert_expiry_at"] = min(end for end in ends if end is not None)
-    values["log_lines_suppressed"] = logs.lines_suppressed()
-    return values
+class _NoService:
+    """Stands for a history service that the configuration has switched off."""
+
+    restarts = readers_refused = 0
+    address = certificate_expiry = None
+    served = Served(rows=0, size_bytes=0, streams=0)
 
 
-def _state(broker: Broker, access: LocalAccess) -> dict[str, float]:
-    counters = broker.state.counters
-    sent = counters.publish_qos1_sent + counters.publish_qos2_sent
-    return {
-        "uptime_seconds": monotonic() - broker.started_at,
-        "connections_count": len(broker.sessions),
-        "live_connections_count": broker.statistics.live,
-        "sessions_count": len(broker.sessions),
-        "sessions_durable_count": broker.sessions.durable,
-        "topics_count": broker.routes.filters,
-        "subscriptions_count": broker.subscription_count(),
-        "subscriptions_shared_count": broker.groups.members,
-        "retained_count": len(broker.retained),
-        "retained_bytes": broker.retained.payload_bytes,
-        "delayed_count": len(broker.delayed),
-        "bans_count": len(access.bans),
-        "queue_messages_count": broker.state.queued_messages,
-        "queue_bytes_count": broker.state.queued_bytes,
-        "inflight_count": sent - counters.acked - counters.inflight_lost,
-    }
+class Figures:
+    """What the sources of metrics begin with: the parts of a node, and figures that have to be computed."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        access: LocalAccess,
+        listeners: ListenerSet,
+        message_log: MessageLog,
+        health: Health,
+        service: HistoryService | None,
+        client_room: Room,
+        api_room: Room,
+    ) -> None:
+        self.broker = broker
+        self.access = access
+        self.state = broker.state
+        self.counters = broker.state.counters
+        self.statistics = broker.statistics
+        self.sessions = broker.sessions
+        self.service = _NoService() if service is None else service
+        self.client_room = client_room
+        self.api_room = api_room
+        self.named_readers = message_log.readers
+        self.log = message_log.stats()
+        self.log_health = _HEALTH[health.state]
+        self.violations = _by_name(broker.statistics.violations)
+        self.refusals = _by_name(broker.statistics.refusals)
+        self._listeners = listeners
+
+    # The node
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since the node started."""
+        return monotonic() - self.broker.started_at
+
+    @property
+    def subscriptions(self) -> int:
+        """Subscriptions of all sessions."""
+        return self.broker.subscription_count()
+
+    @property
+    def connections_refused(self) -> int:
+        """Connections that ended before MQTT began."""
+        return sum(self.statistics.listener_refusals.values())
+
+    @property
+    def cert_expiry_at(self) -> float | None:
+        """When the first certificate expires; None without certificates."""
+        ends = (self._listeners.certificate_expiry(), self.service.certificate_expiry)
+        return min((end for end in ends if end is not None), default=None)
+
+    @property
+    def log_lines_suppressed(self) -> int:
+        """Log lines left out."""
+        return logs.lines_suppressed()
+
+    # Messages and packets
+
+    @cached_property
+    def messages_sent(self) -> int:
+        """PUBLISH packets sent."""
+        counters = self.counters
+        return counters.publish_qos0_sent + counters.publish_qos1_sent + counters.publish_qos2_sent
+
+    @property
+    def inflight(self) -> int:
+        """QoS 1 and 2 messages sent and not settled."""
+        counters = self.counters
+        return counters.publish_qos1_sent + counters.publish_qos2_sent - counters.acked - counters.inflight_lost
+
+    @cached_property
+    def packets_received(self) -> Mapping[str, int]:
+        """Packets by type: the lane counts those of the message path, the statistics the others."""
+        counters = self.counters
+        return self.statistics.packets_received + Counter(
+            publish=counters.messages_received,
+            puback=counters.puback_received,
+            pubrec=counters.pubrec_received,
+            pubrel=counters.pubrel_received,
+            pubcomp=counters.pubcomp_received,
+            pingreq=counters.pingreq_received,
+        )
+
+    @cached_property
+    def packets_sent(self) -> Mapping[str, int]:
+        """Packets by type; a PINGREQ is always answered."""
+        counters = self.counters
+        return self.statistics.packets_sent + Counter(
+            publish=self.messages_sent,
+            puback=counters.puback_sent,
+            pubrec=counters.pubrec_sent,
+            pubrel=counters.pubrel_sent,
+            pubcomp=counters.pubcomp_sent,
+            pingresp=counters.pingreq_received,
+        )
+
+    @property
+    def packets_malformed(self) -> int:
+        """Packets that broke the protocol."""
+        return sum(self.violations.values())
+
+    @property
+    def connack_errors(self) -> int:
+        """CONNECT packets that were refused."""
+        return sum(self.refusals.values())
+
+    # The log and the history service
+
+    @property
+    def log_oldest_age_s(self) -> float:
+        """Age of the oldest record; 0 without records."""
+        oldest_us = min((shard.oldest for shard in self.log.shards if shard.oldest), default=0)
+        return max(0.0, time() - oldest_us / 1e6) if oldest_us else 0.0
+
+    @property
+    def log_appended(self) -> int:
+        """Records committed since the start."""
+        return sum(shard.committed_records for shard in self.log.shards)
+
+    @property
+    def log_appended_bytes(self) -> int:
+        """Bytes of those records."""
+        return sum(shard.committed_bytes for shard in self.log.shards)
+
+    @property
+    def log_replayed(self) -> int:
+        """Records read from the log."""
+        return sum(shard.replayed_records for shard in self.log.shards)
+
+    @property
+    def log_commit_s(self) -> float:
+        """Seconds that commits took."""
+        return self.log.store["commit_us_total"] / 1e6
+
+    @property
+    def service_is_up(self) -> bool:
+        """Whether the history service listens."""
+        return self.service.address is not None
+
+    # Sources
+
+    def collect(self) -> dict[str, float]:
+        """The value of every metric now, by the stem of its name; a metric without a value is left out."""
+        values = {stem: self._read(metric.source) for stem, metric in METRICS.items() if "*" not in metric.source}
+        found = {stem: value for stem, value in values.items() if value is not None}
+        totals = {
+            stem: sum(value for other, value in found.items() if fnmatchcase(other, metric.source))
+            for stem, metric in METRICS.items()
+            if "*" in metric.source
+        }
+        return found | totals
+
+    def _read(self, source: str) -> float | None:
+        parts = [self._follow(path) for path in source.split(" + ")]
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+    def _follow(self, path: str) -> float | None:
+        value: Any = self
+        for name in path.split("."):
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        return float(len(value)) if isinstance(value, Sized) else value
 
 
-def _traffic(broker: Broker) -> dict[str, float]:
-    counters = broker.state.counters
-    statistics = broker.statistics
-    return {
-        "bytes_received": counters.bytes_received,
-        "bytes_sent": counters.bytes_sent,
-        "messages_received": counters.messages_received,
-        "messages_qos0_received": counters.publish_qos0_received,
-        "messages_qos1_received": counters.publish_qos1_received,
-        "messages_qos2_received": counters.publish_qos2_received,
-        "messages_sent": counters.publish_qos0_sent + counters.publish_qos1_sent + counters.publish_qos2_sent,
-        "messages_qos0_sent": counters.publish_qos0_sent,
-        "messages_qos1_sent": counters.publish_qos1_sent,
-        "messages_qos2_sent": counters.publish_qos2_sent,
-        "messages_publish": counters.messages_received + statistics.own_messages,
-        "messages_acked": counters.acked,
-        "messages_delivered": counters.delivered,
-        "messages_retained": statistics.retained,
-        "messages_delayed": statistics.delayed,
-    }
-
-
-def _drops(broker: Broker) -> dict[str, float]:
-    counters = broker.state.counters
-    statistics = broker.statistics
-    messages = {
-        "no_subscribers": counters.dropped_no_subscribers,
-        "not_authorized": counters.dropped_not_authorized + statistics.dropped_revoked,
-        "reserved": statistics.dropped_reserved,
-        "receive_maximum": statistics.violations[Reason.RECEIVE_MAXIMUM_EXCEEDED],
-        "payload_format": statistics.dropped_payload_format,
-        "not_stored": counters.dropped_not_stored,
-        "hook": statistics.dropped_by_hook,
-        "retained_full": statistics.dropped_retained_full,
-        "delayed_full": statistics.dropped_delayed_full,
-    }
-    deliveries = {
-        "queue_full": counters.dropped_queue_full,
-        "expired": counters.dropped_expired,
-        "too_large": counters.dropped_too_large,
-        "no_local": counters.dropped_no_local,
-        "qos0_msg": counters.dropped_absent,
-        "outbox_full": counters.dropped_outbox_full,
-        "not_authorized": statistics.deliveries_withdrawn,
-        "hook": statistics.deliveries_dropped_by_hook,
-        "session_ended": counters.dropped_session_ended,
-    }
-    return {
-        "messages_dropped": sum(messages.values()),
-        **{f"messages_dropped_{reason}": count for reason, count in messages.items()},
-        "delivery_dropped": sum(deliveries.values()),
-        **{f"delivery_dropped_{reason}": count for reason, count in deliveries.items()},
-    }
-
-
-def _packets(broker: Broker) -> dict[str, float]:
-    counters = broker.state.counters
-    statistics = broker.statistics
-    received: dict[str, float] = {name: statistics.packets_received[name] for name in _PACKETS_IN}
-    received |= {
-        "publish": counters.messages_received,
-        "puback": counters.puback_received,
-        "pubrec": counters.pubrec_received,
-        "pubrel": counters.pubrel_received,
-        "pubcomp": counters.pubcomp_received,
-        "pingreq": counters.pingreq_received,
-    }
-    sent: dict[str, float] = {name: statistics.packets_sent[name] for name in _PACKETS_OUT}
-    sent |= {
-        "publish": counters.publish_qos0_sent + counters.publish_qos1_sent + counters.publish_qos2_sent,
-        "puback": counters.puback_sent,
-        "pubrec": counters.pubrec_sent,
-        "pubrel": counters.pubrel_sent,
-        "pubcomp": counters.pubcomp_sent,
-        "pingresp": counters.pingreq_received,
-    }
-    refusals = statistics.refusals
-    return {
-        "packets_received": sum(received.values()),
-        "packets_sent": sum(sent.values()),
-        **{f"packets_{name}_received": count for name, count in received.items()},
-        **{f"packets_{name}_sent": count for name, count in sent.items()},
-        "packets_malformed": sum(statistics.violations.values()),
-        "packets_too_large": statistics.violations[Reason.PACKET_TOO_LARGE],
-        "packets_ack_missed": counters.stray_acks,
-        "packets_connack_error": sum(refusals.values()),
-        "packets_connack_auth_error": sum(
-            refusals[reason]
-            for reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED, Reason.BAD_AUTHENTICATION_METHOD)
-        ),
-        "packets_publish_auth_error": counters.dropped_not_authorized,
-        "packets_subscribe_auth_error": statistics.subscriptions_denied,
-        "packets_subscribe_error": statistics.subscriptions_refused,
-    }
-
-
-def _clients(broker: Broker) -> dict[str, float]:
-    statistics = broker.statistics
-    return {
-        "client_connect": statistics.packets_received["connect"],
-        "client_connected": statistics.connected,
-        "client_disconnected": statistics.disconnected,
-        "client_subscribe": statistics.subscribed,
-        "client_unsubscribe": statistics.unsubscribed,
-        "client_keepalive_timeout": statistics.keep_alive_timeouts,
-        "client_kicked": statistics.kicked,
-        "connections_refused": sum(statistics.listener_refusals.values()),
-        "session_created": statistics.created,
-        "session_resumed": statistics.resumed,
-        "session_takenover": statistics.taken_over,
-        "session_discarded": statistics.discarded,
-        "session_terminated": statistics.ended,
-        "authentication_success": statistics.authentication_success,
-        "authentication_success_anonymous": statistics.anonymous,
-        "authentication_failure": statistics.authentication_failure,
-        "authorization_allow": statistics.authorization_allow,
-        "authorization_deny": statistics.authorization_deny,
-    }
-
-
-def _history(broker: Broker, message_log: MessageLog, health: Health) -> dict[str, float]:
-    stats = message_log.stats()
-    shards, store = stats.shards, stats.store
-    oldest_us = min((shard.oldest for shard in shards if shard.oldest), default=0)
-    return {
-        "history_health": _HEALTH[health.state],
-        "history_records_count": stats.records,
-        "history_records_bytes": stats.size_bytes,
-        "history_oldest_age_seconds": max(0.0, time() - oldest_us / 1e6) if oldest_us else 0.0,
-        "history_pending_bytes": stats.pending_bytes,
-        "history_disk_free_bytes": store["disk_free_bytes"],
-        "history_compaction_pending_bytes": store["pending_compaction_bytes"],
-        "history_appended": sum(shard.committed_records for shard in shards),
-        "history_appended_bytes": sum(shard.committed_bytes for shard in shards),
-        "history_commits": store["commits"],
-        "history_commit_seconds": store["commit_us_total"] / 1e6,
-        "history_refused": stats.refused,
-        "history_lost": broker.statistics.lost_to_retention,
-        "history_replayed": sum(shard.replayed_records for shard in shards),
-    }
-
-
-def _history_service(service: HistoryService | None) -> dict[str, float]:
-    if service is None:
-        return dict.fromkeys((f"history_service_{each}" for each in ("up", "restarts", "streams", "rows", "bytes")), 0)
-    return {
-        "history_service_up": service.address is not None,
-        "history_service_restarts": service.restarts,
-        "history_service_streams": service.served.streams,
-        "history_service_rows": service.served.rows,
-        "history_service_bytes": service.served.size_bytes,
-    }
+def _by_name(counts: Counter[int]) -> Mapping[str, int]:
+    return Counter({Reason(code).name: count for code, count in counts.items()})

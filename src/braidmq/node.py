@@ -8,36 +8,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import stat
 from pathlib import Path
 
 from braidmq.access.local import LocalAccess
 from braidmq.api.server import ApiServer
-from braidmq.base.addresses import Address
-from braidmq.base.config import DEFAULT, Config, describe_changes, from_settings
+from braidmq.base.config.addresses import Address
+from braidmq.base.config.settings import Settings
+from braidmq.base.config.sources import DEFAULT, Config, describe_changes, from_settings
 from braidmq.base.errors import ConfigError
-from braidmq.base.settings import Settings
-from braidmq.broker import hooks
+from braidmq.base.room import FilePlan, Room, plan_files
+from braidmq.broker.bounds.loop_watch import LoopWatch
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
 from braidmq.broker.sys_topics import SysTopics
-from braidmq.history.supervisor import HistoryService
+from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
-from braidmq.storage.backup import remove_leftovers
-from braidmq.storage.care import LogCare
-from braidmq.storage.delayed import LogDelayed
-from braidmq.storage.health import HEALTHY, Health
-from braidmq.storage.log import MessageLog
-from braidmq.storage.offsets import parse_start
-from braidmq.storage.producers import LogProducers
-from braidmq.storage.retained import LogRetained
-from braidmq.storage.sessions import LogSessions
-from braidmq.storage.shared_cursors import LogGroups
+from braidmq.storage.engine.health import HEALTHY, Health
+from braidmq.storage.engine.rocksdb import Tuning
+from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.reading.positions import parse_start
+from braidmq.storage.rows.delayed import LogDelayed
+from braidmq.storage.rows.groups import LogGroups
+from braidmq.storage.rows.producers import LogProducers
+from braidmq.storage.rows.retained import LogRetained
+from braidmq.storage.rows.sessions import LogSessions
+from braidmq.storage.upkeep.backup import remove_leftovers
+from braidmq.storage.upkeep.watchdog import LogCare
 
 log = logging.getLogger("braidmq.node")
-
-_FILES_SPARE = 64  # descriptors besides those of connections
 
 
 class Node:
@@ -55,6 +57,8 @@ class Node:
         self._care: LogCare | None = None
         self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._watch: LoopWatch | None = None
+        self.client_room, self.api_room, self._control_room = Room(), Room(), Room()
 
     @property
     def broker(self) -> Broker:
@@ -78,19 +82,28 @@ class Node:
         data_dir = Path(settings.node.data_dir)
         await asyncio.to_thread(_make_data_dir, data_dir)
         if not is_compiled():
-            log.warning("the fast lane is not compiled: everything works, slowly; install a C compiler and install again")
+            log.warning("the fast lane is not compiled, so the node is slow; install a C compiler and reinstall braidmq")
         for note in self.config.notes:
             log.info("%s", note)
-        _raise_file_limit()
+        files = self._make_room(_raise_file_limit())
         try:
-            await self._start(settings, data_dir)
+            await self._start(settings, data_dir, files)
         except BaseException:
             await self.stop()
             raise
 
-    async def _start(self, settings: Settings, data_dir: Path) -> None:
+    def _make_room(self, files_max: int) -> FilePlan:
+        files = plan_files(files_max)
+        self.client_room.connections_max = files.clients
+        self.api_room.connections_max = files.api
+        self._control_room.connections_max = files.control
+        log.info("room for %d client and %d API connections (RLIMIT_NOFILE %d)", files.clients, files.api, files_max)
+        return files
+
+    async def _start(self, settings: Settings, data_dir: Path, files: FilePlan) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
-        self._log = message_log = await asyncio.to_thread(MessageLog.open, data_dir, settings.history)
+        options = LogOptions(tuning=Tuning(open_files_max=files.tables))
+        self._log = message_log = await asyncio.to_thread(MessageLog.open, data_dir, settings.history, options=options)
         await asyncio.to_thread(remove_leftovers, data_dir)
         message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
         storage = Storage(
@@ -105,16 +118,31 @@ class Node:
         loaded = hooks.load(settings.hooks.load, settings.limits.connect_timeout)
         self._broker = broker = Broker(settings, access, loaded, storage)
         broker.restore()
+        self._watch = LoopWatch(broker.timers)
+        self._watch.start()
+        found = message_log.stats()
+        log.info("the log in %s has %d records and %d durable sessions", data_dir / "log", found.records, broker.sessions.durable)
         self._care = LogCare(message_log, relearns=settings.history.relearn, on_slow=broker.keeper.note_slow)
         self._care.start()
         access.on_change = broker.enforce_access
         self._watcher = asyncio.get_running_loop().create_task(access.watch())
         self._watcher.add_done_callback(_report_death)
         self._listeners = ListenerSet(
-            settings, broker.make_connection, admit=broker.admit, on_refused=broker.statistics.on_refused
+            settings,
+            broker.make_connection,
+            admit=broker.admit,
+            on_refused=broker.statistics.on_refused,
+            room=self.client_room,
         )
         # The API comes first: its socket in the data directory is what keeps a second node out of it.
-        self._api = ApiServer(NodeOperations(self), bind=settings.api.bind, data_dir=data_dir)
+        self._api = ApiServer(
+            NodeOperations(self),
+            bind=settings.api.bind,
+            data_dir=data_dir,
+            hosts=settings.api.hosts,
+            room=self.api_room,
+            control_room=self._control_room,
+        )
         await self._api.start()
         await self._listeners.start()
         self._start_history(settings, data_dir, message_log, access)
@@ -129,13 +157,15 @@ class Node:
         if not HistoryService.is_possible():
             if self.config.origins.get("history.bind", DEFAULT) != DEFAULT:
                 raise ConfigError("history.bind", "the history service needs pyarrow", "pip install 'braidmq[history]'")
-            log.info("there is no history service: it needs pyarrow (pip install 'braidmq[history]')")
+            log.info("the history service is disabled: it needs pyarrow (pip install 'braidmq[history]')")
             return
         self._history = HistoryService(settings, data_dir, message_log, access)
         self._history.start()
 
     async def stop(self) -> None:
         """Stop accepting, say goodbye to the clients, close everything."""
+        if self._watch is not None:
+            self._watch.stop()
         if self._listeners is not None:
             self._listeners.stop_accepting()
         if self._sys is not None:
@@ -205,7 +235,12 @@ def _make_data_dir(data_dir: Path) -> None:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("node.data_dir", f"cannot make {data_dir}: {error.strerror}", "choose another directory") from None
+        raise ConfigError("node.data_dir", f"cannot create {data_dir}: {error.strerror}", "choose another directory") from None
+    for folder in (data_dir, data_dir / "log"):
+        mode = stat.S_IMODE(folder.stat().st_mode) if folder.exists() else 0
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            others = "every user of this machine" if mode & stat.S_IWOTH else "its group"
+            log.warning("node.data_dir: %s (mode %04o) is writable by %s; run chmod 700 on it", folder, mode, others)
 
 
 def _report_death(task: asyncio.Task[None]) -> None:
@@ -214,8 +249,8 @@ def _report_death(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": "the watcher of access files died", "exception": error, "task": task})
 
 
-def _raise_file_limit() -> None:
-    """Every connection is a file: take as many as the system allows, and say how many that is."""
+def _raise_file_limit() -> int:
+    """Every connection is a file: take as many as the system allows; how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:
@@ -224,4 +259,4 @@ def _raise_file_limit() -> None:
             soft = wanted
         except (OSError, ValueError) as error:
             log.warning("the limit of open files stays at %d: %s", soft, error)
-    log.info("room for %d connections (RLIMIT_NOFILE %d)", max(0, soft - _FILES_SPARE), soft)
+    return soft

@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from braidmq.base import config
+from braidmq.base.config import sources as config
 from braidmq.node import Node
 
+__all__ = ["Broker"]
+
 _START_S = 30.0
+T = TypeVar("T")
 
 
 class Broker:
@@ -85,16 +88,16 @@ class Broker:
         if self._failure is not None and error is None:
             raise self._failure
 
-    def call(self, work: Any, *arguments: Any) -> Any:
+    def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run a function on the broker's loop and give its result; for tests that look inside."""
 
-        async def run() -> Any:
+        async def run() -> T:
             return work(*arguments)
 
         assert self._loop is not None, "the broker is not running"
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_START_S)
 
-    def run(self, work: Any) -> Any:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's loop and give its result."""
         assert self._loop is not None, "the broker is not running"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_S)
@@ -139,6 +142,7 @@ try:
 except ImportError:
     pass
 else:
+    __all__ += ["braidmq_broker"]
 
     @pytest.fixture
     def braidmq_broker() -> Iterator[Broker]:

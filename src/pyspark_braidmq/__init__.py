@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from braidmq.spark.source import BraidDataSource as DefaultSource
+from braidmq.spark.source.format import BraidDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -159,17 +159,17 @@ def test_what_no_rule_speaks_of_is_allowed_only_if_configured_so() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("topics read a", "begins with"),
+        ("topics read a", "must begin with"),
         ("topic", "topic filter is empty"),
         ("topic read", "no topic after"),
-        ("topic reed a", "access is"),
-        ("topic foo bar", "access is"),
+        ("topic reed a", "access must be"),
+        ("topic foo bar", "access must be"),
         ("topic read a/#/b", "#"),
         ("topic read a+/b", r"\+"),
         ("topic read $share/g/a", "prefix"),
         ("user", "user name is missing"),
         ("pattern read a/%c+", r"\+"),
-        ("include other", "begins with"),
+        ("include other", "must begin with"),
     ],
 )
 def test_one_bad_line_refuses_the_whole_file_with_its_number(line: str, why: str) -> None:

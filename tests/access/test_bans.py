@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from braidmq.access import bans
 from braidmq.access.bans import Ban, BanTable
+from braidmq.access.contract import Credentials
 from braidmq.base.errors import Corruption, UsageError
 from tests.access.fakes import FakeClock, login
 
@@ -30,7 +33,7 @@ def table(clock: FakeClock | None = None, failures_max: int = 3) -> BanTable:
         ({"user_name": "cert"}, login("alice", certificate_name="cert"), login("alice")),
     ],
 )
-def test_a_ban_fits_who_has_all_that_it_names(names: dict[str, str], hits: object, misses: object) -> None:
+def test_a_ban_fits_who_has_all_that_it_names(names: dict[str, Any], hits: Credentials, misses: Credentials) -> None:
     bans_in_force = table()
 
     added = bans_in_force.add(**names, reason="noise")
@@ -76,7 +79,7 @@ def test_a_ban_that_is_over_is_dropped_when_it_is_met() -> None:
 
 
 @pytest.mark.parametrize("names", [{}, {"address": "nowhere"}, {"address": "192.0.2.0/33"}, {"user_name": "a", "duration_s": 0}])
-def test_a_ban_that_means_nothing_is_refused(names: dict[str, str]) -> None:
+def test_a_ban_that_means_nothing_is_refused(names: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         table().add(**names)
 
@@ -90,9 +93,9 @@ def test_repeated_failures_ban_the_name_at_that_address_only() -> None:
 
     assert ban is not None
     assert (ban.user_name, ban.address, ban.client_id, ban.automatic) == ("alice", "192.0.2.1", None, True)
-    assert bans_in_force.check(login("alice", client_id="any")) == ban
-    assert bans_in_force.check(login("bob")) is None
-    assert bans_in_force.check(login("alice", peer_host="192.0.2.9")) is None
+    assert bans_in_force.check_login(login("alice", client_id="any")) == ban
+    assert bans_in_force.check_login(login("bob")) is None
+    assert bans_in_force.check_login(login("alice", peer_host="192.0.2.9")) is None
 
 
 def test_clients_without_a_user_name_are_banned_by_client_id() -> None:
@@ -102,7 +105,7 @@ def test_clients_without_a_user_name_are_banned_by_client_id() -> None:
 
     assert ban is not None
     assert (ban.user_name, ban.client_id, ban.address) == (None, "c1", "192.0.2.1")
-    assert bans_in_force.check(login(client_id="c2")) is None
+    assert bans_in_force.check_login(login(client_id="c2")) is None
 
 
 def test_addresses_of_one_ipv6_household_count_together() -> None:
@@ -111,8 +114,8 @@ def test_addresses_of_one_ipv6_household_count_together() -> None:
     bans_in_force.record_failure(login("alice", peer_host="2001:db8:0:1::1"))
     bans_in_force.record_failure(login("alice", peer_host="2001:db8:0:1:ffff::2"))
 
-    assert bans_in_force.check(login("alice", peer_host="2001:db8:0:1::3")) is not None
-    assert bans_in_force.check(login("alice", peer_host="2001:db8:0:2::3")) is None
+    assert bans_in_force.check_login(login("alice", peer_host="2001:db8:0:1::3")) is not None
+    assert bans_in_force.check_login(login("alice", peer_host="2001:db8:0:2::3")) is None
 
 
 def test_old_failures_are_forgotten() -> None:
@@ -134,7 +137,7 @@ def test_an_automatic_ban_ends_and_counting_starts_again() -> None:
 
     clock.advance(300)
 
-    assert bans_in_force.check(login("alice")) is None
+    assert bans_in_force.check_login(login("alice")) is None
     assert bans_in_force.record_failure(login("alice")) is None
 
 
@@ -148,7 +151,7 @@ def test_ever_new_names_from_one_address_are_throttled_but_not_banned() -> None:
     bans_in_force.record_failure(login("one more"))
 
     assert bans_in_force.is_throttled(login("alice"))
-    assert bans_in_force.check(login("alice")) is None
+    assert bans_in_force.check_login(login("alice")) is None
     assert not bans_in_force.is_throttled(login("alice", peer_host="192.0.2.2"))
     clock.advance(60)
     assert not bans_in_force.is_throttled(login("alice"))
@@ -174,7 +177,7 @@ def test_what_attackers_can_fill_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(bans_in_force) == 6
     assert len(bans_in_force._failures) <= 10
     assert kept in bans_in_force.list()
-    assert bans_in_force.check(login("user99", peer_host="192.0.2.99")) is not None
+    assert bans_in_force.check_login(login("user99", peer_host="192.0.2.99")) is not None
 
 
 def test_an_automatic_ban_does_not_shorten_one_that_an_operator_set() -> None:
@@ -183,6 +186,42 @@ def test_an_automatic_ban_does_not_shorten_one_that_an_operator_set() -> None:
 
     assert bans_in_force.record_failure(login("alice")) == kept
     assert bans_in_force.list() == (kept,)
+
+
+def test_an_automatic_ban_keeps_nobody_out_but_a_login_and_is_lifted_by_an_operator() -> None:
+    bans_in_force = table(failures_max=1)
+    automatic = bans_in_force.record_failure(login("alice"))
+
+    assert bans_in_force.check(login("alice")) is None
+    assert (bans_in_force.list(), bans_in_force.automatic) == ((automatic,), 1)
+    assert bans_in_force.remove(user_name="alice", address="192.0.2.1")
+    assert bans_in_force.check_login(login("alice")) is None
+    assert len(bans_in_force) == 0
+
+
+def test_a_ban_of_an_operator_takes_the_place_of_an_automatic_one() -> None:
+    bans_in_force = table(failures_max=1)
+    bans_in_force.record_failure(login("alice", peer_host="2001:db8:0:1::1"))
+
+    kept = bans_in_force.add(user_name="alice", address="2001:db8:0:1::/64")
+
+    assert bans_in_force.list() == (kept,)
+    assert bans_in_force.check(login("alice", peer_host="2001:db8:0:1::9")) == kept
+
+
+def test_many_logins_that_were_refused_unchecked_are_a_flood_until_the_window_is_over() -> None:
+    clock = FakeClock()
+    bans_in_force = table(clock, failures_max=3)
+    for _ in range(3 * bans.FLOOD_FACTOR - 1):
+        bans_in_force.record_refusal(login("alice"))
+    assert not bans_in_force.is_flooded(login("bob"))
+
+    bans_in_force.record_refusal(login("bob"))
+
+    assert bans_in_force.is_flooded(login("carol"))
+    assert not bans_in_force.is_flooded(login("carol", peer_host="192.0.2.2"))
+    clock.advance(60)
+    assert not bans_in_force.is_flooded(login("carol"))
 
 
 def test_operators_bans_survive_in_a_snapshot_and_automatic_ones_do_not() -> None:

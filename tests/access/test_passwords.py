@@ -31,13 +31,13 @@ def test_users_comments_and_scram_keys_are_read() -> None:
     [
         ("alice", "no colon"),
         (":" + HASH, "empty"),
-        ("alice:secret", "plain text"),
-        ("alice:", "plain text"),
+        ("alice:secret", "plain-text"),
+        ("alice:", "plain-text"),
         ("al\x07ice:" + HASH, "control"),
         ("bob:" + HASH, "already"),
         ("bob:$scram-sha-256$i=1$YQ==$YQ==$YQ==", "rounds"),
         ("bob:$scram-sha-256$i=4096$YQ==$YQ==$YQ==", "length"),
-        ("bob:$scram-sha-256$nothing", "not complete"),
+        ("bob:$scram-sha-256$nothing", "incomplete"),
     ],
     ids=range(9),  # the hash differs from run to run, and parallel runs compare the names of tests
 )
@@ -104,7 +104,7 @@ def test_an_edit_that_comes_between_reading_and_writing_is_not_lost(tmp_path: Pa
     path = tmp_path / "passwd"
     path.write_text(f"alice:{HASH}\n")
     real_replace = files.replace
-    calls = []
+    calls: list[bytes] = []
 
     def replace_late(name: str, data: bytes, *, expected: files.Signature | None = None) -> bool:
         if not calls:

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from braidmq.api.control import TRACES_MAX
-from braidmq.api.operations import Ban, ClientInfo, RetainedInfo
 from braidmq.api.server import ApiServer
+from braidmq.control.contract import Ban, ClientInfo, RetainedInfo
 from tests.support.fake_operations import FakeOperations
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
@@ -154,7 +154,7 @@ def test_a_body_that_does_not_fit_is_refused(tmp_path: Path, body: Any) -> None:
 
 
 def test_a_value_is_set_and_unset_and_shows_its_origin(tmp_path: Path) -> None:
-    async def talk(_: FakeOperations, ask: Ask) -> None:
+    async def talk(operations: FakeOperations, ask: Ask) -> None:
         key = "mqtt.receive_maximum"
         _, before = await ask("GET", "/conf", prefix="mqtt")
         _, changed = await ask("PUT", "/conf", body={"key": key, "value": "50"})

@@ -19,9 +19,11 @@ from tests.support.fake_operations import FakeOperations
 Result = TypeVar("Result")
 
 
-def with_server(data_dir: Path, work: Callable[[ApiServer], Awaitable[Result]], bind: str = "127.0.0.1:0") -> Result:
+def with_server(
+    data_dir: Path, work: Callable[[ApiServer], Awaitable[Result]], bind: str = "127.0.0.1:0", hosts: tuple[str, ...] = ()
+) -> Result:
     async def run() -> Result:
-        server = ApiServer(FakeOperations(), bind=bind, data_dir=data_dir)
+        server = ApiServer(FakeOperations(), bind=bind, data_dir=data_dir, hosts=hosts)
         await server.start()
         try:
             return await work(server)
@@ -133,7 +135,78 @@ def test_an_address_in_use_is_refused_in_words_and_leaves_no_socket(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"api.bind: address 127.0.0.1:{port} is in use"):
             asyncio.run(ApiServer(FakeOperations(), bind=f"127.0.0.1:{port}", data_dir=tmp_path).start())
 
     assert not (tmp_path / "ctl.sock").exists()
+
+
+def ask_as(server_bind: str, data_dir: Path, host: str, path: str = "/status", hosts: tuple[str, ...] = ()) -> int:
+    """The status of an answer to a request for this host."""
+
+    async def ask(server: ApiServer) -> int:
+        assert server.address is not None
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{server.address.port}{path}", headers={"Host": host}) as answer,
+        ):
+            return answer.status
+
+    return with_server(data_dir, ask, bind=server_bind, hosts=hosts)
+
+
+@pytest.mark.parametrize("path", ["/status", "/metrics", "/ready", "/ctl/status", "/ctl/nothing", "/nothing"])
+def test_on_loopback_nothing_is_served_under_the_name_of_a_web_page(tmp_path: Path, path: str) -> None:
+    assert ask_as("127.0.0.1:0", tmp_path, "page.example:18083", path) == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:18083", "127.0.0.1", "127.0.0.1:1", "127.9.9.9:80", "[::1]", "[::1]:18083"]
+)
+def test_on_loopback_names_of_this_machine_are_served_whatever_the_port(tmp_path: Path, host: str) -> None:
+    assert ask_as("127.0.0.1:0", tmp_path, host) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1.page.example",
+        "localhost.page.example",
+        "page.example#localhost",
+        "localhost@page.example",
+        "[::2]",
+        "10.0.0.1",
+        " ",
+        "::1",
+    ],
+)
+def test_names_that_only_look_local_are_refused(tmp_path: Path, host: str) -> None:
+    assert ask_as("127.0.0.1:0", tmp_path, host) in (400, 403)
+
+
+def test_a_listed_name_is_served_and_then_no_other_wherever_it_listens(tmp_path: Path) -> None:
+    asked = ["Node.Example:443", "other.example", "localhost"]
+
+    assert [ask_as("127.0.0.1:0", tmp_path, host, hosts=("node.example",)) for host in asked] == [200, 403, 200]
+    assert [ask_as("0.0.0.0:0", tmp_path, host, hosts=("node.example",)) for host in asked] == [200, 403, 200]
+
+
+def test_beyond_the_machine_any_name_is_served_unless_names_are_listed(tmp_path: Path) -> None:
+    assert ask_as("0.0.0.0:0", tmp_path, "node.example") == 200
+
+
+def test_a_request_without_a_host_or_with_two(tmp_path: Path) -> None:
+    async def ask(server: ApiServer) -> list[bytes]:
+        assert server.address is not None
+        answers = []
+        for head in (b"", b"Host: localhost\r\nHost: page.example\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+            writer.write(b"GET /ready HTTP/1.0\r\n" + head + b"\r\n")
+            answers.append((await reader.readline()).split()[1])
+            writer.close()
+        return answers
+
+    without, twice = with_server(tmp_path, ask)
+
+    assert without == b"200", "no browser leaves it out, but health checks do"
+    assert twice in (b"400", b"403")

@@ -12,7 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from braidmq.api.history import (
+from braidmq.api.history_paths import READS_MAX
+from braidmq.api.server import ApiServer
+from braidmq.base.errors import Corruption, UsageError
+from braidmq.control.history import (
     Begin,
     End,
     Failed,
@@ -24,9 +27,6 @@ from braidmq.api.history import (
     ShardPatterns,
     decode_line,
 )
-from braidmq.api.history_paths import READS_MAX
-from braidmq.api.server import ApiServer
-from braidmq.base.errors import Corruption, UsageError
 from tests.support.fake_history import FakeHistory
 from tests.support.fake_operations import FakeOperations
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from braidmq.api import prometheus
 from braidmq.api.metric_names import METRICS
-from braidmq.api.operations import ListenerInfo
 from braidmq.api.server import ApiServer
+from braidmq.control.contract import ListenerInfo
 from tests.support.fake_operations import FakeOperations
 
 

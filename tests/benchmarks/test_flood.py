@@ -160,7 +160,8 @@ def test_alone_counts_what_is_acknowledged_and_keeps_the_rate(flood: Path) -> No
     found = run_alone(flood, lambda _: 0.0, "-w", "1000", "-r", "1000")
 
     # For half a second before it is measured, and a second then.
-    assert (found["lost"], found["sent"]) == (0, pytest.approx(1500, rel=0.02))
+    assert found["lost"] == 0
+    assert found["sent"] == pytest.approx(1500, rel=0.02)
     assert found["delivered_per_s"] == pytest.approx(1000, rel=0.05)
 
 
@@ -193,3 +194,25 @@ def test_a_broker_that_closes_the_connection_is_an_error_in_words(flood: Path) -
         )
 
     assert (done.returncode, done.stderr) == (1, "flood: the broker closed a connection\n")
+
+
+def test_a_connecting_client_subscribes_only_after_its_connack(flood: Path) -> None:
+    order: list[int] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        stream, _ = server.accept()
+        data = stream.recv(65536)
+        order.append(len(data) - 2 - data[1])  # bytes behind CONNECT
+        stream.sendall(b"\x20\x02\x00\x00")
+        order.append(stream.recv(65536)[0])
+        stream.sendall(b"\x90\x03\x00\x01\x00")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    command = [str(flood), "connect", "-p", str(server.getsockname()[1]), "-n", "1", "-c", "1"]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+    thread.join(10)
+    server.close()
+
+    assert order == [0, 0x82]

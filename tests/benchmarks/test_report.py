@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -15,7 +17,7 @@ def series(target: float | None = 10, **rates: list[float]) -> Series:
     return Series("s", "the shape", {name: [Run(delivered_per_s=rate) for rate in row] for name, row in rates.items()}, target)
 
 
-def report(*flows: Series, **figures: object) -> Report:
+def report(*flows: Series, **figures: Any) -> Report:
     return Report("2026-01-01 00:00", "abc", "a machine", {}, QUICK, list(flows), **figures)
 
 
@@ -53,7 +55,8 @@ def test_a_broker_that_was_not_there_misses_its_target() -> None:
 
 def test_mqtt_5_may_be_slower_by_15_percent() -> None:
     def measured(rate: float) -> Report:
-        return report(series(None, **{"braidmq": [100], "braidmq v5": [rate]}))
+        rates: dict[str, Any] = {"braidmq": [100], "braidmq v5": [rate]}
+        return report(series(None, **rates))
 
     assert missed(measured(85)) == []
     assert missed(measured(84)) == ["the shape (MQTT 5)"]
@@ -64,8 +67,8 @@ def test_memory_idle_and_table_have_targets_of_their_own() -> None:
         table = Series("table", "t", {"empty": [Run(delivered_per_s=100)], "full": [Run(delivered_per_s=full)]})
         return report(memory_kib={"braidmq": memory}, idle_cpu={"braidmq": idle}, idle_clients=5, table=table)
 
-    assert missed(measured(6, 0.02, 50)) == []
-    assert len(missed(measured(6.1, 0.03, 49))) == 3
+    assert missed(measured(4.1, 0.02, 50)) == []
+    assert len(missed(measured(4.2, 0.03, 49))) == 3
 
 
 @pytest.mark.parametrize(

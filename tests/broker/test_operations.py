@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from braidmq.api.operations import Ban, PageRequest
-from braidmq.base.config import read_overrides
+from braidmq.base.config.sources import read_overrides
 from braidmq.base.errors import ConfigError, UsageError
+from braidmq.control.contract import Ban, PageRequest
 from braidmq.mqtt.packets import MQTT311, SubscribeOption, Will
 from braidmq.mqtt.properties import Properties
 from braidmq.operations import pages
@@ -221,7 +221,7 @@ def test_a_value_set_at_run_time_takes_effect_and_is_kept(node: Operated) -> Non
 
 
 def test_a_value_that_needs_a_restart_says_so(node: Operated) -> None:
-    assert "next start" in node.ask("conf_set", "api.bind", "127.0.0.1:9").note
+    assert "after a restart" in node.ask("conf_set", "api.bind", "127.0.0.1:9").note
 
 
 def test_a_wrong_value_changes_nothing(node: Operated) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.api.history import Copying, End, Made
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cli.main import main
-from braidmq.storage.backup import make_backup
+from braidmq.control.history import Copying, End, Made
+from braidmq.storage.upkeep.backup import make_backup
 from tests.storage.message_log import Stage
 from tests.support.api_node import ApiNode
 
@@ -46,7 +46,7 @@ def test_the_node_is_asked_for_a_backup_in_an_absolute_path(
     [
         (UsageError("/b is there already", "name another"), [], "/b is there already: name another"),
         (None, [Unavailable("no space left")], "no space left"),
-        (None, [Copying(done_bytes=1, total_bytes=2)], "ended its answer before it was whole"),
+        (None, [Copying(done_bytes=1, total_bytes=2)], "ended its answer early"),
     ],
     ids=["refused", "failed", "cut off"],
 )

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from braidmq.cli.pipeline import pipeline
 
 RUN = "import sys; from braidmq.cli.main import main; main(sys.argv[1:])"
 
@@ -28,6 +31,14 @@ def test_help_lists_the_jobs_without_loading_spark() -> None:
     assert "loaded: []" in shown.stdout
 
 
+def test_every_job_that_help_lists_can_be_loaded() -> None:
+    context = click.Context(pipeline)
+
+    loaded = [pipeline.get_command(context, name) for name in pipeline.list_commands(context)]
+
+    assert all(isinstance(command, click.Command) for command in loaded)
+
+
 @pytest.mark.parametrize("module", ["pyspark", "pyarrow"])
 def test_without_what_spark_needs_one_line_says_what_to_install(module: str) -> None:
     told = run(f"import sys; sys.modules[{module!r}] = None; {RUN}", "pipeline", "archive", "lake")
@@ -43,7 +54,7 @@ def test_without_java_one_line_says_so(tmp_path: Path) -> None:
 
     assert told.returncode == 1
     [line] = told.stderr.splitlines()
-    assert line.startswith("braidmq pipeline: Spark needs Java, and there is none on the PATH: install Java 17 or 21")
+    assert line.startswith("braidmq pipeline: Spark needs Java, but none was found on the PATH: install Java 17 or 21")
 
 
 def test_a_name_that_is_no_job_is_a_usage_error() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braidmq.broker.hooks import Client, Hook
+from braidmq.broker.messages.hooks import Client, Hook
 
 
 class BrokenHook(Hook):

@@ -17,7 +17,7 @@ from braidmq.access import hashes
 from braidmq.access.scram import format_keys, make_keys
 from braidmq.mqtt.packets import MQTT5, MQTT311
 from braidmq.testing import Broker
-from tests.support.wire import Wires, unique
+from tests.support.clients.wire import Wires, unique
 
 VERSIONS = {"3.1.1": MQTT311, "5.0": MQTT5}
 FOREIGN_PORT = "BRAIDMQ_TEST_PORT"

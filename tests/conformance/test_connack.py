@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from braidmq.mqtt.packets import Connack, Disconnect, Publish, Will
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Closed, Wires, unique
+from tests.support.clients import raw
+from tests.support.clients.wire import Closed, Wires, unique
 
 # Table 3-1 of MQTT 5.0, as far as it concerns a CONNECT that was let in or turned away.
 CONNECT_REASONS = {0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import Connack, Publish, Subscribe, SubscribeOption, Will
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, unique
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires, unique
 
 FIRST_PACKETS = {
     "PINGREQ": b"\xc0\x00",

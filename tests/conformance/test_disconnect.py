@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import Disconnect, Publish, Will
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, unique
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires, unique
 
 
 @shows("5.0: MQTT-3.12.4-1", "3.1.1: MQTT-3.12.4-1")

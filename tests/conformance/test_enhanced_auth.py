@@ -7,9 +7,9 @@ import scramp
 
 from braidmq.mqtt.packets import Auth, Connack, Publish
 from braidmq.mqtt.properties import Properties
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wire, Wires, unique
+from tests.support.clients import raw
+from tests.support.clients.wire import Wire, Wires, unique
 
 METHOD = "SCRAM-SHA-256"
 

@@ -6,7 +6,7 @@ import pytest
 
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, payloads
+from tests.support.clients.wire import Wires, payloads
 
 
 @shows("5.0: MQTT-3.3.4-9", "5.0: MQTT-4.9.0-1", "5.0: MQTT-4.9.0-2")

@@ -20,9 +20,9 @@ from braidmq.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires
 
 ILL_FORMED = {
     "lone surrogate": b"a\xed\xa0\x80b",

@@ -8,9 +8,9 @@ import pytest
 
 from braidmq.mqtt.packets import Packet, Publish, Pubrec, Pubrel, Subscribe, SubscribeOption, Unsubscribe
 from braidmq.mqtt.properties import Properties
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wire, Wires
+from tests.support.clients import raw
+from tests.support.clients.wire import Wire, Wires
 
 
 @shows("5.0: MQTT-3.1.2-24", "5.0: MQTT-3.1.2-25")

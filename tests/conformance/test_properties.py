@@ -9,9 +9,9 @@ import pytest
 
 from braidmq.mqtt.packets import Publish
 from braidmq.mqtt.properties import Properties
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires
 
 
 @shows(

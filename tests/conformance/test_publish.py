@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from braidmq.mqtt.packets import Puback, Publish, Pubrec, Pubrel, SubscribeOption
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires
 
 
 @shows("5.0: MQTT-3.3.1-1", "5.0: MQTT-3.3.1-2", "3.1.1: MQTT-3.3.1-1", "3.1.1: MQTT-3.3.1-2")

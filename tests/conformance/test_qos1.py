@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from braidmq.mqtt.packets import Puback, Publish
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, payloads
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires, payloads
 
 PUBACK_REASONS = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
 

@@ -9,7 +9,7 @@ import pytest
 from braidmq.mqtt.packets import Pubcomp, Publish, Pubrec, Pubrel
 from braidmq.mqtt.properties import Properties
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, payloads
+from tests.support.clients.wire import Wires, payloads
 
 PUBREC_REASONS = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
 

@@ -6,7 +6,7 @@ import pytest
 
 from braidmq.mqtt.packets import Publish, Subscribe, SubscribeOption
 from tests.conformance.statements import shows
-from tests.support.wire import Wire, Wires, payloads
+from tests.support.clients.wire import Wire, Wires, payloads
 
 
 @pytest.fixture

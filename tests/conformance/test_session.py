@@ -10,7 +10,7 @@ import pytest
 from braidmq.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp, Publish, SubscribeOption, Will
 from braidmq.mqtt.properties import Properties
 from tests.conformance.statements import shows
-from tests.support.wire import Closed, Wires, payloads, unique
+from tests.support.clients.wire import Closed, Wires, payloads, unique
 
 
 @shows(

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from braidmq.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Suback, SubscribeOption
-from tests.conformance import raw
 from tests.conformance.statements import shows
+from tests.support.clients import raw
+from tests.support.clients.wire import Wire, Wires, payloads
 from tests.support.stage import wait_until
-from tests.support.wire import Wire, Wires, payloads
 
 
 def share(topic: str) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import Publish, Suback, Subscribe, SubscribeOption
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, payloads
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires, payloads
 
 SUBACK_REASONS = {0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2}
 
@@ -45,14 +45,14 @@ def test_many_filters_are_answered_by_one_suback_in_order(connect: Wires, versio
 @shows("5.0: MQTT-3.8.4-7", "5.0: MQTT-3.9.3-1", "5.0: MQTT-3.9.3-2", "5.0: MQTT-3.8.4-6", "5.0: MQTT-4.7.1-1")
 def test_a_bad_filter_fails_alone(connect: Wires, version: int, topic: str) -> None:
     client, publisher = connect(), connect()
-    filters = [f"{topic}/a", f"{topic}/#/b", f"{topic}/b", "a+", "#x", "", f"{topic}/c"]
+    filters = [f"{topic}/a", f"{topic}/#/b", f"{topic}/b", "a+", "#x", f"{topic}/c"]
 
     client.send(raw.subscribe(version, *[(topic_filter, 1) for topic_filter in filters]))
     suback = client.receive(Suback)
     for name in "abc":
         publisher.publish(f"{topic}/{name}", name.encode(), 1)
 
-    assert suback.reasons == [1, 0x8F, 1, 0x8F, 0x8F, 0x8F, 1]
+    assert suback.reasons == [1, 0x8F, 1, 0x8F, 0x8F, 1]
     assert set(suback.reasons) <= SUBACK_REASONS
     assert [client.receive_publish().payload for _ in range(3)] == [b"a", b"b", b"c"]
 

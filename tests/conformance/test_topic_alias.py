@@ -8,9 +8,9 @@ import pytest
 
 from braidmq.mqtt.packets import Puback, Publish
 from braidmq.mqtt.properties import Properties
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wire, Wires
+from tests.support.clients import raw
+from tests.support.clients.wire import Wire, Wires
 
 
 def aliased(topic: str, alias: int, payload: bytes = b"x") -> Publish:

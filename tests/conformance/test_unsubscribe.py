@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Unsuback, Unsubscribe
-from tests.conformance import raw
 from tests.conformance.statements import shows
-from tests.support.wire import Wires, payloads
+from tests.support.clients import raw
+from tests.support.clients.wire import Wires, payloads
 
 UNSUBACK_REASONS = {0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91}
 

@@ -14,10 +14,10 @@ from websockets.typing import Subprotocol
 
 from braidmq.mqtt.codec import decode
 from braidmq.mqtt.packets import Connack, Packet, Pingresp, Publish, Suback
-from tests.conformance import raw
 from tests.conformance.conftest import Address
 from tests.conformance.statements import shows
-from tests.support.wire import DEADLINE_S, unique
+from tests.support.clients import raw
+from tests.support.clients.wire import DEADLINE_S, unique
 
 
 class Socket:

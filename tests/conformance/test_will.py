@@ -9,7 +9,7 @@ import pytest
 from braidmq.mqtt.packets import Publish, SubscribeOption, Will
 from braidmq.mqtt.properties import Properties
 from tests.conformance.statements import shows
-from tests.support.wire import Wires
+from tests.support.clients.wire import Wires
 
 
 @shows("5.0: MQTT-3.1.2-7", "5.0: MQTT-3.1.2-8", "3.1.1: MQTT-3.1.2-8")

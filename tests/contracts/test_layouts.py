@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from braidmq.mqtt.topics import check_filter, check_topic, matches
 from braidmq.storage.layouts import HashedLayout, Layout, LearnedLayout, Row, index_of, make_layout
 
 # A cache of two topics hides nothing that is wrong beneath it.
-TINY = {"cached_topics_max": 2}
+TINY: Any = {"cached_topics_max": 2}
 
 
 def heir() -> Layout:
@@ -243,7 +244,7 @@ def test_a_name_alone_makes_a_layout_with_default_parameters(name: str) -> None:
 def test_parameters_of_a_newer_version_are_refused_with_a_hint(name: str) -> None:
     parameters = b"\xfe" + make_layout(name).parameters()[1:]
 
-    with pytest.raises(UsageError, match=r"version 254, this program knows 1: open it with the program that wrote it"):
+    with pytest.raises(UsageError, match=r"version 254, but .* supports 1: open it with the version of braidmq that wrote it"):
         make_layout(name, parameters)
 
 
@@ -257,7 +258,7 @@ def test_parameters_that_were_cut_or_filled_up_are_corruption(name: str, spoil: 
 
 
 def test_an_unknown_layout_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"there is no layout 'sorted': it is one of hashed, learned"):
+    with pytest.raises(UsageError, match=r"there is no layout 'sorted': use one of hashed, learned"):
         make_layout("sorted")
 
 

@@ -7,6 +7,7 @@ import socket
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -133,7 +134,7 @@ def test_no_server_at_all_is_said_in_words_and_soon() -> None:
 
     with (
         flight.connect(address, retry_s=0.3) as client,
-        pytest.raises(Unavailable, match=f"no history service at grpc://{address} could answer: .*refused"),
+        pytest.raises(Unavailable, match=f"no history service at grpc://{address} is available: .*refused"),
     ):
         client.shards()
 
@@ -258,13 +259,18 @@ def test_a_stream_that_is_left_in_the_middle_leaves_the_client_usable(history: F
 def test_tls_is_spoken_and_the_name_of_the_server_is_checked(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair, own = authority.server("history.example"), authority.client()
-    secured = {
+    secured: dict[str, Any] = {
         "tls_certificates": [(Path(pair.cert_file).read_bytes(), Path(pair.key_file).read_bytes())],
         "verify_client": True,
         "root_certificates": Path(authority.cert_file).read_bytes(),
     }
     with FakeHistoryService(**secured) as service:
-        keys = {"ca_file": authority.cert_file, "cert_file": own.cert_file, "key_file": own.key_file, "retry_s": 0.2}
+        keys: dict[str, Any] = {
+            "ca_file": authority.cert_file,
+            "cert_file": own.cert_file,
+            "key_file": own.key_file,
+            "retry_s": 0.2,
+        }
         with flight.connect(f"grpc+tls://localhost:{service.port}", server_name="history.example", **keys) as client:
             assert client.shards().log == "00ff"
         with flight.connect(service.address, server_name="other.example", **keys) as client, pytest.raises(Unavailable):

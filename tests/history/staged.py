@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from braidmq.base.settings import HistoryClassSettings
+from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.wire import Part, Plan, Ticket
-from braidmq.history.log_view import LogView
+from braidmq.history.view.log_view import LogView
 from braidmq.mqtt.topics import matches
-from braidmq.storage.clock import ShardClock
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions
-from braidmq.storage.shard import Shard
+from braidmq.storage.shard.clock import ShardClock
+from braidmq.storage.shard.shard import Shard
 from tests.storage.log import LAYOUTS, Hands
 from tests.storage.message_log import Stage, clients_of
 

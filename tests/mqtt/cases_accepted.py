@@ -290,8 +290,8 @@ SUBSCRIPTIONS = [
         "subscribe to filters that only the server can refuse",
         V3,
         0x82,
-        b"\0\x01\0\x05a/#/b\x00\0\x00\x01",
-        Subscribe(1, [SubscribeOption("a/#/b", 0), SubscribeOption("", 1)]),
+        b"\0\x01\0\x05a/#/b\x00\0\x01+\x01",
+        Subscribe(1, [SubscribeOption("a/#/b", 0), SubscribeOption("+", 1)]),
     ),
     Accepted(
         "subscribe 5 with every option and property",
@@ -343,4 +343,4 @@ OTHERS = [
     Accepted("auth 5 that ends in success", V5, 0xF0, b"\0\x04\x15\0\x01m", Auth(0, Properties(authentication_method="m"))),
 ]
 
-ACCEPTED = [*CONNECT, *CONNACK, *PUBLISH, *ACKNOWLEDGEMENTS, *SUBSCRIPTIONS, *OTHERS]
+ACCEPTED: list[Accepted] = [*CONNECT, *CONNACK, *PUBLISH, *ACKNOWLEDGEMENTS, *SUBSCRIPTIONS, *OTHERS]

@@ -179,6 +179,11 @@ SUBSCRIPTIONS = [
     Refused("subscribe 5 with a reason string", V5, 0x82, b"\0\x01\x03\x1f\0\0\0\x01a\0", MALFORMED),
     Refused("subscribe with U+0000 in the filter", V3, 0x82, b"\0\x01\0\x02a\0\0", MALFORMED),
     Refused("subscribe with bad UTF-8 in the second filter", V3, 0x82, b"\0\x01\0\x01a\0\0\x01\xff\0", MALFORMED),
+    Refused("subscribe with an empty filter", V3, 0x82, b"\0\x01\0\0\0", MALFORMED),
+    Refused("subscribe 5 with an empty filter", V5, 0x82, b"\0\x01\0\0\0\0", MALFORMED),
+    Refused("subscribe 5 with an empty second filter", V5, 0x82, b"\0\x01\0\0\x01a\0\0\0\x01", MALFORMED),
+    Refused("unsubscribe with an empty filter", V3, 0xA2, b"\0\x01\0\0", MALFORMED),
+    Refused("unsubscribe 5 with an empty second filter", V5, 0xA2, b"\0\x01\0\0\x01a\0\0", MALFORMED),
     Refused("suback with no reason", V3, 0x90, b"\0\x01", PROTOCOL_ERROR),
     Refused("suback 5 with no reason", V5, 0x90, b"\0\x01\0", PROTOCOL_ERROR),
     Refused("suback with a reason of 5", V3, 0x90, b"\0\x01\x87", PROTOCOL_ERROR),
@@ -253,7 +258,7 @@ def _wrong_flags(versions: tuple[int, ...], bodies: dict[int, bytes]) -> list[Re
 
 FIXED_FLAGS = [*_wrong_flags(V31, _BODIES_3), *_wrong_flags(V311, _BODIES_3), *_wrong_flags(V5, _BODIES_5)]
 
-REFUSED = [
+REFUSED: list[Refused] = [
     *PROTOCOL,
     *CONNECT_FLAGS,
     *CONNECT_FIELDS,

@@ -121,7 +121,7 @@ def publishes(version: int) -> st.SearchStrategy[Publish]:
 
 
 def _mqtt_3(version: int) -> list[st.SearchStrategy[Packet]]:
-    options = st.builds(SubscribeOption, texts, qos)
+    options = st.builds(SubscribeOption, texts.filter(bool), qos)
     return [
         st.builds(Connack, st.integers(1, 5)) | st.builds(Connack, st.just(0), st.booleans() if version == 4 else st.just(False)),
         st.builds(Puback, packet_ids),
@@ -130,14 +130,14 @@ def _mqtt_3(version: int) -> list[st.SearchStrategy[Packet]]:
         st.builds(Pubcomp, packet_ids),
         st.builds(Subscribe, packet_ids, st.lists(options, min_size=1, max_size=4)),
         st.builds(Suback, packet_ids, st.lists(st.sampled_from((0, 1, 2, 0x80)), min_size=1, max_size=4)),
-        st.builds(Unsubscribe, packet_ids, st.lists(texts, min_size=1, max_size=4)),
+        st.builds(Unsubscribe, packet_ids, st.lists(texts.filter(bool), min_size=1, max_size=4)),
         st.builds(Unsuback, packet_ids, st.just([])),
         st.sampled_from((Pingreq(), Pingresp(), Disconnect())),
     ]
 
 
 def _mqtt_5() -> list[st.SearchStrategy[Packet]]:
-    options = st.builds(SubscribeOption, texts, qos, st.booleans(), st.booleans(), st.integers(0, 2))
+    options = st.builds(SubscribeOption, texts.filter(bool), qos, st.booleans(), st.booleans(), st.integers(0, 2))
     p = PacketType
     subacks = st.lists(_reasons(p.SUBACK), min_size=1, max_size=4)
     unsubacks = st.lists(_reasons(p.UNSUBACK), min_size=1, max_size=4)
@@ -150,7 +150,7 @@ def _mqtt_5() -> list[st.SearchStrategy[Packet]]:
         st.builds(Pubcomp, packet_ids, _reasons(p.PUBCOMP), properties_of(p.PUBCOMP)),
         st.builds(Subscribe, packet_ids, st.lists(options, min_size=1, max_size=4), properties_of(p.SUBSCRIBE)),
         st.builds(Suback, packet_ids, subacks, properties_of(p.SUBACK)),
-        st.builds(Unsubscribe, packet_ids, st.lists(texts, min_size=1, max_size=4), properties_of(p.UNSUBSCRIBE)),
+        st.builds(Unsubscribe, packet_ids, st.lists(texts.filter(bool), min_size=1, max_size=4), properties_of(p.UNSUBSCRIBE)),
         st.builds(Unsuback, packet_ids, unsubacks, properties_of(p.UNSUBACK)),
         st.builds(Disconnect, _reasons(p.DISCONNECT), properties_of(p.DISCONNECT)),
         st.builds(Auth, _reasons(p.AUTH), properties_of(p.AUTH, authentication_method=texts)),

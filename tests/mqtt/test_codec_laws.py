@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.mqtt.codec import FrameSplitter, decode, encode
-from braidmq.mqtt.packets import Connect, Packet
+from braidmq.mqtt.packets import Connect, Packet, PacketType, Suback
+from braidmq.mqtt.reasons import REASONS_OF
+from braidmq.mqtt.subscription_packets import plain_suback
 from tests.mqtt.cases import ACCEPTED, REFUSED
 from tests.mqtt.strategies import valid_packets, wild_packets
 
@@ -101,10 +103,10 @@ def test_mqtt_3_1_1_has_one_form_for_every_packet(packet: tuple[int, bytes]) -> 
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=8))
-def test_text_is_accepted_exactly_if_it_is_unicode_without_nul(text: str) -> None:
+def test_a_filter_is_accepted_exactly_if_it_is_unicode_without_nul_and_not_empty(text: str) -> None:
     raw = text.encode("utf-8", "surrogatepass")
     body = b"\0\1" + len(raw).to_bytes(2, "big") + raw
-    is_good = not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
+    is_good = text != "" and not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
 
     try:
         packet = decode(0xA2, body, 4)
@@ -114,3 +116,12 @@ def test_text_is_accepted_exactly_if_it_is_unicode_without_nul(text: str) -> Non
     else:
         assert is_good
         assert packet.topic_filters == [text]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(
+    packet_id=st.integers(1, 65535),
+    reasons=st.lists(st.sampled_from(sorted(REASONS_OF[PacketType.SUBACK])), min_size=1, max_size=300),
+)
+def test_the_short_way_to_a_suback_leads_to_the_same_bytes(version: int, packet_id: int, reasons: list[int]) -> None:
+    assert plain_suback(packet_id, reasons, version) == encode(Suback(packet_id, reasons), version)

@@ -57,6 +57,8 @@ REFUSALS: list[tuple[str, int, Packet]] = [
     ("a reason of PUBREL in PUBACK", 5, Puback(1, 0x92)),
     ("a property of CONNACK in PUBACK", 5, Puback(1, 0, Properties(receive_maximum=1))),
     ("SUBSCRIBE without a filter", 5, Subscribe(1, [])),
+    ("SUBSCRIBE with an empty filter", 4, Subscribe(1, [SubscribeOption("a"), SubscribeOption("")])),
+    ("UNSUBSCRIBE with an empty filter", 4, Unsubscribe(1, ["a", ""])),
     ("a subscription of QoS 3", 5, Subscribe(1, [SubscribeOption("a", 3)])),
     ("retain handling 3", 5, Subscribe(1, [SubscribeOption("a", retain_handling=3)])),
     ("two subscription ids", 5, Subscribe(1, [SubscribeOption("a")], Properties(subscription_identifiers=(1, 2)))),

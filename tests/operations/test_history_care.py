@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
-from braidmq.api import history as api
 from braidmq.base.errors import Unavailable, UsageError
+from braidmq.control import history as api
 from braidmq.operations.history import NodeHistory
-from braidmq.storage.backup import restore
-from braidmq.storage.engine import Disk
-from braidmq.storage.health import Health, State
+from braidmq.storage.engine.health import Health, State
+from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.log import LogOptions
+from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.upkeep.backup import restore
 from tests.support.recording import Recording, lines_of, recording, records_of
+
+
+def fail(refusal: Refusal) -> None:
+    pytest.fail(refusal.reason)
 
 
 def with_log(data_dir: Path, talk: Callable[[Recording, NodeHistory], Awaitable[None]], **options: Any) -> None:
@@ -52,7 +57,7 @@ def test_stats_tell_how_far_named_readers_are_behind(tmp_path: Path) -> None:
         stamps = [(await node.append(("c", "t", b"")))[0] for _ in range(3)]
         shard = node.log.shard_of("c")
         saved = asyncio.Event()
-        node.log.readers.save("late", {shard: stamps[0]}, pins=True, on_saved=saved.set, on_refused=pytest.fail)
+        node.log.readers.save("late", {shard: stamps[0]}, pins=True, on_saved=saved.set, on_refused=fail)
         node.log.flush()
         await asyncio.wait_for(saved.wait(), 10)
 
@@ -68,7 +73,7 @@ def test_stats_tell_how_far_named_readers_are_behind(tmp_path: Path) -> None:
 def test_a_reader_that_is_forgotten_pins_nothing_any_more(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
         saved = asyncio.Event()
-        node.log.readers.save("late", {0: 5}, owner="ann", pins=True, on_saved=saved.set, on_refused=pytest.fail)
+        node.log.readers.save("late", {0: 5}, owner="ann", pins=True, on_saved=saved.set, on_refused=fail)
         node.log.flush()
         await asyncio.wait_for(saved.wait(), 10)
         assert [each.user for each in (await operations.stats()).readers] == ["ann"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.api.history import ReadRequest
+from braidmq.control.history import ReadRequest
 from braidmq.testing import Broker
 from tests.support.operated import Operated
 from tests.support.recording import lines_of, records_of

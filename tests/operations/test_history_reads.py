@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidmq.api import history as api
-from braidmq.api.history import ReadRequest
 from braidmq.base.errors import UsageError
+from braidmq.control import history as api
+from braidmq.control.history import ReadRequest
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.properties import Properties, write_properties
 from braidmq.mqtt.topics import matches
@@ -153,7 +153,7 @@ def test_a_follower_that_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(node.log, "follow", note)
         async with aclosing(operations.read(request(start="latest", follow=True))) as answer:  # type: ignore[type-var]
             await anext(answer)
-            waiting = asyncio.create_task(anext(answer))
+            waiting = asyncio.ensure_future(anext(answer))
             await asyncio.wait_for(all_followed.wait(), 10)
             waiting.cancel()
             await asyncio.wait([waiting])

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from braidmq.api.operations import PageRequest
-from braidmq.broker.sessions import NEVER, Session, SessionTable
-from braidmq.lane.log_flow import LogFlow
-from braidmq.lane.routes import Subscription
-from braidmq.lane.state import State
+from braidmq.broker.session.session import NEVER, Session, SessionTable
+from braidmq.control.contract import PageRequest
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import Will
 from braidmq.operations import sessions as module
 from braidmq.operations.sessions import list_sessions, show_session

@@ -13,11 +13,11 @@ import pytest
 from braidmq.access import hashes
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.base.errors import ConfigError
-from braidmq.broker.hooks import Hook
+from braidmq.broker.messages.hooks import Hook
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack
-from tests.conformance import raw
+from tests.support.clients import raw
+from tests.support.clients.wire import DEADLINE_S, Wire
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import DEADLINE_S, Wire
 
 both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 

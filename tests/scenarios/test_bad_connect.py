@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from braidmq.access.contract import Credentials, Granted, Verdict
-from braidmq.broker.hooks import Hook
+from braidmq.broker.messages.hooks import Hook
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311, Connack, Connect, Publish, Will
-from tests.conformance import raw
+from tests.support.clients import raw
+from tests.support.clients.wire import unique
+from tests.support.present import present
 from tests.support.stage import Stage
-from tests.support.wire import unique
 
 both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 
@@ -114,6 +115,16 @@ def test_an_empty_client_id_without_a_clean_session_is_refused_and_closed_in_mqt
 
 
 @pytest.mark.row(8)
+@pytest.mark.parametrize("flags", [0x00, 0x02], ids=["clean session 0", "clean session 1"])
+def test_an_empty_client_id_is_refused_in_mqtt_3_1_which_knows_no_assigned_ones(stage: Stage, flags: int) -> None:
+    wire = stage.open(MQTT31)
+
+    wire.send(raw.frame(0x10, raw.text("MQIsdp"), bytes([3, flags]), raw.u16(60), raw.text("")))
+
+    wire.expect_refusal(0x85, 0x02)
+
+
+@pytest.mark.row(8)
 @pytest.mark.parametrize("flags", [0x00, 0x02], ids=["clean start 0", "clean start 1"])
 def test_an_empty_client_id_is_replaced_by_one_that_is_told_in_mqtt_5(stage: Stage, flags: int) -> None:
     one, other = stage.open(), stage.open()
@@ -124,7 +135,7 @@ def test_an_empty_client_id_is_replaced_by_one_that_is_told_in_mqtt_5(stage: Sta
 
     assert all(assigned)
     assert assigned[0] != assigned[1]
-    assert stage.look(lambda inside: all(inside.sessions.get(name) is not None for name in assigned))
+    assert stage.look(lambda inside: all(inside.sessions.get(present(name)) is not None for name in assigned))
 
 
 BAD_TEXT = {

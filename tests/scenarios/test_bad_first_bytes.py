@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
-from tests.conformance import raw
+from tests.support.clients import raw
+from tests.support.clients.wire import DEADLINE_S
 from tests.support.stage import Stage, resident_bytes, wait_until
-from tests.support.wire import DEADLINE_S
 
 LONGEST = b"\xff\xff\xff\x7f"  # a remaining length of 256 MiB, the most that MQTT can say
 

@@ -10,28 +10,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "robustness.md"
 
-FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history_service", "spark"))
+FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history", "spark"))
 
 # Rows 44 and 45 are about parts that other nodes and the management interface bring.
 ROWS = (
-    {str(number) for number in (*range(1, 44), 46, 47, 48)}
+    {str(number) for number in (*range(1, 44), *range(46, 64))}
     | {f"N{number}" for number in range(1, 5)}
-    | {f"D{number}" for number in range(1, 9)}
-    | {f"H{number}" for number in range(1, 9)}
+    | {f"D{number}" for number in range(1, 12)}
+    | {f"H{number}" for number in range(1, 14)}
 )
 
 
 def marked_tests() -> dict[str, set[str]]:
     """The tests of each row, by their marks."""
     tests: dict[str, set[str]] = defaultdict(set)
-    for file in sorted(file for folder in FOLDERS for file in folder.glob("test_*.py")):
+    for file in sorted(file for folder in FOLDERS for file in folder.rglob("test_*.py")):
         for node in ast.parse(file.read_text()).body:
             if not isinstance(node, ast.FunctionDef):
                 continue
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.row":
                     for row in mark.args:
-                        tests[str(ast.literal_eval(row))].add(f"{file.stem}::{node.name}")
+                        name = file.relative_to(ROOT / "tests").with_suffix("")
+                        tests[str(ast.literal_eval(row))].add(f"{name}::{node.name}")
     return dict(tests)
 
 

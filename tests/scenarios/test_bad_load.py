@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Publish, Suback
-from tests.conformance import raw
+from tests.support.clients import raw
+from tests.support.clients.wire import DEADLINE_S, Wire
 from tests.support.flood import Flood, count_bytes, open_crowd, open_socket, send_until_blocked
+from tests.support.present import present
 from tests.support.stage import Stage, resident_bytes, wait_until
-from tests.support.wire import DEADLINE_S, Wire
 
 MIB = 1024 * 1024
 
@@ -36,7 +37,7 @@ def waiting_bytes(stage: Stage, client_id: str) -> int:
     """What the broker holds for a client that does not read: in its outbox and in its transport."""
 
     def look(inside: object) -> int:
-        connection = stage.inside.sessions.get(client_id).connection  # type: ignore[union-attr]
+        connection = present(stage.inside.sessions.get(client_id)).connection
         assert connection is not None
         return int(connection.outbox.size + connection.transport.get_write_buffer_size())
 
@@ -73,7 +74,7 @@ def test_a_slow_reader_of_qos_1_has_a_bounded_queue_and_holds_its_publisher_for_
     reasons = [publisher.publish("t", b"%d" % number, qos=1) for number in range(100)]
 
     assert set(reasons) == {0}
-    assert stage.look(lambda inside: inside.sessions.get("slow").flow.queue_messages()) == 20
+    assert stage.look(lambda inside: present(inside.sessions.get("slow")).flow.queue_messages()) == 20
     assert stage.drops("queue_full") == 75
     # What was first is kept, the newest was dropped.
     assert [slow.receive_publish().payload for _ in range(25)] == [b"%d" % number for number in range(25)]
@@ -110,7 +111,7 @@ def test_a_search_among_the_retained_messages_that_finds_nothing_delays_nobody(s
     searcher.send(raw.subscribe(MQTT5, *((f"+/+/{number}", 0) for number in range(50))))
     assert searcher.receive(Suback).reasons == [0] * 50
     pings = 0
-    while stage.look(lambda inside: inside.sessions.get(searcher.client_id).feeds):
+    while stage.look(lambda inside: present(inside.sessions.get(searcher.client_id)).feeds):
         victim.ping()
         pings += 1
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Pubcomp, Publish, Pubrel, Will
-from tests.conformance import raw
+from tests.support.clients import raw
+from tests.support.clients.wire import unique
 from tests.support.stage import Stage
-from tests.support.wire import unique
 
 both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 
@@ -206,6 +206,74 @@ def test_a_pubrec_that_refuses_what_is_unknown_gets_no_pubrel(stage: Stage) -> N
     wire.send(b"\x50\x03\x00\x07\x97")
 
     wire.expect_silence()
+
+
+@pytest.mark.row(60)
+@both_versions
+@pytest.mark.parametrize("is_durable", [False, True], ids=["passing", "durable"])
+@pytest.mark.parametrize(
+    ("qos", "acknowledgement"),
+    [(1, 0x50), (1, 0x70), (2, 0x40), (2, 0x70)],
+    ids=["PUBREC for QoS 1", "PUBCOMP for QoS 1", "PUBACK for QoS 2", "PUBCOMP before PUBREC"],
+)
+def test_an_acknowledgement_of_the_wrong_type_is_a_protocol_error(
+    stage: Stage, version: int, qos: int, acknowledgement: int, is_durable: bool
+) -> None:
+    topic = unique("t/")
+    wire = stage.connect(version=version, persistent=is_durable)
+    wire.subscribe(topic, qos=qos)
+    stage.connect().publish(topic, b"x", qos)
+    packet_id = wire.receive(Publish).packet_id
+    assert packet_id is not None
+
+    wire.send(raw.frame(acknowledgement, raw.u16(packet_id)))
+
+    wire.expect_disconnect(0x82)
+
+
+@pytest.mark.row(60)
+def test_a_refusal_of_the_wrong_type_is_a_protocol_error_too(stage: Stage) -> None:
+    topic = unique("t/")
+    wire = stage.connect()
+    wire.subscribe(topic, qos=1)
+    stage.connect().publish(topic, b"x", 1)
+    packet_id = wire.receive(Publish).packet_id
+    assert packet_id is not None
+
+    wire.send(raw.frame(0x50, raw.u16(packet_id), b"\x97"))
+
+    wire.expect_disconnect(0x82)
+
+
+@pytest.mark.row(60)
+@both_versions
+def test_after_a_wrong_acknowledgement_the_message_comes_again(stage: Stage, version: int) -> None:
+    topic = unique("t/")
+    wire = stage.connect(version=version, persistent=True)
+    wire.subscribe(topic, qos=1)
+    stage.connect().publish(topic, b"x", 1)
+    packet_id = wire.receive(Publish).packet_id
+    assert packet_id is not None
+    wire.send(raw.frame(0x50, raw.u16(packet_id)))
+    wire.expect_disconnect(0x82)
+
+    back = stage.connect(wire.client_id, version=version, persistent=True)
+
+    again = back.receive_publish()
+    assert (again.payload, again.dup) == (b"x", True)
+
+
+@pytest.mark.row(25)
+@both_versions
+@pytest.mark.parametrize("topic_bytes", [1, 60_000])
+def test_a_payload_of_one_mebibyte_fits_the_default_maximum(stage: Stage, version: int, topic_bytes: int) -> None:
+    topic = unique("t") + "x" * topic_bytes
+    listener, wire = stage.connect(), stage.connect(version=version)
+    listener.subscribe(topic, qos=1)
+
+    wire.publish(topic, bytes(1024 * 1024), 1)
+
+    assert len(listener.receive_publish().payload) == 1024 * 1024
 
 
 @pytest.mark.row(25, "N4")

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Disconnect, Puback, Publish, Pubrec, Will
-from tests.conformance import raw
+from tests.support.clients import raw
+from tests.support.clients.wire import unique
+from tests.support.present import present
 from tests.support.stage import Stage, resident_bytes
-from tests.support.wire import unique
 
 both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 
@@ -208,7 +209,7 @@ def test_a_million_times_the_same_qos_2_packet_is_one_message_and_flat_memory(st
     assert witness.receive_publish().payload == b"once"
     witness.expect_silence()
     assert resident_bytes() - before < 32 * 1024 * 1024
-    assert stage.look(lambda inside: inside.sessions.get(wire.client_id).flow.received_ids()) == [7]
+    assert stage.look(lambda inside: present(inside.sessions.get(wire.client_id)).flow.received_ids()) == [7]
 
 
 @pytest.mark.row(24)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from braidmq.access.contract import Credentials, Granted, Verdict
-from braidmq.broker.hooks import Hook
+from braidmq.broker.messages.hooks import Hook
 from braidmq.mqtt.packets import MQTT5, MQTT311, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
 from tests.support.guarded import PASSWORD, Guarded, running
+from tests.support.present import present
 from tests.support.stage import Stage, wait_until
 
 both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
@@ -96,7 +97,7 @@ def test_what_rules_withdraw_that_were_broken_meanwhile_is_withdrawn(guarded: Gu
 
     assert back.receive_publish().payload == b"open/a"
     back.expect_silence()
-    assert guarded.stage.look(lambda inside: list(inside.sessions.get("reader").subscriptions)) == ["open/#"]
+    assert guarded.stage.look(lambda inside: list(present(inside.sessions.get("reader")).subscriptions)) == ["open/#"]
 
 
 @pytest.mark.row(41)
@@ -146,7 +147,7 @@ def test_broken_rules_hold_for_those_whom_a_hook_lets_in_too(guarded: Guarded) -
     reader.expect_disconnect(0x87)
     expect_nobody_gets_in(guarded)
     mend(guarded)
-    assert guarded.stage.look(lambda inside: list(inside.sessions.get("reader").subscriptions)) == ["secret/#"]
+    assert guarded.stage.look(lambda inside: list(present(inside.sessions.get("reader")).subscriptions)) == ["secret/#"]
 
 
 @pytest.mark.row(41)

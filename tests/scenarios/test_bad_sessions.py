@@ -9,8 +9,9 @@ import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Disconnect, Publish, Will
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
+from tests.support.clients.wire import unique
+from tests.support.present import present
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import unique
 
 both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 
@@ -101,7 +102,7 @@ def test_a_takeover_of_a_session_without_expiry_publishes_its_will_and_begins_an
     # The session ended with its connection, so a delay of the will ends too.
     assert witness.receive(Publish).payload == b"gone"
     assert not new.connack.session_present
-    assert stage.look(lambda inside: len(inside.sessions.get(new.client_id).subscriptions)) == 0
+    assert stage.look(lambda inside: len(present(inside.sessions.get(new.client_id)).subscriptions)) == 0
 
 
 @pytest.mark.row(35)
@@ -118,7 +119,7 @@ def test_a_clean_takeover_of_a_lasting_session_publishes_its_will_and_begins_ane
     old.expect_disconnect(0x8E)
     assert witness.receive(Publish).payload == b"gone"
     assert not new.connack.session_present
-    assert stage.look(lambda inside: len(inside.sessions.get(new.client_id).subscriptions)) == 0
+    assert stage.look(lambda inside: len(present(inside.sessions.get(new.client_id)).subscriptions)) == 0
 
 
 @pytest.mark.row(35)

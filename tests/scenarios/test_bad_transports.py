@@ -12,9 +12,9 @@ import pytest
 from cryptography.x509.oid import NameOID
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Pingreq, Pingresp, Publish
-from tests.conformance import raw
 from tests.support.certificates import Authority, Pair
-from tests.support.raw_bytes import (
+from tests.support.clients import raw
+from tests.support.clients.raw_bytes import (
     BINARY,
     CONTINUATION,
     PING,
@@ -25,8 +25,9 @@ from tests.support.raw_bytes import (
     tls_exchange,
     upgrade_request,
 )
+from tests.support.clients.wire import unique
+from tests.support.present import present
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import unique
 
 CONNECT = raw.connect(MQTT311, client_id=b"")
 ACCEPTED = b"\x20\x02\x00\x00"
@@ -210,7 +211,7 @@ def test_a_client_behind_a_listed_proxy_is_known_by_its_own_address(start: Calla
     wire.send(header, raw.connect(MQTT311, client_id="behind"))
 
     assert wire.receive(Connack).reason == 0
-    origin = stage.look(lambda inside: inside.sessions.get("behind").connection.origin)
+    origin = stage.look(lambda inside: present(present(present(inside.sessions.get("behind")).connection).origin))
     assert (origin.peer_host, origin.peer_port, origin.proxied) == ("192.0.2.7", 4242, True)
 
 

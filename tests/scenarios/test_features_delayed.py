@@ -10,9 +10,9 @@ import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, SubscribeOption
 from braidmq.mqtt.reasons import Reason
+from tests.support.clients.wire import unique
 from tests.support.guarded import Guarded
 from tests.support.stage import Stage
-from tests.support.wire import unique
 
 Start = Callable[..., Stage]
 

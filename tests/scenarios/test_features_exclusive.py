@@ -6,8 +6,8 @@ import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
 from braidmq.mqtt.reasons import Reason
+from tests.support.clients.wire import unique
 from tests.support.stage import Stage
-from tests.support.wire import unique
 
 
 @pytest.mark.parametrize(("version", "refusal"), [(MQTT311, 0x80), (MQTT5, Reason.QUOTA_EXCEEDED)], ids=["v3.1.1", "v5.0"])

@@ -10,15 +10,16 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.broker.broker import Broker as Inside
-from braidmq.broker.connection import Connection
-from braidmq.lane.channel import HOLD_RATE
-from braidmq.lane.message import Message
+from braidmq.broker.connection.connection import Connection
+from braidmq.lane.path.channel import HOLD_RATE
+from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import MQTT5, MQTT311, Disconnect, Pingreq, Pingresp, Puback, Publish, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
 from braidmq.mqtt.reasons import Reason
 from braidmq.testing import Broker
+from tests.support.clients.wire import Wire, payloads, unique
+from tests.support.present import present
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import Wire, payloads, unique
 
 Start = Callable[..., Stage]
 
@@ -67,7 +68,7 @@ def test_a_client_that_stops_reading_does_not_pile_retained_messages_up(start: S
     client.send(b"\x82\x0c\x00\x01\x00\x00\x06many/#\x00")  # QoS 0: no acknowledgement would slow it down
 
     def waiting() -> int:
-        connection = stage.inside.sessions.get(client.client_id).connection
+        connection = present(present(stage.inside.sessions.get(client.client_id)).connection)
         return int(connection.outbox.size) + int(connection.transport.get_write_buffer_size())
 
     wait_until(lambda: stage.broker.call(waiting) > 0, "the socket is full")
@@ -114,7 +115,7 @@ def test_what_waits_for_an_absent_client_is_in_the_log_and_not_in_its_queue(star
 
 
 # Without history a message for a session in memory is not recorded, and waits in its queue.
-NO_HISTORY = {"topics": []}
+NO_HISTORY: dict[str, list[str]] = {"topics": []}
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])

@@ -10,9 +10,10 @@ import pytest
 from braidmq.mqtt.packets import MQTT5, MQTT311, Pubcomp, Publish, Pubrel, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
 from braidmq.mqtt.reasons import Reason
+from tests.support.clients.wire import unique
 from tests.support.guarded import Guarded
+from tests.support.present import present
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import unique
 
 Start = Callable[..., Stage]
 
@@ -124,7 +125,7 @@ def test_what_the_client_may_have_at_qos_2_is_released_without_showing_it_again(
     assert back.receive(Pubrel).packet_id == sent.packet_id, "or the id could come back with another message"
     back.send(Pubcomp(sent.packet_id))
     back.expect_silence()
-    assert guarded.stage.look(lambda inside: inside.sessions.get(ada.client_id).flow.inflight_messages()) == 0
+    assert guarded.stage.look(lambda inside: present(inside.sessions.get(ada.client_id)).flow.inflight_messages()) == 0
 
 
 def test_the_window_of_a_connected_client_opens_for_what_is_still_allowed(guarded: Guarded) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish, Pubrec
 from braidmq.mqtt.reasons import Reason
+from tests.support.clients.wire import Wire, payloads, unique
 from tests.support.stage import Stage
-from tests.support.wire import Wire, payloads, unique
 
 Start = Callable[..., Stage]
 
 
-def join(stage: Stage, topic_filter: str, count: int = 2, qos: int = 1, **fields: object) -> list[Wire]:
+def join(stage: Stage, topic_filter: str, count: int = 2, qos: int = 1, **fields: Any) -> list[Wire]:
     """Members of one group, in the order in which they joined."""
     members = [stage.connect(**fields) for _ in range(count)]
     for member in members:

@@ -14,10 +14,11 @@ import tomli_w
 from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish
 from braidmq.mqtt.reasons import Reason
 from braidmq.testing import Broker
+from tests.support.clients.wire import Wire, unique
 from tests.support.member import Member, serve_until
+from tests.support.present import present
 from tests.support.stage import ErrorLog, Stage
 from tests.support.started import Started
-from tests.support.wire import Wire, unique
 
 
 @contextmanager
@@ -44,7 +45,9 @@ def test_what_is_published_while_everybody_is_away_is_kept_in_the_log_and_in_no_
     sender = stage.connect()
     for payload in numbers(0, 50):
         assert sender.publish(topic, payload, 1) == 0
-    flows = stage.look(lambda inside: [inside.sessions.get(member.client_id).flow.queue_messages() for member in members])
+    flows = stage.look(
+        lambda inside: [present(inside.sessions.get(member.client_id)).flow.queue_messages() for member in members]
+    )
     assert flows == [0, 0]
 
     back = stage.connect(members[1].client_id, version=version, persistent=True)

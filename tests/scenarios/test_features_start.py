@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from braidmq.mqtt.reasons import Reason
+from tests.support.clients.wire import Wire
 from tests.support.guarded import PASSWORD
 from tests.support.started import COMMAND, Started, environment, try_start
-from tests.support.wire import Wire
 
 LISTENERS = """
 [listeners.tcp.default]
@@ -68,7 +68,7 @@ def test_sighup_names_what_only_a_restart_can_change(file: Path) -> None:
         file.write_text(LISTENERS.replace('data_dir = "data"', 'data_dir = "elsewhere"'))
         node.send(signal.SIGHUP)
 
-        node.await_line(r"at the next start: .*node\.data_dir")
+        node.await_line(r"after a restart: .*node\.data_dir")
 
 
 def test_a_broken_file_changes_nothing_and_is_told(file: Path) -> None:
@@ -175,3 +175,22 @@ def test_an_address_that_is_taken_is_told_in_words(file: Path) -> None:
         assert second.returncode != 0
         assert "Traceback" not in second.stderr
         assert str(port) in second.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("mode", "others"), [(0o777, "every user of this machine"), (0o770, "its group")])
+def test_a_data_directory_that_others_can_write_is_warned_of(file: Path, mode: int, others: str) -> None:
+    data_dir = file.parent / "data"
+    data_dir.mkdir()
+    data_dir.chmod(mode)
+
+    with Started(file) as node:
+        node.await_line(rf"warning node\.data_dir: data \(mode 0{mode:o}\) is writable by {others}")
+        node.await_port()
+
+
+def test_a_data_directory_that_only_its_owner_can_write_is_not_warned_of(file: Path) -> None:
+    (file.parent / "data").mkdir(mode=0o755)
+
+    with Started(file) as node:
+        node.await_port()
+        assert not any("is writable by" in line for line in node.log)

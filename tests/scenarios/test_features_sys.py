@@ -12,8 +12,8 @@ import pytest
 from braidmq import __version__
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import NO_PROPERTIES
+from tests.support.clients.wire import Wire, unique
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import Wire, unique
 
 Start = Callable[..., Stage]
 

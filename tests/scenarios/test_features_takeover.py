@@ -7,8 +7,8 @@ import pytest
 from braidmq.mqtt.packets import MQTT5, MQTT311, Publish, Will
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from braidmq.mqtt.reasons import Reason
+from tests.support.clients.wire import unique
 from tests.support.stage import Stage
-from tests.support.wire import unique
 
 LONG_S = 300  # no test waits as long
 

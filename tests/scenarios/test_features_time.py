@@ -11,9 +11,9 @@ from braidmq.mqtt.packets import MQTT5, MQTT311, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
 from braidmq.mqtt.reasons import Reason
 from braidmq.testing import Broker
+from tests.support.clients.wire import DEADLINE_S, Wire, unique
 from tests.support.hooks import Recorder
 from tests.support.stage import Stage, wait_until
-from tests.support.wire import DEADLINE_S, Wire, unique
 
 Start = Callable[..., Stage]
 

@@ -17,7 +17,7 @@ from tests.support.clients.asyncio_clients import AiomqttClient, GmqttClient
 from tests.support.clients.contract import Message, RealClient, Refused, Setup, Subscription
 from tests.support.clients.paho_client import PahoClient
 from tests.support.clients.processes import MosquittoClient, MqttJsClient
-from tests.support.wire import Wires, unique
+from tests.support.clients.wire import Wires, unique
 
 LIBRARIES: dict[str, tuple[type[RealClient], tuple[str, ...]]] = {
     "paho": (PahoClient, ()),

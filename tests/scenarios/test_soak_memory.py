@@ -11,10 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
-from tests.conformance import raw
 from tests.support.chaos import Chaos
+from tests.support.clients import raw
+from tests.support.clients.wire import unique
+from tests.support.present import present
 from tests.support.stage import Stage, resident_bytes, wait_until
-from tests.support.wire import unique
 
 MIB = 1024 * 1024
 SEED = int(os.environ.get("BRAIDMQ_SOAK_SEED", "20240229"))
@@ -56,7 +57,7 @@ def state_of(stage: Stage) -> dict[str, int]:
                 "delayed": len(inside.delayed),
                 "queued": inside.state.queued_messages,
                 "queued bytes": inside.state.queued_bytes,
-                "not yet on disk": inside.keeper.log.pending_bytes,
+                "not yet on disk": present(stage.broker.node).log.pending_bytes,
                 "authenticating": inside.statistics.authenticating,
                 "live": inside.statistics.live,
             }

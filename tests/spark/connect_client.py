@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -37,7 +38,8 @@ def write(spark: SparkSession, servers: str, rows: str) -> None:
 def main(remote: str, action: str, *words: str) -> None:
     spark = SparkSession.builder.remote(remote).getOrCreate()
     try:
-        print(json.dumps({"read": read, "stream": stream, "write": write}[action](spark, *words)))
+        actions: dict[str, Callable[..., object]] = {"read": read, "stream": stream, "write": write}
+        print(json.dumps(actions[action](spark, *words)))
     finally:
         spark.stop()
     if found := [name for name in sys.modules if name.partition(".")[0] == "braidmq"]:

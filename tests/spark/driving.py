@@ -9,7 +9,7 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from braidmq.spark import BraidDataSource
-from braidmq.spark.stream_source import StreamReader
+from braidmq.spark.source.stream import StreamReader
 from tests.spark.fake_history import BEGINNING, FakeHistoryService
 
 SECOND = 1_000_000

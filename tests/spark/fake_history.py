@@ -67,10 +67,16 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         # Each entry breaks one stream: after so many rows.
         self.broken_after: list[int] = []
         self.unavailable = 0  # so many calls are answered with `unavailable`
+        self.busy = 0  # so many streams are refused
         self.readers: dict[str, wire.Positions] = {}
         self.reader_names: set[str] = set()
         self.plans: list[wire.Plan] = []
         self.advances: list[wire.Advance] = []
+        self.backlogs: list[wire.AskBacklog] = []
+        self.calls: list[str] = []  # actions, by name
+        self.is_estimating = False
+        self.knows_backlogs = True
+        self.reader_filters: dict[str, list[str]] = {}
         self.tickets: list[wire.Ticket] = []
         self.latest: dict[int, int] = dict.fromkeys(range(shards), 0)
         self.floors: dict[int, int] = dict.fromkeys(range(shards), 0)
@@ -166,6 +172,9 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         with self._lock:
             self.tickets.append(wanted)
             self._enter(context, wanted.filters)
+            if self.busy:
+                self.busy -= 1
+                raise problem("busy", "all streams are taken")
             if wanted.log != self.log:
                 raise problem("other-log", f"the ticket is of the log {wanted.log}, this is {self.log}")
             self._gaps({wanted.shard: wanted.start}, {wanted.shard: wanted.end}, wanted.on_loss)
@@ -177,6 +186,7 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         body = action.body.to_pybytes()
         with self._lock:
+            self.calls.append(action.type)
             answer: msgspec.Struct
             if action.type == wire.ADVANCE:
                 advance = self._decode(body, wire.Advance)
@@ -192,13 +202,24 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         if name == wire.NOTE_READER:
             note = self._decode(body, wire.NoteReader)
             self.readers[note.name] = note.positions
+            self.reader_filters[note.name] = note.filters
             return wire.Nothing()
-        assert name == wire.SHARDS
+        if name == wire.BACKLOG and self.knows_backlogs:
+            return self._backlog(self._decode(body, wire.AskBacklog))
+        if name != wire.SHARDS:
+            raise problem("bad-request", f"unknown action {name!r}")
         states = {
             str(shard): wire.ShardState(self.floors[shard], self.latest[shard], len(rows), 100 * len(rows))
             for shard, rows in self._rows.items()
         }
         return wire.Shards(self.log, self._clock, states)
+
+    def _backlog(self, asked: wire.AskBacklog) -> wire.Backlog:
+        self.backlogs.append(asked)
+        start = self._resolve(wire.Place(positions=asked.start), 0)
+        end = self._resolve(wire.Place(positions=asked.end or {}), None)
+        rows = sum(len(self._range(shard, asked.filters, start[shard], end[shard])) for shard in self._rows)
+        return wire.Backlog(rows, self.is_estimating)
 
     def _advance(self, advance: wire.Advance) -> wire.Advanced:
         """Record after record in order of time, which gives each shard its share."""
@@ -225,6 +246,8 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         rows = self._range(shard, plan.filters, start, end)
         busy = sum(bool(self._range(each, plan.filters, start, end)) for each in self._rows)
         number = min(-(-plan.partitions // max(busy, 1)), len(rows)) or 1
+        if plan.part_rows_max is not None:
+            number = max(number, -(-len(rows) // plan.part_rows_max))
         cuts = [start, *(rows[len(rows) * at // number - 1]["position"] for at in range(1, number)), end]
         for after, until in itertools.pairwise(cuts):
             count = sum(after < row["position"] <= until for row in rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from braidmq.mqtt.packets import Publish
 from braidmq.testing import Broker
-from tests.support.wire import Wire
+from tests.support.clients.wire import Wire
 
 # As many as every broker takes at a time.
 _AT_ONCE = 100

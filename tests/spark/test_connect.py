@@ -18,7 +18,7 @@ import pytest
 from braidmq.testing import Broker
 from tests.spark import connect_client
 from tests.spark.publishing import publish
-from tests.support.wire import Wire
+from tests.support.clients.wire import Wire
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java")]
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

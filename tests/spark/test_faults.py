@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.spark.jobs import decode, rollup
-from braidmq.spark.jobs.parquet_table import ParquetTable
+from braidmq.spark.jobs.tables.parquet_table import ParquetTable
 from braidmq.testing import Broker
 from tests.spark.fake_history import FakeHistoryService
 from tests.spark.publishing import publish
@@ -42,7 +42,8 @@ def numbered(first: int, end: int) -> list[bytes]:
 
 def last_position(broker: Broker) -> int:
     assert broker.node is not None
-    return max(broker.call(lambda log: dict(log.watermarks), broker.node.log).values())
+    log = broker.node.log
+    return max(broker.call(lambda: log.watermarks).values())
 
 
 def forget(broker: Broker) -> int:

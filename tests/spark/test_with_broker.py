@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.flight import connect
 from braidmq.mqtt.packets import Publish
 from braidmq.testing import Broker
-from tests.durability.node import write_config
+from tests.durability.campaigns.node import write_config
 from tests.spark import stream_driver
+from tests.support.clients.wire import Wire
 from tests.support.started import Started
-from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java")]
 

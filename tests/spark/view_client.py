@@ -15,11 +15,11 @@ from pyspark.sql.datasource import GreaterThan
 from braidmq.flight import wire
 from braidmq.flight.client import Planning
 from braidmq.flight.errors import DataLoss, from_wire_gaps
-from braidmq.history.errors import HistoryError
-from braidmq.history.log_view import LogView
+from braidmq.history.service.errors import HistoryError
+from braidmq.history.view.log_view import LogView
 from braidmq.spark import BraidDataSource
-from braidmq.spark.reading import Reading
-from braidmq.spark.stream_source import StreamReader
+from braidmq.spark.source.reading import Reading
+from braidmq.spark.source.stream import StreamReader
 
 
 class ViewClient:
@@ -39,6 +39,9 @@ class ViewClient:
     def advance(self, advance: wire.Advance) -> wire.Advanced:
         with _losses():
             return self._view.advance(wire.decode(wire.encode(advance), wire.Advance))
+
+    def backlog(self, backlog: wire.AskBacklog) -> wire.Backlog:
+        return self._view.backlog(wire.decode(wire.encode(backlog), wire.AskBacklog))
 
     def stream(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
         with _losses():

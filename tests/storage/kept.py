@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from braidmq.lane.message import Message
-from braidmq.storage.changes import Change
+from braidmq.lane.path.message import Message
+from braidmq.storage.rows.changes import Change
 from tests.storage.message_log import Stage, unexpected
 from tests.storage.session_values import texts
 

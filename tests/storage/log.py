@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braidmq.lane.records import Record, encode_record
-from braidmq.storage.clock import ShardClock
+from braidmq.lane.records.records import Record, encode_record
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.hashed import HashedLayout
 from braidmq.storage.layouts.learned import LearnedLayout
-from braidmq.storage.reader import LogReader, Replay
-from braidmq.storage.shard import Shard, ShardOptions
-from tests.support.fake_store import FakeStore
+from braidmq.storage.reading.reader import LogReader, Replay
+from braidmq.storage.shard.clock import ShardClock
+from braidmq.storage.shard.draft import ProducerMark
+from braidmq.storage.shard.shard import Shard, ShardOptions
+from tests.support.simulator.fake_store import FakeStore
 
 FAMILY = "shard-00"
 NOON = 1_700_000_000_000_000
@@ -61,9 +62,11 @@ class Log:
     def append(
         self, *topics: str, payload: bytes = b"x", producer: bytes = b"", sequence: int = 0, commit: bool = True
     ) -> list[int]:
-        """Append one record for each topic in one batch."""
+        """Append one record for each topic in one batch, the last of them with the producer's sequence."""
         batch = self.store.batch()
-        stamps = self.shard.append(batch, entries(topics, payload), producer=producer, sequence=sequence)
+        stamps = self.shard.append(batch, entries(topics, payload))
+        if producer:
+            self.shard.mark_producer(producer, ProducerMark(sequence))
         self.write(batch, commit)
         return stamps
 

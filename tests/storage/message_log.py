@@ -10,13 +10,14 @@ from typing import Self
 
 import pytest
 
-from braidmq.base.settings import HistorySettings
-from braidmq.lane.records import Record
-from braidmq.storage.changes import Change, Refusal
-from braidmq.storage.clock import ShardClock
-from braidmq.storage.engine import Disk
+from braidmq.base.config.settings import HistorySettings
+from braidmq.lane.records.records import Record
+from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.merge import MergedReplay
+from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.shard.clock import ShardClock
+from tests.support.appending import append
 
 DEADLINE_S = 10.0
 
@@ -58,21 +59,19 @@ class Stage:
         *,
         session_only: bool = False,
         changes: Sequence[Change] = (),
-        producer: bytes = b"",
-        sequence: int = 0,
+        producers: Sequence[tuple[int, bytes, int, int]] = (),
     ) -> None:
         """Append without flushing."""
-        self.log.append(
+        append(
+            self.log,
             client,
             topic.encode(),
             payload,
-            1,
             on_commit=lambda shard, timestamp: self.acks.append((payload, shard, timestamp)),
             on_refused=lambda refusal: self.refusals.append((payload, refusal)),
             session_only=session_only,
             changes=changes,
-            producer=producer,
-            sequence=sequence,
+            producers=producers,
         )
 
     def turn(self) -> None:
@@ -113,7 +112,7 @@ def tables_bytes(path: Path) -> int:
 
 
 class BrokenDisk(Disk):
-    """A disk that works until it is told to fail, or until it is told that it is full."""
+    """A disk that works until it is told to fail for good, or until it is told that it is full."""
 
     def __init__(self) -> None:
         self.is_broken = False
@@ -121,7 +120,7 @@ class BrokenDisk(Disk):
 
     def flush(self, db: object) -> None:
         if self.is_broken:
-            raise OSError("fsync failed")
+            raise OSError("Corruption: fsync failed")
         super().flush(db)  # type: ignore[arg-type]
 
     def free_bytes(self, path: Path) -> int:

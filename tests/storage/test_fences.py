@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from braidmq.storage.changes import Put, Refusal
 from braidmq.storage.fences import Fences, Guard
+from braidmq.storage.rows.changes import Put, Refusal
 from tests.storage.message_log import Stage, unexpected
 
 
@@ -30,34 +30,6 @@ def test_who_is_forgotten_takes_no_room_and_begins_anew() -> None:
 
     assert len(fences) == 0
     assert fences.admits(Guard("a", 1))
-
-
-def test_s5_the_old_path_of_a_publisher_appends_nothing_after_the_new_one(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage:
-        refusals: list[Refusal] = []
-
-        def append(payload: bytes, version: int) -> None:
-            stage.log.append(
-                "p",
-                b"t",
-                payload,
-                2,
-                on_commit=lambda shard, timestamp: stage.acks.append((payload, shard, timestamp)),
-                on_refused=refusals.append,
-                guard=Guard("p", version),
-            )
-
-        stage.log.fences.fence("p", 1)
-        append(b"m1", 1)
-        stage.log.fences.fence("p", 2)
-        append(b"m2", 2)
-        append(b"m3", 2)
-        append(b"m2", 1)  # comes late, on the old path
-        stage.settle()
-
-        assert stage.payloads("#") == [b"m1", b"m2", b"m3"]
-        assert [payload for payload, _, _ in stage.acks] == [b"m1", b"m2", b"m3"]
-        assert [(each.is_fenced, each.is_in_doubt) for each in refusals] == [(True, False)]
 
 
 def test_rows_of_an_older_connection_are_not_written(tmp_path: Path) -> None:

@@ -15,19 +15,19 @@ import pytest
 
 from braidmq.access import hashes
 from braidmq.broker.ports import RELEASED, SENT, CursorRow, GroupRow, InFlight, SessionRow, SubscriptionRow
-from braidmq.lane.records import Record
+from braidmq.lane.records.records import Record
 from braidmq.mqtt.codec import decode
 from braidmq.mqtt.packets import Publish, Pubrel, Will
 from braidmq.mqtt.properties import Properties
-from braidmq.storage.delayed import LogDelayed
-from braidmq.storage.producers import LogProducers
-from braidmq.storage.retained import LogRetained
-from braidmq.storage.sessions import LogSessions
-from braidmq.storage.shared_cursors import LogGroups
+from braidmq.storage.rows.delayed import LogDelayed
+from braidmq.storage.rows.groups import LogGroups
+from braidmq.storage.rows.producers import LogProducers
+from braidmq.storage.rows.retained import LogRetained
+from braidmq.storage.rows.sessions import LogSessions
 from braidmq.testing import Broker
-from tests.durability_replay.looking import is_end
+from tests.durability.replay.looking import is_end
 from tests.storage.message_log import Stage
-from tests.support.wire import Wire
+from tests.support.clients.wire import Wire
 
 BEGIN = 1_704_067_200_000_000
 YEAR_2100_US = 4_102_444_800_000_000
@@ -218,10 +218,11 @@ def test_kept_messages_groups_and_readers_are_there(stage: Stage) -> None:
     }
 
 
-def test_readers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
+def test_readers_of_the_newest_have_their_owners_and_filters(tmp_path: Path) -> None:
     script.unpack(FILES[-1], tmp_path)
     with Stage(tmp_path, shards=2) as stage:
         assert (stage.log.readers.owner("query"), stage.log.readers.owner("watch")) == ("ann", None)
+        assert (stage.log.readers.filters("query"), stage.log.readers.filters("watch")) == (("plant/#", "state/+"), ())
 
 
 def test_producers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
@@ -236,12 +237,13 @@ def test_producers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
 
 def test_it_is_written_on_where_it_ended(stage: Stage) -> None:
     with stage:
-        stage.append("link", "linked", b"sequence 41", producer=b"n1/3", sequence=41)
         stage.append("anna", "plant/new/temp", b"new")
         stage.settle()
         found = [each.payload for each in everything(stage, "plant/#", "linked", start=at(53))]
+        mark = stage.log.producer_mark(home("link"), b"n1/3")
 
-    assert found == [b"the end", b"new"], "what the producer has sent before is not recorded again"
+    assert found == [b"the end", b"new"]
+    assert mark == (41, None)
 
 
 def test_a_node_starts_on_it_and_everybody_gets_what_waits(data_dir: Path) -> None:

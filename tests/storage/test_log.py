@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.base.config.settings import HistorySettings
 from braidmq.base.errors import ConfigError, UsageError
-from braidmq.base.settings import HistorySettings
 from braidmq.base.units import Seconds
-from braidmq.storage.changes import Delete, Put
-from braidmq.storage.engine import DEFAULT_FAMILY
+from braidmq.lane.path.ports import Change
+from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY
+from braidmq.storage.engine.store import Store
 from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.shard import REPEATED
-from braidmq.storage.store import Store
+from braidmq.storage.rows.changes import Delete, Put
 from tests.storage.message_log import DEADLINE_S, BrokenDisk, Stage, clients_of, unexpected
+from tests.support.appending import append
 
 
 def test_nobody_is_told_before_the_commit(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_records_and_identity_are_found_after_opening_again(tmp_path: Path) -> N
 def test_another_number_of_shards_is_refused_in_words_and_makes_nothing(tmp_path: Path) -> None:
     Stage(tmp_path, shards=3).log.close()
 
-    with pytest.raises(ConfigError, match=r"history\.shards: is 5, .* made with 3; set it to 3"):
+    with pytest.raises(ConfigError, match=r"history\.shards: is 5, .* has 3; set it to 3"):
         MessageLog.open(tmp_path, HistorySettings(shards=5))
 
     with Store.open(tmp_path / "log", ()) as store:
@@ -188,43 +189,12 @@ def test_rows_of_the_log_itself_cannot_be_changed(tmp_path: Path, change: Put | 
         assert stage.log.pending_bytes == 0
 
 
-@pytest.mark.parametrize(("topic", "sequence"), [("", 1), ("t" * 65_536, 1), ("t", 0)])
-def test_what_cannot_be_recorded_is_refused_before_others_are_touched(tmp_path: Path, topic: str, sequence: int) -> None:
+def test_a_change_of_another_store_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
-        stage.append("a", "t", b"1")
-        with pytest.raises(UsageError):
-            stage.append("a", topic, b"2", producer=b"p", sequence=sequence)
-        stage.settle()
+        with pytest.raises(UsageError, match="not a change that the log can make"):
+            stage.append("a", "t", b"1", changes=[Change()])
 
-        assert [payload for payload, _, _ in stage.acks] == [b"1"]
-
-
-def test_a_producers_repeat_is_acknowledged_and_not_stored_again(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage:
-        for sequence in (1, 2, 3):
-            stage.append("a", "t", b"%d" % sequence, producer=b"node-1", sequence=sequence)
-        stage.append("a", "t", b"other", producer=b"node-2", sequence=3)
-        stage.append("a", "t", b"plain")
-        stage.settle()
-        for sequence in (2, 3, 4):
-            stage.append("a", "t", b"%d" % sequence, producer=b"node-1", sequence=sequence)
-        stage.settle()
-
-        assert [payload for payload, _, _ in stage.acks] == [b"1", b"2", b"3", b"other", b"plain", b"2", b"3", b"4"]
-        assert [timestamp == REPEATED for _, _, timestamp in stage.acks] == [False] * 5 + [True, True, False]
-        assert stage.payloads("#") == [b"1", b"2", b"3", b"other", b"plain", b"4"]
-
-
-def test_a_producer_may_leave_out_sequences_within_one_flush(tmp_path: Path) -> None:
-    with Stage(tmp_path) as stage:
-        for sequence in (1, 5):
-            stage.append("a", "t", b"%d" % sequence, producer=b"node-1", sequence=sequence)
-        stage.settle()
-        for sequence in (4, 5, 6):
-            stage.append("a", "t", b"%d" % sequence, producer=b"node-1", sequence=sequence)
-        stage.settle()
-
-        assert stage.payloads("#") == [b"1", b"5", b"6"]
+        assert stage.log.pending_bytes == 0
 
 
 def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_space(tmp_path: Path) -> None:
@@ -323,7 +293,7 @@ def test_a_failing_callback_costs_nobody_else_the_acknowledgement(tmp_path: Path
         raise RuntimeError("the waiter's own fault")
 
     with Stage(tmp_path) as stage:
-        stage.log.append("a", b"t", b"1", 1, on_commit=fail, on_refused=unexpected)
+        append(stage.log, "a", b"t", b"1", on_commit=fail, on_refused=unexpected)
         stage.append("a", "t", b"2")
         with caplog.at_level(logging.ERROR):
             stage.settle()

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import UsageError
-from braidmq.lane.records import Record, encode_record
-from braidmq.storage.changes import Change, Put, Refusal
+from braidmq.lane.records.records import Record, encode_record
+from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.log import LogOptions
-from tests.storage.message_log import BrokenDisk, Stage, clients_of, unexpected
+from braidmq.storage.rows.changes import Change, Put, Refusal
+from tests.storage.message_log import BrokenDisk, Stage, unexpected
+
+RECORD = encode_record(b"t", b"x", 1, False, "p")
 
 
 class FakeBlock:
@@ -65,38 +68,25 @@ def test_a_block_is_told_once_with_the_timestamps_of_its_records_in_order(tmp_pa
         assert len(stored) == 100
 
 
-def test_blocks_appends_and_changes_of_one_flush_are_acknowledged_and_stored_in_the_order_of_the_calls(tmp_path: Path) -> None:
+def test_blocks_and_changes_of_one_flush_are_acknowledged_and_stored_in_the_order_of_the_calls(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
-        (client,) = clients_of(stage.log, 1)
         told: list[str] = []
         first, second = FakeBlock("first", told).add(1, "t", b"1").add(1, "t", b"2"), FakeBlock("second", told)
         second.add(1, "t", b"5").add(0, "t", b"0")
-
-        def append(payload: bytes, producer: bytes, sequence: int) -> None:
-            stage.log.append(
-                client,
-                b"t",
-                payload,
-                1,
-                on_commit=lambda shard, timestamp: told.append(payload.decode()),
-                on_refused=unexpected,
-                producer=producer,
-                sequence=sequence,
-            )
+        between, last = FakeBlock("between", told).add(1, "t", b"3").add(1, "t", b"4"), FakeBlock("last", told).add(1, "t", b"6")
 
         stage.log.append_block(first)
-        append(b"3", b"node", 1)
-        append(b"4", b"", 0)
+        stage.log.append_block(between)
         stage.log.change([Put(0, b"\xe9", b"")], on_commit=lambda: told.append("rows"), on_refused=unexpected)
         stage.log.append_block(second)
-        append(b"6", b"node", 2)
+        stage.log.append_block(last)
         stage.settle()
 
-        assert told == ["first", "3", "4", "rows", "second", "6"]
+        assert told == ["first", "between", "rows", "second", "last"]
         in_shard = {shard: [record for at, record in stage.read("#") if at == shard] for shard in (0, 1)}
         assert [record.payload for record in in_shard[1]] == [b"1", b"2", b"3", b"4", b"5", b"6"]
         stamps = [record.timestamp for record in in_shard[1]]
-        assert first.stamps == [{1: stamps[:2]}]
+        assert (first.stamps, between.stamps, last.stamps) == ([{1: stamps[:2]}], [{1: stamps[2:4]}], [{1: stamps[5:]}])
         assert second.stamps == [{1: stamps[4:5], 0: [in_shard[0][0].timestamp]}]
 
 
@@ -213,7 +203,12 @@ def test_blocks_are_held_and_then_refused_at_the_bounds_of_what_may_wait(tmp_pat
         (0, (b"", encode_record(b"", b"", 0, False, ""))),
         (0, (b"t", b"no record")),
         (0, (b"t", b"\x09newer")),
+        (0, (b"t", b"\2" + RECORD[1:])),
+        (0, (b"t", RECORD[:7])),
+        (0, (bytes(65_536), RECORD)),
+        (0, (b"t", bytes(VALUE_BYTES_MAX + 1))),
     ],
+    ids=lambda value: value if isinstance(value, int) else f"{len(value[0])}-{len(value[1])}",
 )
 def test_a_block_with_what_is_no_record_is_refused_before_others_are_touched(
     tmp_path: Path, shard: int, entry: tuple[bytes, bytes]

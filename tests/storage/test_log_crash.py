@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[2]
 # Appends without end and says what was acknowledged, one line for each commit. Every record has a row of its own beside it.
 WRITER = """
 import os, queue, sys
-from braidmq.base.settings import HistorySettings
-from braidmq.storage.changes import Put
+from braidmq.base.config.settings import HistorySettings
+from braidmq.storage.rows.changes import Put
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions, MessageLog
+from appending import append
 
 log = MessageLog.open(sys.argv[1], HistorySettings(shards=3), options=LogOptions(limits=EpochLimits(count_max=50)))
 calls = queue.SimpleQueue()
@@ -38,8 +39,8 @@ while True:
     for _ in range(20):
         client, topic = f"client-{number % 10}", f"t/{number % 3}"
         row = Put(log.shard_of(client), b"\\xea%d" % number, b"")
-        log.append(
-            client, topic.encode(), b"%d" % number, 1, changes=[row], on_refused=refused,
+        append(
+            log, client, topic.encode(), b"%d" % number, changes=[row], on_refused=refused,
             on_commit=lambda shard, timestamp, number=number: acks.append(f"{number}:{shard}:{timestamp}"),
         )
         number += 1
@@ -59,7 +60,10 @@ while True:
 def run_and_kill(data_dir: Path, first: int, lines: int) -> list[tuple[int, int, int]]:
     """Let the writer run until so many lines were read, kill it, and return all it had acknowledged."""
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(data_dir), str(first)], stdout=subprocess.PIPE, cwd=ROOT, env={"PYTHONPATH": "src"}
+        [sys.executable, "-c", WRITER, str(data_dir), str(first)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={"PYTHONPATH": "src:tests/support"},
     )
     assert writer.stdout is not None
     with writer:

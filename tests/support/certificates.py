@@ -25,19 +25,20 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """A CA that writes what it signs into a directory."""
+    """A CA that writes what it signs into a directory; with an ``issuer`` it is an intermediate one."""
 
-    def __init__(self, directory: Path, name: str = "Test CA") -> None:
+    def __init__(self, directory: Path, name: str = "Test CA", issuer: Authority | None = None) -> None:
         self.directory = directory
+        self.serial = x509.random_serial_number()
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         certificate = (
             x509.CertificateBuilder()
             .subject_name(self._name)
-            .issuer_name(self._name)
+            .issuer_name(issuer._name if issuer is not None else self._name)
             .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
+            .serial_number(self.serial)
             .not_valid_before(now - _DAY)
             .not_valid_after(now + 30 * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -56,7 +57,7 @@ class Authority:
                 ),
                 critical=True,
             )
-            .sign(self._key, hashes.SHA256())
+            .sign(issuer._key if issuer is not None else self._key, hashes.SHA256())
         )
         self.cert_file = self._write(f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
 

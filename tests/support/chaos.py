@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
-from tests.conformance import raw
-from tests.support.raw_bytes import BINARY, TEXT, proxy_v2, upgrade_request, websocket_frame
-from tests.support.wire import DEADLINE_S
+from tests.support.clients import raw
+from tests.support.clients.raw_bytes import BINARY, TEXT, proxy_v2, upgrade_request, websocket_frame
+from tests.support.clients.wire import DEADLINE_S
 
 _PEERS_MAX = 40
 _TOPICS = ["a", "a/b", "a/b/c", "b", "/", "a//c", "long/" + "x" * 200, "$SYS/x", "$delayed/1/a", "a/+/c", "", "\u20ac/\U0001f600"]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from braidmq.base.settings import LimitSettings, Listeners, ListenerSettings, MqttSettings, Settings
+from braidmq.base.config.settings import LimitSettings, Listeners, ListenerSettings, MqttSettings, Settings
 from braidmq.broker.listeners import ListenerInfo, ListenerSet, Origin, describe_peer
 
 DEADLINE_S = 5.0
@@ -91,6 +91,7 @@ class EchoHouse:
         self.connections: list[EchoConnection] = []
         self.refusals: Counter[str] = Counter()
         self.changed = asyncio.Event()
+        self._settings = settings
         self.listeners = ListenerSet(
             settings, lambda listener: EchoConnection(self, listener), on_refused=self._refused, **options
         )
@@ -108,6 +109,10 @@ class EchoHouse:
     def live(self, listener: str) -> int:
         """How many places are taken there."""
         return self.listeners.listeners[listener].live
+
+    async def read_certificates_again(self) -> None:
+        """As a reload of unchanged settings does."""
+        await self.listeners.reconfigure(self._settings)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds; looked at after each event, and now and then for places taken silently."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from braidmq.api.history import (
+from braidmq.base.errors import BraidError, UsageError
+from braidmq.control.history import (
     DurabilityInfo,
     DurableShard,
     GenerationInfo,
@@ -19,7 +20,6 @@ from braidmq.api.history import (
     TokenRequest,
     encode_lines,
 )
-from braidmq.base.errors import BraidError, UsageError
 
 
 class FakeHistory:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
-from braidmq.api.operations import (
+from braidmq.base.errors import ConfigError
+from braidmq.control.contract import (
     Ban,
     BanKind,
     ClientDetail,
@@ -24,7 +25,6 @@ from braidmq.api.operations import (
     TopicInfo,
     TraceKind,
 )
-from braidmq.base.errors import ConfigError
 from tests.support.fake_history import FakeHistory
 
 Item = TypeVar("Item")

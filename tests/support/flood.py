@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 
 from braidmq.mqtt.packets import MQTT311
-from tests.conformance import raw
-from tests.support.wire import DEADLINE_S, unique
+from tests.support.clients import raw
+from tests.support.clients.wire import DEADLINE_S, unique
 
 _BLOCKED_S = 0.5  # a socket that takes nothing for so long is not being read
 

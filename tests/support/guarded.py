@@ -9,8 +9,8 @@ from typing import Any
 
 from braidmq.access import hashes
 from braidmq.testing import Broker
+from tests.support.clients.wire import Wire
 from tests.support.stage import ErrorLog, Stage
-from tests.support.wire import Wire
 
 PASSWORD = b"secret"
 _HASH = hashes.make(PASSWORD)  # one for all: making it is slow on purpose
@@ -46,6 +46,10 @@ class Guarded:
         restart = self.stage.broker.run(node.reload(changed))
         assert isinstance(restart, list)
         return restart
+
+    def have_users(self, is_so: bool) -> None:
+        """With the password file from now on, or without one: then nobody has a name."""
+        self.reload(access__password_file=str(self._passwords) if is_so else "")
 
     def connect(self, user: str, client_id: str | None = None, **fields: Any) -> Wire:
         """A client that has logged in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
-from braidmq.broker.hooks import Client, Hook
+from braidmq.broker.messages.hooks import Client, Hook
 
 
 class Recorder(Hook):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from braidmq.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from tests.support.clients.wire import Wire, unique
 from tests.support.stage import wait_until
-from tests.support.wire import Wire, unique
 
 
 class Member:

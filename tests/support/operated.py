@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from braidmq.api.operations import Page, PageRequest
+from braidmq.control.contract import Page, PageRequest
 from braidmq.operations import NodeOperations
 from braidmq.testing import Broker
-from tests.support.wire import Wires
+from tests.support.clients.wire import Wires
 
 
 class Operated:

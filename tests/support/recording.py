@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from braidmq.api import history as api
-from braidmq.base.settings import HistorySettings, NodeSettings, Settings
-from braidmq.storage.changes import Refusal
-from braidmq.storage.clock import ShardClock
-from braidmq.storage.health import HEALTHY
+from braidmq.access.local import LocalAccess
+from braidmq.base.config.settings import HistorySettings, NodeSettings, Settings
+from braidmq.control import history as api
+from braidmq.storage.engine.health import HEALTHY
 from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.shard.clock import ShardClock
+from tests.support.appending import append
 
 
 class Recording:
@@ -23,6 +25,8 @@ class Recording:
         self.settings = settings
         self.log = log
         self.log_health = HEALTHY
+        self.history: Any = None  # no history service
+        self.access = LocalAccess(settings)
 
     async def append(self, *messages: tuple[str, str, bytes], **fields: Any) -> list[int]:
         """Record messages of (client id, topic, payload); gives their timestamps once they are committed."""
@@ -38,7 +42,7 @@ class Recording:
             done.set_exception(AssertionError(refusal.reason))
 
         for client_id, topic, payload in messages:
-            self.log.append(client_id, topic.encode(), payload, 1, on_commit=committed, on_refused=refused, **fields)
+            append(self.log, client_id, topic.encode(), payload, on_commit=committed, on_refused=refused, **fields)
         self.log.flush()
         return await asyncio.wait_for(done, 10)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
-from tests.support.wire import Wire
+from tests.support.clients.wire import Wire
 
 COMMAND = [sys.executable, "-c", "from braidmq.cli.main import main; main()"]
 SOURCES = Path(__file__).resolve().parents[2] / "src"

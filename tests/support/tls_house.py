@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.x509.oid import NameOID
 
-from braidmq.base.settings import ListenerSettings
+from braidmq.base.config.settings import ListenerSettings
 from tests.support.certificates import Pair
 from tests.support.echo_listeners import LOOPS, EchoHouse
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.base.config_checks import _NOT_YET
-from braidmq.base.keys import dotted
+from braidmq.base.config.checks import _NOT_YET
+from braidmq.base.config.keys import dotted
 from scripts import configuration_page
 from tests.tidy.tree import ROOT, project_files, relative
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -73,12 +74,12 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_lock_files_name_no_registry(lock) -> None:
+def test_lock_files_name_no_registry(lock: Path) -> None:
     assert re.findall(r"https?://\S+|--(?:extra-)?index-url|--find-links", lock.read_text()) == []
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_every_locked_package_has_a_hash(lock) -> None:
+def test_every_locked_package_has_a_hash(lock: Path) -> None:
     text = lock.read_text()
     if lock.suffix == ".json":
         entries = re.findall(r'"node_modules/[^"]+": \{[^}]*', text)

@@ -1,1 +1,1 @@
-"""Who may connect and what they may do."""
+"""Authentication, authorisation and bans."""

@@ -1,4 +1,4 @@
-"""Who is this client? The answer from a password file, a certificate's name, or nothing at all.
+"""Authentication: identifies clients by a password file or a certificate's name, or accepts them as anonymous.
 
     certificate name        stands as it is: TLS has verified it
     user name + password    must be in the password file, if there is one; without one the name is not believed, and the client
@@ -26,6 +26,7 @@ from braidmq.access.credential_cache import CredentialCache
 from braidmq.access.passwords import Users
 from braidmq.access.scram import METHOD, ScramExchange, ScramKeys
 from braidmq.access.watched import WatchedFile
+from braidmq.base.deadline_clock import wait_fairly
 from braidmq.base.errors import BraidError
 from braidmq.mqtt.reasons import Reason
 
@@ -97,6 +98,15 @@ class PasswordAuthenticator:
 
     async def authenticate(self, credentials: Credentials) -> Verdict:
         """Check plain credentials; everything that goes wrong on our side is a refusal with 0x88."""
+        verdict = self.judge(credentials)
+        if verdict is not None:
+            return verdict
+        assert credentials.user_name is not None  # else there was nothing to compute
+        assert credentials.password is not None
+        return await self._check(credentials.user_name, credentials.password)
+
+    def judge(self, credentials: Credentials) -> Verdict | None:
+        """The verdict if it needs no computation; None if a password must be hashed first."""
         if self.file is not None and self.file.value is None:
             return _UNUSABLE
         if credentials.certificate_name is not None:
@@ -110,33 +120,48 @@ class PasswordAuthenticator:
         if self.file is None:
             if credentials.anonymous_allowed:
                 return Granted(None)
-            return Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "there is no password file to find the user in")
+            return Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "no password file is configured")
         if credentials.password is None:
             return Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "a user name without a password")
-        return await self._check(credentials.user_name, credentials.password)
+        known = self._hash_of(credentials.user_name)
+        if known is None or not self._cache.has(self._cache.digest(credentials.user_name, known, credentials.password)):
+            return None
+        return Granted(credentials.user_name)
 
     def begin(self, method: str, credentials: Credentials) -> Exchange:
         """Start a SCRAM-SHA-256 exchange; any other method is refused with 0x8C at its first step."""
         if method not in self.methods:
-            return RefusingExchange(Refused(Reason.BAD_AUTHENTICATION_METHOD, f"no such authentication method: {method[:64]!r}"))
+            return RefusingExchange(Refused(Reason.BAD_AUTHENTICATION_METHOD, f"unknown authentication method: {method[:64]!r}"))
         if self._users is None:
             return RefusingExchange(_UNUSABLE)
         return ScramExchange(credentials, self._scram_keys_of, self._decoy_key)
 
-    def remembers(self, credentials: Credentials) -> bool:
-        """Were exactly these credentials verified a short while ago, and are they still in force?"""
-        if credentials.user_name is None or credentials.password is None:
-            return False
-        known = self._hash_of(credentials.user_name)
-        return known is not None and self._cache.has(self._cache.digest(credentials.user_name, known, credentials.password))
+    def checks_password(self, credentials: Credentials) -> bool:
+        """Does the answer to these credentials depend on their password?"""
+        return (
+            credentials.password is not None
+            and credentials.user_name is not None
+            and credentials.certificate_name is None
+            and self.file is not None
+        )
 
     def knows(self, user_name: str) -> bool:
         """Is the user in the password file now?"""
         users = self._users
         return users is not None and user_name in users
 
+    def fingerprint(self, user_name: str) -> bytes | None:
+        """A digest of the user's current entry in the password file; None for an unknown user."""
+        users = self._users
+        return None if users is None else users.fingerprint(user_name)
+
+    def is_rehashed_at_login(self, user_name: str) -> bool:
+        """Will the user's next login replace the hash in the file?"""
+        known = self._hash_of(user_name)
+        return known is not None and hashes.is_outdated(known)
+
     async def close(self) -> None:
-        """Write what is still to be written and end the threads."""
+        """Write pending changes and end the threads."""
         await self._finish_upgrades()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -153,11 +178,10 @@ class PasswordAuthenticator:
                     return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many logins wait for their password check")
                 check = self._start_check(digest, user_name, against, password, is_known=known is not None)
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    # Shielded: other clients may wait for the same answer.
-                    is_right, _ = await asyncio.shield(check)
-            except TimeoutError:
-                return Refused(Reason.SERVER_UNAVAILABLE, "the password check took too long")
+                # It is not cancelled: other clients may wait for the same answer.
+                if not await wait_fairly(check, self._timeout_s):
+                    return Refused(Reason.SERVER_UNAVAILABLE, "the password check took too long")
+                is_right, _ = check.result()
             except Exception:
                 log.exception("a password check failed")
                 return Refused(Reason.SERVER_UNAVAILABLE, "the password check failed")
@@ -166,7 +190,7 @@ class PasswordAuthenticator:
             if self._hash_of(user_name) == known:
                 return Granted(user_name)
             # The line changed meanwhile, by an edit or by our own better hash: what counts is what is there now.
-        return Refused(Reason.SERVER_UNAVAILABLE, "the password file changes all the time")
+        return Refused(Reason.SERVER_UNAVAILABLE, "the password file keeps changing")
 
     def _start_check(
         self, digest: bytes, user_name: str, against: str, password: bytes, *, is_known: bool
@@ -180,7 +204,7 @@ class PasswordAuthenticator:
     def _settle(
         self, digest: bytes, user_name: str, against: str, password: bytes, check: asyncio.Future[tuple[bool, str | None]]
     ) -> None:
-        """Remember what a finished check found, once for all who waited for it."""
+        """Store the result of a finished check, once for all its waiters."""
         del self._checks[digest]
         if check.cancelled() or check.exception() is not None:
             return
@@ -234,7 +258,7 @@ class PasswordAuthenticator:
         return None if users is None else users.scram_keys(user_name)
 
     def _decoy_for(self, user_name: str) -> str:
-        """The hash to work on for a user who is not there."""
+        """The hash to verify against for an unknown user, so that timing reveals nothing."""
         # Files mix cheap and dear hashes; taking one from the file, always the same for the same name, gives unknown names the
         # same spread of times as known ones.
         choice = int.from_bytes(hmac.digest(self._decoy_key, user_name.encode(), "sha256")[:8], "big")

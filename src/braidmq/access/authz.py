@@ -1,4 +1,4 @@
-"""What may this client do? The answer from an ACL file in Mosquitto's syntax.
+"""Authorisation from an ACL file in Mosquitto's syntax.
 
     topic read news/#                    before any user line: for clients without a user name
     user alice
@@ -98,10 +98,10 @@ def parse(text: str) -> AclTable:
                 case "pattern":
                     patterns.append(Pattern(*_parse_rule(rest.strip(), is_pattern=True)))
                 case _:
-                    raise ValueError(f"a line begins with user, topic or pattern, not with {keyword[:40]!r}")
+                    raise ValueError(f"a line must begin with user, topic or pattern, not with {keyword[:40]!r}")
         except (ValueError, ProtocolViolation) as error:
             detail = error.detail if isinstance(error, ProtocolViolation) else str(error)
-            raise ConfigError(KEY, f"line {number}: {detail}", "until it is mended everything is denied") from None
+            raise ConfigError(KEY, f"line {number}: {detail}", "everything is denied until it is fixed") from None
     return AclTable(rules, patterns)
 
 
@@ -153,7 +153,7 @@ class ClientRules:
 
 
 class _DenyAll:
-    """Rules of everybody while the file cannot be used."""
+    """The rules of every client while the file is invalid."""
 
     unrestricted = False
 
@@ -165,7 +165,7 @@ class _DenyAll:
 
 
 class _AllowAll:
-    """Rules of everybody where no ACL file is configured."""
+    """The rules of every client without an ACL file."""
 
     unrestricted = True
 
@@ -181,7 +181,7 @@ ALLOW_ALL = _AllowAll()
 
 
 class FileAuthorizer:
-    """Hands out rules from an ACL file; with an empty ``path`` everything is allowed."""
+    """Provides the rules of clients from an ACL file; with an empty ``path`` everything is allowed."""
 
     def __init__(self, path: str, *, grants_unmatched: bool) -> None:
         self.epoch = 0
@@ -226,7 +226,7 @@ def _parse_rule(text: str, *, is_pattern: bool) -> tuple[Access, str]:
     access: Access
     if space:
         if first not in _ACCESS:
-            raise ValueError(f"access is read, write, readwrite or deny, not {first[:40]!r}")
+            raise ValueError(f"access must be read, write, readwrite or deny, not {first[:40]!r}")
         access, topic_filter = first, rest.strip()
     elif first in _ACCESS:
         # Mosquitto takes the word for a topic of that name; more likely the topic was forgotten.
@@ -234,7 +234,7 @@ def _parse_rule(text: str, *, is_pattern: bool) -> tuple[Access, str]:
     else:
         access, topic_filter = "readwrite", first
     if topic_filter.startswith(_OUTER_PREFIXES):
-        raise ValueError("rules are about the topic behind $share, $exclusive or $delayed; leave the prefix out")
+        raise ValueError("rules apply to the topic without $share, $exclusive or $delayed; remove the prefix")
     check_filter(_NAME_SIGN.sub("x", topic_filter) if is_pattern else topic_filter)
     return access, topic_filter
 

@@ -1,10 +1,13 @@
-"""Who is kept out for a while: by client id, user name, address or network, or any of them together.
+"""Bans: by client id, user name, address or network, or a combination of them.
 
-A ban names one or more of the three; a client is banned when everything that the ban names fits. Operators set bans; repeated
-failed logins set them too, always on the address *together with* the name that was tried: one attacker behind a shared address
-does not lock out its neighbours, and nobody can lock out a user by failing on purpose from elsewhere. An attacker who tries ever
-new names from one address is slowed down instead: from then on, until the window has passed, logins from there are answered
-without a password check unless they were right a short while ago (``is_throttled``).
+A ban names one or more of the three; a client is banned when everything that the ban names fits. Operators set bans, which hold
+for whatever the client does (``check``). Repeated failed logins set them too, always on the address *together with* the name that
+was tried: one attacker behind a shared address does not lock out its neighbours, and nobody can lock out a user by failing on
+purpose from elsewhere. An attacker who tries ever new names from one address is slowed down instead: from then on, until the
+window has passed, logins from there are refused without a password check (``is_throttled``).
+
+Automatic bans and the throttle are about guessing, and nothing else: ``LocalAccess`` applies them to logins alone, and lets those
+through that got in from the same address a short while ago (``recent_logins``). They never end a connection.
 
 Everything here is in memory and bounded. ``until`` is wall-clock time, since bans outlive a restart.
 """
@@ -28,15 +31,20 @@ _COUNTERS_MAX = 20_000
 # How many times more failures a whole address may have than one name at that address, before its logins are slowed down.
 ADDRESS_FACTOR = 10
 
+# How many times more logins from an address may be refused unchecked within a window than failures of one name, before a recent
+# login counts only together with its client id. Until then each refused login was a free guess at a password used recently.
+FLOOD_FACTOR = 100
+
 # One household or company has at least this much of the IPv6 space to itself.
 _IPV6_PREFIX = 64
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Key = tuple[str | None, str | None, _Network | None]
+_LoginKey = tuple[str, str, str]  # of an automatic ban: the household, "user" or "client", and the name
 
 
 class Ban(msgspec.Struct, frozen=True, kw_only=True):
-    """Keeps out every client that fits all of ``client_id``, ``user_name`` and ``address`` that are not None."""
+    """Rejects clients that match all of ``client_id``, ``user_name`` and ``address`` that are not None."""
 
     client_id: str | None = None
     user_name: str | None = None
@@ -80,12 +88,22 @@ class BanTable:
         self._clock = clock
         self._wall_clock = wall_clock
         self._bans: dict[_Key, Ban] = {}
-        self._automatic: OrderedDict[_Key, None] = OrderedDict()
+        self._automatic: OrderedDict[_LoginKey, Ban] = OrderedDict()
         self._prefixes: Counter[tuple[int, int]] = Counter()  # (IP version, prefix length) of the networks that bans name
         self._failures: OrderedDict[tuple[str, ...], _Failures] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._bans)
+        return len(self._bans) + len(self._automatic)
+
+    @property
+    def automatic(self) -> int:
+        """How many of them failed logins have set."""
+        return len(self._automatic)
+
+    @property
+    def counts_failures(self) -> bool:
+        """Whether failed logins lead to anything."""
+        return self._failures_max > 0
 
     def reconfigure(self, *, failures_max: int, window_s: float, duration_s: float) -> None:
         """Count failures by other numbers from now on; bans in force stay."""
@@ -104,25 +122,31 @@ class BanTable:
     ) -> Ban:
         """Set a ban, in place of one with the same names; UsageError for a bad address, no names at all, or too many bans."""
         if duration_s is not None and not duration_s > 0:
-            raise UsageError("a ban lasts longer than nothing")
+            raise UsageError("the duration of a ban must be positive")
         key = _key(client_id, user_name, address)
-        if key not in self._bans and len(self._bans) - len(self._automatic) >= BANS_MAX:
-            raise UsageError(f"there are {BANS_MAX} bans already", "ban networks, or a user name, in place of single clients")
-        return self._put(key, duration_s, reason, automatic=False)
+        if key not in self._bans and len(self._bans) >= BANS_MAX:
+            raise UsageError(f"there are {BANS_MAX} bans already", "ban a network or a user name instead of single clients")
+        self._drop_automatic(key)
+        ban = self._make(key, duration_s, reason, automatic=False)
+        self._store(key, ban)
+        return ban
 
     def remove(self, *, client_id: str | None = None, user_name: str | None = None, address: str | None = None) -> bool:
-        """Lift the ban with exactly these names; False when there is none."""
-        return self._drop(_key(client_id, user_name, address))
+        """Remove the ban with exactly these values; returns False if there is none."""
+        key = _key(client_id, user_name, address)
+        return self._drop_automatic(key) or self._drop(key)
 
     def list(self) -> tuple[Ban, ...]:
         """Every ban in force, the oldest first."""
         now = self._wall_clock()
         for key in [key for key, ban in self._bans.items() if _is_over(ban, now)]:
             self._drop(key)
-        return tuple(sorted(self._bans.values(), key=lambda ban: ban.since))
+        for login in [login for login, ban in self._automatic.items() if _is_over(ban, now)]:
+            del self._automatic[login]
+        return tuple(sorted([*self._bans.values(), *self._automatic.values()], key=lambda ban: ban.since))
 
     def check(self, credentials: Credentials) -> Ban | None:
-        """The ban that keeps this client out, if any."""
+        """The operators' ban that keeps this client out, if any."""
         if not self._bans:
             return None
         now = self._wall_clock()
@@ -144,28 +168,58 @@ class BanTable:
         household = _household(address)
         self._count("address", household)
         user_name = user_name if user_name is not None else credentials.claimed_name
-        client_id = credentials.client_id if user_name is None else None
-        counter_key = (household, "user", user_name) if user_name is not None else (household, "client", credentials.client_id)
-        if self._count(*counter_key) < self._failures_max:
+        login = _login(household, credentials.client_id, user_name)
+        if self._count(*login) < self._failures_max:
             return None
-        self._failures.pop(counter_key, None)
-        key = _key(client_id, user_name, household)
-        if key in self._bans and key not in self._automatic:
+        self._failures.pop(login, None)
+        key = _key(credentials.client_id if user_name is None else None, user_name, household)
+        if key in self._bans:
             return self._bans[key]
-        while len(self._automatic) >= AUTOMATIC_MAX:
-            self._drop(next(iter(self._automatic)))
-        return self._put(key, self._duration_s, f"{self._failures_max} failed logins", automatic=True)
+        ban = self._make(key, self._duration_s, f"{self._failures_max} failed logins", automatic=True)
+        self._automatic[login] = ban
+        self._automatic.move_to_end(login)
+        if len(self._automatic) > AUTOMATIC_MAX:
+            self._automatic.popitem(last=False)
+        return ban
+
+    def check_login(self, credentials: Credentials, user_name: str | None = None) -> Ban | None:
+        """The automatic ban that is on a login (as ``user_name``, if an exchange named another), if any."""
+        if not self._automatic:
+            return None
+        address = _address(credentials.peer_host)
+        if address is None:
+            return None
+        user_name = user_name if user_name is not None else credentials.claimed_name
+        login = _login(_household(address), credentials.client_id, user_name)
+        ban = self._automatic.get(login)
+        if ban is not None and _is_over(ban, self._wall_clock()):
+            del self._automatic[login]
+            return None
+        return ban
 
     def is_throttled(self, credentials: Credentials) -> bool:
-        """Have there been so many failures from this address that its logins should not cost us anything for now?"""
-        if self._failures_max <= 0:
+        """Whether this address has failed so often that its logins are rejected without a check for now."""
+        return self._is_above("address", credentials, ADDRESS_FACTOR)
+
+    def record_refusal(self, credentials: Credentials) -> None:
+        """Count a login that was refused without a check."""
+        address = _address(credentials.peer_host)
+        if address is not None:
+            self._count("refused", _household(address))
+
+    def is_flooded(self, credentials: Credentials) -> bool:
+        """Whether so many logins from this address were rejected unchecked that a recent password alone no longer counts."""
+        return self._is_above("refused", credentials, FLOOD_FACTOR)
+
+    def _is_above(self, kind: str, credentials: Credentials, factor: int) -> bool:
+        if self._failures_max <= 0 or not self._failures:
             return False
         address = _address(credentials.peer_host)
-        failures = None if address is None else self._failures.get(("address", _household(address)))
+        counted = None if address is None else self._failures.get((kind, _household(address)))
         return (
-            failures is not None
-            and failures.count >= self._failures_max * ADDRESS_FACTOR
-            and self._clock() - failures.since < self._window_s
+            counted is not None
+            and counted.count >= self._failures_max * factor
+            and self._clock() - counted.since < self._window_s
         )
 
     def snapshot(self) -> bytes:
@@ -173,24 +227,26 @@ class BanTable:
         return msgspec.json.encode(_Snapshot(1, [ban for ban in self.list() if not ban.automatic]))
 
     def restore(self, data: bytes) -> None:
-        """Take the bans of a snapshot; Corruption when it is none, since a lost ban would let somebody in."""
+        """Restore the bans of a snapshot; raises Corruption if it is invalid, since a lost ban would admit a banned client."""
         try:
             stored = msgspec.json.decode(data, type=_Snapshot)
         except msgspec.DecodeError as error:
-            raise Corruption(f"the stored bans do not read back: {error}") from None
+            raise Corruption(f"the stored bans cannot be read: {error}") from None
         if stored.version != 1:
-            raise Corruption(f"the stored bans have version {stored.version}, we know version 1")
+            raise Corruption(
+                f"the stored bans have version {stored.version}, but this version of braidmq supports version 1 only"
+            )
         for ban in stored.bans:
             try:
                 key = _key(ban.client_id, ban.user_name, ban.address)
             except UsageError as error:
-                raise Corruption(f"the stored bans do not read back: {error}") from None
+                raise Corruption(f"the stored bans cannot be read: {error}") from None
             self._store(key, ban)
 
-    def _put(self, key: _Key, duration_s: float | None, reason: str, *, automatic: bool) -> Ban:
+    def _make(self, key: _Key, duration_s: float | None, reason: str, *, automatic: bool) -> Ban:
         now = self._wall_clock()
         client_id, user_name, network = key
-        ban = Ban(
+        return Ban(
             client_id=client_id,
             user_name=user_name,
             address=None if network is None else _text(network),
@@ -199,27 +255,28 @@ class BanTable:
             reason=reason,
             automatic=automatic,
         )
-        self._store(key, ban)
-        return ban
 
     def _store(self, key: _Key, ban: Ban) -> None:
         self._drop(key)
         self._bans[key] = ban
-        if ban.automatic:
-            self._automatic[key] = None
         if key[2] is not None:
             self._prefixes[key[2].version, key[2].prefixlen] += 1
 
     def _drop(self, key: _Key) -> bool:
         if self._bans.pop(key, None) is None:
             return False
-        self._automatic.pop(key, None)
         if key[2] is not None:
             kind = (key[2].version, key[2].prefixlen)
             self._prefixes[kind] -= 1
             if not self._prefixes[kind]:
                 del self._prefixes[kind]
         return True
+
+    def _drop_automatic(self, key: _Key) -> bool:
+        client_id, user_name, network = key
+        if network is None or (client_id is None) == (user_name is None):
+            return False
+        return self._automatic.pop(_login(_text(network), client_id or "", user_name), None) is not None
 
     def _keys_of(self, credentials: Credentials) -> Iterator[_Key]:
         """Every key under which a ban of this client can stand."""
@@ -249,6 +306,11 @@ class BanTable:
         return failures.count
 
 
+def _login(household: str, client_id: str, user_name: str | None) -> _LoginKey:
+    """What failed logins are counted by: the user name at that address, without one the client id."""
+    return (household, "client", client_id) if user_name is None else (household, "user", user_name)
+
+
 def _is_over(ban: Ban, now: float) -> bool:
     return ban.until is not None and ban.until <= now
 
@@ -274,7 +336,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _plain(host: str) -> str:
-    """Without a zone, and an IPv4 address in IPv6 clothes as what it is."""
+    """The address without a zone; an IPv4-mapped IPv6 address becomes IPv4."""
     host = host.partition("%")[0]
     return host[7:] if host.lower().startswith("::ffff:") and "." in host else host
 

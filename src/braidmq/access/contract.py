@@ -1,4 +1,4 @@
-"""What the broker asks of access control: who is this, and what may they do.
+"""The contract of access control: authentication and authorisation.
 
 ``Authenticator`` answers once per CONNECT and may take its time; ``Rules`` answers for each new topic of a channel and is in
 memory. Whatever goes wrong inside (a broken file, a slow backend) must come out as a refusal, never as permission.
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client showed at CONNECT, and where it came from. ``password`` never reaches a log."""
+    """The credentials of a CONNECT and the peer's address. ``password`` never reaches a log."""
 
     client_id: str
     user_name: str | None = None
@@ -32,7 +32,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """The client is who it says; ``user_name`` is the name that rules apply to."""
+    """The client is authenticated; ``user_name`` is the name that rules apply to."""
 
     user_name: str | None = None
 
@@ -93,7 +93,7 @@ class Rules(Protocol):
 
 
 class Authorizer(Protocol):
-    """Hands out the rules of a client."""
+    """Provides the rules of a client."""
 
     @property
     def epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""Remembers which passwords were right a moment ago, so that a reconnect does not cost a hash.
+"""A cache of recently verified passwords, so that a reconnect does not cost a hash.
 
 What is kept is a keyed digest under a key that lives and dies with the process: neither the password nor anything that could be
 tried against a password list elsewhere. The digest covers the hash in the file too, so an entry dies with the line it came from.
@@ -28,7 +28,7 @@ class CredentialCache:
         return len(self._expires)
 
     def set_ttl(self, ttl_s: float) -> None:
-        """Remember for another time from now on; what was remembered for the old time is forgotten."""
+        """Change the time to live; existing entries are forgotten."""
         if ttl_s != self._ttl_s:
             self._ttl_s = ttl_s
             self._expires.clear()

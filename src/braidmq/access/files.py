@@ -1,4 +1,4 @@
-"""The few things we do with small files that people edit while we run: notice a change, read, replace at once, lock.
+"""Small files that people edit while the node runs: detect changes, read, replace atomically, lock.
 
 All of it blocks for a moment: call it from a worker thread, or before the node serves.
 """
@@ -36,7 +36,7 @@ def _signature(status: os.stat_result) -> Signature:
 
 
 def signature(path: str) -> Signature | None:
-    """The file's signature now, or None when it cannot be looked at."""
+    """The file's current signature, or None if it cannot be read."""
     try:
         status = os.stat(path)
     except OSError:
@@ -65,7 +65,7 @@ def read_text(path: str) -> tuple[str, Signature]:
 
 
 def replace(path: str, data: bytes, *, expected: Signature | None = None) -> bool:
-    """Put ``data`` in place of the file in one step, readable by its owner (and its group, if it was) only.
+    """Replace the file atomically with ``data``, readable only by its owner (and its group, if it was).
 
     With ``expected`` nothing is done, and False returned, when the file is no longer what it was.
     """
@@ -111,7 +111,7 @@ def locked(path: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Unavailable(f"somebody else is editing {path}") from None
+                    raise Unavailable(f"another process is editing {path}") from None
                 time.sleep(_LOCK_RETRY_S)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Many topic filters as one tree of levels, so that a question costs a walk down and not a look at every filter.
+"""A tree of topic filters, so that a query costs one walk and not a check of every filter.
 
 The answers are those of ``braidmq.mqtt.topics``, asked for each filter in turn. A walk meets every node at most once.
 """
@@ -35,7 +35,7 @@ class FilterTree:
         return self.covers(topic)
 
     def covers(self, topic_filter: str) -> bool:
-        """Is there one filter that matches everything that this one can match?"""
+        """Whether one filter of the tree covers this filter completely."""
         if not self._root.children:
             return False
         levels = _levels(topic_filter)
@@ -61,7 +61,7 @@ class FilterTree:
         return False
 
     def overlaps(self, topic_filter: str) -> bool:
-        """Is there a topic that both this filter and one of the tree match?"""
+        """Whether this filter and a filter of the tree can match the same topic."""
         if not self._root.children:
             return False
         levels = _levels(topic_filter)

@@ -1,4 +1,4 @@
-"""Password hashes: how we make them and which foreign ones we can still check.
+"""Password hashes: creating argon2id, and verifying other formats.
 
     argon2id     ``$argon2id$v=19$m=..,t=..,p=..$salt$hash``   what we write
     bcrypt       ``$2a$``, ``$2b$``, ``$2y$``                  checked, then replaced
@@ -43,21 +43,21 @@ def make(password: bytes) -> str:
 
 
 def check_form(text: str) -> None:
-    """Raise ValueError, with the reason in words, unless ``text`` is a hash that ``verify`` can check."""
+    """Raise ValueError with the reason unless ``text`` is a hash that ``verify`` can check."""
     if text.startswith("$argon2"):
         _check_argon2(text)
     elif text.startswith("$2"):
         found = _BCRYPT.fullmatch(text)
         if found is None:
-            raise ValueError("a bcrypt hash that is not complete")
+            raise ValueError("incomplete bcrypt hash")
         if not 4 <= int(found[1]) <= _BCRYPT_COST_MAX:
-            raise ValueError(f"a bcrypt hash whose cost is not between 4 and {_BCRYPT_COST_MAX}")
+            raise ValueError(f"bcrypt cost must be between 4 and {_BCRYPT_COST_MAX}")
     elif text.startswith("$6$"):
         _split_sha512(text)
     elif text.startswith("$7$"):
         _split_pbkdf2(text)
     else:
-        raise ValueError("no hash that we know (a password in plain text is never accepted)")
+        raise ValueError("unknown hash format (plain-text passwords are not accepted)")
 
 
 def verify(text: str, password: bytes) -> bool:
@@ -88,36 +88,36 @@ def _check_argon2(text: str) -> None:
     try:
         parameters = argon2.extract_parameters(text)
     except argon2.exceptions.InvalidHashError:
-        raise ValueError("an argon2 hash that is not complete") from None
+        raise ValueError("incomplete argon2 hash") from None
     if (
         parameters.memory_cost > _ARGON2_KIB_MAX
         or parameters.time_cost > _ARGON2_TIME_MAX
         or parameters.parallelism > _ARGON2_LANES_MAX
     ):
-        raise ValueError("an argon2 hash that costs more than we spend on a login")
+        raise ValueError("argon2 hash is too expensive for a login")
 
 
 def _split_sha512(text: str) -> tuple[bytes, bytes]:
     found = _SHA512.fullmatch(text)
     if found is None:
-        raise ValueError("a $6$ hash that is not complete")
+        raise ValueError("incomplete $6$ hash")
     return _base64(found[1]), _digest(found[2])
 
 
 def _split_pbkdf2(text: str) -> tuple[int, bytes, bytes]:
     found = _PBKDF2.fullmatch(text)
     if found is None:
-        raise ValueError("a $7$ hash that is not complete")
+        raise ValueError("incomplete $7$ hash")
     rounds = int(found[1])
     if rounds > _PBKDF2_ROUNDS_MAX:
-        raise ValueError(f"a $7$ hash with more than {_PBKDF2_ROUNDS_MAX} rounds")
+        raise ValueError(f"$7$ hash has more than {_PBKDF2_ROUNDS_MAX} rounds")
     return rounds, _base64(found[2]), _digest(found[3])
 
 
 def _digest(text: str) -> bytes:
     digest = _base64(text)
     if len(digest) != hashlib.sha512().digest_size:
-        raise ValueError("a hash whose digest is not of SHA-512's length")
+        raise ValueError("hash does not have the length of a SHA-512 digest")
     return digest
 
 
@@ -125,4 +125,4 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("a hash that is not base64") from None
+        raise ValueError("hash is not valid base64") from None

@@ -22,12 +22,13 @@ from braidmq.access import files
 from braidmq.access.authn import PasswordAuthenticator, RefusingExchange
 from braidmq.access.authz import AclTable, FileAuthorizer
 from braidmq.access.bans import Ban, BanTable
-from braidmq.access.contract import Credentials, Exchange, Refused, Rules, Verdict
+from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Rules, Verdict
 from braidmq.access.passwords import Users
+from braidmq.access.recent_logins import RecentLogins
 from braidmq.access.scram import ScramExchange
 from braidmq.access.watched import WatchedFile
+from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Corruption
-from braidmq.base.settings import Settings
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class LocalAccess:
         wall_clock: Callable[[], float] = time.time,
         on_change: Callable[[], None] = _nothing,
     ) -> None:
-        """Read every file; Corruption if the stored bans cannot be read, since forgetting them would let somebody in."""
+        """Read every file; raises Corruption if the stored bans are invalid, since losing them would admit banned clients."""
         access = settings.access
         self.on_change = on_change
         self.bans = BanTable(
@@ -64,6 +65,8 @@ class LocalAccess:
             clock=clock,
             wall_clock=wall_clock,
         )
+        self.refused_banned = self.refused_throttled = 0  # logins that were refused without a check, for either reason
+        self.recent_logins = RecentLogins(access.cache_ttl, clock)
         self._bans_path = os.path.join(settings.node.data_dir, "bans.json")
         self._bans_lock = asyncio.Lock()
         self._restore_bans()
@@ -76,12 +79,17 @@ class LocalAccess:
         )
         self._authorizer = FileAuthorizer(access.acl_file, grants_unmatched=access.acl_no_match == "allow")
         if access.password_file and files.is_readable_by_all(access.password_file):
-            log.warning("%s can be read by everybody on this machine; chmod 600 mends it", access.password_file)
+            log.warning("%s is readable by every user of this machine; run chmod 600 on it", access.password_file)
 
     @property
     def methods(self) -> frozenset[str]:
         """The methods of enhanced authentication."""
         return self._authenticator.methods
+
+    @property
+    def has_users(self) -> bool:
+        """Whether there is a password file, be it empty or broken."""
+        return self._authenticator.file is not None
 
     @property
     def epoch(self) -> int:
@@ -90,26 +98,73 @@ class LocalAccess:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the files now, one sentence each; empty when all is well."""
+        """The current problems of the files, one sentence each; empty if there are none."""
         return tuple(file.problem for file in self._files if file.problem)
 
     async def authenticate(self, credentials: Credentials) -> Verdict:
-        """Check bans, then the credentials; a failure counts towards a ban."""
-        if (ban := self.bans.check(credentials)) is not None:
-            return _banned(ban)
-        if self.bans.is_throttled(credentials) and not self._authenticator.remembers(credentials):
-            return _THROTTLED
-        verdict = await self._authenticator.authenticate(credentials)
-        self.note_verdict(credentials, verdict)
+        """Check bans, then the credentials; a wrong password counts towards a ban."""
+        verdict = self.judge(credentials)
+        if verdict is None:
+            verdict = await self._authenticator.authenticate(credentials)
+            self.note_verdict(credentials, verdict)
         return verdict
 
-    def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start an enhanced authentication, or a re-authentication; bans count for it as for a plain login."""
+    def judge(self, credentials: Credentials) -> Verdict | None:
+        """What `authenticate` says, if that takes no computation; None if the caller has to await it."""
         if (ban := self.bans.check(credentials)) is not None:
-            return RefusingExchange(_banned(ban))
-        # Never throttled: SCRAM costs us next to nothing, and a neighbour's attack must not end a re-authentication.
+            return self._banned(ban)
+        if not self._authenticator.checks_password(credentials):
+            # There is nothing to guess: neither is it kept out by the guesses of others, nor does it count as one.
+            return self._authenticator.judge(credentials)
+        refused = self.refusal_of_guess(credentials, credentials.user_name)
+        if refused is not None:
+            return refused
+        verdict = self._authenticator.judge(credentials)
+        if verdict is not None:
+            self.note_verdict(credentials, verdict)
+        return verdict
+
+    def refusal(self, credentials: Credentials) -> Refused | None:
+        """A rejection that makes asking another authenticator unnecessary; None: ask it."""
+        if (ban := self.bans.check(credentials)) is not None:
+            return self._banned(ban)
+        if credentials.password is None or credentials.certificate_name is not None:
+            return None
+        return self.refusal_of_guess(credentials, credentials.user_name)
+
+    def refusal_of_guess(self, credentials: Credentials, user_name: str | None) -> Refused | None:
+        """Why a login as ``user_name`` is refused without a check: guesses from its address, unless it got in there lately."""
+        ban = self.bans.check_login(credentials, user_name)
+        if ban is None and not self.bans.is_throttled(credentials):
+            return None
+        if self.recent_logins.has(credentials, user_name, with_client_id=self.bans.is_flooded(credentials)):
+            return None
+        self.bans.record_refusal(credentials)
+        if ban is not None:
+            return self._banned(ban)
+        self.refused_throttled += 1
+        return _THROTTLED
+
+    def refusal_of_exchange(self, credentials: Credentials, user_name: str, *, is_login: bool) -> Refused | None:
+        """Why an exchange for this user is refused whatever it proves."""
+        ban = self.bans.check(msgspec.structs.replace(credentials, user_name=user_name))
+        if ban is not None:
+            return self._banned(ban)
+        return self.refusal_of_guess(credentials, user_name) if is_login else None
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange:
+        """Start an enhanced authentication at CONNECT; bans and the throttle of an address hold as for a plain login."""
+        return self._begin(method, credentials, is_login=True)
+
+    def begin_again(self, method: str, credentials: Credentials) -> Exchange:
+        """Start a re-authentication on an open connection, which only an operator's ban ends."""
+        return self._begin(method, credentials, is_login=False)
+
+    def _begin(self, method: str, credentials: Credentials, *, is_login: bool) -> Exchange:
+        if (ban := self.bans.check(credentials)) is not None:
+            return RefusingExchange(self._banned(ban))
         exchange = self._authenticator.begin(method, credentials)
-        return _CountedExchange(self, credentials, exchange) if isinstance(exchange, ScramExchange) else exchange
+        return _CountedExchange(self, credentials, exchange, is_login) if isinstance(exchange, ScramExchange) else exchange
 
     @property
     def has_rules(self) -> bool:
@@ -121,7 +176,7 @@ class LocalAccess:
         return self._authorizer.rules_for(client_id, user_name)
 
     def is_still_allowed(self, credentials: Credentials, user_name: str | None) -> bool:
-        """May a client that was let in as ``user_name`` stay, after files or bans have changed?"""
+        """Whether a client accepted as ``user_name`` may stay after files or operators' bans have changed."""
         if self.bans.check(msgspec.structs.replace(credentials, user_name=user_name)) is not None:
             return False
         file = self._authenticator.file
@@ -131,9 +186,17 @@ class LocalAccess:
             return credentials.anonymous_allowed
         return credentials.certificate_name is not None or self._authenticator.knows(user_name)
 
-    def knows(self, user_name: str) -> bool:
-        """Whether the password file has this user."""
-        return self._authenticator.knows(user_name)
+    def is_banned(self, credentials: Credentials) -> bool:
+        """Whether an operator's ban fits the client, whoever has let it in."""
+        return self.bans.check(credentials) is not None
+
+    def fingerprint(self, user_name: str) -> bytes | None:
+        """A digest of the user's lines in the password file; None if they are not there."""
+        return self._authenticator.fingerprint(user_name)
+
+    def is_rehashed_at_login(self, user_name: str) -> bool:
+        """Whether the user's hash is of an old form, which the next login replaces."""
+        return self._authenticator.is_rehashed_at_login(user_name)
 
     async def ban(
         self,
@@ -151,7 +214,7 @@ class LocalAccess:
         return ban
 
     async def unban(self, *, client_id: str | None = None, user_name: str | None = None, address: str | None = None) -> bool:
-        """Lift the ban with exactly these names; False when there is none."""
+        """Remove the ban with exactly these values; returns False if there is none."""
         is_lifted = self.bans.remove(client_id=client_id, user_name=user_name, address=address)
         if is_lifted:
             await self._store_bans()
@@ -189,6 +252,7 @@ class LocalAccess:
     async def _reconfigure(self, settings: Settings) -> None:
         access = settings.access
         self.bans.reconfigure(failures_max=access.ban_failures, window_s=access.ban_window, duration_s=access.ban_duration)
+        self.recent_logins.set_ttl(access.cache_ttl)
         await self._authenticator.reconfigure(
             access.password_file,
             cache_ttl_s=access.cache_ttl,
@@ -206,11 +270,25 @@ class LocalAccess:
         self.on_change()
 
     def note_verdict(self, credentials: Credentials, verdict: Verdict, user_name: str | None = None) -> None:
-        """Count a failed login towards a ban, whoever judged it; ``user_name`` if an exchange named another."""
-        if isinstance(verdict, Refused) and verdict.reason in _FAILED_LOGINS:
+        """Remember a login, or count a failed one towards a ban, whoever judged it; ``user_name`` if an exchange named it.
+
+        What shows no password counts for nothing, since nothing was guessed.
+        """
+        is_guess = user_name is not None or (credentials.password is not None and credentials.certificate_name is None)
+        if not is_guess or not self.bans.counts_failures:
+            return
+        if isinstance(verdict, Granted):
+            self.recent_logins.add(credentials, user_name if user_name is not None else credentials.user_name)
+        elif verdict.reason in _FAILED_LOGINS:
+            if self.bans.check_login(credentials, user_name) is not None or self.bans.is_throttled(credentials):
+                self.bans.record_refusal(credentials)  # it was let through as a recent login, and was a guess after all
             ban = self.bans.record_failure(credentials, user_name)
             if ban is not None:
                 log.warning("banned %s after %s", _describe(ban), ban.reason)
+
+    def _banned(self, ban: Ban) -> Refused:
+        self.refused_banned += 1
+        return Refused(Reason.BANNED, f"banned: {ban.reason}" if ban.reason else "banned")
 
     def _restore_bans(self) -> None:
         try:
@@ -231,27 +309,25 @@ class LocalAccess:
 
 
 class _CountedExchange:
-    """A SCRAM exchange whose user may be banned, and whose failure counts."""
+    """A SCRAM exchange whose user may be banned, and whose failure counts. ``is_login``: it is the one of a CONNECT."""
 
-    def __init__(self, access: LocalAccess, credentials: Credentials, exchange: ScramExchange) -> None:
+    def __init__(self, access: LocalAccess, credentials: Credentials, exchange: ScramExchange, is_login: bool) -> None:
         self._access = access
         self._credentials = credentials
         self._exchange = exchange
+        self._is_login = is_login
 
     async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
         answer, verdict = await self._exchange.step(data)
         claimed = self._exchange.user_name
         if claimed is not None and not isinstance(verdict, Refused):
-            ban = self._access.bans.check(msgspec.structs.replace(self._credentials, user_name=claimed))
-            if ban is not None:
-                return b"", _banned(ban)
+            # At both steps: many exchanges may have had their first one before the failures of others set a ban.
+            refused = self._access.refusal_of_exchange(self._credentials, claimed, is_login=self._is_login)
+            if refused is not None:
+                return b"", refused
         if verdict is not None:
             self._access.note_verdict(self._credentials, verdict, claimed)
         return answer, verdict
-
-
-def _banned(ban: Ban) -> Refused:
-    return Refused(Reason.BANNED, f"banned: {ban.reason}" if ban.reason else "banned")
 
 
 def _describe(ban: Ban) -> str:

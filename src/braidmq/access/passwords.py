@@ -1,4 +1,4 @@
-"""The password file: who is in it, and how single lines of it are changed without losing anybody else's edit.
+"""The password file: its users, and changes of single lines that do not lose concurrent edits.
 
     # a comment
     alice:$argon2id$v=19$m=16384,t=2,p=1$...      one password hash for each user, in any form that ``hashes`` knows
@@ -10,6 +10,7 @@ one user and replace the file at once, so that other lines, comments and their o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -26,7 +27,7 @@ _EDIT_ATTEMPTS = 10
 
 
 class UserKeys(msgspec.Struct, frozen=True):
-    """What the file says about one user; at least one of the two is there."""
+    """The entries of one user; at least one of the two is set."""
 
     password_hash: str | None = None
     scram: ScramKeys | None = None
@@ -58,6 +59,14 @@ class Users:
         keys = self._keys.get(user_name)
         return None if keys is None else keys.scram
 
+    def fingerprint(self, user_name: str) -> bytes | None:
+        """A digest of the user's lines, which is another one when any of them changes; None when there is no such user."""
+        keys = self._keys.get(user_name)
+        if keys is None:
+            return None
+        scram = "" if keys.scram is None else format_keys(keys.scram)
+        return hashlib.sha256(f"{keys.password_hash or ''}\n{scram}".encode()).digest()
+
     def upgrade(self, user_name: str, password_hash: str) -> None:
         """Use another hash of the same password from now on."""
         self._keys[user_name] = UserKeys(password_hash, self._keys[user_name].scram)
@@ -79,11 +88,11 @@ def parse(text: str) -> Users:
 
 
 def check_user_name(user_name: str) -> None:
-    """Raise ValueError, with the reason in words, unless this name can stand in a password file."""
+    """Raise ValueError with the reason unless this is a valid user name for a password file."""
     if not user_name:
         raise ValueError("the user name is empty")
     if user_name.startswith("#") or ":" in user_name or not user_name.isprintable():
-        raise ValueError("a user name has no colon and no control characters, and does not begin with #")
+        raise ValueError("a user name must not contain a colon or control characters, or begin with #")
 
 
 def set_password(path: str, user_name: str, password_hash: str, scram: ScramKeys | None) -> None:
@@ -137,7 +146,7 @@ def _add_line(users: dict[str, UserKeys], line: str) -> None:
         return
     user_name, colon, secret = line.partition(":")
     if not colon:
-        raise ValueError("there is no colon between a user name and a hash")
+        raise ValueError("no colon between user name and hash")
     check_user_name(user_name)
     known = users.get(user_name, UserKeys())
     if secret.startswith(SCRAM_PREFIX):
@@ -176,4 +185,4 @@ def _edit(path: str, change: Callable[[list[str]], bool], *, create: bool = Fals
             data = "".join(f"{line}\n" for line in lines).encode()
             if files.replace(path, data, expected=seen):
                 return True
-    raise Unavailable(f"{path} changes all the time")
+    raise Unavailable(f"{path} keeps changing")

@@ -34,7 +34,7 @@ _LINE = re.compile(r"\$scram-sha-256\$i=([1-9]\d{0,8})\$([^$]+)\$([^$]+)\$([^$]+
 
 
 class ScramKeys(msgspec.Struct, frozen=True):
-    """What the server keeps of a password; enough to check a proof, not enough to make one."""
+    """The server's part of a password: enough to verify a proof, not enough to create one."""
 
     rounds: int
     salt: bytes
@@ -63,19 +63,19 @@ def format_keys(keys: ScramKeys) -> str:
 
 
 def parse_keys(text: str) -> ScramKeys:
-    """The keys from a password file; ValueError, with the reason in words, when they are none."""
+    """Parse the keys of a password file; raises ValueError with the reason if they are invalid."""
     found = _LINE.fullmatch(text)
     if found is None:
-        raise ValueError("SCRAM keys that are not complete")
+        raise ValueError("incomplete SCRAM keys")
     try:
         salt, stored_key, server_key = (base64.b64decode(found[part], validate=True) for part in (2, 3, 4))
     except (binascii.Error, ValueError):
-        raise ValueError("SCRAM keys that are not base64") from None
+        raise ValueError("SCRAM keys are not valid base64") from None
     rounds = int(found[1])
     if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
-        raise ValueError(f"SCRAM keys whose rounds are not between {ROUNDS_MIN} and {ROUNDS_MAX}")
+        raise ValueError(f"SCRAM rounds must be between {ROUNDS_MIN} and {ROUNDS_MAX}")
     if len(salt) < 12 or len(stored_key) != _DIGEST_BYTES or len(server_key) != _DIGEST_BYTES:
-        raise ValueError("SCRAM keys of a wrong length")
+        raise ValueError("SCRAM keys have the wrong length")
     return ScramKeys(rounds, salt, stored_key, server_key)
 
 
@@ -97,7 +97,7 @@ class ScramExchange:
         """Take client-first, then client-final; the second answer comes with the verdict."""
         try:
             if len(data) > _MESSAGE_BYTES_MAX:
-                raise ValueError("a SCRAM message that is too long")
+                raise ValueError("SCRAM message is too long")
             message = data.decode("utf-8")
             if self._is_first:
                 self._is_first = False
@@ -110,7 +110,7 @@ class ScramExchange:
         self._server.set_client_first(message)
         claimed = self._credentials.claimed_name
         if claimed is not None and claimed != self.user_name:
-            return b"", Refused(Reason.NOT_AUTHORIZED, "SCRAM: the exchange is for another user than the connection")
+            return b"", Refused(Reason.NOT_AUTHORIZED, "SCRAM: user name differs from the connection's")
         return self._server.get_server_first().encode(), None
 
     def _final(self, message: str) -> tuple[bytes, Verdict | None]:

@@ -1,4 +1,4 @@
-"""A file that is read at start and again when it changes; if it cannot be used there is no value, and its owner must refuse."""
+"""A file that is reread when it changes; while it is invalid there is no value, and its owner must deny access."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WatchedFile(Generic[T]):
         value, problem, self._seen = reading
         self._settling = self._seen
         if problem and problem != self.problem:
-            log.error("nobody is let in until this is mended: %s", problem)
+            log.error("all clients are rejected until this is fixed: %s", problem)
         elif self.problem and not problem:
-            log.warning("%s is in order again", self.path)
+            log.warning("%s is valid again", self.path)
         self.value, self.problem = value, problem

@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from braidmq.api.operations import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, PageRequest
 from braidmq.base.errors import BraidError, Unavailable, UsageError
+from braidmq.control.contract import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, PageRequest
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Body = TypeVar("Body")
@@ -40,7 +40,7 @@ def page_of(request: web.Request) -> PageRequest:
         raise UsageError(f"limit must be a number from 1 to {PAGE_LIMIT_MAX}, not {text!r}")
     cursor = request.query.get("cursor", "")
     if len(cursor) > CURSOR_CHARS_MAX:
-        raise UsageError("this cursor is none of ours")
+        raise UsageError("invalid page cursor", "start again without a cursor")
     return PageRequest(limit=int(text), cursor=cursor, contains=request.query.get("contains", ""))
 
 
@@ -67,12 +67,12 @@ async def body_of(request: web.Request, type_: type[Body]) -> Body:
     try:
         return msgspec.json.decode(await request.read(), type=type_)
     except msgspec.DecodeError as error:
-        raise UsageError(f"the body does not fit: {error}") from None
+        raise UsageError(f"invalid request body: {error}") from None
 
 
 @web.middleware
 async def errors_in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every error into an answer; what nobody foresaw is logged, and the client is told no more than that."""
+    """Turn every error into an answer; unexpected errors are logged and not shown to the client."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -87,7 +87,7 @@ async def errors_in_words(request: web.Request, handler: Handler) -> web.StreamR
         raise
     except Exception:
         log.exception("request failed: %s %s", request.method, request.path)
-        return refusal(500, "INTERNAL_ERROR", "the request failed; the log of the node says why")
+        return refusal(500, "INTERNAL_ERROR", "the request failed; see the node's log")
 
 
 def bounded(requests_max: int = REQUESTS_MAX) -> Middleware:
@@ -98,7 +98,7 @@ def bounded(requests_max: int = REQUESTS_MAX) -> Middleware:
     async def bound(request: web.Request, handler: Handler) -> web.StreamResponse:
         nonlocal running
         if running >= requests_max:
-            return refusal(503, "BUSY", f"{requests_max} requests are being answered already")
+            return refusal(503, "BUSY", f"{requests_max} requests are in progress already; retry later")
         running += 1
         try:
             return await handler(request)

@@ -1,4 +1,4 @@
-"""The control paths, ``/ctl/...``: what ``braidmq ctl`` speaks. Who may come here is decided in ``server.py``.
+"""The control paths, ``/ctl/...``, which ``braidmq ctl`` uses. ``server.py`` checks permissions.
 
 Names of clients and topics travel as parameters and not as parts of the path, because a client may be called ``..`` or ``a/b``.
 """
@@ -12,9 +12,10 @@ from aiohttp import web
 
 from braidmq.api.answers import body_of, done, json_answer, no_such, page_of, parameter, refusal
 from braidmq.api.history_paths import HistoryPaths
-from braidmq.api.operations import Ban, BanKind, LogLevel, Operations, TraceKind
+from braidmq.api.operations import Operations
 from braidmq.api.streams import stream_text
 from braidmq.base.errors import UsageError
+from braidmq.control.contract import Ban, BanKind, LogLevel, TraceKind
 
 TRACES_MAX: Final = 16
 
@@ -152,5 +153,5 @@ class Control:
 def _choice(text: str, literal: object) -> Any:
     choices = get_args(literal)
     if text not in choices:
-        raise UsageError(f"{text!r} is none of {', '.join(choices)}")
+        raise UsageError(f"{text!r} is not one of {', '.join(choices)}")
     return text

@@ -8,9 +8,10 @@ import msgspec
 from aiohttp import web
 
 from braidmq.api.answers import body_of, done, json_answer, parameter, refusal
-from braidmq.api.history import HistoryOperations, ReadRequest, RelearnRequest, TokenRequest
+from braidmq.api.operations import HistoryOperations
 from braidmq.api.streams import stream_lines
 from braidmq.base.errors import UsageError
+from braidmq.control.history import ReadRequest, RelearnRequest, TokenRequest
 
 # Each holds an iterator and a response; they take turns, so more of them are slower and not harder on the node.
 READS_MAX: Final = 8
@@ -55,7 +56,7 @@ class HistoryPaths:
     async def _read(self, request: web.Request, *, is_for_topics: bool) -> web.StreamResponse:
         wanted = read_request(request)
         if self._reads >= READS_MAX:
-            return refusal(503, "BUSY", f"{READS_MAX} reads of the history are running already; wait for one to end")
+            return refusal(503, "BUSY", f"{READS_MAX} reads of the history are running already; retry when one has finished")
         self._reads += 1
         try:
             lines = self._operations.topics(wanted) if is_for_topics else self._operations.read(wanted)

@@ -1,6 +1,9 @@
-"""Every metric of a node: the stem of its name, whether it only rises, and what it says.
+"""Every metric of a node, declared once: the stem of its name, its type, its help text and the source of its value.
 
 The stems are those that MQTT dashboards already know; Prometheus sees them with the prefix ``braidmq_``.
+
+A source is a path from the attributes of ``braidmq.metrics.Figures``, or a sum of paths; something that has a length counts as
+its length. With ``*`` it is the sum of all other metrics whose names match.
 """
 
 from __future__ import annotations
@@ -11,82 +14,155 @@ PREFIX: Final = "braidmq_"
 
 
 class MetricName(NamedTuple):
-    """The type of a metric and its HELP text."""
+    """The type of a metric, its HELP text, and where its value comes from."""
 
     kind: Literal["counter", "gauge"]
     help: str
+    source: str
 
 
-def _gauge(help: str) -> MetricName:
-    return MetricName("gauge", help)
+def _gauge(help: str, source: str) -> MetricName:
+    return MetricName("gauge", help, source)
 
 
-def _counter(help: str) -> MetricName:
-    return MetricName("counter", help)
+def _counter(help: str, source: str) -> MetricName:
+    return MetricName("counter", help, source)
 
 
 _STATE: Final = {
-    "uptime_seconds": _gauge("Seconds since the node started."),
-    "connections_count": _gauge("Connections and sessions waiting for their client."),
-    "live_connections_count": _gauge("Clients connected now."),
-    "sessions_count": _gauge("Sessions, with a connection or without."),
-    "sessions_durable_count": _gauge("Sessions that outlive the process."),
-    "topics_count": _gauge("Topic filters that have subscribers."),
-    "subscriptions_count": _gauge("Subscriptions of all sessions, shared ones included."),
-    "subscriptions_shared_count": _gauge("Shared subscriptions."),
-    "retained_count": _gauge("Retained messages."),
-    "retained_bytes": _gauge("Bytes of the payloads of retained messages."),
-    "delayed_count": _gauge("Messages waiting for their delay to pass."),
-    "bans_count": _gauge("Bans in force."),
-    "queue_messages_count": _gauge("Messages waiting in the queues of sessions."),
-    "queue_bytes_count": _gauge("Bytes waiting in the queues of sessions."),
-    "inflight_count": _gauge("QoS 1 and 2 messages sent to clients and not yet acknowledged."),
-    "cert_expiry_at": _gauge("When the first of the server certificates expires, in seconds since 1970."),
+    "uptime_seconds": _gauge("Seconds since the node started.", "uptime_s"),
+    "connections_count": _gauge("Connections, and sessions whose client is offline.", "sessions"),
+    "live_connections_count": _gauge("Clients connected now.", "statistics.live"),
+    "connections_room_count": _gauge(
+        "Client connections that the node's file descriptor limit allows.", "client_room.connections_max"
+    ),
+    "sessions_count": _gauge("Sessions, connected or not.", "sessions"),
+    "sessions_durable_count": _gauge("Sessions that survive a restart of the node.", "sessions.durable"),
+    "topics_count": _gauge("Topic filters that have subscribers.", "broker.routes.filters"),
+    "subscriptions_count": _gauge("Subscriptions of all sessions, shared ones included.", "subscriptions"),
+    "subscriptions_shared_count": _gauge("Shared subscriptions.", "broker.groups.members"),
+    "retained_count": _gauge("Retained messages.", "broker.retained"),
+    "retained_bytes": _gauge("Payload bytes of retained messages.", "broker.retained.payload_bytes"),
+    "retained_memory_bytes": _gauge(
+        "Bytes of payloads and properties of retained messages held in memory.", "broker.retained.memory_bytes"
+    ),
+    "delayed_count": _gauge("Delayed messages not yet due.", "broker.delayed"),
+    "delayed_bytes": _gauge("Bytes of delayed messages not yet due; they are stored on disk.", "broker.delayed.size_bytes"),
+    "bans_count": _gauge("Bans in force.", "access.bans"),
+    "bans_automatic_count": _gauge("Bans in force that failed logins caused.", "access.bans.automatic"),
+    "logins_recent_count": _gauge(
+        "Remembered recent logins, which failed logins of other clients do not lock out; two entries per login.",
+        "access.recent_logins",
+    ),
+    "queue_messages_count": _gauge("Messages waiting in the queues of sessions.", "state.queued_messages"),
+    "queue_bytes_count": _gauge("Bytes waiting in the queues of sessions.", "state.queued_bytes"),
+    "held_bytes": _gauge(
+        "Bytes in memory for offline and slow clients: messages in flight and queued, including overhead.",
+        "state.held_bytes",
+    ),
+    "wills_bytes": _gauge("Bytes of all wills larger than 1 KiB.", "sessions.will_bytes"),
+    "outboxes_bytes": _gauge("Unsent bytes of clients that are not reading.", "state.unread_bytes"),
+    "parts_bytes": _gauge(
+        "Bytes of large incomplete packets; includes some that were completed since the last check.",
+        "broker.parts.size_bytes",
+    ),
+    "deferred_bytes": _gauge("Bytes of messages deferred by shared groups and not delivered yet.", "state.deferred_bytes"),
+    "inflight_count": _gauge("QoS 1 and 2 messages sent to clients and not yet acknowledged.", "inflight"),
+    "undelivered_count": _gauge(
+        "Messages with many subscribers whose remaining deliveries are deferred to a later turn.", "state.unshown"
+    ),
+    "replay_readers_count": _gauge("Replays and shared groups that are reading the log.", "broker.readers"),
+    "replay_readers_waiting_count": _gauge(
+        "Replays and shared groups that are waiting for a reader slot.", "broker.readers.waiting"
+    ),
+    "replay_readers_displaced": _counter(
+        "Readers that gave up their slot to a reader of another user, or to the next in line.", "broker.readers.displaced"
+    ),
+    "cert_expiry_at": _gauge("Earliest expiry of a server certificate, in seconds since 1970.", "cert_expiry_at"),
 }
 
 _TRAFFIC: Final = {
-    "bytes_received": _counter("Bytes received from clients."),
-    "bytes_sent": _counter("Bytes sent to clients."),
-    "messages_received": _counter("Messages received from clients."),
-    "messages_qos0_received": _counter("QoS 0 messages received from clients."),
-    "messages_qos1_received": _counter("QoS 1 messages received from clients."),
-    "messages_qos2_received": _counter("QoS 2 messages received from clients."),
-    "messages_sent": _counter("Messages sent to clients."),
-    "messages_qos0_sent": _counter("QoS 0 messages sent to clients."),
-    "messages_qos1_sent": _counter("QoS 1 messages sent to clients."),
-    "messages_qos2_sent": _counter("QoS 2 messages sent to clients."),
-    "messages_publish": _counter("Messages published, by clients and by the node itself."),
-    "messages_acked": _counter("QoS 1 and 2 messages that clients acknowledged."),
-    "messages_delivered": _counter("Messages handed to subscribers."),
-    "messages_retained": _counter("Retained messages stored."),
-    "messages_delayed": _counter("Messages taken in for later delivery."),
+    "bytes_received": _counter("Bytes received from clients.", "counters.bytes_received"),
+    "bytes_sent": _counter("Bytes sent to clients.", "counters.bytes_sent"),
+    "messages_received": _counter("Messages received from clients.", "counters.messages_received"),
+    "messages_qos0_received": _counter("QoS 0 messages received from clients.", "counters.publish_qos0_received"),
+    "messages_qos1_received": _counter("QoS 1 messages received from clients.", "counters.publish_qos1_received"),
+    "messages_qos2_received": _counter("QoS 2 messages received from clients.", "counters.publish_qos2_received"),
+    "messages_sent": _counter("Messages sent to clients.", "messages_sent"),
+    "messages_qos0_sent": _counter("QoS 0 messages sent to clients.", "counters.publish_qos0_sent"),
+    "messages_qos1_sent": _counter("QoS 1 messages sent to clients.", "counters.publish_qos1_sent"),
+    "messages_qos2_sent": _counter("QoS 2 messages sent to clients.", "counters.publish_qos2_sent"),
+    "messages_publish": _counter(
+        "Messages published, by clients and by the node itself.", "counters.messages_received + statistics.own_messages"
+    ),
+    "messages_acked": _counter("QoS 1 and 2 messages that clients acknowledged.", "counters.acked"),
+    "messages_delivered": _counter("Messages handed to subscribers.", "counters.delivered"),
+    "messages_retained": _counter("Retained messages stored.", "statistics.retained"),
+    "messages_delayed": _counter("Delayed messages accepted.", "statistics.delayed"),
+    "publishers_held": _counter(
+        "Times the node stopped reading from a publisher until a subscriber's queue had room.", "counters.publishers_held"
+    ),
+    "inflight_let_go": _counter(
+        "Messages in flight removed from memory; they are read from the log if they must be resent.", "broker.holdings.let_go"
+    ),
 }
 
 _DROPS: Final = {
-    "messages_dropped": _counter("Messages that were not passed on to anybody, whatever the reason."),
-    "messages_dropped_no_subscribers": _counter("Messages dropped because nobody is subscribed."),
-    "messages_dropped_not_authorized": _counter("Messages dropped because the client may not publish there."),
+    "messages_dropped": _counter("Messages that were not delivered to any subscriber, for any reason.", "messages_dropped_*"),
+    "messages_dropped_no_subscribers": _counter(
+        "Messages dropped because no client is subscribed.", "counters.dropped_no_subscribers"
+    ),
+    "messages_dropped_not_authorized": _counter(
+        "Messages dropped because the client may not publish to the topic.",
+        "counters.dropped_not_authorized + statistics.dropped_revoked",
+    ),
     "messages_dropped_receive_maximum": _counter(
-        "Messages refused, with their connection, for being more than the receive maximum."
+        "Messages that exceeded the receive maximum; their connections were closed.", "violations.RECEIVE_MAXIMUM_EXCEEDED"
     ),
-    "messages_dropped_reserved": _counter("Messages of clients to topics that are the node's own, such as $SYS."),
-    "messages_dropped_payload_format": _counter("Messages refused because their payload is not the UTF-8 it says it is."),
-    "messages_dropped_not_stored": _counter("Messages refused because the log could not store them."),
-    "messages_dropped_hook": _counter("Messages that a hook refused."),
+    "messages_dropped_reserved": _counter(
+        "Messages from clients to topics reserved for the node, such as $SYS.", "statistics.dropped_reserved"
+    ),
+    "messages_dropped_payload_format": _counter(
+        "Messages rejected because their payload is marked as UTF-8 and is not valid UTF-8.", "statistics.dropped_payload_format"
+    ),
+    "messages_dropped_not_stored": _counter(
+        "Messages rejected because the log could not store them.", "counters.dropped_not_stored"
+    ),
+    "messages_dropped_hook": _counter("Messages that a hook rejected.", "statistics.dropped_by_hook"),
     "messages_dropped_retained_full": _counter(
-        "Retained messages refused because the store is full or they are too large for it."
+        "Retained messages rejected because the store is full or the message is too large.", "statistics.dropped_retained_full"
     ),
-    "messages_dropped_delayed_full": _counter("Delayed messages refused because too many wait or the delay is too long."),
-    "delivery_dropped": _counter("Deliveries to one subscriber that were dropped, whatever the reason."),
-    "delivery_dropped_queue_full": _counter("Deliveries dropped because the queue of the session is full."),
-    "delivery_dropped_expired": _counter("Deliveries dropped because the message expired in the queue."),
-    "delivery_dropped_too_large": _counter("Deliveries dropped because the client accepts no packet as large."),
-    "delivery_dropped_no_local": _counter("Deliveries left out because the subscriber published the message itself."),
-    "delivery_dropped_qos0_msg": _counter("QoS 0 deliveries dropped because the client is absent."),
-    "delivery_dropped_outbox_full": _counter("QoS 0 deliveries dropped because the client reads too slowly."),
-    "delivery_dropped_not_authorized": _counter("Deliveries dropped because the client may no longer receive the topic."),
-    "delivery_dropped_hook": _counter("Deliveries that a hook refused."),
-    "delivery_dropped_session_ended": _counter("Deliveries lost with the queue of a session that ended."),
+    "messages_dropped_delayed_full": _counter(
+        "Delayed messages rejected because a limit of [delayed] is reached or the delay is too long.",
+        "statistics.dropped_delayed_full",
+    ),
+    "delivery_dropped": _counter("Deliveries to one subscriber that were dropped, for any reason.", "delivery_dropped_*"),
+    "delivery_dropped_queue_full": _counter(
+        "Deliveries dropped because the session's queue is full.", "counters.dropped_queue_full"
+    ),
+    "delivery_dropped_memory_full": _counter(
+        "Deliveries dropped because limits.held_bytes_max is reached.", "counters.dropped_memory_full"
+    ),
+    "delivery_dropped_expired": _counter(
+        "Deliveries dropped because the message expired in the queue.", "counters.dropped_expired"
+    ),
+    "delivery_dropped_too_large": _counter(
+        "Deliveries dropped because the packet exceeds the client's maximum packet size.", "counters.dropped_too_large"
+    ),
+    "delivery_dropped_no_local": _counter(
+        "Deliveries skipped because the subscriber published the message itself (No Local).", "counters.dropped_no_local"
+    ),
+    "delivery_dropped_qos0_msg": _counter("QoS 0 deliveries dropped because the client is offline.", "counters.dropped_absent"),
+    "delivery_dropped_outbox_full": _counter(
+        "QoS 0 deliveries dropped because the client reads too slowly.", "counters.dropped_outbox_full"
+    ),
+    "delivery_dropped_not_authorized": _counter(
+        "Deliveries dropped because the client may no longer receive the topic.", "statistics.deliveries_withdrawn"
+    ),
+    "delivery_dropped_hook": _counter("Deliveries that a hook rejected.", "statistics.deliveries_dropped_by_hook"),
+    "delivery_dropped_session_ended": _counter(
+        "Deliveries lost with the queue of a session that ended.", "counters.dropped_session_ended"
+    ),
 }
 
 _ACKNOWLEDGEMENTS: Final = ("puback", "pubrec", "pubrel", "pubcomp")
@@ -94,64 +170,120 @@ _PACKETS_IN: Final = ("connect", "publish", *_ACKNOWLEDGEMENTS, "subscribe", "un
 _PACKETS_OUT: Final = ("connack", "publish", *_ACKNOWLEDGEMENTS, "suback", "unsuback", "pingresp", "disconnect", "auth")
 
 _PACKETS: Final = {
-    "packets_received": _counter("Packets received from clients."),
-    "packets_sent": _counter("Packets sent to clients."),
-    **{f"packets_{name}_received": _counter(f"{name.upper()} packets received.") for name in _PACKETS_IN},
-    **{f"packets_{name}_sent": _counter(f"{name.upper()} packets sent.") for name in _PACKETS_OUT},
-    "packets_malformed": _counter("Packets that broke the protocol; their connections were closed."),
-    "packets_too_large": _counter("Packets above the maximum size; their connections were closed."),
-    "packets_ack_missed": _counter("Acknowledgements for packet identifiers that are not in use."),
-    "packets_connack_error": _counter("CONNECT packets that were refused."),
-    "packets_connack_auth_error": _counter("CONNECT packets refused for their user name, password or method."),
-    "packets_publish_auth_error": _counter("PUBLISH packets refused by the access rules."),
-    "packets_subscribe_auth_error": _counter("Subscriptions refused by the access rules."),
-    "packets_subscribe_error": _counter("Subscriptions refused for another reason."),
+    "packets_received": _counter("Packets received from clients.", "packets_*_received"),
+    "packets_sent": _counter("Packets sent to clients.", "packets_*_sent"),
+    **{
+        f"packets_{name}_received": _counter(f"{name.upper()} packets received.", f"packets_received.{name}")
+        for name in _PACKETS_IN
+    },
+    **{f"packets_{name}_sent": _counter(f"{name.upper()} packets sent.", f"packets_sent.{name}") for name in _PACKETS_OUT},
+    "packets_malformed": _counter("Packets that broke the protocol; their connections were closed.", "packets_malformed"),
+    "packets_too_large": _counter(
+        "Packets above the maximum size; their connections were closed.", "violations.PACKET_TOO_LARGE"
+    ),
+    "packets_ack_missed": _counter("Acknowledgements for packet identifiers that are not in use.", "counters.stray_acks"),
+    "packets_connack_error": _counter("CONNECT packets that were rejected.", "connack_errors"),
+    "packets_connack_auth_error": _counter(
+        "CONNECT packets rejected because of their user name, password or authentication method.",
+        "refusals.BAD_USER_NAME_OR_PASSWORD + refusals.NOT_AUTHORIZED + refusals.BAD_AUTHENTICATION_METHOD",
+    ),
+    "packets_publish_auth_error": _counter("PUBLISH packets rejected by the access rules.", "counters.dropped_not_authorized"),
+    "packets_subscribe_auth_error": _counter("Subscriptions rejected by the access rules.", "statistics.subscriptions_denied"),
+    "packets_subscribe_error": _counter("Subscriptions rejected for another reason.", "statistics.subscriptions_refused"),
 }
 
 _CLIENTS: Final = {
-    "client_connect": _counter("CONNECT packets taken up."),
-    "client_connected": _counter("Connections that were accepted."),
-    "client_disconnected": _counter("Accepted connections that ended."),
-    "client_subscribe": _counter("Subscriptions made."),
-    "client_unsubscribe": _counter("Subscriptions ended by their client."),
-    "client_keepalive_timeout": _counter("Connections closed because the client fell silent."),
-    "client_kicked": _counter("Connections closed by the operator."),
-    "connections_refused": _counter("Connections turned away before MQTT began: by limit, rate, PROXY header or handshake."),
-    "session_created": _counter("Sessions made."),
-    "session_resumed": _counter("Sessions that their client came back to."),
-    "session_takenover": _counter("Sessions taken over by a newer connection of the same client id."),
-    "session_discarded": _counter("Sessions thrown away by a clean start."),
-    "session_terminated": _counter("Sessions that ended, for whatever reason."),
-    "authentication_success": _counter("Logins that succeeded."),
-    "authentication_success_anonymous": _counter("Connections accepted without a login."),
-    "authentication_failure": _counter("Logins that failed."),
-    "authorization_allow": _counter("Questions to the access rules answered with yes."),
-    "authorization_deny": _counter("Questions to the access rules answered with no."),
-    "log_lines_suppressed": _counter("Log lines left out because too many of their kind came."),
+    "client_connect": _counter("CONNECT packets processed.", "statistics.packets_received.connect"),
+    "client_connected": _counter("Connections that were accepted.", "statistics.connected"),
+    "client_disconnected": _counter("Accepted connections that ended.", "statistics.disconnected"),
+    "client_subscribe": _counter("Subscriptions made.", "statistics.subscribed"),
+    "client_unsubscribe": _counter("Subscriptions ended by their client.", "statistics.unsubscribed"),
+    "client_keepalive_timeout": _counter(
+        "Connections closed because the client missed its keep-alive.", "statistics.keep_alive_timeouts"
+    ),
+    "hook_failures": _counter(
+        "Hook calls that raised or returned an invalid value, except `authenticate`.", "broker.hooks.failures"
+    ),
+    "pauses": _counter(
+        "Pauses in which the node did not run (stopped, suspended, starved of CPU); each one extends all deadlines.",
+        "broker.timers.pauses",
+    ),
+    "paused_seconds": _counter("Seconds of these pauses.", "broker.timers.paused_s"),
+    "client_kicked": _counter("Connections closed by the operator.", "statistics.kicked"),
+    "client_closed_parts_full": _counter(
+        "Connections closed because incomplete packets took too much memory.", "broker.parts.closed"
+    ),
+    "connections_refused": _counter(
+        "Connections rejected before MQTT began: by limit, rate, PROXY header, handshake or file descriptors.",
+        "connections_refused",
+    ),
+    "connections_refused_open_files": _counter(
+        "Client connections rejected because the remaining file descriptors are reserved for the log.", "client_room.refused"
+    ),
+    "api_connections_refused": _counter(
+        "API connections rejected because the API's file descriptors are all in use.", "api_room.refused"
+    ),
+    "session_created": _counter("Sessions made.", "statistics.created"),
+    "session_resumed": _counter("Sessions resumed by their client.", "statistics.resumed"),
+    "session_takenover": _counter("Sessions taken over by a newer connection of the same client id.", "statistics.taken_over"),
+    "session_discarded": _counter("Sessions discarded by a clean start.", "statistics.discarded"),
+    "session_owner_protected": _counter(
+        "Anonymous CONNECT packets rejected because the session of their client id belongs to a user.",
+        "statistics.owners_protected",
+    ),
+    "session_terminated": _counter("Sessions that ended, for any reason.", "statistics.ended"),
+    "authentication_success": _counter("Logins that succeeded.", "statistics.authentication_success"),
+    "authentication_success_anonymous": _counter("Connections accepted without a login.", "statistics.anonymous"),
+    "authentication_failure": _counter("Logins that failed.", "statistics.authentication_failure"),
+    "authentication_pending_count": _gauge("CONNECT and AUTH packets waiting for an authenticator.", "statistics.authenticating"),
+    "authentication_banned": _counter("Logins rejected without a password check because of a ban.", "access.refused_banned"),
+    "authentication_throttled": _counter(
+        "Logins rejected without a password check because too many failed from the same address.", "access.refused_throttled"
+    ),
+    "authorization_allow": _counter("Access checks that allowed the operation.", "statistics.authorization_allow"),
+    "authorization_deny": _counter("Access checks that denied the operation.", "statistics.authorization_deny"),
+    "log_lines_suppressed": _counter(
+        "Log lines suppressed because there were too many of the same kind.", "log_lines_suppressed"
+    ),
 }
 
 _HISTORY: Final = {
-    "history_health": _gauge("Whether the log takes messages: 0 yes, 1 slowly, 2 no."),
-    "history_records_count": _gauge("Records in the log."),
-    "history_records_bytes": _gauge("Bytes of the records in the log, before compression."),
-    "history_oldest_age_seconds": _gauge("Age of the oldest record that retention has left."),
-    "history_pending_bytes": _gauge("Bytes that wait to be on disk."),
-    "history_disk_free_bytes": _gauge("Space left on the disk of the log."),
-    "history_compaction_pending_bytes": _gauge("Bytes that the storage engine has still to rewrite."),
-    "history_appended": _counter("Records that are on disk and were appended since the start."),
-    "history_appended_bytes": _counter("Bytes of these records, with their keys."),
-    "history_commits": _counter("Commits: times that what was written was brought to the disk."),
-    "history_commit_seconds": _counter("Seconds that all commits took together."),
-    "history_refused": _counter("Messages and changes that the log refused: the disk was full, too slow or gone."),
-    "history_lost": _counter(
-        "Messages in flight, and stretches of the log, that retention took before a durable session had them."
+    "history_health": _gauge("Whether the log accepts messages: 0 yes, 1 slowly, 2 no.", "log_health"),
+    "history_records_count": _gauge("Records in the log.", "log.records"),
+    "history_records_bytes": _gauge("Bytes of the records in the log, before compression.", "log.size_bytes"),
+    "history_oldest_age_seconds": _gauge("Age of the oldest record in the log, in seconds.", "log_oldest_age_s"),
+    "history_pending_bytes": _gauge("Bytes written but not yet committed to disk.", "log.pending_bytes"),
+    "history_disk_free_bytes": _gauge("Free bytes on the disk of the log.", "log.store.disk_free_bytes"),
+    "history_compaction_pending_bytes": _gauge("Bytes waiting for compaction.", "log.store.pending_compaction_bytes"),
+    "history_appended": _counter("Records committed to disk since the start.", "log_appended"),
+    "history_appended_bytes": _counter("Bytes of these records, including their keys.", "log_appended_bytes"),
+    "history_commits": _counter("Commits to disk.", "log.store.commits"),
+    "history_commit_seconds": _counter("Total seconds spent in commits.", "log_commit_s"),
+    "history_refused": _counter(
+        "Messages and changes that the log rejected because the disk was full, too slow or unavailable.", "log.refused"
     ),
-    "history_replayed": _counter("Records read from the log, for clients and all other readers."),
-    "history_service_up": _gauge("Whether the history service (Arrow Flight) listens."),
-    "history_service_restarts": _counter("Times that the process of the history service had to be started again."),
-    "history_service_streams": _gauge("Streams that the history service has open."),
-    "history_service_rows": _counter("Rows that the history service has sent."),
-    "history_service_bytes": _counter("Bytes of these rows, as Arrow has them."),
+    "history_recoveries": _counter("Times the log was reopened after a disk fault, without a restart.", "log.store.recoveries"),
+    "history_lost": _counter(
+        "Messages in flight, and ranges of the log, that retention removed before a durable session read them.",
+        "statistics.lost_to_retention",
+    ),
+    "history_replayed": _counter("Records read from the log, by clients and all other readers.", "log_replayed"),
+    "history_readers_count": _gauge("Named readers, for which retention waits.", "named_readers"),
+    "history_readers_refused": _counter(
+        "Named readers rejected: owned by another user, anonymous where users exist, or too many of one user.",
+        "service.readers_refused",
+    ),
+    "history_service_up": _gauge("Whether the history service (Arrow Flight) listens.", "service_is_up"),
+    "history_service_restarts": _counter("Restarts of the history service process.", "service.restarts"),
+    "history_service_streams": _gauge("Open streams of the history service.", "service.served.streams"),
+    "history_service_streams_refused": _counter(
+        "Streams rejected because their reader had history.streams_max open.", "service.served.refused"
+    ),
+    "history_service_rows": _counter("Rows that the history service has sent.", "service.served.rows"),
+    "history_service_bytes": _counter("Bytes of these rows in the Arrow format.", "service.served.size_bytes"),
+    "history_service_connections_refused": _counter(
+        "Connections to the history service closed because its file descriptors ran short.", "service.served.connections_refused"
+    ),
 }
 
 METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS, **_HISTORY}

@@ -1,4 +1,4 @@
-"""What the HTTP and control API asks of a node. The values are plain, so that they can cross a process.
+"""What the HTTP and control API asks of a node; the values are those of ``control``.
 
 The API knows nothing of the broker's insides: the composition root passes in an object with these methods. An absent thing is
 a return value (None or False), a wrong argument raises ``UsageError`` or ``ConfigError`` in words.
@@ -7,172 +7,81 @@ a return value (None or False), a wrong argument raises ``UsageError`` or ``Conf
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Protocol
 
-import msgspec
-
-from braidmq.api.history import HistoryOperations
-
-BanKind = Literal["client", "user", "address"]
-TraceKind = Literal["client", "topic"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-Origin = Literal["environment", "run time", "file", "default"]
-
-PAGE_LIMIT_DEFAULT = 100
-PAGE_LIMIT_MAX = 1000  # a page is built in one turn of the event loop, so it must stay small
-
-Item = TypeVar("Item")
-
-
-class PageRequest(msgspec.Struct, frozen=True):
-    """Which part of a list: at most ``limit`` entries after ``cursor``, of those whose name contains ``contains``."""
-
-    limit: int = PAGE_LIMIT_DEFAULT
-    cursor: str = ""
-    contains: str = ""
-
-
-class Page(msgspec.Struct, Generic[Item], frozen=True):
-    """Part of a list; ``cursor`` asks for the next part and is empty at the end."""
-
-    items: list[Item]
-    cursor: str = ""
-
-
-class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One listener; ``kind`` is tcp, tls, ws or wss."""
-
-    kind: str
-    name: str
-    bind: str
-    running: bool
-    connections: int
-    connections_max: int
+from braidmq.control.contract import (
+    Ban,
+    BanKind,
+    ClientDetail,
+    ClientInfo,
+    ConfValue,
+    ListenerInfo,
+    LogLevel,
+    Page,
+    PageRequest,
+    RetainedInfo,
+    SessionDetail,
+    SessionInfo,
+    Status,
+    SubscriptionInfo,
+    TopicInfo,
+    TraceKind,
+)
+from braidmq.control.history import (
+    DurabilityInfo,
+    GenerationInfo,
+    HistoryStats,
+    ReadRequest,
+    Relearned,
+    RelearnRequest,
+    ShardPatterns,
+    Token,
+    TokenRequest,
+)
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node is. ``not_ready`` says what it still waits for and is empty when it serves."""
+class HistoryOperations(Protocol):
+    """What a node lets its operator see and do with the durable log. Streams are given as whole lines, some at a time."""
 
-    node: str
-    version: str
-    uptime_s: float
-    listeners: list[ListenerInfo]
-    connections: int
-    sessions: int
-    subscriptions: int
-    retained: int
-    not_ready: str = ""
+    def read(self, request: ReadRequest) -> AsyncIterator[bytes]:
+        """Lines ``begin``, ``gap``, ``record``, ``progress``, ``end``; records in order of time. Raises UsageError at once."""
+        ...
 
+    def topics(self, request: ReadRequest) -> AsyncIterator[bytes]:
+        """Lines ``begin``, ``gap``, ``progress``, then ``topic`` by name, ``end``. Raises UsageError at once."""
+        ...
 
-class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One session and, while ``connected``, its connection. Times are seconds since 1970."""
+    async def stats(self) -> HistoryStats:
+        """Statistics of the log."""
+        ...
 
-    client_id: str
-    connected: bool
-    user_name: str | None = None
-    peer: str = ""
-    listener: str = ""
-    protocol: str = ""  # "MQTT 3.1", "MQTT 3.1.1" or "MQTT 5"
-    clean_start: bool = True
-    keep_alive_s: int = 0
-    session_expiry_s: float = 0.0
-    connected_at: float | None = None
-    disconnected_at: float | None = None
-    subscriptions: int = 0
-    inflight: int = 0
-    queue_messages: int = 0
-    queue_bytes: int = 0
+    async def generations(self) -> list[GenerationInfo]:
+        """Every generation, by shard and number."""
+        ...
 
+    async def patterns(self) -> list[ShardPatterns]:
+        """The patterns that records are being written with, by shard."""
+        ...
 
-class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription; ``topic_filter`` is what the client wrote, with ``$share/group/`` if it is shared."""
+    async def relearn(self, request: RelearnRequest) -> Relearned:
+        """Begin a generation with the patterns given, or with better ones if that would help. Raises UsageError."""
+        ...
 
-    client_id: str
-    topic_filter: str
-    qos: int
-    no_local: bool = False
-    retain_as_published: bool = False
-    subscription_identifier: int | None = None
+    async def forget(self, name: str) -> bool:
+        """Forget a named reader, so that retention waits for it no more; False if there is none. Raises Unavailable."""
+        ...
 
+    async def token(self, request: TokenRequest) -> Token:
+        """A token for a user of the password file. Raises UsageError if there is no such user, or no history service."""
+        ...
 
-class ClientDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One client with what would make a list too long; ``subscriptions`` holds the first page of them."""
+    async def durability(self) -> DurabilityInfo:
+        """The current state of the log and its disk."""
+        ...
 
-    client: ClientInfo
-    subscriptions: list[SubscriptionInfo]
-    will_topic: str | None = None
-    messages_received: int = 0
-    messages_sent: int = 0
-    messages_dropped: int = 0
-    bytes_received: int = 0
-    bytes_sent: int = 0
-
-
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One session. ``session_expiry_s`` is None if it never expires; times are seconds since 1970.
-
-    It has about ``records_behind`` records of the log still to look at, which are ``lag_s`` of the log's time. The first of its
-    messages that wait there was recorded at ``oldest_at``, if that was looked for and found.
-    """
-
-    client_id: str
-    durable: bool
-    connected: bool
-    user_name: str | None = None
-    session_expiry_s: float | None = 0.0
-    connected_at: float | None = None
-    disconnected_at: float | None = None
-    expires_at: float | None = None
-    subscriptions: int = 0
-    inflight: int = 0
-    queue_messages: int = 0
-    records_behind: int = 0
-    lag_s: float = 0.0
-    oldest_at: float | None = None
-
-
-class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One session with what would make a list too long; ``subscriptions`` holds the first page of them."""
-
-    session: SessionInfo
-    subscriptions: list[SubscriptionInfo]
-    will_topic: str | None = None
-    messages_dropped: int = 0
-
-
-class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic filter that somebody is subscribed to."""
-
-    topic_filter: str
-    subscribers: int
-
-
-class RetainedInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One retained message without its payload. Times are seconds since 1970."""
-
-    topic: str
-    qos: int
-    payload_bytes: int
-    stored_at: float
-    expires_at: float | None = None
-
-
-class Ban(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody of this client id, user name or address may connect; ``until`` is None for always."""
-
-    kind: BanKind
-    value: str
-    reason: str = ""
-    until: float | None = None
-
-
-class ConfValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the configuration as TOML writes it, and where it comes from. A secret comes as ``"***"``."""
-
-    key: str
-    value: str
-    origin: Origin
-    note: str = ""  # what else there is to know of a change, such as that it waits for the next start
+    def backup(self, path: str) -> AsyncIterator[bytes]:
+        """Make a backup in a directory that is not there yet: lines ``copying``, ``made``, ``end``. Raises UsageError at once."""
+        ...
 
 
 class Operations(Protocol):
@@ -250,7 +159,7 @@ class Operations(Protocol):
         ...
 
     async def conf_unset(self, key: str) -> ConfValue:
-        """Take back what ``conf_set`` did; gives what is in force afterwards."""
+        """Remove a value set by ``conf_set``; returns the value in force afterwards."""
         ...
 
     def trace(self, kind: TraceKind, value: str) -> AsyncIterator[str]:

@@ -1,4 +1,4 @@
-"""What everybody who reaches the HTTP listener may read: ``/metrics``, ``/status`` and ``/ready``."""
+"""The public paths of the HTTP listener: ``/metrics``, ``/status`` and ``/ready``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braidmq.api.operations import Operations
 
 
 def public_routes(operations: Operations) -> list[web.RouteDef]:
-    """The three paths; none of them names a client, a user or a topic."""
+    """The three paths; none of them reveals a client, a user or a topic."""
     process = prometheus.ProcessMetrics()
 
     async def metrics(_: web.Request) -> web.Response:

@@ -1,14 +1,16 @@
-"""The two doors of a node's API: the HTTP listener on ``api.bind`` and the control socket ``<data_dir>/ctl.sock``.
+"""The two endpoints of a node's API: the HTTP listener on ``api.bind`` and the control socket ``<data_dir>/ctl.sock``.
 
 Who may do what:
 
 - The Unix socket has mode 0600. Whoever can open it is the user that runs the node, and may use every path.
 - On TCP everybody may read ``/metrics``, ``/status`` and ``/ready``. The control paths are there only if the listener is on a
-  loopback address, and only for requests that carry the token from ``<data_dir>/ctl.token`` (mode 0600).
+  loopback address, and only for requests that carry the token from ``<data_dir>/ctl.token`` (mode 0600). On a loopback address
+  nothing is served to a web page that reached it under a name of its own (``hosts.py``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
 import secrets
@@ -22,13 +24,16 @@ from aiohttp.typedefs import Middleware
 
 from braidmq.api.answers import Handler, bounded, errors_in_words, refusal
 from braidmq.api.control import Control
+from braidmq.api.hosts import known_hosts
 from braidmq.api.operations import Operations
 from braidmq.api.public import public_routes
-from braidmq.base.addresses import Address, is_loopback, parse_address
+from braidmq.base.config.addresses import Address, is_loopback, parse_address
 from braidmq.base.errors import ConfigError, UsageError
+from braidmq.base.room import Room
+from braidmq.broker.listeners.door import Door, attach
+from braidmq.broker.listeners.sockets import bound_address, open_sockets
+from braidmq.control.contract import SOCKET_NAME, TOKEN_NAME
 
-SOCKET_NAME: Final = "ctl.sock"
-TOKEN_NAME: Final = "ctl.token"  # noqa: S105 - the name of a file
 _SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path, less its closing zero
 _BODY_BYTES_MAX: Final = 256 * 1024
 _IDLE_S: Final = 15.0
@@ -38,9 +43,23 @@ _SHUTDOWN_S: Final = 1.0  # a trace in progress must not hold up a stop
 class ApiServer:
     """Serves ``Operations``; ``start`` opens both doors, ``stop`` closes them."""
 
-    def __init__(self, operations: Operations, *, bind: str, data_dir: Path) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        *,
+        bind: str,
+        data_dir: Path,
+        hosts: tuple[str, ...] = (),
+        room: Room | None = None,
+        control_room: Room | None = None,
+    ) -> None:
+        """The rooms have the places for connections: one those of the HTTP listener, the other those of the control socket."""
+        self._room = room or Room()
+        self._control_room = control_room or Room()
+        self._doors: list[Door] = []
         self._operations = operations
         self._bind = bind
+        self._hosts = hosts
         self._data_dir = data_dir
         self._runners: list[web.AppRunner] = []
         self._socket_inode: int | None = None
@@ -63,6 +82,8 @@ class ApiServer:
 
     async def stop(self) -> None:
         """Close both, and remove the socket if it is still ours."""
+        while self._doors:
+            self._doors.pop().close()
         while self._runners:
             await self._runners.pop().cleanup()
         if self._socket_inode is not None and _inode(self.socket_path) == self._socket_inode:
@@ -75,27 +96,38 @@ class ApiServer:
         app.add_routes(Control(self._operations).routes())
         listening = _listen_on(self.socket_path)
         self._socket_inode = _inode(self.socket_path)
-        await web.SockSite(await self._runner(app), listening).start()
+        self._serve("the control socket", await self._runner(app), listening, self._control_room)
 
     async def _open_tcp(self) -> None:
         try:
             address = parse_address(self._bind)
         except ValueError as error:
             raise ConfigError("api.bind", str(error)) from None
-        app = _application()
+        is_local = is_loopback(address.host)
+        app = _application(known_hosts(self._hosts, is_local=is_local))
         app.add_routes(public_routes(self._operations))
-        if is_loopback(address.host):
+        if is_local:
             control = web.Application(middlewares=[_token_required(read_or_make_token(self._data_dir / TOKEN_NAME))])
             for route in Control(self._operations).routes():
                 control.router.add_route(route.method, route.path.removeprefix("/ctl"), route.handler)
             app.add_subapp("/ctl", control)
         runner = await self._runner(app)
-        try:
-            await web.TCPSite(runner, address.host or None, address.port).start()
-        except OSError as error:
-            raise ConfigError("api.bind", f"cannot listen on {address}: {error.strerror}", "choose another port") from None
-        host, port = runner.addresses[0][:2]
-        self.address = Address(host, port)
+        opened = await open_sockets(self._bind, "api.bind")
+        for listening in opened:
+            self._serve("api.bind", runner, listening, self._room)
+        self.address = Address(*bound_address(opened[0]))
+
+    def _serve(self, key: str, runner: web.AppRunner, listening: socket.socket, room: Room) -> None:
+        server = runner.server
+        assert server is not None  # it is set up
+
+        def take(accepted: socket.socket, peer: object) -> None:
+            protocol = _Counted(server(), room)
+            attach(accepted, lambda: protocol, lambda error: protocol.give_back())
+
+        door = Door(key, listening, room.take, take)
+        door.open()
+        self._doors.append(door)
 
     async def _runner(self, app: web.Application) -> web.AppRunner:
         # handler_cancellation: a trace ends when its reader goes, not when the next line cannot be sent.
@@ -107,8 +139,35 @@ class ApiServer:
         return runner
 
 
-def _application() -> web.Application:
-    return web.Application(middlewares=[errors_in_words, bounded()], client_max_size=_BODY_BYTES_MAX)
+class _Counted(asyncio.Protocol):
+    """The protocol of one connection, which gives its place back in the end."""
+
+    def __init__(self, inner: web.RequestHandler, room: Room) -> None:
+        self.give_back = room.give_back
+        self._inner = inner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.give_back()
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> None:
+        self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+def _application(*first: Middleware) -> web.Application:
+    return web.Application(middlewares=[*first, errors_in_words, bounded()], client_max_size=_BODY_BYTES_MAX)
 
 
 def _token_required(token: str) -> Middleware:
@@ -157,7 +216,7 @@ def _listen_on(path: Path) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise ConfigError("node.data_dir", f"cannot make {path}: {error.strerror}") from None
+        raise ConfigError("node.data_dir", f"cannot create {path}: {error.strerror}") from None
     except BaseException:
         listening.close()
         raise

@@ -1,4 +1,4 @@
-"""Answers that go on for a while: lines as they come, no faster than their reader takes them."""
+"""Streaming answers: lines as they occur, at the pace of the reader."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from braidmq.api.history import Failed, encode_lines
 from braidmq.base.errors import BraidError
+from braidmq.control.history import Failed, encode_lines
 
 log = logging.getLogger("braidmq.api")
 
@@ -40,7 +40,7 @@ async def stream_lines(request: web.Request, lines: AsyncIterator[bytes]) -> web
                 raise
             except Exception:
                 log.exception("request failed: %s %s", request.method, request.path)
-                await response.write(encode_lines([Failed(message="the request failed; the log of the node says why")]))
+                await response.write(encode_lines([Failed(message="the request failed; see the node's log")]))
             await response.write_eof()
     return response
 
@@ -53,7 +53,7 @@ async def _prepared(request: web.Request, content_type: str) -> web.StreamRespon
 
 @contextlib.asynccontextmanager
 async def _closed(lines: AsyncIterator[object]) -> AsyncIterator[None]:
-    """Close an iterator at the end, so that what it holds is given back now and not when it is collected."""
+    """Close an iterator at the end, so that its resources are released now and not when it is collected."""
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Words shared by all layers: errors, settings, clocks, metrics."""
+"""Shared by all layers: errors, settings, clocks, units, logs."""

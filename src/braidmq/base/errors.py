@@ -39,7 +39,7 @@ class UnsupportedProtocol(ProtocolViolation):
 
 
 class UsageError(BraidError):
-    """The caller asked for something that cannot be; ``hint`` says what to do instead."""
+    """The caller's request is invalid; ``hint`` says what to do instead."""
 
     def __init__(self, detail: str, hint: str = "") -> None:
         super().__init__(detail, hint)

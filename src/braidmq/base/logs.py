@@ -13,7 +13,7 @@ _KINDS_MAX = 1000
 
 
 class RateLimit(logging.Filter):
-    """Lets through so many lines of one kind (logger and wording, not its arguments) a second, and says how many it kept back."""
+    """Limits lines of one kind (logger and wording, not arguments) per second, and reports how many were suppressed."""
 
     def __init__(self, lines_per_s_max: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class RateLimit(logging.Filter):
             return True
         if now - seen[0] >= 1.0:
             if seen[2]:
-                record.msg = f"{record.getMessage()} (and {int(seen[2])} more such lines kept back)"
+                record.msg = f"{record.getMessage()} (and {int(seen[2])} more such lines suppressed)"
                 record.args = ()
             self._seen[kind] = [now, 1.0, 0.0]
             return True

@@ -1,4 +1,4 @@
-"""One node's broker: it owns the lane, the sessions and the stores, and is what connections act upon.
+"""The broker of a node: it owns the lane, the sessions and the stores; connections act on it.
 
 Everything here runs on the event loop and nothing awaits between a check and the act that relies on it.
 """
@@ -8,45 +8,57 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from time import monotonic, time
 
-from msgspec.structs import replace
-
-from braidmq.access.local import LocalAccess
-from braidmq.base.settings import Settings
-from braidmq.broker import look_back
-from braidmq.broker.connection import Connection
-from braidmq.broker.delayed import DelayedMessages
+from braidmq.base.config.settings import Settings
+from braidmq.base.deadline_clock import DeadlineClock
+from braidmq.broker.bounds.holdings import Holdings
+from braidmq.broker.bounds.large import LargeMessages
+from braidmq.broker.bounds.parts import Parts
+from braidmq.broker.bounds.turns import Turns
+from braidmq.broker.connection.connection import Connection
+from braidmq.broker.connection.deadlines import TICK_S, Wheel
+from braidmq.broker.connection.rates import TokenBucket
+from braidmq.broker.connection.trace import Tracer
 from braidmq.broker.drops import DropLog
-from braidmq.broker.durable import DurableSessions
-from braidmq.broker.feeding import Feeding
-from braidmq.broker.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
-from braidmq.broker.hooks import Hooks
-from braidmq.broker.keeping import Keeper
-from braidmq.broker.limits import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo
-from braidmq.broker.messages import make_message
+from braidmq.broker.messages.delayed import DelayedMessages
+from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
+from braidmq.broker.messages.hooks import Hooks
+from braidmq.broker.messages.pipeline import Publisher
+from braidmq.broker.messages.producers import Producers
+from braidmq.broker.messages.retained import RetainedStore
+from braidmq.broker.packets.connack import ConnackFrames
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Storage
-from braidmq.broker.producers import Producers
-from braidmq.broker.publisher import Publisher
-from braidmq.broker.readers import Readers
-from braidmq.broker.retained import RetainedStore
-from braidmq.broker.sessions import NEVER, Session, SessionTable
-from braidmq.broker.shared import Groups
-from braidmq.broker.sharing import Sharing
+from braidmq.broker.reading import replay as look_back
+from braidmq.broker.reading.catch_up import IdleReaders
+from braidmq.broker.reading.slots import Readers
+from braidmq.broker.session.cursors import SessionCursors
+from braidmq.broker.session.lifecycle import Lifecycle
+from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
+from braidmq.broker.session.ports import AccessControl, Registry
+from braidmq.broker.session.revocation import withdraw_subscriptions
+from braidmq.broker.session.session import Session, SessionTable
+from braidmq.broker.session.storage import DurableSessions
+from braidmq.broker.session.subscriptions import Subscriptions
+from braidmq.broker.session.wills import Wills
+from braidmq.broker.shared.binding import Sharing
+from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
-from braidmq.broker.trace import Tracer
-from braidmq.broker.wheel import TICK_S, Wheel
-from braidmq.lane.channel import ASK_INNER
-from braidmq.lane.flow import Delivery, Flow
-from braidmq.lane.lane import Lane
-from braidmq.lane.log_flow import LogFlow
-from braidmq.lane.message import Message
-from braidmq.lane.routes import HISTORY, RouteTable, Subscription
-from braidmq.lane.routes import NEVER as NEVER_RECORDED
-from braidmq.lane.state import State
+from braidmq.broker.timers import Timers, after_reading
+from braidmq.lane.path.channel import ASK_INNER, HOLD_LOG
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.lane import Lane
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.routes import HISTORY, RouteTable
+from braidmq.lane.path.routes import NEVER as NEVER_RECORDED
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, matches
+from braidmq.mqtt.topics import matches
 
 log = logging.getLogger("braidmq.broker")
 
@@ -58,29 +70,47 @@ _STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node st
 class Broker:
     """The state machine between connections. Made inside a running loop by ``node.py``, which passes the parts in."""
 
-    def __init__(self, settings: Settings, access: LocalAccess, hooks: Hooks, storage: Storage) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        access: AccessControl,
+        hooks: Hooks,
+        storage: Storage,
+        clock: Callable[[], float] | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        """``clock``: what deadlines are judged by, in tests; else a ``DeadlineClock``. ``registry``: this node's own if None."""
         self.settings = settings
         self.access = access
         self.hooks = hooks
         self.loop = asyncio.get_running_loop()
         self.state = State(settings.limits.outbox_bytes_max, _WORK_MAX)
-        self.state.now = monotonic()
-        self.state.wall_offset = time() - self.state.now
+        self.state.unread_bytes_max = settings.limits.outboxes_bytes_max
+        self.timers = Timers(self.loop, clock or DeadlineClock())
+        self.state.now = self.timers.now()
         self.routes = RouteTable(settings.mqtt.topic_levels_max)
         self.routes.inspector = self._inspect
+        self.routes.weight_max = _WORK_MAX
         self.routes.history_qos = settings.history.min_qos if settings.history.topics else NEVER_RECORDED
         self.lane = Lane(self.state, self.routes)
         self.publisher = Publisher(self)
-        self.keeper = Keeper(self, storage)
+        self.keeper = TurnWriter(self.loop, self.lane, storage)
+        self.keeper.recorder.deliver = self.publisher.deliver_with_flags
+        self.keeper.resume_publishers = self._resume_publishers
         self.durable = DurableSessions(self, self.keeper)
         self.producers = Producers(self)
-        self.feeding = Feeding(self.loop)
+        self.holdings = Holdings(self.state, self.loop, settings.limits.held_bytes_max)
+        self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
+        self.turns = Turns(self.loop)
+        self.large = LargeMessages(self.loop)
         self.readers = Readers(look_back.READERS_MAX)
+        self.idle_readers = IdleReaders()
         self.state.on_turn = self._ask_for_end_of_turn
         self.sharing = Sharing(self)
         self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
         self.sessions = SessionTable()
-        self.retained = RetainedStore(settings.retained.messages_max)
+        self.cursors = SessionCursors(self.loop, self.lane, self.keeper, self.sessions, self.durable, self.groups, self.sharing)
+        self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
         self.retained.on_expired = self._forget_retained_row
         self.delayed = DelayedMessages(self)
         self.tracer = Tracer(self._on_trace_change)
@@ -88,17 +118,41 @@ class Broker:
         self.drops = DropLog(self.statistics, settings.log.drops)
         self.state.on_drop = self.drops
         self.connections: set[Connection] = set()
-        self.exclusive: dict[bytes, Session] = {}  # $exclusive topics and who has them
+        self.registry = LocalRegistry(storage.log.fences) if registry is None else registry
+        self._make_sessions()
+        self.connack_frames = ConnackFrames(settings.mqtt)
         self.wheel = Wheel(self.state.now)
-        self.accepts = TokenBucket(settings.limits.connections_per_s, self.state.now)
         self.started_at = monotonic()
+        self.accepts = TokenBucket(settings.limits.connections_per_s, self.started_at)
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained = asyncio.Event()  # the last connection is gone
         self._ticker: asyncio.TimerHandle | None = None
         self._access_epoch = access.epoch
-        self._wills_due: set[Session] = set()  # whose wills wait for rules; nobody comes in meanwhile, so there is a bound
+        self._has_certificate_users = _takes_names_from_certificates(settings)
         hooks.on_change = self.routes.refresh
         self._tick()
+
+    def _make_sessions(self) -> None:
+        self.exclusive = LocalExclusiveTopics()
+        self.subscriptions = Subscriptions(self.routes, self.groups, self.exclusive, self.turns)
+        self.wills = Wills(self.sessions, self.durable, self.access, self.lane, self.statistics, self.publish)
+        self.lifecycle = Lifecycle(
+            self.sessions,
+            self.registry,
+            self.subscriptions,
+            self.wills,
+            self.durable,
+            groups=self.groups,
+            holdings=self.holdings,
+            idle_readers=self.idle_readers,
+            timers=self.timers,
+            hooks=self.hooks,
+            statistics=self.statistics,
+            lane=self.lane,
+            make_flow=self.make_flow,
+            withdraw=partial(withdraw_subscriptions, self),
+            has_users=lambda: self.has_users,
+        )
 
     # Connections
 
@@ -115,6 +169,7 @@ class Broker:
     def on_lost(self, connection: Connection) -> None:
         """A network connection is gone for good."""
         self.connections.discard(connection)
+        self.parts.forget(connection)
         self.wheel.forget(connection)
         if not self.connections:
             self._drained.set()
@@ -135,22 +190,30 @@ class Broker:
     def _ask_for_end_of_turn(self) -> None:
         self.loop.call_soon(self.lane.end_turn)
 
+    def _resume_publishers(self) -> None:
+        """The log has room again: let publishers go on, after this callback."""
+        for connection in self.connections:
+            if connection.hold_bits & HOLD_LOG:
+                connection.schedule_resume(HOLD_LOG)
+
     def _tick(self) -> None:
-        self.state.now = now = monotonic()
-        self.state.wall_offset = time() - now
+        now = monotonic()
+        self.state.now = judged_at = self.timers.beat()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
-        self.wheel.turn(now)
+        # What has arrived by now is in time, so it is read before anybody is judged.
+        after_reading(self.loop, partial(self.wheel.turn, judged_at))
         self.retained.expire(now, _EXPIRIES_MAX)
+        self.holdings.tick()
         if self.access.epoch != self._access_epoch:
             self.enforce_access()
-        self.keeper.tick()
+        self.cursors.tick()
         self.lane.flush()
 
     def restore(self) -> None:
-        """Take up what the storage has, before clients are let in."""
+        """Restore sessions and messages from storage, before the listeners open."""
         now = time()
         for stored in self.keeper.storage.retained.load():
-            self.retained.put(stored.message, stored.user_name, stored.stored_at)
+            self.retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
         for stored in self.keeper.storage.delayed.load():
             self.delayed.restore(stored, now)
         count = self.durable.restore()
@@ -159,7 +222,7 @@ class Broker:
             log.info("%d sessions, %d retained and %d delayed messages restored", count, len(self.retained), len(self.delayed))
 
     async def stop(self) -> None:
-        """Say goodbye to every client and let go of everything."""
+        """Disconnect every client and release all resources."""
         for connection in list(self.connections):
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the node is stopping", discard_will=True)
         self.lane.flush()
@@ -168,7 +231,7 @@ class Broker:
             try:
                 await asyncio.wait_for(self._drained.wait(), _STOP_S)
             except TimeoutError:
-                log.info("%d clients did not take their goodbye in time", len(self.connections))
+                log.info("%d clients did not read their DISCONNECT in time", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
         if self._ticker is not None:
@@ -178,50 +241,16 @@ class Broker:
         self.delayed.stop()
         for task in list(self._tasks):
             task.cancel()
+        self.keeper.recorder.finish()
+        self.cursors.stop()
         self.keeper.stop()
 
     # Sessions
 
-    def open_session(self, client_id: str, clean_start: bool, connection: Connection, expiry_s: int) -> tuple[Session, bool]:
-        """The session for an accepted CONNECT, and whether it was there; its old connection and perhaps its old state end.
-
-        A new one is durable if it is to outlive its connection.
-        """
-        session = self.sessions.get(client_id)
-        # Its subscriptions and messages are for the user who made it, and not for everybody who knows its client id.
-        is_ended = session is not None and (clean_start or session.user_name not in (None, connection.user_name))
-        if session is not None and session.connection is not None:
-            self.statistics.taken_over += 1
-            # The client is back before the delay has passed, unless this very connection ends the session.
-            is_back = not is_ended and session.expiry_s > 0 and session.will_delay_s > 0
-            session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id", discard_will=is_back)
-            session = self.sessions.get(client_id)  # gone, if its expiry was 0
-        if session is not None and is_ended:
-            self.statistics.discarded += 1
-            self.end_session(session)
-            session = None
-        is_present = session is not None
-        if session is not None and session.user_name != connection.user_name:
-            # Nobody's, from before its client had a name: a fleet that is given passwords keeps its sessions.
-            session.user_name = connection.user_name
-            self._withdraw_subscriptions(session)
-        if session is None:
-            session = Session(client_id, self.make_flow(client_id, is_durable=expiry_s > 0), monotonic())
-            session.user_name = connection.user_name
-            self.sessions.add(session)
-            self.statistics.created += 1
-            self.hooks.tell("session_created", client_id)
-        else:
-            session.cancel_timers()  # [MQTT-3.1.3-9]: back in time, so no will
-            session.will = None
-            session.ended_at = 0.0
-            self.statistics.resumed += 1
-            self.hooks.tell("session_resumed", client_id)
-        session.connection = connection
-        # The owner's version: a later connection's is higher, whatever the clock does.
-        session.guard = max(session.guard + 1, int(time() * 1_000_000))
-        self.keeper.log.fences.fence(client_id, session.guard)
-        return session, is_present
+    @property
+    def has_users(self) -> bool:
+        """Whether a client can log in: with a password, through a hook or by a certificate."""
+        return self.access.has_users or bool(self.hooks.authenticates) or self._has_certificate_users
 
     def make_flow(self, client_id: str, *, is_durable: bool) -> LogFlow:
         """The flow of a session, which follows the log from now on."""
@@ -230,109 +259,19 @@ class Broker:
         flow.home = self.keeper.log.shard_of(client_id)
         return flow
 
-    def leave_session(self, session: Session, discard_will: bool) -> None:
-        """Its connection has ended: publish the will now or later, and end the session now or later."""
-        session.connection = None
-        session.catch_up = session.recall = None
-        look_back.pause_all(session)
-        session.flow.detach()
-        if discard_will:
-            session.will = None
-        if session.expiry_s == 0:
-            self.end_session(session)
-            return
-        self.groups.redispatch(session.flow, is_over=False)
-        if session.is_durable:
-            self.durable.left(session)
-        if session.will_delay_s == 0:
-            self._publish_will(session)
-        self.wait_for_return(session, 0.0)
-
-    def wait_for_return(self, session: Session, gone_s: float) -> None:
-        """The session has been without a client for so long: let its will and its expiry happen when they are due."""
-        session.ended_at = monotonic() - gone_s
-        delay_s = session.will_delay_s
-        if session.will is not None and (delay_s < session.expiry_s or session.expiry_s == NEVER):
-            session.will_timer = self.loop.call_later(max(0.0, delay_s - gone_s), self._publish_will, session)
-        if session.expiry_s != NEVER:
-            session.expiry_timer = self.loop.call_later(max(0.0, session.expiry_s - gone_s), self._expire, session)
-
-    def _expire(self, session: Session) -> None:
-        self.statistics.expired += 1
-        self.end_session(session)
-        self.lane.flush()
-
-    def end_session(self, session: Session) -> None:
-        """Forget everything about it; a will that still waits is published, for the session ends [MQTT-3.1.2-8]."""
-        session.cancel_timers()
-        if session.will is not None:
-            self._publish_will(session)
-        session.feeds = None
-        if session.is_durable:
-            self.durable.ended(session)
-        for written, subscription in list(session.subscriptions.items()):
-            self.drop_subscription(session, written, subscription)
-        self.groups.redispatch(session.flow, is_over=True)
-        session.flow.discard()
-        self.sessions.remove(session)
-        self.keeper.log.fences.forget(session.client_id)
-        self.statistics.ended += 1
-        self.hooks.tell("session_ended", session.client_id)
-
     def subscription_count(self) -> int:
         """Subscriptions of all sessions; each member of a shared one counts."""
         return self.routes.count - len(self.groups) + self.groups.members
 
     def route(self, session: Session, topic_filter: bytes) -> None:
         """Something about the session's own subscriptions to this filter has changed: let the routes know."""
-        united = session.united(topic_filter)
-        if united is not None:
-            self.routes.add(united)
-        else:
-            self.routes.remove(topic_filter, session.flow)
+        self.subscriptions.route(session, topic_filter)
 
     def drop_subscription(self, session: Session, written: str, subscription: Subscription) -> None:
         """Take one subscription out of the session and of the routes."""
-        session.let_go(written)
         if session.is_durable:
             self.durable.unsubscribed(session, written)
-        if subscription.group is not None:
-            other = session.membership(subscription.group)
-            if other is not None:
-                subscription.group.put(other)
-            else:
-                self.groups.leave(subscription.group, session.flow)
-        else:
-            self.route(session, subscription.topic_filter)
-            if session.feeds is not None:
-                session.feeds.pop(subscription.topic_filter, None)
-        if written.startswith(EXCLUSIVE_PREFIX) and self.exclusive.get(subscription.topic_filter) is session:
-            del self.exclusive[subscription.topic_filter]
-
-    def _publish_will(self, session: Session) -> None:
-        will = session.will
-        session.will_timer = None
-        if will is None:
-            return
-        if not self.access.has_rules:
-            self._wills_due.add(session)
-            return
-        session.will = None
-        if session.is_durable:
-            self.durable.will_is_over(session)
-        rules = self.access.rules_for(session.client_id, session.user_name)
-        if will.topic.startswith("$") or not (rules.unrestricted or rules.may_publish(will.topic)):
-            self.statistics.dropped_revoked += 1
-            self.state.drop("not_authorized", session.client_id, will.topic.encode())
-            return
-        self.statistics.own_messages += 1
-        properties = replace(will.properties, will_delay_interval=None)
-        self.publish(
-            make_message(will.topic, will.payload, will.qos, will.retain, properties, session.client_id),
-            session.flow,
-            session.user_name,
-        )
-        self.lane.flush()
+        self.subscriptions.remove(session, written, subscription)
 
     # Messages
 
@@ -374,10 +313,16 @@ class Broker:
     def reconfigure(self, settings: Settings) -> None:
         """Take over settings that can change while clients are connected."""
         self.settings = settings
+        self.connack_frames = ConnackFrames(settings.mqtt)
+        self._has_certificate_users = _takes_names_from_certificates(settings)
         self.state.outbox_bytes_max = settings.limits.outbox_bytes_max
+        self.state.held_bytes_max = settings.limits.held_bytes_max
+        self.state.unread_bytes_max = settings.limits.outboxes_bytes_max
+        self.parts.bytes_max = settings.limits.parts_bytes_max
         self.drops.writes = settings.log.drops
         self.groups.use(settings.shared.strategy)
         self.retained.messages_max = settings.retained.messages_max
+        self.retained.bytes_max = settings.retained.bytes_max
         if settings.mqtt.topic_levels_max != self.routes.levels_max:
             self.routes.levels_max = settings.mqtt.topic_levels_max
             self.routes.refresh()
@@ -390,7 +335,7 @@ class Broker:
         self.enforce_access()
 
     def enforce_access(self) -> None:
-        """Rules, users or bans have changed: end what is no longer allowed, and nothing else.
+        """Rules, users or bans have changed: end only what is no longer allowed.
 
         While the file of the rules cannot be used nobody stays, so that nothing is delivered, and sessions keep what they have.
         """
@@ -404,30 +349,14 @@ class Broker:
                 connection.close(Reason.NOT_AUTHORIZED, "access was withdrawn")
         if self.access.has_rules:
             for session in list(self.sessions):
-                self._withdraw_subscriptions(session)
-            wills_due, self._wills_due = self._wills_due, set()
-            for session in wills_due:
-                self._publish_will(session)
+                withdraw_subscriptions(self, session)
+            self.wills.publish_due()
             self.delayed.publish_overdue()
         self.lane.flush()
 
     def lets_stay(self, connection: Connection) -> bool:
-        """Whether a client that was let in may be connected now; rules that cannot be used are nobody's."""
+        """Whether a connected client may stay; invalid rules allow no client."""
         return self.access.has_rules and connection.is_still_allowed()
-
-    def _withdraw_subscriptions(self, session: Session) -> None:
-        """End those that its user has no right to."""
-        rules = self.access.rules_for(session.client_id, session.user_name)
-        if rules.unrestricted:
-            return
-        removed = False
-        for written, subscription in list(session.subscriptions.items()):
-            if not rules.may_subscribe(subscription.topic_filter.decode()):
-                log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
-                self.drop_subscription(session, written, subscription)
-                removed = True
-        if removed:
-            self.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
 
     def _on_trace_change(self) -> None:
         self.routes.refresh()
@@ -435,23 +364,7 @@ class Broker:
             connection.take_trace()
 
 
-def _unwanted(session: Session) -> Callable[[Delivery], bool]:
-    """Tells whether a delivery no longer belongs to any subscription of the session and can still be taken back."""
-    topic_filters = [subscription.topic_filter.decode() for subscription in session.subscriptions.values()]
-
-    def is_unwanted(delivery: Delivery) -> bool:
-        message = delivery.message
-        if message is None or (delivery.is_live and session.is_connected):
-            return False  # the client has it, and its packet id is in use until it is acknowledged
-        topic = message.topic.decode()
-        if any(matches(topic_filter, topic) for topic_filter in topic_filters):
-            return False
-        if delivery.qos == 2 and delivery.is_sent:
-            # The client may know it by its packet id, which must not come back with another message: let it go by PUBREL.
-            delivery.message = None
-            delivery.is_released = True
-            return False
-        session.flow.state.drop("not_authorized", session.client_id, message.topic)
-        return True
-
-    return is_unwanted
+def _takes_names_from_certificates(settings: Settings) -> bool:
+    listeners = settings.listeners
+    kinds = (listeners.tcp, listeners.tls, listeners.ws, listeners.wss)  # without TLS it is the PROXY header that has the name
+    return any(each.user_from_certificate for kind in kinds for each in kind.values())

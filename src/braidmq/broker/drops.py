@@ -1,4 +1,4 @@
-"""The drop log: which message was dropped, whose it was, and why."""
+"""The drop log: one line per dropped message, with client, topic and reason."""
 
 from __future__ import annotations
 

@@ -1,43 +1,31 @@
-"""What the broker asks of durable storage. ``storage`` fills these ports and ``node.py`` plugs them together.
+"""The ports of durable storage that the broker needs. ``storage`` implements them, ``node.py`` connects them.
 
-A *change* is a row to be set or removed, in a form of the store's own: the broker only passes it on, to be written together with
-a message or with other changes.
+A ``Change`` is a row to be set or removed, in a form of the store's own: the broker only passes it on, to be written together
+with a message or with other changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-from braidmq.lane.message import Message
-from braidmq.lane.recorder import Block
-from braidmq.lane.records import Record
+from braidmq.base.start_position import Start
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.ports import Change as Change
+from braidmq.lane.path.ports import Refusal as Refusal
+from braidmq.lane.path.recorder import Block
+from braidmq.lane.records.records import Record
 from braidmq.mqtt.packets import Will
 
-Change = Any
 Positions = tuple[int, ...]  # by shard: everything at or below was dealt with
 
 SENT, RELEASED = 0, 1
 
 
-class Refusal(Protocol):
-    """Why something was not stored. ``is_in_doubt``: it must be neither acknowledged nor denied."""
-
-    @property
-    def reason(self) -> str:
-        """In words."""
-        ...
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether it may be on disk all the same."""
-        ...
-
-
 class Gap(Protocol):
-    """A part of the log that was wanted and is no longer there: positions above ``wanted``, below ``floor``."""
+    """A requested part of the log that retention has deleted: positions above ``wanted``, below ``floor``."""
 
     @property
     def wanted(self) -> int:
@@ -55,7 +43,7 @@ class Replay(Protocol):
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything committed was handed out."""
+        """Whether everything committed has been returned."""
         ...
 
     @property
@@ -79,6 +67,10 @@ class Replay(Protocol):
 class Fences(Protocol):
     """Of several connections of one client id, the log takes writes of the newest only (S5)."""
 
+    def version(self, client_id: str) -> int:
+        """The highest version; 0 if none is known."""
+        ...
+
     def fence(self, client_id: str, version: int) -> bool:
         """Refuse lower versions from now on; False if a higher one is there."""
         ...
@@ -93,7 +85,7 @@ class MessageLog(Protocol):
 
     @property
     def fences(self) -> Fences:
-        """Who may write for which client id."""
+        """The publisher fences by client id."""
         ...
 
     @property
@@ -111,26 +103,30 @@ class MessageLog(Protocol):
         ...
 
     def append_block(self, block: Block) -> None:
-        """Record what a turn has collected, by the next flush."""
+        """Record a turn's block with the next flush."""
         ...
 
-    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[Any], None]) -> None:
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
         """Write rows by the next flush; then one of the two is called."""
         ...
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write everything collected so far."""
+        ...
+
+    def size_of(self, changes: Iterable[Change]) -> int:
+        """About how many bytes these changes take."""
         ...
 
     def on_relief(self, callback: Callable[[], None]) -> None:
-        """Call back whenever publishers need wait no longer."""
+        """Call this whenever publishers may continue."""
         ...
 
     def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> Replay:
         """Read what matches one of the filters, later than the start, in order of time."""
         ...
 
-    def positions_at(self, start: Any) -> dict[int, int]:
+    def positions_at(self, start: Start) -> dict[int, int]:
         """The positions of a start that a client has asked for."""
         ...
 
@@ -161,6 +157,7 @@ class SessionRow(Struct, frozen=True):
     created_at: float
     ended_at: float  # when the last connection ended; 0: it was connected
     guard: int  # the version of the connection that owns it; writes of an older one are refused
+    stays_anonymous: bool = False  # it has no user and is never handed to one
 
 
 class SubscriptionRow(Struct, frozen=True):
@@ -261,6 +258,10 @@ class RetainedRows(Protocol):
         """Forget a message."""
         ...
 
+    def read(self, topic: bytes) -> StoredMessage | None:
+        """The message of a topic as it is on disk; None if there is none."""
+        ...
+
     def load(self) -> Iterator[StoredMessage]:
         """Everything that is stored, at start."""
         ...
@@ -277,6 +278,10 @@ class DelayedRows(Protocol):
         """Forget a message."""
         ...
 
+    def read(self, home: int, row_id: bytes) -> StoredMessage | None:
+        """A message that is on disk, by its publisher's home shard; None if it is not there."""
+        ...
+
     def load(self) -> Iterator[StoredMessage]:
         """Everything that is stored, at start."""
         ...
@@ -290,7 +295,7 @@ class Storage(Struct):
     retained: RetainedRows
     delayed: DelayedRows
     groups: GroupStore
-    parse_start: Callable[[str], Any]  # a text to what ``MessageLog.positions_at`` takes; raises UsageError
+    parse_start: Callable[[str], Start]  # raises UsageError
     producers: ProducerStore
 
 

@@ -1,4 +1,4 @@
-"""What is counted off the message path; the rest is in ``lane.state.Counters``."""
+"""Counters outside the message path; the others are in ``lane.path.state.Counters``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ class Statistics:
         self.connected = self.disconnected = self.live = self.connections_max = 0
         self.authenticating = 0  # CONNECTs and AUTHs that wait for an authenticator now
         self.created = self.resumed = self.taken_over = self.discarded = self.expired = self.ended = 0
+        self.owners_protected = 0  # CONNECTs without a user that were refused because a user has the session
         self.kicked = self.keep_alive_timeouts = 0
         self.subscribed = self.unsubscribed = self.subscriptions_denied = self.subscriptions_refused = 0
         self.own_messages = self.retained = self.delayed = 0  # published by the node itself; stored; taken in for later
@@ -22,7 +23,6 @@ class Statistics:
         self.lost_to_retention = 0  # what retention took before a durable session had read it
         self.authentication_success = self.authentication_failure = self.anonymous = 0
         self.authorization_allow = self.authorization_deny = 0
-        self.handshake_failures = 0
         self.packets_received: Counter[str] = Counter()  # by kind, those that the lane does not count
         self.packets_sent: Counter[str] = Counter()
         self.violations: Counter[int] = Counter()  # broken rules of the protocol by reason code

@@ -1,4 +1,4 @@
-"""``$SYS``: the broker's own figures as retained messages, under the names that Mosquitto's users graph.
+"""``$SYS``: statistics of the broker as retained messages, under Mosquitto's names.
 
 ``$SYS/broker/...`` has Mosquitto's names; the same state is under ``$SYS/brokers/NODE/...`` in the form of EMQX, where the
 presence events are too.
@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from braidmq import __version__
-from braidmq.broker.messages import make_message
+from braidmq.broker.messages.message import make_message
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -21,7 +21,7 @@ _LOADS = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
 
 class SysTopics:
-    """Publishes every ``sys.interval``; only what has changed is published again."""
+    """Publishes every ``sys.interval``, only values that have changed."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -16,26 +16,28 @@ from braidmq.cli.lazy import LazyGroup
 _COMMANDS: Final = {
     "start": ("braidmq.cli.start:start", "Run a node."),
     "check": ("braidmq.cli.check:check", "Check a configuration without starting anything."),
-    "pub": ("braidmq.cli.pub:pub", "Publish messages; takes the letters of mosquitto_pub."),
-    "sub": ("braidmq.cli.sub:sub", "Print messages; takes the letters of mosquitto_sub."),
-    "bench": ("braidmq.cli.bench.commands:bench", "Measure a broker; takes the letters of emqtt_bench."),
+    "pub": ("braidmq.cli.messages.pub:pub", "Publish messages; accepts the options of mosquitto_pub."),
+    "sub": ("braidmq.cli.messages.sub:sub", "Print messages; accepts the options of mosquitto_sub."),
+    "bench": ("braidmq.cli.bench.commands:bench", "Benchmark a broker; accepts the options of emqtt_bench."),
     "passwd": ("braidmq.cli.passwd:passwd", "Set passwords in a password file."),
-    "import-mosquitto": ("braidmq.cli.import_mosquitto:import_mosquitto", "Take over a Mosquitto configuration."),
-    "history": ("braidmq.cli.history.commands:history", "Read and tend what a running node has recorded."),
-    "pipeline": ("braidmq.cli.pipeline:pipeline", "Run a job over the history on Spark."),
-    "backup": ("braidmq.cli.backup:backup", "Make a backup of a running node."),
-    "restore": ("braidmq.cli.backup:restore", "Make a data directory from a backup."),
-    "salvage": ("braidmq.cli.salvage:salvage", "Open a log whose end is damaged, at a loss."),
-    "ctl": ("braidmq.cli.ctl.commands:ctl", "See and steer a running node."),
+    "import-mosquitto": ("braidmq.cli.mosquitto.command:import_mosquitto", "Convert a Mosquitto configuration."),
+    "history": ("braidmq.cli.history.commands:history", "Read and manage the history of a running node."),
+    "pipeline": ("braidmq.cli.pipeline:pipeline", "Run a Spark job on the history."),
+    "pyspark": ("braidmq.cli.spark:pyspark", "Start a Python shell with Spark and the history."),
+    "spark-submit": ("braidmq.cli.spark:spark_submit", "Run a Spark application that uses the history."),
+    "backup": ("braidmq.cli.backup:backup", "Back up a running node."),
+    "restore": ("braidmq.cli.backup:restore", "Restore a data directory from a backup."),
+    "salvage": ("braidmq.cli.salvage:salvage", "Repair a damaged or missing log by discarding data."),
+    "ctl": ("braidmq.cli.ctl.commands:ctl", "Inspect and control a running node."),
 }
 _TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"
 _MOSQUITTO_LIKE: Final = ("pub", "sub")  # whose usage errors end with 1, as scripts know it
 
 
-@click.command(cls=LazyGroup, entries=_COMMANDS, when_missing="the module {} is missing; install braidmq again".format)
+@click.command(cls=LazyGroup, entries=_COMMANDS, when_missing="the module {} is missing; reinstall braidmq".format)
 @click.version_option(__version__, prog_name="braidmq")
 def braidmq() -> None:
-    """braidmq, an MQTT broker and its tools. `braidmq COMMAND --help` tells about one command."""
+    """braidmq, an MQTT broker and its tools. `braidmq COMMAND --help` describes one command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -44,14 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    from braidmq.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
+    from braidmq.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE
+    from braidmq.client.errors import EXIT_FAILED, ClientError
 
     name = arguments[0] if arguments and arguments[0] in _COMMANDS else ""
     try:
         result = braidmq.main(arguments, prog_name="braidmq", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except CommandFailed as failure:
+    except ClientError as failure:
         return _fail(name, str(failure), failure.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

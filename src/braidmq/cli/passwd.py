@@ -17,19 +17,19 @@ _PASSWORD_BYTES_MAX = 65_535  # what an MQTT CONNECT can carry
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.argument("user")
 @click.option("-D", "--delete", is_flag=True, help="Delete the user.")
-@click.option("--scram", "with_scram", is_flag=True, help="Write keys for SCRAM-SHA-256 beside the password.")
+@click.option("--scram", "with_scram", is_flag=True, help="Also write keys for SCRAM-SHA-256.")
 @click.option(
     "--scram-rounds",
     type=click.IntRange(scram.ROUNDS_MIN, scram.ROUNDS_MAX),
     default=scram.ROUNDS_MIN,
     show_default=True,
-    help="Rounds that each SCRAM login costs the client.",
+    help="Hash rounds that each SCRAM login costs the client.",
 )
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from the first line of standard input.")
 def passwd(file: str, user: str, delete: bool, with_scram: bool, scram_rounds: int, from_stdin: bool) -> None:
-    """Set or change the password of USER in FILE, which is made if it is not there.
+    """Set or change the password of USER in FILE, which is created if it does not exist.
 
-    A running node notices the change by itself. SCRAM keys that the user has already are renewed with the password.
+    A running node notices the change by itself. Existing SCRAM keys of the user are replaced together with the password.
     """
     known = _read(file, must_exist=delete)
     if delete:
@@ -57,7 +57,7 @@ def _read(file: str, *, must_exist: bool) -> passwords.Users | None:
             raise
         return None
     except UnicodeDecodeError:
-        raise CommandFailed(f"{file} is not UTF-8, so not a password file") from None
+        raise CommandFailed(f"{file} is not a password file: it is not valid UTF-8") from None
     try:
         return passwords.parse(text)
     except ConfigError as problem:
@@ -70,11 +70,11 @@ def _ask(from_stdin: bool) -> str:
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt="Once more", err=True)
     if not password:
-        raise ValueError("an empty password is none")
+        raise ValueError("the password must not be empty")
     try:
         size = len(password.encode())
     except UnicodeEncodeError:
         raise ValueError("the password is not UTF-8") from None
     if size > _PASSWORD_BYTES_MAX:
-        raise ValueError("MQTT cannot carry a password of more than 65535 bytes")
+        raise ValueError("the password must not be longer than 65535 bytes, the limit of MQTT")
     return password

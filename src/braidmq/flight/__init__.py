@@ -1,4 +1,4 @@
-"""History over Arrow Flight: what both sides agree on, and the client. Needs `pyarrow`; knows nothing of the server.
+"""History over Arrow Flight: the protocol and the client. Needs `pyarrow`; independent of the server.
 
 with braidmq.flight.connect("localhost:8815", user="ann", password="...") as history:
     frame = history.read("plant/+/temp", since="-24h", columns=["topic", "payload", "store_timestamp"]).read_pandas()

@@ -19,7 +19,7 @@ _PLAIN, _TLS = "grpc://", "grpc+tls://"
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and how the connection is secured. Files are in PEM form, and read when a connection is made."""
+    """Credentials and TLS settings. Files are PEM and are read when a connection is made."""
 
     user: str = ""
     password: str = ""
@@ -34,9 +34,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise UsageError for what contradicts itself."""
         if self.token and (self.user or self.password):
-            raise UsageError("there are a token and a user", "give user and password, or a token")
+            raise UsageError("both a token and a user are given", "give user and password, or a token")
         if self.password and not self.user:
-            raise UsageError("there is a password without a user", "give both")
+            raise UsageError("a password needs a user", "give both")
         if bool(self.cert_file) != bool(self.key_file):
             raise UsageError("a client certificate needs its key, and a key its certificate", "give both files")
 
@@ -86,7 +86,7 @@ def parse_servers(servers: str | Sequence[str], *, tls: bool = False) -> list[st
     listed = servers.split(",") if isinstance(servers, str) else servers
     found = [_parse_server(each.strip(), tls) for each in listed if each.strip()]
     if not found:
-        raise UsageError("there is no server", "write host:port, or several with commas between them")
+        raise UsageError("no server is given", "write host:port, or several separated by commas")
     return list(dict.fromkeys(found))
 
 
@@ -96,11 +96,11 @@ def _parse_server(text: str, tls: bool) -> str:
         name, _, rest = text.partition("://")
         known = {"grpc": _PLAIN, "grpc+tcp": _PLAIN, "grpc+tls": _TLS}
         if name not in known:
-            raise UsageError(f"{name}:// is no scheme of a history service", "write grpc:// or grpc+tls://")
+            raise UsageError(f"{name}:// is not a scheme of the history service", "write grpc:// or grpc+tls://")
         scheme = known[name]
     if "@" in rest:
         # Not repeated here: what is before the @ may be a password.
-        raise UsageError("credentials are not a part of an address", "give user and password beside it")
+        raise UsageError("an address must not contain credentials", "use the options for user and password")
     host, colon, port = rest.rpartition(":")
     if not colon or rest.endswith("]"):
         host, port = rest, str(PORT)
@@ -115,7 +115,7 @@ def _read(file_name: str) -> bytes:
         return Path(file_name).read_bytes()
     except OSError as problem:
         raise UsageError(
-            f"{file_name} cannot be read: {problem.strerror}", "it must be there on every machine that reads"
+            f"{file_name} cannot be read: {problem.strerror}", "the file must exist on every machine that reads"
         ) from None
 
 
@@ -123,5 +123,5 @@ def _system_authorities() -> bytes:
     # gRPC brings authorities of its own or none, by build; those of the system are what people expect.
     file_name = ssl.get_default_verify_paths().cafile
     if not file_name:
-        raise UsageError("this system has no file of certificate authorities", "name one with the option for the CA file")
+        raise UsageError("this system has no default file of certificate authorities", "set the option for the CA file")
     return _read(file_name)

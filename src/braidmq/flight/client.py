@@ -1,7 +1,8 @@
 """The history service as Python calls. For people: `braidmq.flight.connect(...)`, then `read`.
 
-A call that finds no server tries the next one, and all of them again for `retry_s`, with pauses. A stream that breaks off goes on
-where it was, without a gap or a repeat. Errors are braidmq's: UsageError, Unavailable, DataLoss. Blocking; one thread at a time.
+A call that finds no server tries the next one, and all of them again for `retry_s`, with pauses. A stream that has to wait until
+another one of the reader ends waits for `busy_s`. A stream that breaks off goes on where it was, without a gap or a repeat.
+Errors are braidmq's: UsageError, Unavailable, DataLoss. Blocking; one thread at a time.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from braidmq.base.errors import Unavailable, UsageError
 from braidmq.flight import columns as history_columns
 from braidmq.flight import wire
 from braidmq.flight.access import Access, parse_servers
-from braidmq.flight.errors import describe_gaps, from_wire_gaps, translate
-from braidmq.flight.patience import Patience
-from braidmq.flight.resuming import Resuming
+from braidmq.flight.errors import Busy, describe_gaps, from_wire_gaps, translate
+from braidmq.flight.resume import Resuming
+from braidmq.flight.retry import BUSY_S, Retry
 from braidmq.flight.times import to_place
 
 CALL_S: Final = 30.0
@@ -53,11 +54,13 @@ class HistoryClient:
         call_s: float = CALL_S,
         retry_s: float = RETRY_S,
         stream_s: float = _STREAM_S,
+        busy_s: float = BUSY_S,
     ) -> None:
         self._access = access or Access()
         self._access.check()
         self._locations = parse_servers(servers, tls=self._access.wants_tls)
         self._retry_s = retry_s
+        self._busy_s = busy_s
         headers = self._access.headers()
         self._call_options = flight.FlightCallOptions(timeout=call_s, headers=headers)
         self._stream_options = flight.FlightCallOptions(timeout=stream_s, headers=headers)
@@ -82,29 +85,34 @@ class HistoryClient:
         """How far a batch may go."""
         return self._act(wire.ADVANCE, advance, wire.Advanced)
 
+    def backlog(self, backlog: wire.AskBacklog) -> wire.Backlog:
+        """How many records of some filters are in a range; an estimate if they are many."""
+        return self._act(wire.BACKLOG, backlog, wire.Backlog)
+
     def note_reader(self, name: str, positions: dict[int, int], filters: Sequence[str] = ("#",)) -> None:
         """Tell the broker how far the reader of this name, which reads these filters, has come."""
         self._act(wire.NOTE_READER, wire.NoteReader(name, wire.to_wire(positions), list(filters)), wire.Nothing)
 
-    def stream(self, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+    def stream(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
         """The records of a ticket, in batches of its columns that are not empty; each record once, also over lost connections."""
         resuming = Resuming(ticket)
-        patience = self._patience()
+        retry = self._retry()
         while True:
             try:
-                with contextlib.closing(self._attempt(patience.location, resuming.ticket)) as batches:
+                with contextlib.closing(self._attempt(retry.location, resuming.ticket)) as batches:
                     for batch in batches:
                         fresh = resuming.unseen(batch)
                         if fresh is not None:
-                            patience.progressed()
+                            retry.progressed()
                             yield fresh
                 return
             except Unavailable as problem:
-                self._hang_up(patience.location)
+                if not isinstance(problem, Busy):
+                    self._hang_up(retry.location)
                 if not resuming.can_resume:
-                    detail = f"the stream broke off after {resuming.rows} rows, too many to go on from: {problem.detail}"
+                    detail = f"the stream broke off after {resuming.rows} rows, too many to resume: {problem.detail}"
                     raise Unavailable(detail) from None
-                patience.failed(problem)
+                retry.failed(problem)
                 resuming.begin_again()
 
     def read(
@@ -133,7 +141,7 @@ class HistoryClient:
         planning = self.plan(plan)
         if planning.planned.gaps:
             gaps = describe_gaps(from_wire_gaps(planning.planned.gaps))
-            warnings.warn(f"retention removed a part of what was asked for: {gaps}", stacklevel=2)
+            warnings.warn(f"retention removed part of the requested records: {gaps}", stacklevel=2)
         batches = (batch for ticket, _ in planning.parts for batch in self.stream(ticket))
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -152,7 +160,7 @@ class HistoryClient:
         return f"HistoryClient({', '.join(self._locations)}; {self._access!r})"
 
     def _clock(self) -> Callable[[], int]:
-        """The server's clock, read once and only if somebody asks."""
+        """The server's clock, read once and only if needed."""
         read: list[int] = []
 
         def now() -> int:
@@ -166,20 +174,20 @@ class HistoryClient:
         action = flight.Action(name, wire.encode(body))
         results = self._call(lambda client: list(client.do_action(action, self._call_options)))
         if len(results) != 1:
-            raise UsageError(f"{name} was answered with {len(results)} results", "this is not a history service of this version")
+            raise UsageError(f"{name} returned {len(results)} results", "is it a history service of this version?")
         return wire.decode(results[0].body.to_pybytes(), kind)
 
     def _call(self, call: Callable[[flight.FlightClient], T]) -> T:
-        patience = self._patience()
+        retry = self._retry()
         while True:
             try:
                 with _translated():
-                    answer = call(self._client(patience.location))
+                    answer = call(self._client(retry.location))
             except Unavailable as problem:
-                self._hang_up(patience.location)
-                patience.failed(problem)
+                self._hang_up(retry.location)
+                retry.failed(problem)
             else:
-                self._preferred = patience.location
+                self._preferred = retry.location
                 return answer
 
     def _attempt(self, location: str, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
@@ -203,8 +211,8 @@ class HistoryClient:
                 with contextlib.suppress(pa.ArrowException):
                     reader.cancel()
 
-    def _patience(self) -> Patience:
-        return Patience(self._locations, self._preferred, self._retry_s)
+    def _retry(self) -> Retry:
+        return Retry(self._locations, self._preferred, self._retry_s, busy_s=self._busy_s)
 
     def _client(self, location: str) -> flight.FlightClient:
         client = self._clients.get(location)

@@ -1,4 +1,4 @@
-"""The columns of history, for Arrow: names, types and what they say. Their order is that of a schema without a choice of columns.
+"""The columns of history in the types of Arrow.
 
 The types are those that Spark maps its own to, exactly: `utf8` and not `large_utf8`, timestamps in microseconds and UTC.
 """
@@ -11,29 +11,20 @@ from typing import Final
 import pyarrow as pa
 
 from braidmq.base.errors import UsageError
+from braidmq.base.history_columns import COLUMNS, Kind
 
-_TIME: Final = pa.timestamp("us", tz="UTC")
 _USER_PROPERTY: Final = pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())])
+_TYPES: Final = {
+    Kind.TEXT: pa.string(),
+    Kind.BINARY: pa.binary(),
+    Kind.INT32: pa.int32(),
+    Kind.INT64: pa.int64(),
+    Kind.FLAG: pa.bool_(),
+    Kind.TIME: pa.timestamp("us", tz="UTC"),
+    Kind.PAIRS: pa.list_(_USER_PROPERTY),
+}
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("payload", pa.binary()),
-        pa.field("qos", pa.int32()),
-        pa.field("retain", pa.bool_()),
-        pa.field("client_id", pa.string()),  # of the publisher; empty: the broker itself
-        pa.field("publish_timestamp", _TIME),  # when it was published; as stored, unless it is known to differ
-        pa.field("store_timestamp", _TIME),
-        pa.field("payload_format", pa.int32()),
-        pa.field("content_type", pa.string()),
-        pa.field("response_topic", pa.string()),
-        pa.field("correlation_data", pa.binary()),
-        pa.field("user_properties", pa.list_(_USER_PROPERTY)),  # null if there are none
-        pa.field("expires_at", _TIME),
-        pa.field("shard", pa.int32()),
-        pa.field("position", pa.int64()),
-    ]
-)
+SCHEMA: Final = pa.schema([pa.field(column.name, _TYPES[column.kind]) for column in COLUMNS])
 
 
 def choose(columns: Sequence[str] | None) -> pa.Schema:
@@ -42,6 +33,8 @@ def choose(columns: Sequence[str] | None) -> pa.Schema:
         return SCHEMA
     unknown = [each for each in columns if each not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) != len(columns):
-        what = f"no column {', '.join(unknown)}" if unknown else "no column twice, and not none at all"
-        raise UsageError(f"history has {what}", f"choose from {', '.join(SCHEMA.names)}")
+        problem = (
+            f"history has no column {', '.join(unknown)}" if unknown else "columns must be a non-empty list without duplicates"
+        )
+        raise UsageError(problem, f"choose from {', '.join(SCHEMA.names)}")
     return pa.schema([SCHEMA.field(each) for each in columns])

@@ -23,6 +23,10 @@ _BROKEN = (
 )
 
 
+class Busy(Unavailable):
+    """The service is available, but this reader has the maximum number of streams open; one is freed when another ends."""
+
+
 class DataLoss(BraidError):
     """Retention took a part of what was asked for; ``gaps`` says of each shard what was wanted and what is kept."""
 
@@ -32,12 +36,12 @@ class DataLoss(BraidError):
         self.hint = hint
 
     def __str__(self) -> str:
-        sentence = f"retention removed a part of what was asked for: {describe_gaps(self.gaps)}"
+        sentence = f"retention removed part of the requested records: {describe_gaps(self.gaps)}"
         return f"{sentence}; {self.hint}" if self.hint else sentence
 
 
 def describe_gaps(gaps: Mapping[int, wire.Gap]) -> str:
-    """The gaps in words: shard, wanted, earliest kept; each as position and as time."""
+    """The gaps as text: shard, wanted, earliest kept; each as position and as time."""
     return "; ".join(
         f"shard {shard}: wanted everything after {_moment(gap.wanted)}, the earliest kept is {_moment(gap.kept)}"
         for shard, gap in sorted(gaps.items())
@@ -59,14 +63,16 @@ def translate(error: pa.ArrowException) -> BraidError:
             return UsageError(f"the history service refuses access: {_first_line(error)}", _ACCESS_HINT)
         return BraidError(f"the history service failed: {_first_line(error)}")
     match problem.code:
-        case "unavailable" | "busy":
+        case "unavailable":
             return Unavailable(problem.detail)
+        case "busy":
+            return Busy(problem.detail)
         case "data-loss":
             return DataLoss(from_wire_gaps(problem.gaps))
         case "unauthenticated" | "forbidden":
             return UsageError(f"the history service refuses access: {problem.detail}", _ACCESS_HINT)
         case "other-log":
-            return UsageError(problem.detail, "these positions are of another log; begin anew, with a new checkpoint")
+            return UsageError(problem.detail, "these positions belong to another log; start again with a new checkpoint")
         case "bad-request":
             return UsageError(problem.detail)
 

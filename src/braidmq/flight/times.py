@@ -1,4 +1,4 @@
-"""Moments as people give them, as places of the wire."""
+"""Converts times as people write them into places of the protocol."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from braidmq.base.errors import UsageError
-from braidmq.base.starts import Ago, At, Earliest, Latest, parse_start
+from braidmq.base.start_position import Ago, At, Earliest, Latest, parse_start
 from braidmq.flight import wire
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

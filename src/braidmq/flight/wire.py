@@ -1,4 +1,4 @@
-"""What is said to the history service beside record batches: commands, tickets, actions and errors, all of them JSON.
+"""The messages of the history service other than record batches: commands, tickets, actions and errors, all JSON.
 
 A range of the log is `(start, end]` for each shard, in positions; positions are tokens, and gaps between them are legal. JSON has
 texts as keys, so that shards are texts here and nowhere else.
@@ -20,6 +20,7 @@ VERSION: Final = 1
 SHARDS: Final = "shards"  # Nothing -> Shards
 ADVANCE: Final = "advance"  # Advance -> Advanced
 NOTE_READER: Final = "note-reader"  # NoteReader -> Nothing
+BACKLOG: Final = "backlog"  # AskBacklog -> Backlog
 
 Positions = dict[str, int]
 # By shard, and in it by class of the log (empty: the log itself): the last position that is gone. What was gone when a reader
@@ -49,9 +50,9 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.positions, self.time, self.at)) != 1:
-            raise ValueError("a place is one of positions, time or at")
+            raise ValueError("a place needs exactly one of positions, time and at")
         if self.gone and self.positions is None:
-            raise ValueError("what was gone is said with positions only")
+            raise ValueError("`gone` needs positions")
 
 
 EARLIEST: Final = Place(at="earliest")
@@ -66,6 +67,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     end: Place = LATEST
     columns: list[str] | None = None
     partitions: int = 0  # 0: as many as the size suggests
+    part_rows_max: int | None = None  # about so many in a part; None: as usual
+    part_bytes_max: int | None = None
     on_loss: OnLoss = "fail"
     version: int = VERSION
 
@@ -87,7 +90,7 @@ class Planned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`app_metadata` of an endpoint: what it may come to at most."""
+    """`app_metadata` of an endpoint: its maximum size."""
 
     shard: int
     rows_max: int
@@ -152,6 +155,22 @@ class Advanced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: Positions
     rows_max: int
     latest: Positions
+
+
+class AskBacklog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How many records of these filters are later than `start`, and up to `end`? None: what is there."""
+
+    filters: list[str]
+    start: Positions
+    end: Positions | None = None
+    version: int = VERSION
+
+
+class Backlog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A number of records; an estimate from a sample if counting all would be too much work."""
+
+    rows: int
+    is_estimate: bool
 
 
 class NoteReader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,11 +247,11 @@ def _by_number(shards: Mapping[str, T]) -> dict[int, T]:
     try:
         found = {int(shard): value for shard, value in shards.items()}
     except ValueError:
-        raise UsageError(f"a shard is a number, not one of {', '.join(sorted(shards))}") from None
+        raise UsageError(f"a shard must be a number, not one of {', '.join(sorted(shards))}") from None
     _check(found)
     return found
 
 
 def _check(numbers: Iterable[int]) -> None:
     if not all(0 <= number < 1 << 63 for number in numbers):
-        raise UsageError("shards and positions are not negative, and have 63 bits")
+        raise UsageError("shards and positions must be between 0 and 2**63 - 1")

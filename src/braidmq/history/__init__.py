@@ -1,1 +1,1 @@
-"""The history service: the log over Arrow Flight, in a process of its own."""
+"""The history service: serves the log over Arrow Flight, in a separate process."""

@@ -1,10 +1,11 @@
-"""What the core and the history service say to each other, over a socket that only the two of them have.
+"""The messages between the node and its history service, over a private socket.
 
-    core                                    service
+    node                                    service
     Setup                          ->
                                    <-       Listening | CannotListen
     Answer(number, ...)            <->      Question(number, ...)       any number at a time
                                    <-       Served                      now and then
+    AskBacklogs(number, ...)       ->       Backlogs(number, ...)       one at a time
     (end of the stream)            ->       it ends
 
 A message is msgpack, after its length in four bytes.
@@ -37,7 +38,7 @@ class Limits(_Message, frozen=True):
 
 
 class Tls(_Message, frozen=True):
-    """What TLS needs, as PEM: they were looked at by the node, and a file may be another one when the service starts again."""
+    """Certificates and key as PEM text: the node has checked them, and the files may change before the service restarts."""
 
     certificate: bytes
     key: bytes
@@ -74,11 +75,13 @@ class CannotListen(_Message, frozen=True):
 
 
 class Served(_Message, frozen=True):
-    """What was sent since the service began, and streams that are open now."""
+    """Rows and bytes sent since the start, open streams, and rejected streams and connections."""
 
     rows: int
     size_bytes: int
     streams: int
+    refused: int = 0
+    connections_refused: int = 0
 
 
 class AskWatermarks(_Message, frozen=True):
@@ -86,7 +89,7 @@ class AskWatermarks(_Message, frozen=True):
 
 
 class Authenticate(_Message, frozen=True):
-    """Who is this? A user and password, a token, or nothing at all. Answered with `Granted` or `Denied`."""
+    """Authenticate a user and password, a token, or an anonymous reader. Answered with `Granted` or `Denied`."""
 
     reader: str
     peer_host: str
@@ -99,7 +102,7 @@ class Authenticate(_Message, frozen=True):
 
 
 class MayRead(_Message, frozen=True):
-    """Is who was let in still welcome, and what of this may they not subscribe to? Answered with `Filters` or `Denied`."""
+    """Is a reader still allowed, and which filters may it not subscribe to? Answered with `Filters` or `Denied`."""
 
     reader: str
     peer_host: str
@@ -108,11 +111,12 @@ class MayRead(_Message, frozen=True):
 
 
 class NoteReader(_Message, frozen=True):
-    """Keep the positions of a user's reader. Answered with `Noted` or `Denied`."""
+    """Store the positions and filters of a user's named reader. Answered with `Noted` or `Denied`."""
 
     name: str
     user_name: str | None
     positions: dict[int, int]
+    filters: list[str] = []
 
 
 class Watermarks(_Message, frozen=True):
@@ -123,7 +127,7 @@ class Watermarks(_Message, frozen=True):
 
 
 class Granted(_Message, frozen=True):
-    """They are let in by this name; `token` can be shown in place of the password for a while."""
+    """The reader is accepted under this name; `token` can replace the password for a while."""
 
     user_name: str | None
     token: str = ""
@@ -166,8 +170,36 @@ class Answer(_Message, frozen=True):
     answer: AnyAnswer
 
 
-FromService = Listening | CannotListen | Served | Question
-FromCore = Setup | Answer
+class ReaderAt(_Message, frozen=True):
+    """A reader of these filters, and how far it has come."""
+
+    filters: list[str]
+    positions: dict[int, int]
+
+
+class AskBacklogs(_Message, frozen=True):
+    """How many records has each of these still to read? The node asks; answered with `Backlogs` of the same number."""
+
+    number: int
+    readers: list[ReaderAt]
+
+
+class Behind(_Message, frozen=True):
+    """A number of records, exact or estimated."""
+
+    records: int
+    is_estimate: bool
+
+
+class Backlogs(_Message, frozen=True):
+    """For each reader in the order of the question; empty if the service could not tell."""
+
+    number: int
+    found: list[Behind]
+
+
+FromService = Listening | CannotListen | Served | Question | Backlogs
+FromCore = Setup | Answer | AskBacklogs
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _from_service: Final[msgspec.msgpack.Decoder[FromService]] = msgspec.msgpack.Decoder(FromService)
@@ -181,24 +213,24 @@ def frame(message: FromService | FromCore) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """The length in a message's first bytes; raises Corruption if it is none."""
+    """The length in a message's first bytes; raises Corruption if it is invalid."""
     length = int.from_bytes(head, "big")
     if length > MESSAGE_BYTES_MAX:
-        raise Corruption(f"a message between the core and the history service claims {length} bytes")
+        raise Corruption(f"a message between the node and the history service claims {length} bytes")
     return length
 
 
 def from_service(data: bytes) -> FromService:
-    """The message that the service sent; raises Corruption if it is none."""
+    """Decode a message of the service; raises Corruption if it is invalid."""
     try:
         return _from_service.decode(data)
     except msgspec.MsgspecError as problem:
-        raise Corruption(f"the history service sent what is no message: {problem}") from None
+        raise Corruption(f"the history service sent an invalid message: {problem}") from None
 
 
 def from_core(data: bytes) -> FromCore:
-    """The message that the core sent; raises Corruption if it is none."""
+    """Decode a message of the node; raises Corruption if it is invalid."""
     try:
         return _from_core.decode(data)
     except msgspec.MsgspecError as problem:
-        raise Corruption(f"the core sent what is no message: {problem}") from None
+        raise Corruption(f"the node sent an invalid message: {problem}") from None

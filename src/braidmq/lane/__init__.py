@@ -1,4 +1,6 @@
-"""The fast lane: framing, routing, delivery and outboxes; bytes and ints, no logging, no I/O but an outbox's write to its socket.
+"""The fast lane: bytes and ints, no logging, no I/O but an outbox's write to its socket.
+
+``path`` is the path of a message: framing, routing, delivery, outboxes. ``records`` are the kernels of the log.
 
 A build compiles these modules and puts the compiled ones in front of the plain ones (``setup.py`` has the list). Both forms pass
 the same tests. ``BRAIDMQ_PURE=1`` in the environment chooses the plain form even where a compiled one is there.
@@ -18,15 +20,15 @@ _FOLDER = Path(__file__).parent
 
 
 class _PlainForm:
-    """Finds the modules of this package as plain Python, passing over compiled ones."""
+    """Finds the modules below this package as plain Python, passing over compiled ones."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        package, _, module = name.rpartition(".")
-        source = _FOLDER / f"{module}.py"
-        if package != __name__ or not source.exists():
+        package, _, module = name.removeprefix(__name__ + ".").rpartition(".")
+        source = _FOLDER / package / f"{module}.py"
+        if not name.startswith(__name__ + ".") or not package or not source.exists():
             return None
         return importlib.util.spec_from_file_location(name, source)
 
@@ -37,6 +39,6 @@ if os.environ.get("BRAIDMQ_PURE", "") not in ("", "0"):
 
 def is_compiled() -> bool:
     """Whether the compiled form is the one in use."""
-    from braidmq.lane import scanner
+    from braidmq.lane.path import scanner
 
     return not str(scanner.__file__).endswith(".py")

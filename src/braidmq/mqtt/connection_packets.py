@@ -37,7 +37,7 @@ _USER_NAME: Final = 0x80
 
 
 def decode_connect(body: bytes) -> Connect:
-    """Read CONNECT, whose own first bytes say the version; raises `UnsupportedProtocol` if it is none of ours."""
+    """Read CONNECT, whose own first bytes say the version; raises `UnsupportedProtocol` if it is unknown."""
     version, bridge, at = _read_protocol(body)
     flags = body[at]
     keep_alive, at = read_uint16(body, at + 1)

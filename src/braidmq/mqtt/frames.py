@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from braidmq.base.errors import ProtocolViolation
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.wire import VARINT_MAX
 
 Frame: TypeAlias = tuple[int, bytes]
+
+FRAME_BYTES_MAX: Final = VARINT_MAX + 5  # the largest packet that MQTT can carry, with its header
 
 
 class FrameSplitter:

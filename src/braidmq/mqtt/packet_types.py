@@ -9,6 +9,8 @@ MQTT31: Final = 3
 MQTT311: Final = 4
 MQTT5: Final = 5
 
+PACKET_ID_MAX: Final = 65_535
+
 
 class PacketType(IntEnum):
     """The high four bits of a packet's first byte."""

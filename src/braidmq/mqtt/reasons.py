@@ -109,6 +109,8 @@ _PACKETS_OF: Final[dict[Reason, tuple[PacketType, ...]]] = {
     Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: (_SUBACK, _DISCONNECT),
 }
 
+FAILURE: Final = 0x80  # reason codes from here on are refusals
+
 # Plain ints, because hashing an IntEnum member costs more than hashing an int on every lookup.
 REASONS_OF: Final[dict[PacketType, frozenset[int]]] = {
     packet_type: frozenset(int(reason) for reason, packets in _PACKETS_OF.items() if packet_type in packets)

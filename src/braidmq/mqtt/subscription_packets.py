@@ -1,7 +1,7 @@
 """SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK.
 
-Whether a filter is well formed, and No Local on a shared subscription, is not judged here: the server answers the
-first with a reason for that one filter, and so has to see the others.
+Whether a filter that is not empty is well formed, and No Local on a shared subscription, is not judged here: the server answers
+the first with a reason for that one filter, and so has to see the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from braidmq.base.errors import UsageError
 from braidmq.mqtt.packets import MQTT5, PacketType, Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
 from braidmq.mqtt.properties import NO_PROPERTIES, read_properties, write_properties
 from braidmq.mqtt.reasons import REASONS_OF, SUBACK_RETURN_CODES, Reason
-from braidmq.mqtt.wire import malformed, protocol_error, read_packet_id, read_text, write_packet_id, write_text
+from braidmq.mqtt.wire import malformed, protocol_error, read_packet_id, read_text, write_packet_id, write_text, write_varint
 
 _NO_LOCAL: Final = 0x04
 _RETAIN_AS_PUBLISHED: Final = 0x08
@@ -30,6 +30,8 @@ def decode_subscribe(body: bytes, version: int) -> Subscribe:
     subscriptions: list[SubscribeOption] = []
     while at < len(body):
         topic_filter, at = read_text(body, at)  # [MQTT-3.8.3-1]
+        if not topic_filter:
+            raise malformed("an empty topic filter")  # [MQTT-4.7.3-1]
         options = body[at]
         at += 1
         if options < 3:
@@ -58,8 +60,8 @@ def _read_options(topic_filter: str, options: int, version: int) -> SubscribeOpt
 
 def encode_subscribe(packet: Subscribe, version: int) -> bytes:
     """Write the body of SUBSCRIBE; before MQTT 5 a subscription has no option but its QoS."""
-    if not packet.subscriptions:
-        raise UsageError("SUBSCRIBE needs a topic filter")
+    if not packet.subscriptions or not all(option.topic_filter for option in packet.subscriptions):
+        raise UsageError("SUBSCRIBE needs a topic filter, and none may be empty")
     parts = [write_packet_id(packet.packet_id)]
     if version == MQTT5:
         parts.append(write_properties(packet.properties, PacketType.SUBSCRIBE))
@@ -98,6 +100,13 @@ def encode_suback(packet: Suback, version: int) -> bytes:
     return write_packet_id(packet.packet_id) + bytes([min(reason, Reason.UNSPECIFIED_ERROR) for reason in packet.reasons])
 
 
+def plain_suback(packet_id: int, reasons: list[int], version: int) -> bytes:
+    """The whole frame of a SUBACK without properties, for the broker's own reasons, which are not checked again."""
+    codes = bytes(reasons) if version == MQTT5 else bytes([min(reason, Reason.UNSPECIFIED_ERROR) for reason in reasons])
+    properties = b"\0" if version == MQTT5 else b""
+    return b"\x90" + write_varint(2 + len(properties) + len(codes)) + packet_id.to_bytes(2, "big") + properties + codes
+
+
 def decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
     """Read UNSUBSCRIBE."""
     packet_id, at = read_packet_id(body, 0)
@@ -107,6 +116,8 @@ def decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
     topic_filters: list[str] = []
     while at < len(body):
         topic_filter, at = read_text(body, at)  # [MQTT-3.10.3-1]
+        if not topic_filter:
+            raise malformed("an empty topic filter")  # [MQTT-4.7.3-1]
         topic_filters.append(topic_filter)
     if not topic_filters:
         raise protocol_error("UNSUBSCRIBE has no topic filter")  # [MQTT-3.10.3-2]
@@ -115,8 +126,8 @@ def decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
 
 def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     """Write the body of UNSUBSCRIBE."""
-    if not packet.topic_filters:
-        raise UsageError("UNSUBSCRIBE needs a topic filter")
+    if not packet.topic_filters or not all(packet.topic_filters):
+        raise UsageError("UNSUBSCRIBE needs a topic filter, and none may be empty")
     properties = write_properties(packet.properties, PacketType.UNSUBSCRIBE) if version == MQTT5 else b""
     return write_packet_id(packet.packet_id) + properties + b"".join(map(write_text, packet.topic_filters))
 

@@ -26,7 +26,7 @@ def malformed(detail: str) -> ProtocolViolation:
 
 
 def protocol_error(detail: str) -> ProtocolViolation:
-    """A packet that can be read, but says what the protocol does not allow there."""
+    """The violation for a well-formed packet that the protocol does not allow."""
     return ProtocolViolation(Reason.PROTOCOL_ERROR, detail)
 
 

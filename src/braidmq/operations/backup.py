@@ -1,4 +1,4 @@
-"""Backups of a running node: the work is done in a thread, and the loop tells how far it is."""
+"""Backups of a running node: a thread does the work, and the event loop reports progress."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from braidmq.api.history import Copying, End, Made, encode_lines
 from braidmq.base.errors import Unavailable, UsageError
-from braidmq.storage.backup import Manifest, check_target, make_backup
+from braidmq.control.history import Copying, End, Made, encode_lines
 from braidmq.storage.log import MessageLog
+from braidmq.storage.upkeep.backup import Manifest, check_target, make_backup
 
 _TELL_EVERY_S: Final = 0.2
 
 
 class _Stopped(Exception):
-    """Nobody wants the backup any more."""
+    """The backup was cancelled."""
 
 
 class BackupMaker:
@@ -32,15 +32,15 @@ class BackupMaker:
         Raises UsageError at once for a target that cannot be, Unavailable if another backup is being made.
         """
         if not target.is_absolute():
-            raise UsageError(f"{str(target)!r} is not an absolute path", "the node may run in another directory")
+            raise UsageError(f"{str(target)!r} is not an absolute path", "the node may run in a different working directory")
         check_target(target, data_dir)
         if self._is_running:
-            raise Unavailable("another backup is being made", 60)
+            raise Unavailable("another backup is running", 60)
         return self._make(log, data_dir, target)
 
     async def _make(self, log: MessageLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
         if self._is_running:
-            raise Unavailable("another backup is being made", 60)
+            raise Unavailable("another backup is running", 60)
         self._is_running = True
         work = _Work(log, data_dir, target)
         thread = asyncio.ensure_future(asyncio.to_thread(work.run))
@@ -60,7 +60,7 @@ class BackupMaker:
 
 
 class _Work:
-    """What the thread does; the loop reads its figures meanwhile."""
+    """The work of the thread; the event loop reads its progress."""
 
     def __init__(self, log: MessageLog, data_dir: Path, target: Path) -> None:
         self._log = log

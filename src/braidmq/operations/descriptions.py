@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import monotonic, time
 
-from braidmq.api.operations import ClientInfo, SubscriptionInfo
-from braidmq.broker.sessions import Session
-from braidmq.lane.routes import Subscription
+from braidmq.broker.session.session import Session
+from braidmq.control.contract import ClientInfo, SubscriptionInfo
+from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
 from braidmq.mqtt.wire import read_varint
 

@@ -1,4 +1,4 @@
-"""What is on disk and how it gets there."""
+"""The state of the log and its commits, for operators."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 from time import time
 
-from braidmq.api.history import DurabilityInfo, DurableShard
-from braidmq.base.settings import Settings
-from braidmq.storage.health import Health
+from braidmq.base.config.settings import Settings
+from braidmq.control.history import DurabilityInfo, DurableShard
+from braidmq.storage.engine.health import Health
 from braidmq.storage.log import MessageLog
 
 
 async def durability_of(log: MessageLog, health: Health, settings: Settings) -> DurabilityInfo:
-    """The picture of now; the files are looked at in a thread."""
+    """The current state; a thread examines the files."""
     disk_bytes = await asyncio.to_thread(_size_of, Path(settings.node.data_dir) / "log")
     stats = log.stats()
     store = stats.store

@@ -1,4 +1,4 @@
-"""What an operator sees of the durable log, and does with it."""
+"""The durable log as operators see and manage it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from braidmq.access.local import LocalAccess
-from braidmq.api.history import (
+from braidmq.base.config.settings import Settings
+from braidmq.base.errors import Unavailable, UsageError
+from braidmq.control.history import (
     DurabilityInfo,
     End,
     GenerationInfo,
@@ -27,19 +31,18 @@ from braidmq.api.history import (
     Topic,
     encode_lines,
 )
-from braidmq.base.errors import Unavailable, UsageError
-from braidmq.base.settings import Settings
-from braidmq.history.supervisor import HistoryService
-from braidmq.lane.records import Record
+from braidmq.history import messages
+from braidmq.history.node_side.supervisor import HistoryService
+from braidmq.lane.records.records import Record
 from braidmq.operations.backup import BackupMaker
 from braidmq.operations.durability import durability_of
 from braidmq.operations.history_lines import record_line
 from braidmq.operations.log_walk import Walk
-from braidmq.storage.changes import Refusal
-from braidmq.storage.health import Health
+from braidmq.storage.engine.health import Health
 from braidmq.storage.layouts.lessons import lesson_of
 from braidmq.storage.log import MessageLog
-from braidmq.storage.log_stats import ShardStats
+from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.upkeep.stats import ShardStats
 
 TOPICS_MAX: Final = 10_000
 TOKEN_S_MAX: Final = 366 * 86400
@@ -88,7 +91,7 @@ class NodeHistory:
     # Figures
 
     async def stats(self) -> HistoryStats:
-        """What is in the log."""
+        """Statistics of the log."""
         log = self._node.log
         stats = log.stats()
         names = log.readers.names
@@ -96,6 +99,7 @@ class NodeHistory:
         for name in names[:_READERS_SHOWN]:
             readers.append(_reader(log, name))
             await asyncio.sleep(0)  # each looks at every epoch
+        readers = await self._by_filters(readers)
         return HistoryStats(
             log_id=stats.log_id,
             records=stats.records,
@@ -105,8 +109,21 @@ class NodeHistory:
             readers_more=max(0, len(names) - _READERS_SHOWN),
         )
 
+    async def _by_filters(self, readers: list[ReaderInfo]) -> list[ReaderInfo]:
+        """The same readers, behind by what they read: a count of the history service, which is another process."""
+        service, log = self._node.history, self._node.log
+        asked = [each for each in readers if each.records_behind and each.filters and "#" not in each.filters]
+        if service is None or not asked:
+            return readers
+        places = [messages.ReaderAt(each.filters, log.readers.positions(each.name)) for each in asked]
+        found = await service.backlogs(places)
+        if found is None:
+            return readers
+        counted = dict(zip((each.name for each in asked), found, strict=True))
+        return [_with_count(each, counted[each.name]) if each.name in counted else each for each in readers]
+
     async def durability(self) -> DurabilityInfo:
-        """What is on disk and when, as of now."""
+        """The current state of the log and its disk."""
         return await durability_of(self._node.log, self._node.log_health, self._node.settings)
 
     # Generations
@@ -136,9 +153,9 @@ class NodeHistory:
         log = self._node.log
         if request.patterns is not None:
             log.teach(await asyncio.to_thread(lesson_of, request.patterns, request.thresholds))
-            return Relearned(is_begun=True, reason=f"it knows {len(request.patterns)} patterns from the start")
+            return Relearned(is_begun=True, reason=f"it starts with {len(request.patterns)} patterns")
         if request.thresholds is not None:
-            raise UsageError("there are thresholds without patterns", "give both, or patterns alone")
+            raise UsageError("thresholds need patterns", "give both, or only patterns")
         gain = await asyncio.to_thread(log.relearn_gain)
         if gain.is_worth_it:
             log.relearn(gain)
@@ -161,12 +178,19 @@ class NodeHistory:
         """A token for a user of the password file."""
         service = self._node.history
         if service is None:
-            raise UsageError("this node has no history service", "give history.bind an address, and install braidmq[history]")
+            raise UsageError("this node has no history service", "set history.bind and install braidmq[history]")
         if not 0 < request.valid_s <= TOKEN_S_MAX:
-            raise UsageError(f"a token is valid for up to {TOKEN_S_MAX // 86400} days")
-        if not self._node.access.knows(request.user):
+            raise UsageError(f"a token may be valid for at most {TOKEN_S_MAX // 86400} days")
+        access = self._node.access
+        fingerprint = access.fingerprint(request.user)
+        if fingerprint is None:
             raise UsageError(f"there is no user {request.user!r} in the password file", "`braidmq passwd` adds one")
-        return Token(service.tokens.make(request.user, request.valid_s), time() + request.valid_s)
+        if access.is_rehashed_at_login(request.user):
+            raise UsageError(
+                f"the next login of {request.user!r} replaces its old password hash, which would invalidate the token",
+                f"log in once as {request.user!r}, or set the password with `braidmq passwd`",
+            )
+        return Token(service.tokens.make(request.user, fingerprint, request.valid_s), time() + request.valid_s)
 
     # Backup
 
@@ -263,4 +287,16 @@ def _reader(log: MessageLog, name: str) -> ReaderInfo:
         lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
         pins=any(place.pins for place in log.readers.places(name).values()),
         user=log.readers.owner(name),
+        filters=list(log.readers.filters(name)),
+        is_estimate=any(lag.records_max for lag in lags),
+    )
+
+
+def _with_count(reader: ReaderInfo, behind: messages.Behind) -> ReaderInfo:
+    is_done = not behind.records and not behind.is_estimate
+    return structs.replace(
+        reader,
+        records_behind=behind.records,
+        is_estimate=behind.is_estimate,
+        lag_s=0.0 if is_done else reader.lag_s,
     )

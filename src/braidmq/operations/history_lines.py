@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import structs
 
-from braidmq.api import history as lines
 from braidmq.base.errors import ProtocolViolation
-from braidmq.lane.records import Record
+from braidmq.control import history as lines
+from braidmq.lane.records.records import Record
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.properties import read_properties
 from braidmq.mqtt.wire import write_varint

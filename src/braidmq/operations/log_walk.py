@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from braidmq.api.history import Begin, Gap, Progress, ReadRequest
 from braidmq.base.errors import ProtocolViolation, UsageError
-from braidmq.lane.records import Record
+from braidmq.control.history import Begin, Gap, Progress, ReadRequest
+from braidmq.lane.records.records import Record
 from braidmq.mqtt.topics import check_filter
 from braidmq.storage.log import MessageLog
-from braidmq.storage.merge import MergedReplay
-from braidmq.storage.offsets import parse_start
+from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.reading.positions import parse_start
 
 FILTERS_MAX: Final = 64
 # What is found in a slice is also put into words in one turn, at about 3 us a record: it must not take longer than the slice.
@@ -30,7 +30,7 @@ class Walk:
     """One walk; made when it is asked for, which settles what ``latest`` and ``-24h`` mean."""
 
     def __init__(self, log: MessageLog, request: ReadRequest, turns: asyncio.Lock) -> None:
-        """Raises UsageError for a filter, a start or an end that is none."""
+        """Raises UsageError for an invalid filter, start or end."""
         self._log = log
         self._turns = turns
         self._filters = _checked(request.filters)
@@ -50,12 +50,12 @@ class Walk:
         return Begin(start=self._began, end=end)
 
     def first_gaps(self) -> list[Gap]:
-        """What retention had removed already when the walk was asked for."""
+        """The gaps that retention had left when the walk was created."""
         missing = self._log.gaps(self._from, self._filters)
         return [Gap(shard=shard, after=gap.wanted, floor=gap.floor) for shard, gap in missing.items()]
 
     def new_gaps(self) -> list[Gap]:
-        """What retention has removed before it could be read, told once."""
+        """The gaps that retention has made since the last call."""
         missing = self._replay.take_gaps() if self._replay is not None else {}
         return [
             Gap(shard=shard, after=gap.wanted, floor=gap.floor)
@@ -114,7 +114,7 @@ def _checked(filters: tuple[str, ...]) -> tuple[str, ...]:
         raise UsageError(f"give 1 to {FILTERS_MAX} topic filters, not {len(filters)}")
     for each in filters:
         if each.startswith(_NOT_FILTERS):
-            raise UsageError(f"{each!r} is a kind of subscription, not a topic filter", "give the filter inside it")
+            raise UsageError(f"{each!r} is a special subscription, not a topic filter", "give the filter inside it")
         try:
             check_filter(each)
         except ProtocolViolation as violation:

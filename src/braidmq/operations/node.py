@@ -13,7 +13,17 @@ from typing import Protocol, cast
 from braidmq import __version__
 from braidmq.access.bans import Ban as AccessBan
 from braidmq.access.local import LocalAccess
-from braidmq.api.operations import (
+from braidmq.base import logs
+from braidmq.base.config import sources as config
+from braidmq.base.config.addresses import Address
+from braidmq.base.config.keys import dotted, find_key, parse_path
+from braidmq.base.config.settings import Settings
+from braidmq.base.config.sources import Config
+from braidmq.base.errors import ConfigError, ProtocolViolation, UsageError
+from braidmq.base.room import Room
+from braidmq.broker.broker import Broker
+from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.control.contract import (
     Ban,
     BanKind,
     ClientDetail,
@@ -32,28 +42,20 @@ from braidmq.api.operations import (
     TopicInfo,
     TraceKind,
 )
-from braidmq.base import config, logs
-from braidmq.base.addresses import Address
-from braidmq.base.config import Config
-from braidmq.base.errors import ConfigError, ProtocolViolation, UsageError
-from braidmq.base.keys import dotted, find_key, parse_path
-from braidmq.base.settings import Settings
-from braidmq.broker.broker import Broker
-from braidmq.broker.listeners.listener_set import ListenerSet
-from braidmq.history.supervisor import HistoryService
-from braidmq.metrics import collect
+from braidmq.history.node_side.supervisor import HistoryService
+from braidmq.metrics import Figures
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter
 from braidmq.operations.descriptions import client_info, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
 from braidmq.operations.sessions import list_sessions, show_session
-from braidmq.storage.health import State
+from braidmq.storage.engine.health import State
 
 _DETAIL_SUBSCRIPTIONS = 100
 _BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; no MQTT text holds it
 _FROM = " from "  # joins a user or client and the address of a ban that names both
-_LATER = "takes effect at the next start"
+_LATER = "takes effect after a restart"
 
 
 class RunningNode(RecordingNode, Protocol):
@@ -69,6 +71,10 @@ class RunningNode(RecordingNode, Protocol):
     def access(self) -> LocalAccess: ...
     @property
     def history(self) -> HistoryService | None: ...
+    @property
+    def client_room(self) -> Room: ...
+    @property
+    def api_room(self) -> Room: ...
     async def reload(self, config: Config) -> list[str]:
         """Take over a changed configuration; the keys that need a restart."""
         ...
@@ -96,17 +102,26 @@ class NodeOperations:
             sessions=len(broker.sessions),
             subscriptions=broker.subscription_count(),
             retained=len(broker.retained),
-            not_ready=f"these do not listen: {', '.join(missing)}" if missing else self._log_trouble(),
+            not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
         )
 
     def _log_trouble(self) -> str:
         health = self._node.log_health
-        return f"the log takes no messages: {health.reason}" if health.state is State.STOPPED else ""
+        return f"the log accepts no messages: {health.reason}" if health.state is State.STOPPED else ""
 
     def metrics(self) -> Mapping[str, float]:
         """Every counter and gauge by its stem."""
         node = self._node
-        return collect(node.broker, node.access, node.listeners, node.log, node.log_health, node.history)
+        return Figures(
+            node.broker,
+            node.access,
+            node.listeners,
+            node.log,
+            node.log_health,
+            node.history,
+            node.client_room,
+            node.api_room,
+        ).collect()
 
     # Clients
 
@@ -145,7 +160,7 @@ class NodeOperations:
             broker.statistics.kicked += 1
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
         if broker.sessions.get(client_id) is session:  # it did not end with its connection
-            broker.end_session(session)
+            broker.lifecycle.end(session)
         broker.lane.flush()
         return True
 
@@ -195,7 +210,7 @@ class NodeOperations:
                     RetainedInfo(
                         topic=name,
                         qos=message.qos,
-                        payload_bytes=len(message.payload),
+                        payload_bytes=held.payload_bytes,
                         stored_at=held.stored_at,
                         expires_at=expires_at,
                     )

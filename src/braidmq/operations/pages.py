@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from braidmq.api.operations import PageRequest
+from braidmq.control.contract import PageRequest
 
 SLICE = 5000  # names looked at in one turn of the loop: about a millisecond
 

@@ -1,4 +1,4 @@
-"""Sessions as an operator sees them: what waits for each, in memory and in the log."""
+"""Sessions as operators see them: their backlogs in memory and in the log."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from time import monotonic
 from typing import Final
 
-from braidmq.api.operations import Page, PageRequest, SessionDetail, SessionInfo
-from braidmq.broker.sessions import NEVER, Session, SessionTable
-from braidmq.lane.log_flow import LogFlow
+from braidmq.broker.session.session import NEVER, Session, SessionTable
+from braidmq.control.contract import Page, PageRequest, SessionDetail, SessionInfo
+from braidmq.lane.path.log_flow import LogFlow
 from braidmq.operations.descriptions import subscription_info, wall
 from braidmq.operations.pages import page_of
 from braidmq.storage.log import MessageLog

@@ -1,7 +1,9 @@
-"""Options as Spark hands them over: texts, under keys in lower case. What is read from them, and what is wrong, is said in words.
+"""Parses options as Spark passes them: strings under lower-case keys. Errors say what is wrong and what to write.
 
-Each may be written with the prefix `braidmq.`, where options of several formats are mixed. An option that is not ours is left
-alone unless it looks like a slip of the pen; with our prefix it is always refused.
+Each may be written with the prefix `braidmq.`, where options of several formats are mixed. An option of another source that
+would change what is read is refused with ours in its place, and so is one that looks like a slip of the pen, or has our prefix.
+Any other that is not ours is left alone and listed in `unknown`. Options are parsed in every process of a query, so this module
+logs nothing: the driver warns of them, once.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ import difflib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.units import parse_bytes, parse_seconds
+from braidmq.spark.source.foreign_options import remedy_for
 
 PREFIX: Final = "braidmq."
 _SECRETS: Final = ("password", "token", "secret")
@@ -21,23 +26,66 @@ _SECRETS: Final = ("password", "token", "secret")
 _SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "provider", "owner", "location", "external", "comment"}
 _SPARK_PREFIX: Final = "option."
 
+# How a server is reached, for reading and for writing alike.
+CONNECTION_OPTIONS: Final = (
+    "user",
+    "password",
+    "tls",
+    "tls.caFile",
+    "tls.certFile",
+    "tls.keyFile",
+    "tls.serverName",
+    "timeout",
+    "retryTimeout",
+)
+_CALL_S: Final = 30.0
+_RETRY_S: Final = 60.0
+
 log = logging.getLogger("braidmq.spark")
 T = TypeVar("T")
+
+
+class Security(Struct, frozen=True, kw_only=True):
+    """Who connects, and how the connection is secured. Files are in PEM form."""
+
+    user: str
+    password: str
+    tls: bool
+    ca_file: str
+    cert_file: str
+    key_file: str
+    server_name: str
+
+    @property
+    def wants_tls(self) -> bool:
+        """Whether an address without a scheme is one of TLS."""
+        return self.tls or bool(self.ca_file or self.cert_file or self.server_name)
+
+    # A traceback must not show the password.
+
+    def __repr__(self) -> str:
+        return f"Security(user={self.user!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("user", self.user)]
 
 
 class OptionTable:
     """The options given, by the names that are known. Getters raise ConfigError that names the option, and never a secret."""
 
-    def __init__(self, options: Mapping[str, str], known: Sequence[str]) -> None:
-        """Raises ConfigError for an option that is not known but was meant to be."""
+    def __init__(self, options: Mapping[str, str], known: Sequence[str], foreign: Mapping[str, str]) -> None:
+        """Raises ConfigError for an option that is not known but was meant to be, or is one of the `foreign` ones."""
         self._names = {name.lower(): name for name in known}
+        self._foreign = foreign
+        self.unknown: tuple[str, ...] = ()
         self._given: dict[str, str] = {}
         for key, value in options.items():
             bare = key.lower().removeprefix(PREFIX)
             if bare in self._names or bare in _SPARK:
                 self._add(bare, key, value)
             elif not bare.startswith(_SPARK_PREFIX):
-                self._refuse_unknown(key, bare)
+                self._refuse_meant(key, bare)
+                self.unknown += (key,)
 
     def text(self, name: str, default: str = "") -> str:
         """The text as it was written, without space around it."""
@@ -65,7 +113,7 @@ class OptionTable:
 
     def seconds(self, name: str, default: float) -> float:
         """A number of seconds, or a span such as 500ms."""
-        return self._read(name, default, lambda text: float(parse_seconds(text)), "write a span of time such as 30s")
+        return self._read(name, default, lambda text: float(parse_seconds(text)), "write a duration such as 30s")
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
         """One of several words."""
@@ -81,6 +129,31 @@ class OptionTable:
         """A JSON list of texts, or one text."""
         return self._read(name, None, _parse_texts, 'write one, or a JSON list such as ["a", "b"]')
 
+    def security(self) -> Security:
+        """Credentials and TLS."""
+        cert_file, key_file = self.text("tls.certFile"), self.text("tls.keyFile")
+        if bool(cert_file) != bool(key_file):
+            raise ConfigError("tls.certFile", "a client certificate needs its key, and a key its certificate", "give both files")
+        return Security(
+            user=self.text("user"),
+            password=self.secret("password"),
+            tls=self.flag("tls", False),
+            ca_file=self.text("tls.caFile"),
+            cert_file=cert_file,
+            key_file=key_file,
+            server_name=self.text("tls.serverName"),
+        )
+
+    @property
+    def call_s(self) -> float:
+        """How long one call may take."""
+        return self.seconds("timeout", _CALL_S)
+
+    @property
+    def retry_s(self) -> float:
+        """How long a server that is lost is waited for."""
+        return self.seconds("retryTimeout", _RETRY_S)
+
     def _read(self, name: str, default: T, parse: Callable[[str], T], hint: str) -> T:
         text = self.text(name)
         if not text:
@@ -88,20 +161,29 @@ class OptionTable:
         try:
             return parse(text)
         except ValueError:
-            raise ConfigError(name, f"{redact(name, text)!r} does not fit", hint) from None
+            raise ConfigError(name, f"{redact(name, text)!r} is invalid", hint) from None
 
     def _add(self, bare: str, key: str, value: str) -> None:
         if self._given.get(bare, value) != value:
             raise ConfigError(self._names.get(bare, bare), "is given twice", f"remove it, or {key}")
         self._given[bare] = value
 
-    def _refuse_unknown(self, key: str, bare: str) -> None:
+    def _refuse_meant(self, key: str, bare: str) -> None:
+        """Raise ConfigError for an option that was meant for a source such as this one."""
+        remedy = remedy_for(bare, self._foreign)
+        if remedy is not None:
+            raise ConfigError(key, "is an option of another data source", f"with braidmq, {remedy}")
         near = difflib.get_close_matches(bare, self._names, n=1, cutoff=0.8)
         if near:
-            raise ConfigError(key, "is no option of braidmq", f"did you mean {self._names[near[0]]}?")
+            raise ConfigError(key, "is not an option of braidmq", f"did you mean {self._names[near[0]]}?")
         if key.lower().startswith(PREFIX):
-            raise ConfigError(key, "is no option of braidmq", f"there are {', '.join(sorted(self._names.values()))}")
-        log.warning("the option %s is none of braidmq's, and is left alone", key)
+            raise ConfigError(key, "is not an option of braidmq", f"the options are {', '.join(sorted(self._names.values()))}")
+
+
+def warn_of_unknown(names: Sequence[str]) -> None:
+    """Tell in one line which options were given and not used. For the driver, once for each read or write."""
+    if names:
+        log.warning("braidmq ignores unknown options: %s", ", ".join(sorted(names)))
 
 
 def redact(name: str, value: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether the Python that runs this has what it takes, said in words. Imports nothing that may be missing, in no new syntax."""
+"""Checks whether this Python has what braidmq needs. Imports nothing that may be missing and uses no new syntax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_requirements() -> None:
     """Raise UsageError that names this Python and what it lacks. For drivers and executors, which may be different Pythons."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     here = f"the Python of this Spark process ({sys.executable}, {version})"
-    hint = "install braidmq[spark] for it, or let PYSPARK_PYTHON or spark.pyspark.python name one that has it, on all machines"
+    hint = "install braidmq[spark] for it, or set PYSPARK_PYTHON or spark.pyspark.python to one that has it, on all machines"
     if sys.version_info[:2] < PYTHON_MIN:
         wanted = ".".join(str(part) for part in PYTHON_MIN)
         raise UsageError(f"{here} is older than {wanted}, which braidmq needs", hint)

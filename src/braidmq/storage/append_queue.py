@@ -1,6 +1,6 @@
-"""What waits to be written and what waits to be committed, within a bound, and who is told when.
+"""A bounded queue of records and rows to write and commit, and the callbacks that report the result.
 
-add, add_block, add_changes -> the open group -> take -> (written) wrote | refuse -> (on disk) committed, acknowledge | doubt
+add_block, add_changes -> the open group -> take -> (written) wrote | refuse -> (on disk) committed, acknowledge | doubt
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from braidmq.storage.changes import Change, Refusal
-from braidmq.storage.log_shard import LogShard
-from braidmq.storage.ports import Batch
-from braidmq.storage.shard import Entry
+from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.shard.shard import Entry
 
 log = logging.getLogger(__name__)
 
-OnCommit = Callable[[int, int], None]
 OnRefused = Callable[[Refusal], None]
 
 _RETRY_AFTER_CONGESTION_S: Final = 1.0
 
 
 class Block(Protocol):
-    """Many records with one owner, who is told once. It is not to be changed after it was handed over."""
+    """Many records with one callback. Must not change after it was passed to the queue."""
 
     @property
     def entries(self) -> Mapping[int, list[Entry]]:
@@ -45,7 +42,7 @@ class Block(Protocol):
         """Everything is on disk; timestamps by shard, in the order of the entries."""
 
     def refused(self, refusal: Refusal, /) -> None:
-        """Nothing of it is stored, or nobody knows."""
+        """Report that nothing was stored, or that the outcome is unknown."""
 
 
 def call_waiter(callback: Callable[..., None], *arguments: object) -> None:
@@ -56,50 +53,8 @@ def call_waiter(callback: Callable[..., None], *arguments: object) -> None:
         log.exception("a callback of the log failed")
 
 
-class Collected:
-    """What is to be appended to one shard: entries, and which producer's each run of them is."""
-
-    __slots__ = ("_entries", "_next_sequence", "_producer", "_runs")
-
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._runs: list[tuple[int, bytes, int]] = []  # place of the first entry, its producer and sequence
-        self._producer: bytes | None = None
-        self._next_sequence = 0
-
-    def add(self, entry: Entry, producer: bytes, sequence: int) -> int:
-        """Add an entry; returns its place."""
-        place = len(self._entries)
-        self._entries.append(entry)
-        if producer != self._producer or (producer and sequence != self._next_sequence):
-            self._runs.append((place, producer, sequence))
-            self._producer = producer
-        self._next_sequence = sequence + 1
-        return place
-
-    def extend(self, entries: list[Entry]) -> tuple[int, int]:
-        """Add entries without a producer; returns their places, first and end."""
-        place = len(self._entries)
-        self._entries += entries
-        if self._producer != b"":
-            self._runs.append((place, b"", 0))
-            self._producer = b""
-        return place, len(self._entries)
-
-    def append_to(self, shard: LogShard, batch: Batch) -> list[int]:
-        """Append everything to the shard; returns the timestamps, by place."""
-        if len(self._runs) == 1:
-            _, producer, sequence = self._runs[0]
-            return shard.append(batch, self._entries, producer=producer, sequence=sequence)
-        stamps: list[int] = []
-        ends = [place for place, _, _ in self._runs[1:]] + [len(self._entries)]
-        for (place, producer, sequence), end in zip(self._runs, ends, strict=True):
-            stamps += shard.append(batch, self._entries[place:end], producer=producer, sequence=sequence)
-        return stamps
-
-
 class Waiter(Protocol):
-    """Whoever is told about a group; `count` is for how many records or sets of rows."""
+    """A callback for a group; `count` is the number of records or sets of rows that it covers."""
 
     count: int
 
@@ -108,23 +63,6 @@ class Waiter(Protocol):
 
     def refused(self, refusal: Refusal, /) -> None:
         """The group is not stored, or in doubt."""
-
-
-class RecordWaiter:
-    """Waits for one record."""
-
-    __slots__ = ("count", "refused", "_on_commit", "_place", "_shard")
-
-    def __init__(self, on_commit: OnCommit, on_refused: OnRefused, shard: int, place: int) -> None:
-        self.count = 1
-        self.refused = on_refused
-        self._on_commit = on_commit
-        self._shard = shard
-        self._place = place
-
-    def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Tell where the record is."""
-        self._on_commit(self._shard, stamps[self._shard][self._place])
 
 
 class RowsWaiter:
@@ -138,7 +76,7 @@ class RowsWaiter:
         self._on_commit = on_commit
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Tell that they are there."""
+        """Report that the records are committed."""
         self._on_commit()
 
 
@@ -168,7 +106,7 @@ class Group:
     __slots__ = ("shards", "changes", "marks", "waiters", "size_bytes", "number", "stamps")
 
     def __init__(self) -> None:
-        self.shards: dict[int, Collected] = {}
+        self.shards: dict[int, list[Entry]] = {}  # what is to be appended to each
         self.changes: list[Change] = []
         self.marks: list[tuple[int, bytes, int, int]] = []
         self.waiters: list[Waiter] = []
@@ -176,12 +114,12 @@ class Group:
         self.number = 0
         self.stamps: dict[int, list[int]] = {}
 
-    def collected(self, shard: int) -> Collected:
-        """What is to be appended to a shard."""
-        found = self.shards.get(shard)
-        if found is None:
-            found = self.shards[shard] = Collected()
-        return found
+    def append(self, shard: int, entries: list[Entry]) -> tuple[int, int]:
+        """Append entries to a shard; returns their places among its entries, first and end."""
+        collected = self.shards.setdefault(shard, [])
+        first = len(collected)
+        collected += entries
+        return first, len(collected)
 
 
 class AppendQueue:
@@ -197,34 +135,13 @@ class AppendQueue:
         self._open = Group()
         self._written: deque[Group] = deque()
 
-    def add(
-        self,
-        shard: int,
-        entry: Entry,
-        size: int,
-        changes: Sequence[Change],
-        producer: bytes,
-        sequence: int,
-        on_commit: OnCommit,
-        on_refused: OnRefused,
-    ) -> None:
-        """Let an entry be appended to a shard and changes be made with it, or refuse it if there is no room."""
-        if self.pending_bytes >= self._bytes_max:
-            self._refuse_at_once(on_refused)
-            return
-        group = self._count(size)
-        place = group.collected(shard).add(entry, producer, sequence)
-        group.waiters.append(RecordWaiter(on_commit, on_refused, shard, place))
-        if changes:
-            group.changes += changes
-
     def add_block(self, block: Block, count: int, size: int) -> None:
         """Let the entries of a block be appended and its changes be made with them, or refuse it if there is no room."""
         if self.pending_bytes >= self._bytes_max:
             self._refuse_at_once(block.refused, count)
             return
         group = self._count(size)
-        places = {shard: group.collected(shard).extend(entries) for shard, entries in block.entries.items() if entries}
+        places = {shard: group.append(shard, entries) for shard, entries in block.entries.items() if entries}
         group.waiters.append(BlockWaiter(block, count, places))
         group.marks += block.marks()
         if block.changes:
@@ -249,10 +166,10 @@ class AppendQueue:
 
     def _refuse_at_once(self, on_refused: OnRefused, count: int = 1) -> None:
         self.refused += count
-        on_refused(Refusal("more waits for the disk than the log may hold", _RETRY_AFTER_CONGESTION_S))
+        on_refused(Refusal("too much data is waiting for the disk", _RETRY_AFTER_CONGESTION_S))
 
     def take(self) -> Group | None:
-        """The group to be written now; None if nothing waits."""
+        """The next group to write; None if the queue is empty."""
         if not self._open.waiters:
             return None
         group, self._open = self._open, Group()
@@ -272,20 +189,20 @@ class AppendQueue:
         return done
 
     def acknowledge(self, group: Group) -> None:
-        """Tell those who wait for a group that it is on disk."""
+        """Report to the waiters of a group that it is on disk."""
         for waiter in group.waiters:
             call_waiter(waiter.committed, group.stamps)
         self._let_go(group)
 
     def refuse(self, group: Group, refusal: Refusal) -> None:
-        """Tell those who wait for a group that it is not stored."""
+        """Report to the waiters of a group that it is not stored."""
         for waiter in group.waiters:
             self.refused += waiter.count
             call_waiter(waiter.refused, refusal)
         self._let_go(group)
 
     def doubt(self, reason: str, retry_after_s: float) -> None:
-        """Refuse everything that is written and not committed: nobody knows whether it is on disk."""
+        """Reject everything written and not committed, because it is unknown whether it is on disk."""
         while self._written:
             self.refuse(self._written.popleft(), Refusal(reason, retry_after_s, is_in_doubt=True))
 

@@ -1,4 +1,4 @@
-"""The publisher fence (S5): of several connections of one client id, the log takes writes from the newest only.
+"""The publisher fence (S5): of several connections of one client id, the log accepts writes from the newest only.
 
 Each connection of a client id has a version, higher than that of the one before it. Whoever brings a write of a lower version is
 late: the client has gone on elsewhere and may have sent the same message again, and a copy behind it would be out of order.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class Guard(NamedTuple):
-    """On whose behalf something is written: a client id, and the version of its connection."""
+    """The writer of a change: a client id and the version of its connection."""
 
     client_id: str
     version: int
@@ -38,7 +38,7 @@ class Fences:
         return self._versions.get(client_id, 0)
 
     def fence(self, client_id: str, version: int) -> bool:
-        """Refuse lower versions from now on; False, and nothing changes, if a higher one is there."""
+        """Reject lower versions from now on; returns False without a change if a higher one is known."""
         if version < self._versions.get(client_id, 0):
             return False
         self._versions[client_id] = version

@@ -2,7 +2,7 @@
 
 The life of a message, all on the loop:
 
-    append(...)     is collected, in the shard of its client id; nothing is written
+    append_block()  is collected, each record in the shard of its client id; nothing is written
     flush()         once a turn: one batch for all shards, written unsynced; or refused, and then nothing of it was written
     (commit)        when the batch is on disk: watermarks rise, followers get the records, then whoever waits is called
 
@@ -17,41 +17,41 @@ A client id has one home: shard crc32(client id) modulo the number of shards, wh
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from braidmq.base.config.settings import HistorySettings
 from braidmq.base.errors import Corruption, Unavailable, UsageError
-from braidmq.base.settings import HistorySettings
-from braidmq.lane.records import check_entries, encode_record
-from braidmq.storage.append_queue import AppendQueue, Block, OnCommit, OnRefused
-from braidmq.storage.batch import Batch
-from braidmq.storage.changes import Change, Refusal, check_change, put_change
-from braidmq.storage.classes import ClassTable, LogClass, retention_bytes
-from braidmq.storage.clock import ClockAlarm, ShardClock
-from braidmq.storage.draft import ProducerMark
-from braidmq.storage.engine import Disk, Tuning
+from braidmq.base.shards import shard_of
+from braidmq.lane.records.records import check_entries
+from braidmq.storage.append_queue import AppendQueue, Block, OnRefused
+from braidmq.storage.engine.batch import Batch
+from braidmq.storage.engine.health import Health
+from braidmq.storage.engine.open import are_settled, family_of, open_log_store, settle_classes
+from braidmq.storage.engine.rocksdb import Disk, Tuning
+from braidmq.storage.engine.store import Store
 from braidmq.storage.fences import Fences, Guard
-from braidmq.storage.followers import Followers, Following, OnRecords
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.health import Health
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.lessons import Lesson
-from braidmq.storage.log_generations import GenerationStats, RelearnGain
-from braidmq.storage.log_readers import LogReaders
-from braidmq.storage.log_retention import LogRetention
-from braidmq.storage.log_shard import LogShard, families_of
-from braidmq.storage.log_stats import LogStats, shard_stats
-from braidmq.storage.log_store import are_settled, family_of, open_log_store, settle_classes
-from braidmq.storage.log_upkeep import LogUpkeep, discard
-from braidmq.storage.merge import MergedReplay
-from braidmq.storage.named_readers import READER_PREFIX, READERS_END, NamedReaders
-from braidmq.storage.offsets import Start, positions_at
-from braidmq.storage.reader import Gap
-from braidmq.storage.shard import PRODUCER_BYTES_MAX, Shard, ShardOptions
-from braidmq.storage.store import Store
+from braidmq.storage.reading.followers import Followers, Following, OnRecords
+from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.reading.positions import Start, positions_at
+from braidmq.storage.reading.reader import Gap
+from braidmq.storage.reading.replays import LogReaders
+from braidmq.storage.rows.changes import Change, Refusal, check_change, put_change
+from braidmq.storage.rows.named_readers import READER_PREFIX, READERS_END, NamedReaders
+from braidmq.storage.shard.class_shard import LogShard, families_of
+from braidmq.storage.shard.classes import ClassTable, LogClass, retention_bytes
+from braidmq.storage.shard.clock import ClockAlarm, ShardClock
+from braidmq.storage.shard.draft import ProducerMark
+from braidmq.storage.shard.shard import Shard, ShardOptions
+from braidmq.storage.upkeep.generations import GenerationStats, RelearnGain
+from braidmq.storage.upkeep.retention import LogRetention
+from braidmq.storage.upkeep.stats import LogStats, shard_stats
+from braidmq.storage.upkeep.upkeep import LogUpkeep, discard
 
 MIB: Final = 1024 * 1024
 # What a waiting record costs beside its bytes.
@@ -102,6 +102,7 @@ class MessageLog:
             )
 
         self._shards = [make_shard(each) for each in range(settings.shards)]
+        self._row_families = [shard.main.family for shard in self._shards]
         self._log_readers = LogReaders(store, self._shards, table, options.scan_bytes_max)
         self._queue = AppendQueue(options.pending_bytes_max)
         self._followers = Followers(settings.shards)
@@ -167,7 +168,7 @@ class MessageLog:
             self._store.close()
         finally:
             self._committed(self._store.committed)
-            self._queue.doubt("the log was closed before it was committed", 0.0)
+            self._queue.doubt("the log was closed before the write was committed", 0.0)
             self._log_readers.close()
 
     # Appending
@@ -179,57 +180,12 @@ class MessageLog:
 
     def shard_of(self, client_id: str) -> int:
         """The home of a client id; fixed by the format."""
-        return zlib.crc32(client_id.encode()) % len(self._shards)
-
-    def append(
-        self,
-        client_id: str,
-        topic: bytes,
-        payload: bytes,
-        qos: int,
-        retain: bool = False,
-        *,
-        on_commit: OnCommit,
-        on_refused: OnRefused,
-        properties: bytes = b"",
-        expires_at: int = 0,
-        expiry_offset: int = -1,
-        published_at: int = 0,
-        session_only: bool = False,
-        changes: Sequence[Change] = (),
-        producer: bytes = b"",
-        sequence: int = 0,
-        guard: Guard | None = None,
-    ) -> None:
-        """Record a message, and make the changes with it, by the next `flush`.
-
-        Later one of the two is called: `on_commit(shard, timestamp)` once it is on disk, in the order of the appends (timestamp
-        REPEATED if the producer's sequence was appended before), or `on_refused`, which may happen in this very call, and does if
-        the guard is fenced (`fences`). Raises UsageError if a field does not fit its place.
-        """
-        if guard is not None and not self.fences.admits(guard):
-            on_refused(_fenced(guard))
-            return
-        try:
-            value = encode_record(
-                topic, payload, qos, retain, client_id, properties, expires_at, expiry_offset, published_at, session_only
-            )
-        except (ValueError, OverflowError) as problem:
-            raise UsageError(f"the message cannot be recorded: {problem}") from None
-        # Here and not in the shard, where it would take the rest of the batch with it.
-        if not topic or len(value) > VALUE_BYTES_MAX:
-            raise UsageError(f"a record with a topic of {len(topic)} bytes and {len(value)} bytes in all cannot be kept")
-        if producer and (sequence < 1 or len(producer) > PRODUCER_BYTES_MAX):
-            raise UsageError("a producer's name is too long, or its sequence is not a positive number")
-        size = len(value) + _APPEND_COST
-        if changes:
-            size += self._size_of(changes)
-        self._queue.add(self.shard_of(client_id), (topic, value), size, changes, producer, sequence, on_commit, on_refused)
+        return shard_of(client_id, len(self._shards))
 
     def append_block(self, block: Block) -> None:
         """Record all messages of a block, and make its changes with them, by the next `flush`; the block is told once.
 
-        The order is that of the calls, `append` and `change` included. `block.refused` may be called in this very call. Raises
+        The order is that of the calls, `change` included. `block.refused` may be called in this very call. Raises
         UsageError if an entry is no record, a shard does not exist, or a change is not to be made; then nothing of it is taken.
         """
         size = block.size_bytes
@@ -243,20 +199,21 @@ class MessageLog:
                 raise UsageError(f"a block cannot be recorded: {problem}") from None
             count += len(entries)
         if block.changes:
-            size += self._size_of(block.changes)
+            size += self.size_of(block.changes)
         self._queue.add_block(block, count, size + (count or 1) * _APPEND_COST)
 
     def change(
         self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused, guard: Guard | None = None
     ) -> None:
-        """Write rows beside the records, by the next `flush`; then as with `append`."""
+        """Write rows beside the records, by the next `flush`; later one of the two is called, as with a block."""
         if guard is not None and not self.fences.admits(guard):
             on_refused(_fenced(guard))
             return
         listed = list(changes)
-        self._queue.add_changes(listed, self._size_of(listed) + _APPEND_COST, on_commit, on_refused)
+        self._queue.add_changes(listed, self.size_of(listed) + _APPEND_COST, on_commit, on_refused)
 
-    def _size_of(self, changes: Iterable[Change]) -> int:
+    def size_of(self, changes: Iterable[Change]) -> int:
+        """About how many bytes these changes take; raises UsageError if one is not to be made."""
         return sum(check_change(change, len(self._shards)) for change in changes)
 
     @property
@@ -282,11 +239,11 @@ class MessageLog:
         touched = [family for number in numbers for family in self._shards[number]]
         batch = self._store.batch()
         try:
-            stamps = {number: each.append_to(self._shards[number], batch) for number, each in group.shards.items()}
+            stamps = {number: self._shards[number].append(batch, entries) for number, entries in group.shards.items()}
             for number, producer, sequence, check in group.marks:
                 self._shards[number].main.mark_producer(producer, ProducerMark(sequence, check))
             for change in group.changes:
-                put_change(batch, self._shards[change.shard].main.family, change)
+                put_change(batch, self._row_families, change)
             number = self._write(batch, touched)
         except Unavailable as problem:
             discard(touched)

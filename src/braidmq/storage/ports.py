@@ -1,4 +1,4 @@
-"""What the log asks of the store beneath it; `braidmq.storage.store` fills it, and a sorted dict does in tests."""
+"""What the log asks of the store beneath it; `braidmq.storage.engine.store` fills it, and a sorted dict does in tests."""
 
 from __future__ import annotations
 

@@ -139,7 +139,12 @@ class GmqttClient(LoopClient):
         if setup.user_name is not None:
             client.set_auth_credentials(setup.user_name, setup.password)
         connected: asyncio.Future[bool] = self._loop.create_future()
-        client.on_connect = lambda _, flags, reason, properties: connected.done() or connected.set_result(bool(flags))
+
+        def on_connect(_: object, flags: int, reason: object, properties: object) -> None:
+            if not connected.done():
+                connected.set_result(bool(flags))
+
+        client.on_connect = on_connect
         client.on_message = self._on_message
         try:
             await client.connect(setup.host, setup.port, version=setup.version)

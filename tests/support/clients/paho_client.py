@@ -83,12 +83,12 @@ class PahoClient(RealClient):
             will = setup.will
             properties = message_properties(will, PacketTypes.WILLMESSAGE) if setup.is_v5 else None
             self._client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
+        self._answered = threading.Event()
+        self._gone = threading.Event()
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_disconnect = lambda *_: self._gone.set()
         self._client.on_message = self._on_message
-        self._answered = threading.Event()
-        self._gone = threading.Event()
         self._session_present = False
         self._refusal = ""
 

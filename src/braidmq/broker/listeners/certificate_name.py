@@ -1,4 +1,4 @@
-"""The name that a verified client certificate gives to its bearer.
+"""The user name from a verified client certificate.
 
 ``cn`` is the common name. ``dn`` is the whole subject as RFC 4514 writes it, last part first: ``CN=pump7,O=Example``.
 A certificate with no common name, with several, or with characters that a user name cannot have, gives no name at all.
@@ -27,7 +27,7 @@ Subject = tuple[tuple[tuple[str, str], ...], ...]
 
 
 def certificate_name(tls: ssl.SSLObject | None, form: Literal["cn", "dn"]) -> str | None:
-    """The name of the client at the other end of ``tls``, or None if it showed no usable certificate."""
+    """The user name of the TLS client, or None without a usable certificate."""
     certificate = tls.getpeercert() if tls is not None else None
     if not certificate:
         return None

@@ -9,7 +9,8 @@ from typing import cast
 
 import msgspec
 
-from braidmq.base.settings import ListenerSettings, Settings
+from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.room import Room
 from braidmq.broker.listeners.origin import TLS_KINDS, WEBSOCKET_KINDS, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.server import ListenerServer
 from braidmq.broker.listeners.tls import build_context
@@ -39,7 +40,10 @@ class ListenerSet:
         admit: Callable[[], bool] = lambda: True,
         on_refused: Callable[[str, str], None] = lambda listener, reason: None,
         certificate_poll_s: float = CERTIFICATE_POLL_S,
+        room: Room | None = None,
     ) -> None:
+        """`room` limits the connections of all listeners together; None means no limit."""
+        room = room or Room()
         self._certificate_poll_s = certificate_poll_s
         self._watcher: asyncio.Task[None] | None = None
         self._servers: dict[str, ListenerServer] = {}
@@ -52,8 +56,10 @@ class ListenerSet:
                 listener,
                 self._protocol_maker(settings, kind, listener),
                 connect_timeout_s=settings.limits.connect_timeout,
+                handshakes_max=settings.limits.handshakes_max,
                 admit=admit,
                 on_refused=on_refused,
+                room=room,
             )
 
     @property
@@ -71,7 +77,7 @@ class ListenerSet:
         return min((end for end in ends if end is not None), default=None)
 
     async def start(self) -> None:
-        """Start every listener, or none: ``ConfigError`` names the first that cannot be had."""
+        """Start every listener or none: ``ConfigError`` names the first that fails."""
         try:
             for server in self._servers.values():
                 await server.start()
@@ -90,7 +96,7 @@ class ListenerSet:
             server.stop()
 
     async def reconfigure(self, settings: Settings) -> None:
-        """Take over changed settings and read all certificates, CAs and CRLs again, for new connections.
+        """Apply changed settings and reread all certificates, CAs and CRLs, for new connections.
 
         Listeners that were not there at the start, and addresses, wait for a restart. A listener whose TLS files cannot
         be used keeps all that it has.
@@ -101,13 +107,7 @@ class ListenerSet:
                 fixed = {key: getattr(server.settings, key) for key in _FIXED_KEYS}
                 changed = msgspec.structs.replace(listener, **fixed)
                 make_protocol = self._protocol_maker(settings, kind, changed)
-                await server.reconfigure(changed, make_protocol, settings.limits.connect_timeout)
-
-    async def reload_certificates(self) -> None:
-        """Read all certificates, CAs and CRLs again, for new handshakes; a listener with a broken file keeps what it has."""
-        for server in self._servers.values():
-            if server.tls is not None:
-                await asyncio.to_thread(server.tls.reload, server.settings)
+                await server.reconfigure(changed, make_protocol, settings.limits)
 
     def _protocol_maker(self, settings: Settings, kind: ListenerKind, listener: ListenerSettings) -> MakeConnection:
         if kind not in WEBSOCKET_KINDS:

@@ -1,4 +1,4 @@
-"""Where a connection came from, and the listener it came through.
+"""The origin of a connection, and its listener.
 
 A connection is made for a ``ListenerInfo`` and owes it two calls: ``describe_peer`` once in ``connection_made`` (or later, before
 ``connection_lost``) and ``release`` exactly once in ``connection_lost``, which frees its place under ``connections_max``.
@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from braidmq.base.settings import ListenerSettings
+from braidmq.base.config.settings import ListenerSettings
+from braidmq.base.room import Room
 from braidmq.broker.listeners.certificate_name import certificate_name
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader
 
@@ -21,7 +22,7 @@ WEBSOCKET_KINDS: tuple[ListenerKind, ...] = ("ws", "wss")
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """Who is at the other end of a connection; through a proxy, the client behind it."""
+    """The peer of a connection; with a proxy, the client behind it."""
 
     listener: str  # "tcp:default"
     kind: ListenerKind
@@ -36,15 +37,19 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 class ListenerInfo:
     """A listener as its connections see it; ``live`` counts the places taken, those still shaking hands included."""
 
-    __slots__ = ("id", "is_on_loopback", "kind", "live", "secure", "settings")
+    __slots__ = ("_room", "id", "is_on_loopback", "kind", "live", "secure", "settings")
 
-    def __init__(self, kind: ListenerKind, name: str, settings: ListenerSettings, *, is_on_loopback: bool) -> None:
+    def __init__(
+        self, kind: ListenerKind, name: str, settings: ListenerSettings, *, is_on_loopback: bool, room: Room | None = None
+    ) -> None:
+        """`room` has the places that all listeners share."""
         self.id = f"{kind}:{name}"
         self.kind: ListenerKind = kind
         self.settings = settings
         self.secure = kind in TLS_KINDS
         self.is_on_loopback = is_on_loopback
         self.live = 0
+        self._room = room or Room()
 
     @property
     def is_local(self) -> bool:
@@ -66,9 +71,17 @@ class ListenerInfo:
             self.id, self.kind, host, port, self._certificate_name(transport), self.anonymous_allowed, False, self.secure
         )
 
+    def take(self) -> bool:
+        """Take a place for a new connection if the node has one."""
+        if not self._room.take():
+            return False
+        self.live += 1
+        return True
+
     def release(self) -> None:
-        """Give back the place that a connection had."""
+        """Release the connection's slot."""
         self.live -= 1
+        self._room.give_back()
 
     def _certificate_name(self, transport: asyncio.BaseTransport) -> str | None:
         form = self.settings.user_from_certificate
@@ -117,7 +130,7 @@ class Arrival(ListenerInfo):
         )
 
     def release(self) -> None:
-        """Give back the place, once."""
+        """Release the slot, once."""
         if self.live:
             self.live = 0
             self._listener.release()

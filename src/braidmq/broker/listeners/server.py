@@ -1,59 +1,49 @@
 """The listeners of a node: bound sockets, and what happens to a connection between ``accept`` and its first byte of MQTT.
 
-    tcp, ws     the loop accepts and gives the socket straight to the connection: nothing stands between
-    tls, wss    we accept; a task per new connection shakes hands and then gives the socket on
-    any kind    with ``proxy_protocol`` we accept; the task first reads the PROXY header, before the TLS handshake if there is one
+    tcp, ws     the accepted socket goes straight to the connection: nothing stands between
+    tls, wss    a task per new connection shakes hands and then gives the socket on
+    any kind    with ``proxy_protocol`` the task first reads the PROXY header, before the TLS handshake if there is one
 
-Refused without a word: a connection above ``connections_max``, or more than ``admit`` lets in. A peer that is slow to say who it
-is (header, handshake, HTTP request) has ``limits.connect_timeout`` for each of them. ``on_refused`` is told the listener's id and
-the reason for each connection that gets no further; see ``docs/listeners.md`` for the reasons.
+Refused without a word as it is accepted: a connection above ``connections_max``, more than ``admit`` lets in, or one for which
+the node has no file descriptor to spare. A peer that is slow to say who it is (header, handshake, HTTP request) has
+``limits.connect_timeout`` for each of them. ``on_refused`` is told the listener's id and the reason for each connection that gets
+no further; see ``docs/listeners.md`` for the reasons.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import logging
 import socket
 from collections.abc import Callable
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
+from braidmq.base.config.settings import LimitSettings, ListenerSettings
+from braidmq.base.deadline_clock import finish_fairly
 from braidmq.base.errors import ProtocolViolation
-from braidmq.base.settings import ListenerSettings
+from braidmq.base.room import Room
+from braidmq.broker.listeners.door import Door, attach
+from braidmq.broker.listeners.handshakes import Handshakes
 from braidmq.broker.listeners.origin import TLS_KINDS, Arrival, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader, header_bytes_needed, parse_header
-from braidmq.broker.listeners.sockets import (
-    LISTEN_BACKLOG,
-    bound_address,
-    open_sockets,
-    parse_networks,
-    reach_this_machine_only,
-)
+from braidmq.broker.listeners.sockets import bound_address, open_sockets, parse_networks, reach_this_machine_only
 from braidmq.broker.listeners.tls import TlsContexts, handshake_failure
 
 logger = logging.getLogger("braidmq.listeners")
 
-# One turn of the loop accepts at most so many, so that a storm of connections does not starve the clients that are there.
-ACCEPTS_PER_TURN = 64
-# Out of file descriptors or memory: how long to leave new connections in the kernel's queue.
-ACCEPT_PAUSE_S = 1.0
 # How long a closed TLS connection waits for the peer's close_notify.
 TLS_SHUTDOWN_S = 3.0
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# The loop's own limit for a handshake would count time in which the process did not run; ours does not.
+_NEVER_S = 86_400.0
 
 Admit = Callable[[], bool]
 OnRefused = Callable[[str, str], None]
 
 
-class _Refusal(asyncio.Protocol):
-    """Drops its connection; it has no state, so one serves all."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()
-
-
-_REFUSAL = _Refusal()
+class _GaveWay(Exception):
+    """A handshake that was the oldest of too many."""
 
 
 class ListenerServer:
@@ -67,117 +57,97 @@ class ListenerServer:
         make_protocol: MakeConnection,
         *,
         connect_timeout_s: float,
+        handshakes_max: int,
         admit: Admit,
         on_refused: OnRefused,
+        room: Room | None = None,
     ) -> None:
+        """`room` has the places that all listeners of the node share."""
         self.key = f"listeners.{kind}.{name}"
         self.settings = settings
         self._kind: ListenerKind = kind
         self._name = name
         self._make_protocol = make_protocol
         self._connect_timeout_s = connect_timeout_s
+        self._handshakes = Handshakes(handshakes_max)
         self._admit = admit
         self._on_refused = on_refused
+        self._room = room or Room()
         self._proxies = parse_networks(settings.proxy_peers, f"{self.key}.proxy_peers")
         self.tls = TlsContexts(self.key, settings) if kind in TLS_KINDS else None
         self.info: ListenerInfo | None = None  # once started
-        self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._doors: list[Door] = []
         self._arriving: dict[asyncio.Task[None], Arrival] = {}
-        self._accept_timers: dict[socket.socket, asyncio.TimerHandle] = {}
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens, with the real port if the system chose it."""
-        return [bound_address(listening) for listening in self._sockets]
+        return [bound_address(door.listening) for door in self._doors]
 
     async def start(self) -> None:
         """Bind and accept; raises ``ConfigError`` if the address cannot be had."""
-        self._sockets = await open_sockets(self.settings.bind, f"{self.key}.bind")
-        self.info = ListenerInfo(self._kind, self._name, self.settings, is_on_loopback=reach_this_machine_only(self._sockets))
-        loop = asyncio.get_running_loop()
-        for listening in self._sockets:
-            if self.tls is None and not self.settings.proxy_protocol:
-                server = await loop.create_server(self._accept_directly, sock=listening, backlog=LISTEN_BACKLOG)
-                self._servers.append(server)
-            else:
-                self._accept_from(listening)
+        sockets = await open_sockets(self.settings.bind, f"{self.key}.bind")
+        is_on_loopback = reach_this_machine_only(sockets)
+        self.info = ListenerInfo(self._kind, self._name, self.settings, is_on_loopback=is_on_loopback, room=self._room)
+        take = self._take_directly if self.tls is None and not self.settings.proxy_protocol else self._take
+        self._doors = [Door(self.key, listening, self._has_room, take) for listening in sockets]
+        for door in self._doors:
+            door.open()
 
-    async def reconfigure(self, settings: ListenerSettings, make_protocol: MakeConnection, connect_timeout_s: float) -> None:
+    async def reconfigure(self, settings: ListenerSettings, make_protocol: MakeConnection, limits: LimitSettings) -> None:
         """Take over settings that differ in nothing that is bound; if their TLS files cannot be used, none of them."""
         if self.tls is not None and not await asyncio.to_thread(self.tls.reload, settings):
             return
         self.settings = settings
         self._make_protocol = make_protocol
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s = limits.connect_timeout
+        self._handshakes.under_way_max = limits.handshakes_max
         if self.info is not None:
             self.info.settings = settings
 
     def stop(self) -> None:
         """Accept no more and drop those at their header or handshake; connections beyond that are their owner's to close."""
-        loop = asyncio.get_running_loop()
-        for server in self._servers:
-            server.close()
-        if not self._servers:
-            for listening in self._sockets:
-                loop.remove_reader(listening)
-        for timer in self._accept_timers.values():
-            timer.cancel()
-        for listening in self._sockets:
-            listening.close()
+        for door in self._doors:
+            door.close()
         for task, arrival in self._arriving.items():
             # A connection that has just been made may be in here until its task runs once more.
             if not arrival.is_met:
                 task.cancel()
-        self._servers, self._sockets, self._accept_timers = [], [], {}
+        self._doors = []
 
-    def _has_room(self, listener: ListenerInfo) -> bool:
+    def _has_room(self) -> bool:
+        """Reserve a slot for a connection, or count the reason why there is none."""
+        listener = self.info
+        assert listener is not None
         if listener.live >= self.settings.connections_max:
             self._on_refused(listener.id, "connections_max")
         elif not self._admit():
             self._on_refused(listener.id, "connection_rate")
+        elif not listener.take():
+            self._on_refused(listener.id, "open_files")
         else:
-            listener.live += 1
             return True
         return False
 
-    def _accept_directly(self) -> asyncio.BaseProtocol:
+    def _take_directly(self, accepted: socket.socket, peer: Any) -> None:
+        attach(accepted, self._make_directly, partial(self._let_go, peer[0]))
+
+    def _make_directly(self) -> asyncio.BaseProtocol:
         assert self.info is not None
-        if not self._has_room(self.info):
-            return _REFUSAL
         return cast(asyncio.BaseProtocol, self._make_protocol(self.info))
 
-    def _accept_from(self, listening: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(listening, self._accept_ready, listening)
-
-    def _accept_ready(self, listening: socket.socket) -> None:
+    def _let_go(self, peer_host: str, error: OSError) -> None:
+        """The protocol was never told of this connection."""
         assert self.info is not None
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                accepted, peer = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                self._pause_accepting(listening, error)
-                return
-            accepted.setblocking(False)
-            if not self._has_room(self.info):
-                accepted.close()
-                continue
-            arrival = Arrival(self.info)
-            task = asyncio.get_running_loop().create_task(self._receive(accepted, peer[0], arrival))
-            self._arriving[task] = arrival
-            task.add_done_callback(self._arriving.pop)
+        self.info.release()
+        self._refuse(peer_host, "closed", str(error))
 
-    def _pause_accepting(self, listening: socket.socket, error: OSError) -> None:
-        if error.errno not in _OUT_OF_RESOURCES:
-            raise error
-        logger.error("%s: cannot accept connections now: %s", self.key, error.strerror)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listening)
-        self._accept_timers[listening] = loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listening)
+    def _take(self, accepted: socket.socket, peer: Any) -> None:
+        assert self.info is not None
+        arrival = Arrival(self.info)
+        task = asyncio.get_running_loop().create_task(self._receive(accepted, peer[0], arrival))
+        self._arriving[task] = arrival
+        task.add_done_callback(self._arriving.pop)
 
     async def _receive(self, accepted: socket.socket, peer_host: str, arrival: Arrival) -> None:
         """Take a new connection up to where its protocol takes over. Owns ``accepted`` and the place that it has."""
@@ -199,17 +169,8 @@ class ListenerServer:
         if not any(address in network for network in self._proxies):
             self._refuse(peer_host, "proxy_peer", "not in proxy_peers")
             return None
-        loop = asyncio.get_running_loop()
-        head = b""
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                while needed := header_bytes_needed(head):
-                    data = await loop.sock_recv(accepted, needed)
-                    if not data:
-                        self._refuse(peer_host, "proxy_header", "closed within the PROXY header")
-                        return None
-                    head += data
-            return parse_header(head)
+            return await finish_fairly(_read_header(accepted), self._connect_timeout_s)
         except ProtocolViolation as error:
             self._refuse(peer_host, "proxy_header", error.detail)
         except TimeoutError:
@@ -220,32 +181,70 @@ class ListenerServer:
 
     async def _hand_over(self, accepted: socket.socket, peer_host: str, arrival: Arrival) -> bool:
         """Give the socket to its protocol, after the TLS handshake if there is one; False if that failed."""
-        loop = asyncio.get_running_loop()
-
-        def make_protocol() -> asyncio.BaseProtocol:
-            return cast(asyncio.BaseProtocol, self._make_protocol(arrival))
 
         try:
             if self.tls is None:
-                await loop.connect_accepted_socket(make_protocol, accepted)
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(lambda: self._protocol_for(arrival), accepted)
                 return True
-            transport, _ = await loop.connect_accepted_socket(
-                make_protocol,
-                accepted,
-                ssl=self.tls.current,
-                ssl_handshake_timeout=self._connect_timeout_s,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_S,
-            )
+            transport = await finish_fairly(self._shake_hands(self.tls, accepted, arrival), self._connect_timeout_s)
+        except _GaveWay:
+            self._refuse(peer_host, "tls_crowded", "too many handshakes, this was the oldest (see limits.handshakes_max)")
+            return False
+        except TimeoutError:
+            self._refuse(peer_host, "tls_timeout", "the handshake took too long")
+            return False
         except OSError as error:
             self._refuse(peer_host, f"tls_{handshake_failure(error)}" if self.tls else "closed", str(error))
             return False
         if transport.get_extra_info("ssl_object") is None:
             # Lost before the handshake was over, but without an error: the protocol was never told of this connection.
-            self._refuse(peer_host, "tls_closed", "closed within the handshake")
+            self._refuse(peer_host, "tls_closed", "closed during the handshake")
             return False
         return True
+
+    def _protocol_for(self, arrival: Arrival) -> asyncio.BaseProtocol:
+        return cast(asyncio.BaseProtocol, self._make_protocol(arrival))
+
+    async def _shake_hands(self, tls: TlsContexts, accepted: socket.socket, arrival: Arrival) -> asyncio.Transport:
+        await self._handshakes.wait_for_turn(accepted)
+        task = asyncio.current_task()
+        assert task is not None
+        has_to_go = False
+
+        def give_way() -> None:
+            nonlocal has_to_go
+            has_to_go = not arrival.is_met  # else it is just over
+            if has_to_go:
+                task.cancel()
+
+        with self._handshakes.begun(give_way):
+            try:
+                transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: self._protocol_for(arrival),
+                    accepted,
+                    ssl=tls.current,
+                    ssl_handshake_timeout=_NEVER_S,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_S,
+                )
+            except asyncio.CancelledError:
+                if has_to_go:
+                    raise _GaveWay from None
+                raise
+        return transport
 
     def _refuse(self, peer: str, reason: str, detail: str) -> None:
         assert self.info is not None
         self._on_refused(self.info.id, reason)
         logger.info("%s: connection of %s refused (%s): %s", self.info.id, peer, reason, detail)
+
+
+async def _read_header(accepted: socket.socket) -> ProxyHeader:
+    loop = asyncio.get_running_loop()
+    head = b""
+    while needed := header_bytes_needed(head):
+        data = await loop.sock_recv(accepted, needed)
+        if not data:
+            raise ConnectionError("closed during the PROXY header")
+        head += data
+    return parse_header(head)

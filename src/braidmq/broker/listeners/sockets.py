@@ -9,7 +9,7 @@ import os
 import socket
 from typing import Any
 
-from braidmq.base.addresses import Address, is_loopback, parse_address
+from braidmq.base.config.addresses import Address, is_loopback, parse_address
 from braidmq.base.errors import ConfigError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -100,8 +100,8 @@ def _bind_error(key: str, address: Address, error: OSError) -> ConfigError:
             return ConfigError(key, f"address {address} is in use", hint)
         case errno.EACCES:
             hint = "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
-            return ConfigError(key, f"no right to bind {address}", hint)
+            return ConfigError(key, f"no permission to bind {address}", hint)
         case errno.EADDRNOTAVAIL:
-            return ConfigError(key, f"{address.host} is not an address of this machine", "`ip address` lists those that are")
+            return ConfigError(key, f"{address.host} is not an address of this machine", "`ip address` lists the addresses")
         case _:
             return ConfigError(key, f"cannot bind {address}: {os.strerror(error.errno or 0)}")

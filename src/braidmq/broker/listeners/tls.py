@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import threading
 from typing import Literal
 
-from cryptography.x509 import load_pem_x509_certificates
+from cryptography.x509 import load_pem_x509_certificates, load_pem_x509_crl
 
+from braidmq.base.config.settings import ListenerSettings
 from braidmq.base.errors import ConfigError
-from braidmq.base.settings import ListenerSettings
 
 logger = logging.getLogger("braidmq.listeners")
 
@@ -49,6 +50,8 @@ _FAILURES: dict[str, HandshakeFailure] = {
     "CALLBACK_FAILED": "server_name",
     "BAD_EXTENSION": "server_name",
 }
+
+_CRL = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 FileState = tuple[tuple[int, int, int] | None, ...]
 
@@ -179,6 +182,25 @@ def _load_authorities(context: ssl.SSLContext, key: str, settings: ListenerSetti
         if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
             raise ConfigError(f"{key}.crl_file", f"{settings.crl_file} must hold revocation lists and nothing else")
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        try:
+            unlisted = _without_list(settings.ca_file, settings.crl_file)
+        except ValueError as error:
+            raise ConfigError(f"{key}.crl_file", f"cannot use {settings.crl_file} with {settings.ca_file}: {error}") from None
+        if unlisted:
+            # With this flag OpenSSL wants a list of every authority in the chain, or refuses the client.
+            logger.warning("%s.crl_file: no revocation list of %s, so revoked authorities are not detected", key, unlisted)
+        else:
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+
+
+def _without_list(ca_file: str, crl_file: str) -> str:
+    """The name of an authority in ``ca_file`` whose revocation list is not in ``crl_file``; empty if there is none."""
+    with open(ca_file, "rb") as file:
+        authorities = load_pem_x509_certificates(file.read())
+    with open(crl_file, "rb") as file:
+        lists = [load_pem_x509_crl(part) for part in re.findall(_CRL, file.read())]
+    issuers = {each.issuer for each in lists}
+    return next((each.subject.rfc4514_string() for each in authorities if each.subject not in issuers), "")
 
 
 def _load_trusted(context: ssl.SSLContext, key: str, file_name: str) -> None:
@@ -218,7 +240,7 @@ def _first_expiry(settings: ListenerSettings) -> float | None:
                 # The server's own certificate comes first in its chain.
                 found.append(load_pem_x509_certificates(file.read())[0].not_valid_after_utc.timestamp())
         except (OSError, ValueError) as error:
-            logger.warning("%s: its end of validity is not known: %s", name, error)
+            logger.warning("%s: cannot read its expiry: %s", name, error)
     return min(found, default=None)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braidmq.base.addresses import is_loopback, parse_origin
+from braidmq.base.config.addresses import is_loopback, parse_origin
 
 
 class WebOrigins:

@@ -37,6 +37,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # the server
 
 from braidmq.broker.listeners.origin import FedConnection, ListenerInfo, MakeConnection
 from braidmq.broker.listeners.web_origins import WebOrigins
+from braidmq.broker.timers import after_reading
 
 logger = logging.getLogger("braidmq.listeners")
 
@@ -89,6 +90,7 @@ class WebSocketChannel(WSListener):
         "_connection",
         "_is_closing",
         "_is_in_message",
+        "_is_lost",
         "_is_writing_paused",
         "_listener",
         "_settings",
@@ -105,6 +107,7 @@ class WebSocketChannel(WSListener):
         self._close_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._is_in_message = False
+        self._is_lost = False
         self._is_writing_paused = False
         self._waiting: list[bytes] = []  # payloads of this turn that are still to be fed
         self._unanswered = 0  # bytes that arrived before our first answer; -1 after it
@@ -118,7 +121,7 @@ class WebSocketChannel(WSListener):
         origins = request.headers.getall("Origin", ())
         if not self._settings.origins.admits(origins, request.headers.getall("Host", ()), is_local=self._listener.is_local):
             shown = ", ".join(origins)[:LOGGED_ORIGIN_MAX]
-            return self._refuse(403, "ws_origin", f"a page of {shown!r} may not connect, see origins of the listener")
+            return self._refuse(403, "ws_origin", f"pages from {shown!r} may not connect, see origins of the listener")
         subprotocol = choose_subprotocol(request.headers.getall("Sec-WebSocket-Protocol", ()))
         if subprotocol is None:
             return self._refuse(400, "ws_subprotocol", 'the WebSocket subprotocol must be "mqtt"')
@@ -211,7 +214,7 @@ class WebSocketChannel(WSListener):
         self._close(WSCloseCode.OK)
 
     def abort(self) -> None:
-        """Close at once; what is queued is lost."""
+        """Close at once; queued data is lost."""
         self._is_closing = True
         if self._ws is not None:
             self._ws.disconnect(False)
@@ -231,7 +234,7 @@ class WebSocketChannel(WSListener):
             self._ws.underlying_transport.resume_reading()
 
     def get_extra_info(self, name: str, default: object = None) -> Any:
-        """What the socket's transport knows."""
+        """Information from the socket's transport."""
         return default if self._ws is None else self._ws.underlying_transport.get_extra_info(name, default)
 
     def get_write_buffer_size(self) -> int:
@@ -255,8 +258,14 @@ class WebSocketChannel(WSListener):
         self._fail(WSCloseCode.MESSAGE_TOO_BIG, "ws_size")
         return False
 
+    @property
+    def is_expected(self) -> bool:
+        """Whether the WebSocket request has not arrived yet."""
+        return self._ws is None and not self._is_closing and not self._is_lost
+
     def lost(self) -> None:
         """The socket is gone; a place for which no connection was made is given back here."""
+        self._is_lost = True
         if self._ws is None:
             self._listener.release()
             if not self._is_closing:
@@ -326,6 +335,14 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # picows has no type
         """Parse what arrived, if it may be kept."""
         if self._channel.admits(nbytes):
             WSProtocol.buffer_updated(self, nbytes)
+
+    def _handshake_timeout_callback(self) -> None:
+        # Called by picows when the time is over; a request that has arrived by then is read first.
+        after_reading(asyncio.get_running_loop(), self._end_handshake)
+
+    def _end_handshake(self) -> None:
+        if self._channel.is_expected:
+            WSProtocol._handshake_timeout_callback(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""

@@ -1,4 +1,4 @@
-"""``braidmq bench conn|pub|sub|flow``, with the letters of ``emqtt_bench``."""
+"""``braidmq bench conn|pub|sub|flow``, with the options of ``emqtt_bench``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from braidmq.cli.bench.loads import make_load
 from braidmq.cli.bench.plan import Kind, Plan, new_run_id
 from braidmq.cli.bench.report import as_json, print_report, show_progress
 from braidmq.cli.bench.tally import Tally
-from braidmq.cli.connection_options import bench_connection_options, parse_version, read_endpoint, read_login
-from braidmq.cli.errors import EXIT_FAILED, CommandFailed
+from braidmq.cli.errors import CommandFailed
+from braidmq.cli.messages.options import bench_connection_options, parse_version, read_endpoint, read_login
+from braidmq.client.errors import EXIT_FAILED
 from braidmq.mqtt.packets import MQTT5
 from braidmq.mqtt.topics import check_filter, check_topic_name
 
@@ -34,30 +35,32 @@ def _optional_truth(*names: str, default: str, help: str) -> Callable[[Decorated
 
 
 _SHARED: Final = (
-    click.option("-h", "--host", default="localhost", show_default=True, help="Host, or several with commas between them."),
+    click.option("-h", "--host", default="localhost", show_default=True, help="Host, or several separated by commas."),
     click.option("-p", "--port", type=click.IntRange(1, 65535), help="Port.  [default: 1883, 8883 with TLS, 8083 with --ws]"),
     click.option("-V", "--version", callback=parse_version, help="MQTT version: 3, 4 or 5.  [default: 5]"),
     click.option("-c", "--count", type=click.IntRange(1), default=200, show_default=True, help="Number of clients."),
     click.option("-n", "--startnumber", type=click.IntRange(0), default=0, help="Number of the first client."),
     click.option("-R", "--connrate", type=click.FloatRange(0), default=0.0, help="Connections per second; 0: see -i."),
-    click.option("-i", "--interval", type=click.FloatRange(0), default=10.0, show_default=True, help="Between connects, ms."),
+    click.option(
+        "-i", "--interval", type=click.FloatRange(0), default=10.0, show_default=True, help="Interval between connects, ms."
+    ),
     click.option("-k", "--keepalive", type=click.IntRange(0, 65535), default=300, show_default=True, help="Keep alive, s."),
     _optional_truth("-C", "--clean", default="true", help="Clean start."),
     click.option("-x", "--session-expiry", type=click.IntRange(0, 0xFFFFFFFF), default=0, help="Session expiry, s (MQTT 5)."),
     _optional_truth("-S", "--ssl", default="false", help="Use TLS."),
     click.option("--certfile", default="", hidden=True),
     click.option("--keyfile", default="", hidden=True),
-    click.option("--ifaddr", default="", help="Local addresses, with commas between them, that take turns."),
-    click.option("--prefix", default="", help="Client ids begin with this."),
-    click.option("--shortids", is_flag=True, help="Client ids are only prefix and number."),
-    click.option("--duration", type=click.FloatRange(0), help="Stop so many seconds after everybody is connected."),
-    click.option("--json", "json_wanted", is_flag=True, help="End with JSON instead of a table."),
+    click.option("--ifaddr", default="", help="Local addresses, separated by commas, used in turn."),
+    click.option("--prefix", default="", help="Prefix of the client ids."),
+    click.option("--shortids", is_flag=True, help="Build client ids from prefix and number only."),
+    click.option("--duration", type=click.FloatRange(0), help="Stop this many seconds after all clients have connected."),
+    click.option("--json", "json_wanted", is_flag=True, help="Print the result as JSON instead of a table."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
 _MESSAGE: Final = (
     click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, show_default=True, help="Quality of service."),
     click.option("-s", "--size", type=click.IntRange(0, 16 << 20), default=256, show_default=True, help="Payload size, bytes."),
-    click.option("-L", "--limit", type=click.IntRange(0), default=0, help="Stop after so many messages in all; 0: never."),
+    click.option("-L", "--limit", type=click.IntRange(0), default=0, help="Stop after this many messages in total; 0: never."),
 )
 
 
@@ -73,25 +76,27 @@ def _options(*groups: tuple[Any, ...]) -> Callable[[Decorated], Decorated]:
 
 @click.group()
 def bench() -> None:
-    """Measure an MQTT server: how many connections and messages it carries, and how fast.
+    """Benchmark an MQTT server: connections, messages per second, latency.
 
-    Ctrl-C ends a run with its report. Topics and the user name may hold %i (number), %c (client id) and %u (user name).
+    Ctrl-C ends a run with its report. Topics and the user name may contain %i (number), %c (client id) and %u (user name).
     """
 
 
 @bench.command("conn")
 @_options(_SHARED)
 def conn(**given: Any) -> int:
-    """Connect, and hold the connections."""
+    """Connect and keep the connections open."""
     return _run("conn", given)
 
 
 @bench.command("pub")
 @click.option("-t", "--topic", required=True, help="Topic; %i, %c and %u are replaced.")
 @click.option("-I", "--interval_of_msg", "--interval-of-msg", "message_gap", type=click.FloatRange(0), default=1000.0,
-              show_default=True, help="Between the messages of a client, ms; 0: as fast as possible.")  # fmt: skip
-@click.option("-F", "--inflight", type=click.IntRange(0), default=1, show_default=True, help="Unacknowledged; 0: any number.")
-@click.option("-m", "--message", help="Payload instead of one of -s bytes; latency and loss are not measured then.")
+              show_default=True, help="Interval between the messages of a client, ms; 0: as fast as possible.")  # fmt: skip
+@click.option(
+    "-F", "--inflight", type=click.IntRange(0), default=1, show_default=True, help="Maximum unacknowledged messages; 0: no limit."
+)
+@click.option("-m", "--message", help="Payload to send instead of -s bytes; disables the measurement of latency and loss.")
 @_optional_truth("-r", "--retain", default="false", help="Publish retained messages.")
 @_options(_MESSAGE, _SHARED)
 def pub(**given: Any) -> int:
@@ -102,7 +107,7 @@ def pub(**given: Any) -> int:
 @bench.command("sub")
 @click.option("-t", "--topic", required=True, help="Topic filter; %i, %c and %u are replaced.")
 @click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, show_default=True, help="Quality of service.")
-@click.option("-L", "--limit", type=click.IntRange(0), default=0, help="Stop after so many messages in all; 0: never.")
+@click.option("-L", "--limit", type=click.IntRange(0), default=0, help="Stop after this many messages in total; 0: never.")
 @_options(_SHARED)
 def sub(**given: Any) -> int:
     """Subscribe and count; latency and loss are measured for messages of `bench pub`."""
@@ -110,17 +115,17 @@ def sub(**given: Any) -> int:
 
 
 @bench.command("flow")
-@click.option("-t", "--topic", help="Topic of a publisher, with %i in it.  [default: one that nobody else uses]")
+@click.option("-t", "--topic", help="Topic of each publisher; must contain %i.  [default: a unique topic]")
 @click.option(
-    "-F", "--inflight", type=click.IntRange(1), default=100, show_default=True, help="Messages under way per publisher."
+    "-F", "--inflight", type=click.IntRange(1), default=100, show_default=True, help="Messages in flight per publisher."
 )
 @click.option("--shape", type=click.Choice(["pair", "fanout", "fanin"]), default="pair", show_default=True,
-              help="A subscriber each, all to all, or all to one.")  # fmt: skip
-@click.option("--subscribers", type=click.IntRange(1), help="Number of subscribers of a fanout.  [default: 10]")
+              help="One subscriber per publisher, all to all, or all to one.")  # fmt: skip
+@click.option("--subscribers", type=click.IntRange(1), help="Number of subscribers for fanout.  [default: 10]")
 @_optional_truth("-r", "--retain", default="false", help="Publish retained messages.")
 @_options(_MESSAGE, _SHARED)
 def flow(**given: Any) -> int:
-    """Publish and subscribe in a closed loop: what the server sustains without loss."""
+    """Publish and subscribe in a closed loop: measures what the server sustains without loss."""
     return _run("flow", given)
 
 
@@ -139,14 +144,14 @@ def _read_plan(kind: Kind, given: dict[str, Any]) -> Plan:
     run_id = new_run_id()
     hosts = tuple(host.strip() for host in given["host"].split(",") if host.strip())
     if not hosts:
-        raise click.UsageError("-h names no host")
+        raise click.UsageError("-h: no host given")
     given = {**given, "tls_wanted": given["tls_wanted"] or given["ssl"], "unix_path": "", "bind_address": ""}
     given["cert"], given["key"] = given["cert"] or given["certfile"], given["key"] or given["keyfile"]
     user_name, password = read_login(given)
     topic = given.get("topic") or (f"bench/{run_id}/%i" if kind == "flow" else "")
     message = given.get("message")
     if kind == "flow" and given["size"] < HEADER.size:
-        raise click.UsageError(f"flow needs payloads of at least {HEADER.size} bytes, for time and sequence")
+        raise click.UsageError(f"flow needs payloads of at least {HEADER.size} bytes for the timestamp and sequence number")
     plan = Plan(
         kind=kind,
         endpoint=read_endpoint({**given, "host": hosts[0]}),

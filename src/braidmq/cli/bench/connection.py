@@ -12,16 +12,17 @@ from braidmq.base.errors import ProtocolViolation
 from braidmq.cli.bench.frames import PACKET_IDS, PublishBlock
 from braidmq.cli.bench.runs import Run, find_runs
 from braidmq.cli.bench.tally import Sequences, Tally
-from braidmq.cli.errors import CommandFailed, reason_in_words, refused_login
+from braidmq.cli.errors import CommandFailed
+from braidmq.client.connection import ANSWER_TIMEOUT_S
+from braidmq.client.errors import reason_in_words, refused_login
 from braidmq.mqtt.codec import decode, encode
 from braidmq.mqtt.packets import Connack, Connect, Disconnect, PacketType, Pingreq, Suback, Subscribe, SubscribeOption
+from braidmq.mqtt.reasons import FAILURE
 
 _PINGREQ: Final = encode(Pingreq(), 4)
 _DISCONNECT: Final = encode(Disconnect(), 4)  # in MQTT 5 these two bytes mean the same
 _ACKNOWLEDGEMENT_BYTES: Final = 4
-_FAILURE: Final = 0x80
 _AT_ONCE: Final = 1024  # messages that a publisher without a window writes before others have their turn
-ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class BenchConnection(asyncio.Protocol):
@@ -82,8 +83,8 @@ class BenchConnection(asyncio.Protocol):
         packet = Subscribe(1, [SubscribeOption(topic_filter, qos) for topic_filter in topic_filters])
         suback = cast(Suback, await self._ask(encode(packet, self._version), "SUBSCRIBE"))
         for topic_filter, reason in zip(topic_filters, suback.reasons, strict=True):
-            if reason >= _FAILURE:
-                raise CommandFailed(f"the server refused to subscribe to {topic_filter!r}: {reason_in_words(reason)}")
+            if reason >= FAILURE:
+                raise CommandFailed(f"the server rejected the subscription to {topic_filter!r}: {reason_in_words(reason)}")
 
     def ping(self) -> None:
         """Show that we are alive."""
@@ -140,7 +141,7 @@ class BenchConnection(asyncio.Protocol):
         # A refusal ends the exchange. Frames of refusals are longer than plain ones, so a run is seldom mixed.
         reasons = run.lane(data, run.packet_id_at + 2)
         lanes = zip(run.lane(data, run.packet_id_at), run.lane(data, run.packet_id_at + 1), reasons, strict=True)
-        self._write(b"".join([bytes((0x62, 2, high, low)) for high, low, reason in lanes if reason < _FAILURE]))
+        self._write(b"".join([bytes((0x62, 2, high, low)) for high, low, reason in lanes if reason < FAILURE]))
         self.take_acknowledgements(refusals, refusals, now_ns)
 
     def take_messages(self, data: bytes, run: Run, now_ns: int) -> None:
@@ -294,4 +295,4 @@ def _refusals(data: bytes, run: Run) -> int:
     """How many acknowledgements of the run refuse their message; only MQTT 5 has a byte for it, and only if it is needed."""
     if run.stride <= _ACKNOWLEDGEMENT_BYTES:
         return 0
-    return sum(reason >= _FAILURE for reason in run.lane(data, run.packet_id_at + 2))
+    return sum(reason >= FAILURE for reason in run.lane(data, run.packet_id_at + 2))

@@ -1,4 +1,4 @@
-"""Many connections: brings them up at the asked rate, keeps them alive, and lets them go."""
+"""Many connections: connects them at the requested rate, keeps them alive, and closes them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from braidmq.cli import transport
 from braidmq.cli.bench.connection import BenchConnection
 from braidmq.cli.bench.plan import Plan
 from braidmq.cli.bench.tally import Tally
 from braidmq.cli.errors import CommandFailed
+from braidmq.client import transport
+from braidmq.client.errors import ClientError
 
 CONNECTING_MAX: Final = 100  # a SYN beyond a listener's backlog, often 128, would wait for a second
 TICK_S: Final = 0.005
@@ -24,11 +25,11 @@ AnyConnection = TypeVar("AnyConnection", bound=BenchConnection)
 
 
 class Fleet:
-    """All connections of one run; ``first_failure`` is what to tell if none comes up."""
+    """All connections of one run; ``first_failure`` is the error to report if none connects."""
 
     def __init__(self, plan: Plan, tally: Tally, stop: asyncio.Event) -> None:
         self.wanted = 0
-        self.first_failure: CommandFailed | None = None
+        self.first_failure: ClientError | None = None
         self._plan = plan
         self._tally = tally
         self._stop = stop
@@ -55,7 +56,7 @@ class Fleet:
                 self._up.append(connection)
                 if then is not None:
                     await then(connection, number)
-            except CommandFailed as failure:
+            except ClientError as failure:
                 self.first_failure = self.first_failure or failure
                 self._tally.failures[str(failure)] += 1
                 connection.leave()
@@ -132,4 +133,4 @@ def _raise_file_limit(connections: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard))
         if hard != resource.RLIM_INFINITY and hard < needed:
-            raise CommandFailed(f"this system allows {hard} open files, and {needed} are needed (see ulimit -Hn)")
+            raise CommandFailed(f"this system allows {hard} open files, but {needed} are needed (see ulimit -Hn)")

@@ -19,7 +19,7 @@ class Histogram:
         self.min_ns = 0
 
     def add(self, duration_ns: int, count: int = 1) -> None:
-        """Count a duration so many times."""
+        """Count a duration this many times."""
         duration_ns = max(duration_ns, _STEPS)
         exponent = duration_ns.bit_length() - 1
         bucket = exponent << _STEP_BITS | (duration_ns >> (exponent - _STEP_BITS)) & (_STEPS - 1)

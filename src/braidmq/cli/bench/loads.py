@@ -36,7 +36,7 @@ class Load:
         return range(self.plan.first_number, self.plan.first_number + self.plan.clients)
 
     async def prepare(self) -> None:
-        """Connect everybody."""
+        """Connect all clients."""
         await self.fleet.bring_up([TimedConnection(self.plan.login(self.role, number), self.tally) for number in self.numbers()])
 
     async def run(self) -> None:
@@ -199,7 +199,7 @@ class FlowLoad(Load):
             self._pump(index)
 
     async def run(self) -> None:
-        """Keep the windows full until stopped, then await what is still under way."""
+        """Keep the windows full until stopped, then wait for messages in flight."""
         for index in range(len(self._publishers)):
             self._pump(index)
         progress, moved_at = -1, time.monotonic()
@@ -229,7 +229,7 @@ class FlowLoad(Load):
 
 
 def make_load(plan: Plan, tally: Tally, stop: asyncio.Event) -> Load:
-    """The load that the plan asks for; raises CommandFailed if it cannot be."""
+    """The load of the plan; raises CommandFailed if it is not possible."""
     match plan.kind:
         case "conn":
             return Load(plan, tally, stop)
@@ -239,5 +239,5 @@ def make_load(plan: Plan, tally: Tally, stop: asyncio.Event) -> Load:
             return SubscribeLoad(plan, tally, stop)
         case "flow":
             if "%i" not in plan.topic:
-                raise CommandFailed("flow needs %i in its topic, so that every publisher has its own")
+                raise CommandFailed("flow needs %i in its topic so that every publisher has its own topic")
             return FlowLoad(plan, tally, stop)

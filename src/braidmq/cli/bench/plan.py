@@ -1,4 +1,4 @@
-"""What a benchmark is asked to do, and the names it gives to clients and topics."""
+"""The plan of a benchmark, and the names of its clients and topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from braidmq.cli.transport import Endpoint
+from braidmq.client.transport import Endpoint
 from braidmq.mqtt.packets import MQTT5, Connect, Publish
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 

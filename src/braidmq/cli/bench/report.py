@@ -1,4 +1,4 @@
-"""What a benchmark tells: a line now and then while it runs; a table, a histogram or JSON at its end."""
+"""The output of a benchmark: progress lines while it runs; a table, a histogram or JSON at the end."""
 
 from __future__ import annotations
 

@@ -69,11 +69,11 @@ def _publish_run(data: bytes, at: int, stride: int, body_at: int, version: int) 
         size_at = payload_at
         if at + size_at >= len(data) or data[at + size_at] > 0x7F:
             # Properties of 128 bytes and more do not come back from a benchmark's own messages.
-            raise ProtocolViolation(Reason.MALFORMED_PACKET, "a PUBLISH with more properties than a benchmark sends")
+            raise ProtocolViolation(Reason.MALFORMED_PACKET, "unexpected properties in a PUBLISH")
         header.append(size_at)
         payload_at = size_at + 1 + data[at + size_at]
     if payload_at > stride:
-        raise ProtocolViolation(Reason.MALFORMED_PACKET, "a PUBLISH whose topic runs past its end")
+        raise ProtocolViolation(Reason.MALFORMED_PACKET, "the topic of a PUBLISH runs past the end of the packet")
     count = _alike(data, at, stride, header, (len(data) - at) // stride)
     return Run(first_byte, at, stride, count, body_at, packet_id_at, payload_at)
 
@@ -96,5 +96,5 @@ def _remaining_length(data: bytes, at: int) -> tuple[int, int] | None:
         if byte < 0x80:
             return place + 2, length
     if len(data) - at >= 5:
-        raise ProtocolViolation(Reason.MALFORMED_PACKET, "a remaining length of more than four bytes")
+        raise ProtocolViolation(Reason.MALFORMED_PACKET, "remaining length is longer than four bytes")
     return None

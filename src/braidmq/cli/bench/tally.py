@@ -1,4 +1,4 @@
-"""What a benchmark counts: messages, losses and latencies of all connections together."""
+"""The counters of a benchmark: messages, losses and latencies of all connections together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tally:
         self.recent = Histogram()
 
     def add_latency(self, duration_ns: int, count: int = 1) -> None:
-        """Count a latency of so many messages or connections."""
+        """Count a latency of this many messages or connections."""
         self.latency.add(duration_ns, count)
         self.recent.add(duration_ns, count)
 

@@ -1,1 +1,1 @@
-"""``braidmq ctl``: see and steer a running node."""
+"""``braidmq ctl``: inspect and control a running node."""

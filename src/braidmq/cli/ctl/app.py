@@ -1,4 +1,4 @@
-"""What the commands of ``ctl`` have in common: where the node is, tables or JSON, and lists that come in pages."""
+"""Shared by the commands of ``ctl``: finding the node, tables or JSON output, and paged lists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 import msgspec
 
-from braidmq.api.operations import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, Page
-from braidmq.cli.ctl.connection import SOCKET_NAME, TOKEN_NAME, NodeConnection
+from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cli.ctl.show import show_json, show_table
 from braidmq.cli.errors import CommandFailed
+from braidmq.control.client import ControlClient
+from braidmq.control.contract import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, SOCKET_NAME, TOKEN_NAME, Page
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Parameters = ParamSpec("Parameters")
@@ -21,9 +22,13 @@ Item = TypeVar("Item")
 _OPTIONS: Final = (
     click.option("--data-dir", envvar="BRAIDMQ_NODE__DATA_DIR", help="The node's data directory.  [default: data]"),
     click.option(
-        "-c", "--config", "config_file", type=click.Path(), help="The node's configuration, which names that directory."
+        "-c",
+        "--config",
+        "config_file",
+        type=click.Path(),
+        help="The node's configuration file, which contains the data directory.",
     ),
-    click.option("--api", "api_url", help="Speak to http://HOST:PORT instead of the Unix socket."),
+    click.option("--api", "api_url", help="Connect to http://HOST:PORT instead of the Unix socket."),
     click.option("--token-file", type=click.Path(), help="The token for --api.  [default: ctl.token in the data directory]"),
     click.option("--json", "json_wanted", is_flag=True, help="Print JSON."),
 )
@@ -32,9 +37,9 @@ _NAMES: Final = ("data_dir", "config_file", "api_url", "token_file", "json_wante
 
 
 class Ctl(msgspec.Struct):
-    """What a command works with."""
+    """The connection and output settings of a command."""
 
-    node: NodeConnection
+    node: ControlClient
     json_wanted: bool
 
 
@@ -64,7 +69,12 @@ def node_command(group: click.Group | None, name: str) -> Callable[[Callable[Con
             own = {name: given.pop(name) for name in _NAMES}
             shared = context.find_root().meta.get(SHARED, {})
             chosen = {name: own[name] or shared.get(name) for name in _NAMES}
-            function(Ctl(_connection(chosen), bool(chosen["json_wanted"])), **given)  # type: ignore[call-arg]
+            ctl = Ctl(_client(chosen), bool(chosen["json_wanted"]))
+            try:
+                function(ctl, **given)  # type: ignore[call-arg]
+            except (Unavailable, UsageError) as error:
+                # These come from the client. The command line was sound: this is not the exit status of a usage error.
+                raise CommandFailed(error.detail) from None
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -74,10 +84,10 @@ def node_command(group: click.Group | None, name: str) -> Callable[[Callable[Con
     return decorate
 
 
-def _connection(chosen: dict[str, Any]) -> NodeConnection:
+def _client(chosen: dict[str, Any]) -> ControlClient:
     data_dir = Path(chosen["data_dir"] or _configured_data_dir(chosen["config_file"]))
     if not chosen["api_url"]:
-        return NodeConnection(socket_path=data_dir / SOCKET_NAME)
+        return ControlClient(socket_path=data_dir / SOCKET_NAME)
     if not chosen["api_url"].startswith(("http://", "https://")):
         raise click.UsageError("--api takes a URL such as http://127.0.0.1:18083")
     token_file = Path(chosen["token_file"] or data_dir / TOKEN_NAME)
@@ -87,24 +97,28 @@ def _connection(chosen: dict[str, Any]) -> NodeConnection:
         if chosen["token_file"]:
             raise CommandFailed(f"{token_file}: {error.strerror}") from None
         token = ""  # the node says that one is needed
-    return NodeConnection(url=chosen["api_url"], token=token)
+    return ControlClient(url=chosen["api_url"], token=token)
 
 
 def _configured_data_dir(config_file: str | None) -> str:
     if not config_file:
         return "data"
-    from braidmq.base import config
+    from braidmq.base.config import sources as config
 
     return config.load(Path(config_file)).settings.node.data_dir
 
 
 def paged(command: Decorated) -> Decorated:
     """Give a command that lists something the options of pages."""
-    command = click.option("--all", "everything", is_flag=True, help="Show all, however many.")(command)
+    command = click.option("--all", "everything", is_flag=True, help="Show all entries.")(command)
     command = click.option(
-        "--limit", type=click.IntRange(1, PAGE_LIMIT_MAX), default=PAGE_LIMIT_DEFAULT, show_default=True, help="Show so many."
+        "--limit",
+        type=click.IntRange(1, PAGE_LIMIT_MAX),
+        default=PAGE_LIMIT_DEFAULT,
+        show_default=True,
+        help="Maximum number of entries to show.",
     )(command)
-    return click.option("--contains", help="Only those whose name contains this.")(command)
+    return click.option("--contains", help="Show only entries whose name contains this text.")(command)
 
 
 def show_list(
@@ -127,11 +141,11 @@ def show_list(
         return
     show_table(columns, map(row, items), nothing=f"no {path.strip('/')}")
     if more:
-        click.echo(f"... there are more: use --all, or --contains and --limit (at most {PAGE_LIMIT_MAX})", err=True)
+        click.echo(f"... more entries exist: use --all, or --contains and --limit (at most {PAGE_LIMIT_MAX})", err=True)
 
 
 def _pages(
-    node: NodeConnection, path: str, type_: type[Page[Item]], everything: bool, parameters: dict[str, Any]
+    node: ControlClient, path: str, type_: type[Page[Item]], everything: bool, parameters: dict[str, Any]
 ) -> Iterator[Page[Item]]:
     if everything:
         parameters = {**parameters, "limit": PAGE_LIMIT_MAX}

@@ -8,8 +8,12 @@ from typing import get_args
 import click
 import msgspec
 
-from braidmq.api.history import Token, TokenRequest
-from braidmq.api.operations import (
+from braidmq.base.units import parse_seconds
+from braidmq.cli.ctl.app import Ctl, node_command, node_group, paged, show_list
+from braidmq.cli.ctl.durability import show_durability, watch_durability
+from braidmq.cli.ctl.sessions import SUBSCRIPTION_COLUMNS, sessions, subscription_row
+from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
+from braidmq.control.contract import (
     Ban,
     BanKind,
     ClientDetail,
@@ -22,13 +26,11 @@ from braidmq.api.operations import (
     SubscriptionInfo,
     TopicInfo,
 )
-from braidmq.base.units import parse_seconds
-from braidmq.cli.ctl.app import Ctl, node_command, node_group, paged, show_list
-from braidmq.cli.ctl.durability import show_durability, watch_durability
-from braidmq.cli.ctl.sessions import SUBSCRIPTION_COLUMNS, sessions, subscription_row
-from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
+from braidmq.control.history import Token, TokenRequest
 
-ctl = node_group("ctl", "See and steer a running node, over the Unix socket in its data directory or over its HTTP address.")
+ctl = node_group(
+    "ctl", "Inspect and control a running node, over the Unix socket in its data directory or over its HTTP address."
+)
 
 
 def _group(name: str, help_line: str) -> click.Group:
@@ -43,15 +45,15 @@ _subscriptions = _group("subscriptions", "Subscriptions.")
 _topics = _group("topics", "Topic filters that have subscribers.")
 _retained = _group("retained", "Retained messages.")
 _listeners = _group("listeners", "Listeners.")
-_bans = _group("bans", "Who may not connect.")
+_bans = _group("bans", "Banned clients, users and addresses.")
 _conf = _group("conf", "The configuration in force.")
-_trace = _group("trace", "Follow what happens, until Ctrl-C.")
+_trace = _group("trace", "Trace clients and topics until Ctrl-C.")
 _log = _group("log", "The node's log.")
 
 
 @node_command(ctl, "status")
 def status(ctl: Ctl) -> None:
-    """How the node is."""
+    """Show the state of the node."""
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/status"))
         return
@@ -73,9 +75,9 @@ def status(ctl: Ctl) -> None:
 
 @node_command(ctl, "token")
 @click.argument("user")
-@click.option("--valid", default="30d", show_default=True, help="How long it is good for, such as 12h or 30d.")
+@click.option("--valid", default="30d", show_default=True, help="Validity of the token, such as 12h or 30d.")
 def token(ctl: Ctl, user: str, valid: str) -> None:
-    """Print a token with which readers of the history are USER, without that user's password."""
+    """Print a token that lets readers of the history act as USER without the password."""
     try:
         valid_s = float(parse_seconds(valid))
     except ValueError as problem:
@@ -88,10 +90,10 @@ def token(ctl: Ctl, user: str, valid: str) -> None:
 
 
 @node_command(ctl, "durability")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--watch", is_flag=True, help="Refresh the output until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between refreshes.")
 def durability(ctl: Ctl, watch: bool, interval: float) -> None:
-    """What is on disk and when: the state of the durable log and of its disk."""
+    """Show the state of the durable log and of its disk."""
     if watch:
         watch_durability(ctl, interval)
     else:
@@ -159,7 +161,7 @@ def clients_kick(ctl: Ctl, client_ids: tuple[str, ...]) -> None:
 
 
 @node_command(_subscriptions, "ls")
-@click.option("--client", help="Only those of this client.")
+@click.option("--client", help="Show only those of this client.")
 @paged
 def subscriptions_ls(ctl: Ctl, client: str | None, everything: bool, limit: int, contains: str | None) -> None:
     """List subscriptions."""
@@ -170,7 +172,7 @@ def subscriptions_ls(ctl: Ctl, client: str | None, everything: bool, limit: int,
 @node_command(_topics, "ls")
 @paged
 def topics_ls(ctl: Ctl, everything: bool, limit: int, contains: str | None) -> None:
-    """List topic filters and how many subscribe to each."""
+    """List topic filters with their number of subscribers."""
     show_list(ctl, "/topics", TopicInfo, ("filter", "subscribers"), lambda each: [each.topic_filter, each.subscribers],
           everything=everything, limit=limit, contains=contains)  # fmt: skip
 
@@ -221,10 +223,10 @@ def bans_ls(ctl: Ctl, everything: bool, limit: int, contains: str | None) -> Non
 @node_command(_bans, "add")
 @click.argument("kind", type=click.Choice(get_args(BanKind)))
 @click.argument("value")
-@click.option("--for", "duration", help="How long, such as 10m or 24h; without it for ever.")
-@click.option("--reason", default="", help="Why, for the log and for other operators.")
+@click.option("--for", "duration", help="Duration, such as 10m or 24h.  [default: for ever]")
+@click.option("--reason", default="", help="Reason, shown in the log and to other operators.")
 def bans_add(ctl: Ctl, kind: BanKind, value: str, duration: str | None, reason: str) -> None:
-    """Ban a client id, a user name or an address; connections it concerns are closed."""
+    """Ban a client id, a user name or an address; matching connections are closed."""
     until = None
     if duration is not None:
         try:
@@ -239,15 +241,15 @@ def bans_add(ctl: Ctl, kind: BanKind, value: str, duration: str | None, reason: 
 @click.argument("kind", type=click.Choice(get_args(BanKind)))
 @click.argument("value")
 def bans_rm(ctl: Ctl, kind: BanKind, value: str) -> None:
-    """Lift a ban."""
+    """Remove a ban."""
     ctl.node.delete("/bans", kind=kind, value=value)
-    click.echo(f"lifted the ban of {kind} {printable(value)}")
+    click.echo(f"removed the ban of {kind} {printable(value)}")
 
 
 @node_command(_conf, "show")
 @click.argument("prefix", required=False, default="")
 def conf_show(ctl: Ctl, prefix: str) -> None:
-    """Show every value and where it comes from, or those under a table such as mqtt."""
+    """Show every value with its origin, or those under a table such as mqtt."""
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/conf", prefix=prefix))
         return
@@ -258,14 +260,14 @@ def conf_show(ctl: Ctl, prefix: str) -> None:
 @click.argument("key")
 @click.argument("value")
 def conf_set(ctl: Ctl, key: str, value: str) -> None:
-    """Set a value at run time: it outlives a restart, until it is unset."""
+    """Set a value at run time; it survives a restart until it is unset."""
     _show_changed(ctl, ctl.node.send("PUT", "/conf", {"key": key, "value": value}))
 
 
 @node_command(_conf, "unset")
 @click.argument("key")
 def conf_unset(ctl: Ctl, key: str) -> None:
-    """Take back what was set at run time."""
+    """Remove a value that was set at run time."""
     _show_changed(ctl, ctl.node.delete("/conf", key=key))
 
 
@@ -309,7 +311,7 @@ def _follow(ctl: Ctl, kind: str, value: str) -> None:
 @node_command(_log, "level")
 @click.argument("level", type=click.Choice(get_args(LogLevel)), required=False)
 def log_level(ctl: Ctl, level: LogLevel | None) -> None:
-    """Show the level of the log, or set it until the next start."""
+    """Show the log level, or set it until the next start."""
     answer = ctl.node.get_raw("/log/level") if level is None else ctl.node.send("PUT", "/log/level", {"level": level})
     if ctl.json_wanted:
         show_json(answer)

@@ -1,4 +1,4 @@
-"""``braidmq ctl durability``: what is on disk and when, once or live."""
+"""``braidmq ctl durability``: the state of the log and its disk, once or live."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from braidmq.api.history import DurabilityInfo, DurableShard
 from braidmq.cli.ctl.app import Ctl
 from braidmq.cli.ctl.show import fields_text, make_table, moment, show_json, show_table, size, span
+from braidmq.control.history import DurabilityInfo, DurableShard
 
 _COLUMNS = ("shard", "committed up to", "kept from")
 _MEANINGS = {
-    "fsync": "fsync: a message is acknowledged once it is on disk",
-    "os": "os: a message is acknowledged once the system has it; it survives the end of the process, not of the machine",
+    "fsync": "fsync: messages are acknowledged once they are on disk",
+    "os": "os: messages are acknowledged once the operating system has them; they survive a process crash, not a machine crash",
 }
 
 
@@ -67,7 +67,7 @@ def _fields(now: DurabilityInfo, before: DurabilityInfo | None) -> list[tuple[st
         ("durability", _MEANINGS.get(now.mode, now.mode)),
         ("health", health),
         ("clock", now.clock_alarm or "in step"),
-        ("waiting for the disk", f"{size(now.pending_bytes)}{', publishers are held back' if now.congested else ''}"),
+        ("waiting for the disk", f"{size(now.pending_bytes)}{', publishers are throttled' if now.congested else ''}"),
         ("last commit", None if now.commit_age_s is None else f"{now.commit_age_s:.1f} s ago"),
         ("commits", _commits(now, before)),
         ("refused", now.refused),
@@ -85,7 +85,7 @@ def _commits(now: DurabilityInfo, before: DurabilityInfo | None) -> str | None:
         return f"{now.commits} since the start, mean {mean_s * 1e3:.1f} ms, longest {now.commit_s_max * 1e3:.1f} ms"
     commits = now.commits - before.commits
     mean_s = (now.commit_s_total - before.commit_s_total) / commits if commits else 0.0
-    longest = "" if now.commit_s_max_recent is None else f", longest of late {now.commit_s_max_recent * 1e3:.1f} ms"
+    longest = "" if now.commit_s_max_recent is None else f", longest recently {now.commit_s_max_recent * 1e3:.1f} ms"
     return f"{commits / max(now.at - before.at, 1e-3):.0f} per second, mean {mean_s * 1e3:.1f} ms{longest}"
 
 

@@ -1,4 +1,4 @@
-"""``braidmq ctl sessions``: sessions, durable or not, and what waits for each."""
+"""``braidmq ctl sessions``: sessions and their backlogs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
-from braidmq.api.operations import SessionDetail, SessionInfo, SubscriptionInfo
 from braidmq.cli.ctl.app import Ctl, node_command, paged, show_list
 from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
+from braidmq.control.contract import SessionDetail, SessionInfo, SubscriptionInfo
 
-sessions = click.Group("sessions", help="Sessions, and what waits for each.")
+sessions = click.Group("sessions", help="Sessions and their backlogs.")
 
 SUBSCRIPTION_COLUMNS: Final = ("client", "filter", "qos", "no local", "retain as published", "identifier")
 
@@ -25,8 +25,8 @@ def subscription_row(each: SubscriptionInfo) -> list[object]:
 def sessions_ls(ctl: Ctl, everything: bool, limit: int, contains: str | None) -> None:
     """List sessions and how far each is behind the log.
 
-    BEHIND is about how many records a session has still to look at, of which some or none match its subscriptions, and LAG how
-    much of the log's time they are. `show` also tells how old the oldest message is that waits.
+    BEHIND is the approximate number of records a session has not read yet (some or none of them match its subscriptions), and
+    LAG the time they cover. `show` also shows the age of the oldest waiting message.
     """
 
     def row(each: SessionInfo) -> list[object]:
@@ -75,7 +75,7 @@ def sessions_show(ctl: Ctl, client_id: str) -> None:
 @node_command(sessions, "drop")
 @click.argument("client_ids", metavar="CLIENT_ID...", nargs=-1, required=True)
 def sessions_drop(ctl: Ctl, client_ids: tuple[str, ...]) -> None:
-    """End sessions, with their connections, subscriptions and what waits for them."""
+    """End sessions with their connections, subscriptions and backlogs."""
     for client_id in client_ids:
         ctl.node.delete("/session", id=client_id)
         click.echo(f"dropped {printable(client_id)}")

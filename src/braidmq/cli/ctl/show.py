@@ -1,4 +1,4 @@
-"""How ``ctl`` shows what a node answers: tables for people, the JSON of the node for machines."""
+"""Output of ``ctl``: tables for people, the node's JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``braidmq history``: read and tend the durable log through the node that runs it."""
+"""``braidmq history``: read and manage the durable log through the running node."""

@@ -1,4 +1,4 @@
-"""Long answers of a node, line by line, with a bar on the terminal that tells how far they are."""
+"""Long answers of a node, line by line, with a progress bar on the terminal."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from braidmq.api import history as lines
-from braidmq.cli.ctl.connection import NodeConnection
 from braidmq.cli.ctl.show import moment, size
 from braidmq.cli.errors import CommandFailed
+from braidmq.control import history as lines
+from braidmq.control.client import ControlClient
 
-_CUT_OFF: Final = "the node ended its answer before it was whole; what came is not all there is"
+_CUT_OFF: Final = "the node ended its answer early; the output is incomplete"
 
 
 def answer_lines(
-    node: NodeConnection, method: str, path: str, body: object = None, **parameters: object
+    node: ControlClient, method: str, path: str, body: object = None, **parameters: object
 ) -> Iterator[lines.AnyLine]:
     """The lines up to ``end``; raises CommandFailed if the node fails on the way or leaves."""
     for raw in node.stream(method, path, body, **parameters):
@@ -40,7 +40,7 @@ def answer_lines(
 
 def tell_gap(gap: lines.Gap) -> None:
     """Say on standard error that retention was there first."""
-    click.echo(f"note: what shard {gap.shard} recorded before {moment(gap.floor)} is gone, retention has removed it", err=True)
+    click.echo(f"note: retention has removed the records of shard {gap.shard} from before {moment(gap.floor)}", err=True)
 
 
 class Bar:

@@ -14,25 +14,26 @@ from typing import BinaryIO, Final, TextIO, cast, get_args
 import click
 import msgspec
 
-from braidmq.api import history as api
 from braidmq.cli.ctl.app import Ctl, node_command, node_group
 from braidmq.cli.ctl.show import ago, moment, printable, show_fields, show_json, show_table, size, span
 from braidmq.cli.history.answers import Bar, answer_lines, tell_gap
 from braidmq.cli.history.formats import Format, check_output, record_writer, row_of
+from braidmq.control import history as api
 
-history = node_group("history", "Read and tend what a running node has recorded.")
+history = node_group("history", "Read and manage the history of a running node.")
 
 _STARTS: Final = "earliest, latest, ms since 1970, 2024-03-01T12:00:00Z, or -24h for that long ago"
+_FILTERS_SHOWN: Final = 3
 
 
 @node_command(history, "ls")
 @click.argument("topic_filter", metavar="[FILTER]", default="#")
-@click.option("--from", "start", default="-1h", show_default=True, help=f"Count from here on: {_STARTS}.")
-@click.option("--to", "end", default="latest", show_default=True, help="Count what was recorded before this.")
+@click.option("--from", "start", default="-1h", show_default=True, help=f"Count from here: {_STARTS}.")
+@click.option("--to", "end", default="latest", show_default=True, help="Count records from before this time.")
 def history_ls(ctl: Ctl, topic_filter: str, start: str, end: str) -> None:
-    """List the topics that were recorded of late, and how much of each.
+    """List recently recorded topics with counts and sizes.
 
-    The records of that time are gone through, so a long time takes a while.
+    All records of the time range are read, so a long range takes a while.
     """
     topics: list[api.Topic] = []
     is_cut = False
@@ -51,19 +52,19 @@ def history_ls(ctl: Ctl, topic_filter: str, start: str, end: str) -> None:
             click.echo(msgspec.json.encode(topic))
     else:
         rows = ([each.topic, each.records, size(each.payload_bytes), ago(each.newest / 1e6)] for each in topics)
-        show_table(("topic", "records", "payloads", "newest"), rows, nothing=f"nothing was recorded since {start}")
+        show_table(("topic", "records", "payloads", "newest"), rows, nothing=f"no records since {start}")
     if is_cut:
-        click.echo(f"... there are more than these {len(topics)} topics: give a narrower filter", err=True)
+        click.echo(f"... more than these {len(topics)} topics match: use a narrower filter", err=True)
 
 
 @node_command(history, "tail")
 @click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
-@click.option("--from", "start", default="latest", show_default=True, help=f"Begin here: {_STARTS}.")
-@click.option("-C", "--count", type=click.IntRange(1), help="Exit after so many records.")
+@click.option("--from", "start", default="latest", show_default=True, help=f"Start here: {_STARTS}.")
+@click.option("-C", "--count", type=click.IntRange(1), help="Exit after this many records.")
 def history_tail(ctl: Ctl, topic_filters: tuple[str, ...], start: str, count: int | None) -> None:
-    """Follow what is being recorded, until Ctrl-C.
+    """Follow new records until Ctrl-C.
 
-    What is printed is on disk, which `sub` does not promise.
+    Unlike `sub`, it prints only messages that are on disk.
     """
     parameters = {"from": start, "follow": 1, "limit": count, "filter": list(topic_filters)}
     try:
@@ -84,17 +85,19 @@ def _line(record: api.Record) -> str:
 
 @node_command(history, "cat")
 @click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
-@click.option("--from", "start", default="earliest", show_default=True, help=f"Begin here: {_STARTS}.")
-@click.option("--to", "end", default="latest", show_default=True, help="End before this; latest is now.")
+@click.option("--from", "start", default="earliest", show_default=True, help=f"Start here: {_STARTS}.")
+@click.option("--to", "end", default="latest", show_default=True, help="End before this time; latest means now.")
 @click.option(
-    "--format", "format_", type=click.Choice(get_args(Format)), default="json", show_default=True, help="How it is written."
+    "--format", "format_", type=click.Choice(get_args(Format)), default="json", show_default=True, help="Output format."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file, which is there once it is whole.")
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many records.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file; it appears when the output is complete."
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many records.")
 def history_cat(
     ctl: Ctl, topic_filters: tuple[str, ...], start: str, end: str, format_: str, output: Path | None, limit: int | None
 ) -> None:
-    """Write what was recorded, in order of time, as JSON lines, CSV or Parquet.
+    """Write records in order of time, as JSON lines, CSV or Parquet.
 
     \b
       braidmq history cat 'plant/+/temperature' --from -24h
@@ -116,12 +119,12 @@ def history_cat(
                 case api.Gap():
                     tell_gap(line)
     if output is not None:
-        click.echo(f"{count} records are in {output}", err=True)
+        click.echo(f"{count} records written to {output}", err=True)
 
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that takes its name when everything is in it."""
+    """Standard output, or a file that appears under its name when it is complete."""
     if output is None:
         yield sys.stdout.buffer
         return
@@ -137,7 +140,7 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
 
 @node_command(history, "stats")
 def history_stats(ctl: Ctl) -> None:
-    """How much is recorded, since when, and who reads it."""
+    """Show the size and time range of the log, and its readers."""
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/history/stats"))
         return
@@ -162,10 +165,20 @@ def history_stats(ctl: Ctl) -> None:
     show_table(("shard", "records", "bytes", "epochs", "generations", "oldest", "newest"), rows, nothing="no shards")
     if stats.readers:
         click.echo()
-        readers = ([each.name, each.user, each.records_behind, span(each.lag_s), each.pins] for each in stats.readers)
-        show_table(("reader", "user", "behind", "lag", "pins"), readers, nothing="")
+        readers = ([each.name, each.user, _filters(each), _behind(each), span(each.lag_s), each.pins] for each in stats.readers)
+        show_table(("reader", "user", "reads", "behind", "lag", "pins"), readers, nothing="")
     if stats.readers_more:
-        click.echo(f"... and {stats.readers_more} readers more", err=True)
+        click.echo(f"... and {stats.readers_more} more readers", err=True)
+
+
+def _behind(reader: api.ReaderInfo) -> str:
+    return f"~{reader.records_behind}" if reader.is_estimate else str(reader.records_behind)
+
+
+def _filters(reader: api.ReaderInfo) -> str | None:
+    more = len(reader.filters) - _FILTERS_SHOWN
+    shown = " ".join(reader.filters[:_FILTERS_SHOWN])
+    return (f"{shown} and {more} more" if more > 0 else shown) or None
 
 
 @node_command(history, "generations")
@@ -184,23 +197,21 @@ def history_generations(ctl: Ctl) -> None:
 
 @node_command(history, "patterns")
 def history_patterns(ctl: Ctl) -> None:
-    """List what the topics were learned to look like: topic filters whose + are the levels that vary."""
+    """List the learned topic patterns: topic filters with + for each level that varies."""
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/history/patterns"))
         return
     of_shards = ctl.node.get("/history/patterns", list[api.ShardPatterns])
     counts = Counter(pattern for each in of_shards for pattern in each.patterns)
-    show_table(
-        ("pattern", "shards"), sorted(counts.items()), nothing="no patterns: nothing was recorded yet, or the layout is hashed"
-    )
+    show_table(("pattern", "shards"), sorted(counts.items()), nothing="no patterns: no records yet, or the layout is hashed")
 
 
 @node_command(history, "forget")
 @click.argument("readers", metavar="READER...", nargs=-1, required=True)
 def history_forget(ctl: Ctl, readers: tuple[str, ...]) -> None:
-    """Forget named readers that nobody runs any more: retention waits for them no longer.
+    """Remove named readers, so that retention no longer waits for them.
 
-    A reader that still runs is back with its next batch.
+    A reader that is still running reappears with its next batch.
     """
     for name in readers:
         ctl.node.delete("/history/reader", name=name)
@@ -209,30 +220,32 @@ def history_forget(ctl: Ctl, readers: tuple[str, ...]) -> None:
 
 @node_command(history, "relearn")
 @click.option(
-    "--patterns", type=click.File(), help="Begin with these: a topic filter on each line, whose + are the levels that vary."
+    "--patterns", type=click.File(), help="Use these patterns: one topic filter per line, with + for each level that varies."
 )
-@click.option("--thresholds", help="With --patterns: so many names are told apart at the first level, and at the others: 100,10.")
+@click.option(
+    "--thresholds", help="With --patterns: number of names kept apart at the first level and at the other levels: 100,10."
+)
 def history_relearn(ctl: Ctl, patterns: TextIO | None, thresholds: str | None) -> None:
-    """Begin a generation with better patterns, if that would make reading cheaper; or with those of a file.
+    """Start a generation with better patterns, if that makes reading cheaper; or with the patterns of a file.
 
-    `braidmq pipeline learn` finds the patterns that the whole history suggests.
+    `braidmq pipeline learn` derives patterns from the whole history.
     """
     answer = ctl.node.send("POST", "/history/relearn", _relearn_request(patterns, thresholds))
     if ctl.json_wanted:
         show_json(answer)
         return
     done = msgspec.json.decode(answer, type=api.Relearned)
-    click.echo(f"a new generation has begun: {done.reason}" if done.is_begun else f"nothing was changed: {done.reason}")
+    click.echo(f"started a new generation: {done.reason}" if done.is_begun else f"nothing was changed: {done.reason}")
 
 
 def _relearn_request(patterns: TextIO | None, thresholds: str | None) -> api.RelearnRequest:
     if patterns is None:
         if thresholds is not None:
-            raise click.UsageError("--thresholds goes with --patterns")
+            raise click.UsageError("--thresholds requires --patterns")
         return api.RelearnRequest()
     lines = [line.strip() for line in patterns]
     try:
         numbers = None if thresholds is None else tuple(int(each) for each in thresholds.split(","))
     except ValueError:
-        raise click.UsageError(f"--thresholds takes numbers with commas between them, not {thresholds!r}") from None
+        raise click.UsageError(f"--thresholds takes numbers separated by commas, not {thresholds!r}") from None
     return api.RelearnRequest(patterns=tuple(line for line in lines if line and not line.startswith("//")), thresholds=numbers)

@@ -1,42 +1,32 @@
-"""Records in the forms that other programs read: JSON lines, CSV, Parquet."""
+"""Export formats of records: JSON lines, CSV, Parquet."""
 
 from __future__ import annotations
 
 import csv
 import importlib
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import msgspec
 
-from braidmq.api.history import Encoding, Record
+from braidmq.base.history_columns import BY_NAME, HistoryColumn, Kind
 from braidmq.cli.ctl.show import moment
 from braidmq.cli.errors import CommandFailed
+from braidmq.control.history import Record
 
 Format = Literal["json", "csv", "parquet"]
 
+# Of a record's line, in the order in which JSON and CSV have them.
+_FIELDS: Final = (
+    *("topic", "payload", "encoding", "qos", "retain", "client_id"),
+    *("shard", "timestamp", "published_at", "expires_at", "properties"),
+)
 _BATCH_RECORDS: Final = 10_000
 _BATCH_BYTES: Final = 32 * 1024 * 1024
-
-
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record as it is written; ``time`` is ``timestamp`` for people. ``encoding`` says whether ``payload`` is base64."""
-
-    time: str
-    topic: str
-    payload: str
-    encoding: Encoding
-    qos: int
-    retain: bool
-    client_id: str
-    shard: int
-    timestamp: int
-    published_at: int
-    expires_at: int | None = None
-    properties: dict[str, Any] | None = None
 
 
 class RecordWriter(Protocol):
@@ -47,30 +37,18 @@ class RecordWriter(Protocol):
         ...
 
     def finish(self) -> None:
-        """Write what is left: the output is whole."""
+        """Write the rest and complete the output."""
         ...
 
     def abandon(self) -> None:
-        """There will be no more, and what is there is of no use."""
+        """Abort: the output is incomplete and will be discarded."""
         ...
 
 
-def row_of(record: Record) -> Row:
-    """The record with its time in words."""
-    return Row(
-        time=moment(record.timestamp),
-        topic=record.topic,
-        payload=record.payload,
-        encoding=record.encoding,
-        qos=record.qos,
-        retain=record.retain,
-        client_id=record.client_id,
-        shard=record.shard,
-        timestamp=record.timestamp,
-        published_at=record.published_at,
-        expires_at=record.expires_at,
-        properties=record.properties,
-    )
+def row_of(record: Record) -> dict[str, Any]:
+    """The record as it is written: what its line says, with its time for people. Fields without a value are left out."""
+    fields = ((name, getattr(record, name)) for name in _FIELDS)
+    return {"time": moment(record.timestamp), **{name: value for name, value in fields if value is not None}}
 
 
 class JsonWriter:
@@ -85,7 +63,7 @@ class JsonWriter:
         self._out.write(self._encoder.encode(row_of(record)) + b"\n")
 
     def finish(self) -> None:
-        """Hand over what is buffered."""
+        """Flush the buffer."""
         self._out.flush()
 
     def abandon(self) -> None:
@@ -108,15 +86,17 @@ class CsvWriter:
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._rows = csv.writer(_Utf8(out))
-        self._rows.writerow(Row.__struct_fields__)
+        self._rows.writerow(("time", *_FIELDS))
 
     def write(self, record: Record) -> None:
         """Write one row."""
-        *fields, properties = msgspec.structs.astuple(row_of(record))
-        self._rows.writerow((*fields, msgspec.json.encode(properties).decode() if properties else None))
+        row = row_of(record)
+        if record.properties:
+            row["properties"] = msgspec.json.encode(record.properties).decode()
+        self._rows.writerow(row.get(name) for name in ("time", *_FIELDS))
 
     def finish(self) -> None:
-        """Hand over what is buffered."""
+        """Flush the buffer."""
         self._out.flush()
 
     def abandon(self) -> None:
@@ -124,39 +104,23 @@ class CsvWriter:
 
 
 class ParquetWriter:
-    """A Parquet file with payloads as bytes and times as timestamps in UTC; pyarrow writes it."""
+    """A Parquet file with the columns of history, the same as a read over Arrow Flight has; pyarrow writes it."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._arrow, parquet = load_pyarrow()
-        arrow = self._arrow
-        when = arrow.timestamp("us", tz="UTC")
-        self._schema = arrow.schema(
-            [
-                arrow.field("timestamp", when, nullable=False),
-                arrow.field("topic", arrow.string(), nullable=False),
-                arrow.field("payload", arrow.binary(), nullable=False),
-                arrow.field("qos", arrow.int8(), nullable=False),
-                arrow.field("retain", arrow.bool_(), nullable=False),
-                arrow.field("client_id", arrow.string(), nullable=False),
-                arrow.field("shard", arrow.int32(), nullable=False),
-                arrow.field("published_at", when, nullable=False),
-                arrow.field("expires_at", when),
-                arrow.field("properties", arrow.string()),
-            ]
-        )
+        from braidmq.flight.columns import SCHEMA
+
+        self._schema = SCHEMA
+        self._values_of = [_reader(BY_NAME[name]) for name in SCHEMA.names]
         self._writer = parquet.ParquetWriter(out, self._schema, compression="zstd")
         self._columns: list[list[Any]] = [[] for _ in self._schema]
         self._bytes = 0
 
     def write(self, record: Record) -> None:
         """Collect one row; a batch of them is written at once."""
-        payload = b64decode(record.payload) if record.encoding == "base64" else record.payload.encode()
-        properties = msgspec.json.encode(record.properties).decode() if record.properties else None
-        row = (record.timestamp, record.topic, payload, record.qos, record.retain, record.client_id, record.shard,
-               record.published_at, record.expires_at, properties)  # fmt: skip
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-        self._bytes += len(record.topic) + len(payload)
+        for column, value_of in zip(self._columns, self._values_of, strict=True):
+            column.append(value_of(record))
+        self._bytes += len(record.topic) + len(record.payload)
         if len(self._columns[0]) >= _BATCH_RECORDS or self._bytes >= _BATCH_BYTES:
             self._write_batch()
 
@@ -176,6 +140,34 @@ class ParquetWriter:
             self._writer.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
         self._columns = [[] for _ in self._schema]
         self._bytes = 0
+
+
+def _reader(column: HistoryColumn) -> Callable[[Record], Any]:
+    """How the value of a column is made of a record's line."""
+    if column.name == "payload":
+        return _payload
+    table, _, name = column.line.rpartition(".")
+    if not table:
+        return attrgetter(name)
+    decode = _DECODERS.get(column.kind, lambda value: value)
+
+    def read(record: Record) -> Any:
+        value = (record.properties or {}).get(name)
+        return None if value is None else decode(value)
+
+    return read
+
+
+def _payload(record: Record) -> bytes:
+    return b64decode(record.payload) if record.encoding == "base64" else record.payload.encode()
+
+
+def _pairs(pairs: list[list[str]]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in pairs]
+
+
+# How JSON has what is no text and no number.
+_DECODERS: Final[dict[Kind, Callable[[Any], Any]]] = {Kind.BINARY: b64decode, Kind.PAIRS: _pairs}
 
 
 def load_pyarrow() -> tuple[Any, Any]:
@@ -209,7 +201,7 @@ def check_output(format_: Format, output: Path | None) -> None:
     """Raise CommandFailed at once, and not after minutes of reading, if the output cannot be."""
     if format_ == "parquet":
         if output is None:
-            raise CommandFailed("a Parquet file needs a name: give --output FILE")
+            raise CommandFailed("Parquet output needs --output FILE")
         load_pyarrow()
     if output is not None and not output.parent.is_dir():
         raise CommandFailed(f"there is no directory {output.parent}")

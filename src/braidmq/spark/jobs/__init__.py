@@ -1,1 +1,1 @@
-"""Pipeline jobs over the history: each is a command of `braidmq pipeline` and a PySpark application of its own."""
+"""Pipeline jobs on the history: each is a command of `braidmq pipeline` and a PySpark application."""

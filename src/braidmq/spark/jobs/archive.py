@@ -1,4 +1,4 @@
-"""`archive`: history into a table of its own, by day and topic pattern, each record exactly once. Runs on the driver."""
+"""`archive`: copies history to a table partitioned by day and topic pattern, each record exactly once. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from pyspark.sql import functions as F
 
 from braidmq.base.errors import UsageError
 from braidmq.base.units import parse_bytes, size, span
-from braidmq.spark.jobs.expressions import levels_of, pattern_of
-from braidmq.spark.jobs.job import HistoryOptions, Job, job_command
-from braidmq.spark.jobs.learning import TopicStats, propose
-from braidmq.spark.jobs.parquet_table import ParquetTable, own_place
-from braidmq.spark.jobs.patterns import Patterns, make_patterns, read_patterns
-from braidmq.spark.jobs.progress import show_summary
-from braidmq.spark.jobs.running import checkpoint_for, run_stream
-from braidmq.spark.jobs.sampling import sample_topics
-from braidmq.spark.jobs.tables import BatchName, Compacted, Kind, Written, open_table
+from braidmq.spark.jobs.framework.expressions import levels_of, pattern_of
+from braidmq.spark.jobs.framework.job import HistoryOptions, Job, job_command
+from braidmq.spark.jobs.framework.patterns import Patterns, make_patterns, read_patterns
+from braidmq.spark.jobs.framework.preflight import check_service
+from braidmq.spark.jobs.framework.progress import show_summary
+from braidmq.spark.jobs.framework.run import checkpoint_for, run_stream
+from braidmq.spark.jobs.framework.sampling import sample_topics
+from braidmq.spark.jobs.learn.patterns import TopicStats, propose
+from braidmq.spark.jobs.tables.ownership import own_tables
+from braidmq.spark.jobs.tables.parquet_table import ParquetTable, own_place
+from braidmq.spark.jobs.tables.tables import BatchName, Compacted, Kind, Written, open_table
 
 PARTITIONED_BY: Final = ("date", "pattern")
 # Its rows go from the tasks to files, so that only the number of batches costs. Those of a Delta table pass through the driver.
@@ -47,11 +49,11 @@ def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None,
         long = [each for each in patterns if len(quote(each, safe="")) > _PATTERN_BYTES_MAX]
         if long:
             raise UsageError(
-                f"the pattern {long[0]!r} is too long for the name of a directory", "leave it out: its topics belong to #"
+                f"the pattern {long[0]!r} is too long for the name of a directory", "remove it: its topics then belong to #"
             )
     elif kept is None:
         raise UsageError(
-            "patterns that are learned can be kept in a local directory only",
+            "learned patterns can be kept only in a local directory",
             "give --patterns, or learn them first: `braidmq pipeline learn`",
         )
     elif kept.exists():
@@ -65,52 +67,55 @@ def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None,
 
 
 def learn_patterns(history: HistoryOptions, patterns_max: int) -> Patterns:
-    """The patterns with the most records that the topics of a history suggest, of which a part is looked at.
+    """Learn the patterns with the most records from a sample of the history.
 
     Raises UsageError if there is nothing to learn from.
     """
     with history.client() as client:
         counts = sample_topics(client, history.asking.filters)
     if not counts:
-        hint = "give --patterns, or begin when something was recorded"
-        raise UsageError("the history has no records that match, so that no patterns can be learned", hint)
+        hint = "give --patterns, or start when there are records"
+        raise UsageError("no records match, so no patterns can be learned", hint)
     proposal = propose(TopicStats(topic, records) for topic, records in counts.items())
     fitting = [each.pattern for each in proposal.patterns if len(quote(each.pattern, safe="")) <= _PATTERN_BYTES_MAX]
     return make_patterns(fitting[:patterns_max])
 
 
-@job_command("archive", reader_name="archive")
+@job_command("archive", table=True, reader_name="archive")
 @click.argument("output")
 @click.option(
-    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="What OUTPUT is."
+    "--table",
+    "kind",
+    type=click.Choice(["parquet", "delta"]),
+    default="parquet",
+    show_default=True,
+    help="Table format of OUTPUT.",
 )
 @click.option(
     "--patterns",
     "patterns_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Partition by these topic filters, one on each line.  [default: learned from the history, and kept with the table]",
+    help="File of topic filters to partition by, one per line.  [default: learned from the history and kept with the table]",
 )
 @click.option(
     "--patterns-max",
     type=click.IntRange(0, 1000),
     default=50,
     show_default=True,
-    help="When patterns are learned: so many; all other topics belong to #.",
+    help="Maximum number of patterns to learn; all other topics belong to #.",
 )
-@click.option(
-    "--target-file-bytes", default="128MiB", show_default=True, help="Files become about this large when small ones are joined."
-)
+@click.option("--target-file-bytes", default="128MiB", show_default=True, help="Target size when small files are merged.")
 @click.option(
     "--files-max",
     type=click.IntRange(2),
     default=64,
     show_default=True,
-    help="Join small files of a directory when it has more than so many; not in an object store.",
+    help="Merge the small files of a directory when it has more than this many; not in an object store.",
 )
 def command(
     job: Job, output: str, kind: Kind, patterns_file: Path | None, patterns_max: int, target_file_bytes: str, files_max: int
 ) -> None:
-    """Copy history to OUTPUT, a directory or an address, by day and topic pattern; each record once.
+    """Copy history to OUTPUT, a directory or an address, partitioned by day and topic pattern; each record once.
 
     \b
       braidmq pipeline archive /data/lake -t 'plant/#'
@@ -130,8 +135,10 @@ def command(
         compacted += table.tidy(batch.query, target_bytes, files_max)
 
     checkpoint = checkpoint_for(job, output)
+    ownership = own_tables(job, checkpoint, [table])
+    check_service(job, checkpoint)
     stream = job.stream(_PARQUET_BATCH_BYTES) if isinstance(table, ParquetTable) else job.stream()
-    meter = run_stream(job, stream, each_batch, checkpoint)
+    meter = run_stream(job, stream, each_batch, checkpoint, ownership)
     show_summary(
         "archive",
         [

@@ -9,11 +9,11 @@ import click
 
 from braidmq.base.errors import UsageError
 from braidmq.base.units import parse_bytes, parse_seconds, size
-from braidmq.spark.jobs.delta_table import DeltaFiles
-from braidmq.spark.jobs.job import Job, job_command
-from braidmq.spark.jobs.parquet_table import ParquetTable
-from braidmq.spark.jobs.progress import Display, show_summary
-from braidmq.spark.jobs.tables import Compacted, Kind
+from braidmq.spark.jobs.framework.job import Job, job_command
+from braidmq.spark.jobs.framework.progress import Display, show_summary
+from braidmq.spark.jobs.tables.delta_table import DeltaFiles
+from braidmq.spark.jobs.tables.parquet_table import ParquetTable
+from braidmq.spark.jobs.tables.tables import Compacted, Kind
 
 
 def old_enough(directory: Path, until: datetime | None) -> bool:
@@ -30,18 +30,18 @@ def old_enough(directory: Path, until: datetime | None) -> bool:
 @job_command("compact", history=False, pace=False)
 @click.argument("path")
 @click.option(
-    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="What PATH is."
+    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="Table format of PATH."
 )
 @click.option(
     "--target-file-bytes",
     default="128MiB",
     show_default=True,
-    help="Join files smaller than half of this to files of about this size.",
+    help="Merge files smaller than half of this into files of about this size.",
 )
-@click.option("--older-than", help="Only days that ended so long ago, such as 1d; for Parquet.  [default: all]")
-@click.option("--keep", default="168h", show_default=True, help="Keep files of older versions for so long; for Delta.")
+@click.option("--older-than", help="Only days that ended at least this long ago, such as 1d; for Parquet.  [default: all]")
+@click.option("--keep", default="168h", show_default=True, help="Keep files of older versions for this long; for Delta.")
 def command(job: Job, path: str, kind: Kind, target_file_bytes: str, older_than: str | None, keep: str) -> None:
-    """Join the small files of the table at PATH.
+    """Merge the small files of the table at PATH.
 
     \b
       braidmq pipeline compact /data/lake
@@ -56,7 +56,7 @@ def command(job: Job, path: str, kind: Kind, target_file_bytes: str, older_than:
     figures = (
         f"{done.files_before:,} became {done.files_after:,} of {size(done.size_bytes)}"
         if done.files_before
-        else "there was nothing to join, or another compaction is at work"
+        else "nothing to merge, or another compaction is running"
     )
     show_summary("compact", [("files", figures), ("table", path)])
 

@@ -1,4 +1,4 @@
-"""`decode`: payloads into typed columns, and what does not decode into a table of its own, with the reason."""
+"""`decode`: decodes payloads into typed columns; records that cannot be decoded go to a quarantine table with the reason."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ from pyspark.sql.types import StructType
 
 from braidmq.base.errors import UsageError
 from braidmq.base.units import span
-from braidmq.spark.jobs.job import Job, job_command
-from braidmq.spark.jobs.parquet_table import own_place
-from braidmq.spark.jobs.payloads import Format, decode, parse_schema, quarantined, schema_of, typed
-from braidmq.spark.jobs.progress import show_summary
-from braidmq.spark.jobs.running import checkpoint_for, run_stream
-from braidmq.spark.jobs.sparkplug import COLUMNS
-from braidmq.spark.jobs.sparkplug_frames import births_after, births_and_deaths, metrics
-from braidmq.spark.jobs.sparkplug_state import KeptBirths
-from braidmq.spark.jobs.tables import BatchName, Kind, Table, Written, open_table
+from braidmq.spark.jobs.framework.job import Job, job_command
+from braidmq.spark.jobs.framework.payloads import Format, decode, parse_schema, quarantined, schema_of, typed
+from braidmq.spark.jobs.framework.preflight import check_service
+from braidmq.spark.jobs.framework.progress import show_summary
+from braidmq.spark.jobs.framework.run import checkpoint_for, run_stream
+from braidmq.spark.jobs.sparkplug.frames import births_after, births_and_deaths, metrics
+from braidmq.spark.jobs.sparkplug.payload import COLUMNS
+from braidmq.spark.jobs.sparkplug.state import KeptBirths
+from braidmq.spark.jobs.tables.ownership import own_tables
+from braidmq.spark.jobs.tables.parquet_table import own_place
+from braidmq.spark.jobs.tables.tables import BatchName, Kind, Table, Written, open_table
 
-_WHY_NAMELESS: Final = " metrics: their births are older than the history read: start earlier (--from), or ask for a rebirth"
+_WHY_NAMELESS: Final = " metrics: their births are older than the start: start earlier (--from), or request a rebirth"
+_WHY_BIRTHS_ARE_LOST: Final = (
+    "decode: the known births are in the checkpoint of the query before; metrics that have an alias only get no name until "
+    "the next birth of their node"
+)
 # So many known metrics, at some hundred bytes each, are sent to every task. Spark would go by the size of their file, in which
 # names that are alike cost next to nothing.
 _SENT_WHOLE_MAX: Final = 300_000
 
 
-@job_command("decode", reader_name="decode")
+@job_command("decode", table=True, reader_name="decode")
 @click.argument("output")
 @click.option(
     "--format",
@@ -40,22 +46,27 @@ _SENT_WHOLE_MAX: Final = 300_000
     type=click.Choice(["json", "cbor", "sparkplug"]),
     default="json",
     show_default=True,
-    help="What payloads are.",
+    help="Payload format.",
 )
 @click.option(
     "--schema",
     "ddl",
-    help="The fields, as `ts bigint, temperature double`.  [default: found in the first batch, and kept with the table]",
+    help="The fields, as `ts bigint, temperature double`.  [default: inferred from the first batch and kept with the table]",
 )
-@click.option("--quarantine", help="The table of what does not decode.  [default: OUTPUT.quarantine]")
+@click.option("--quarantine", help="Table for records that cannot be decoded.  [default: OUTPUT.quarantine]")
 @click.option(
-    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="What OUTPUT is."
+    "--table",
+    "kind",
+    type=click.Choice(["parquet", "delta"]),
+    default="parquet",
+    show_default=True,
+    help="Table format of OUTPUT.",
 )
 def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine: str | None, kind: Kind) -> None:
     """Decode payloads of JSON, CBOR or Sparkplug B into the table OUTPUT.
 
-    Metrics of Sparkplug B that come with an alias only get name and datatype from the last birth before them, which may be in an
-    earlier run. One without a birth is kept without a name, and counted.
+    Sparkplug B metrics that have only an alias get their name and datatype from the last birth before them, which may be in an
+    earlier run. Metrics without a birth are kept without a name and counted.
 
     \b
       braidmq pipeline decode /data/temperatures -t 'plant/+/temp' --schema 'ts bigint, temperature double'
@@ -64,15 +75,19 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
     if format_ == "cbor" and importlib.util.find_spec("cbor2") is None:
         raise UsageError("CBOR needs cbor2", "pip install 'braidmq[spark]', also where Spark's executors run")
     if format_ == "sparkplug" and ddl is not None:
-        raise UsageError("Sparkplug B has columns of its own", "leave out --schema")
+        raise UsageError("Sparkplug B has columns of its own", "remove --schema")
     good = open_table(kind, output, ["date"])
     bad_path = quarantine or f"{output.rstrip('/')}.quarantine"
     bad = open_table(kind, bad_path, ["date"])
     kept = own_place(output, "schema.json")
     written, refused, nameless = Written(), Written(), 0
+    checkpoint = checkpoint_for(job, output)
+    ownership = own_tables(job, checkpoint, [good, bad])
+    check_service(job, checkpoint)
+    if ownership.start is not None and format_ == "sparkplug":
+        click.echo(_WHY_BIRTHS_ARE_LOST, err=True)
     stream = job.stream()  # which starts Spark: it reads schemas
     schema = None if ddl is None else parse_schema(ddl)
-    checkpoint = checkpoint_for(job, output)
 
     def each_batch(frame: DataFrame, batch: BatchName) -> None:
         nonlocal written, refused, schema
@@ -93,7 +108,7 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
             nameless += unresolved
             refused += bad.append(quarantined(rows), batch)
 
-    meter = run_stream(job, stream, each_sparkplug_batch if format_ == "sparkplug" else each_batch, checkpoint)
+    meter = run_stream(job, stream, each_sparkplug_batch if format_ == "sparkplug" else each_batch, checkpoint, ownership)
     show_summary(
         "decode",
         [
@@ -130,7 +145,7 @@ def append_metrics(table: Table, rows: DataFrame, kept: KeptBirths, batch: Batch
 
 @contextmanager
 def _held(frame: DataFrame) -> Iterator[DataFrame]:
-    """A frame whose rows are kept by Spark for so long."""
+    """Keep the rows of a frame cached while the block runs."""
     frame.persist()
     try:
         yield frame
@@ -141,7 +156,7 @@ def _held(frame: DataFrame) -> Iterator[DataFrame]:
 def schema_for(frame: DataFrame, format_: Format, kept: Path | None) -> StructType:
     """The schema of a table for which none is given: the one that it has, else what a batch suggests, which is kept."""
     if kept is None:
-        raise UsageError("a schema that is found can be kept in a local directory only", "give --schema")
+        raise UsageError("an inferred schema can be kept only in a local directory", "give --schema")
     if kept.exists():
         return StructType.fromJson(json.loads(kept.read_text()))
     found = schema_of(frame, format_)

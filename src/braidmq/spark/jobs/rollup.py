@@ -1,4 +1,4 @@
-"""`rollup`: figures of windows of event time, for each pattern, device and numeric field. Runs on the driver.
+"""`rollup`: aggregates over windows of event time, per pattern, device and numeric field. Runs on the driver.
 
 A row of the result is about one field of the payloads, or about the messages themselves (`field` is empty). A window is written
 once, when the watermark has passed its end; what comes later than that is dropped, and counted in the summary.
@@ -17,23 +17,26 @@ from pyspark.sql import functions as F
 from braidmq.base.errors import UsageError
 from braidmq.base.units import parse_seconds, span
 from braidmq.spark.jobs.archive import patterns_for
-from braidmq.spark.jobs.expressions import device_of, event_time, levels_of, pattern_of, payload_text
-from braidmq.spark.jobs.job import Job, job_command
-from braidmq.spark.jobs.parquet_table import own_place
-from braidmq.spark.jobs.patterns import Patterns
-from braidmq.spark.jobs.progress import show_summary
-from braidmq.spark.jobs.running import checkpoint_for, run_stream
-from braidmq.spark.jobs.tables import BatchName, Kind, Written, open_table
+from braidmq.spark.jobs.framework.expressions import device_of, event_time, levels_of, pattern_of, payload_text
+from braidmq.spark.jobs.framework.job import Job, job_command
+from braidmq.spark.jobs.framework.patterns import Patterns
+from braidmq.spark.jobs.framework.preflight import check_service
+from braidmq.spark.jobs.framework.progress import show_summary
+from braidmq.spark.jobs.framework.run import checkpoint_for, run_stream
+from braidmq.spark.jobs.tables.ownership import own_tables
+from braidmq.spark.jobs.tables.parquet_table import own_place
+from braidmq.spark.jobs.tables.tables import BatchName, Kind, Written, open_table
 
 # Silence is measured in so many slots of a window: its state stays small, however many messages it has.
 SLOTS: Final = 240
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_WHY_NOT_ADOPTED: Final = "windows that are still open exist only in the checkpoint"
 # The field of a payload that is nothing but a number.
 BARE: Final = "value"
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
-    """What is rolled up, and how."""
+    """What to aggregate, and how."""
 
     window_s: float = 60.0
     watermark_s: float = 600.0
@@ -44,9 +47,9 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise UsageError for what cannot be."""
         if self.window_s < 1 or self.window_s != int(self.window_s):
-            raise UsageError(f"a window cannot last {self.window_s:g} s", "it lasts a whole number of seconds, at least one")
+            raise UsageError(f"a window cannot last {self.window_s:g} s", "use a whole number of seconds, at least one")
         if self.watermark_s < 0:
-            raise UsageError("a watermark is not negative")
+            raise UsageError("the watermark must not be negative")
 
 
 def roll_up(frame: DataFrame, patterns: Patterns, windows: Windows) -> DataFrame:
@@ -131,34 +134,41 @@ def _silence(slots: Column) -> Column:
     return F.array_max(F.transform(steps, lambda place: F.get(edges, place) - F.get(edges, place - 1) - 1))
 
 
-@job_command("rollup", reader_name="rollup")
+@job_command("rollup", table=True, reader_name="rollup")
 @click.argument("output")
-@click.option("--window", default="1m", show_default=True, help="How long a window is.")
-@click.option("--watermark", default="10m", show_default=True, help="How late a message may come by event time, and still count.")
+@click.option("--window", default="1m", show_default=True, help="Length of a window.")
+@click.option(
+    "--watermark", default="10m", show_default=True, help="How late a message may arrive, by event time, and still count."
+)
 @click.option(
     "--event-time",
     default="store_timestamp",
     show_default=True,
-    help="When it happened: store_timestamp, publish_timestamp, or a JSON field: $.ts (ISO), $.ts:ms, $.ts:s, $.ts:us.",
+    help="Event time: store_timestamp, publish_timestamp, or a JSON field: $.ts (ISO), $.ts:ms, $.ts:s, $.ts:us.",
 )
 @click.option(
     "--fields",
     default="",
-    help="Numbers to roll up, as temperature,motor.speed.  [default: all at the top of a JSON object, or the payload itself]",
+    help="Numbers to aggregate, as temperature,motor.speed.  [default: all at the top of a JSON object, or the payload itself]",
 )
 @click.option(
     "--device-level",
     type=click.IntRange(1),
-    help="The level that names a device, counted from 1.  [default: all levels that vary]",
+    help="The topic level that names the device, counted from 1.  [default: all levels that vary]",
 )
 @click.option(
     "--patterns",
     "patterns_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Patterns: a topic filter on each line.  [default: learned from the history, and kept with the table]",
+    help="File of patterns: one topic filter per line.  [default: learned from the history and kept with the table]",
 )
 @click.option(
-    "--table", "kind", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="What OUTPUT is."
+    "--table",
+    "kind",
+    type=click.Choice(["parquet", "delta"]),
+    default="parquet",
+    show_default=True,
+    help="Table format of OUTPUT.",
 )
 def command(
     job: Job,
@@ -171,7 +181,7 @@ def command(
     patterns_file: Path | None,
     kind: Kind,
 ) -> None:
-    """Roll up messages and their numbers by windows of time into the table OUTPUT.
+    """Aggregate messages and their numbers over time windows into the table OUTPUT.
 
     \b
       braidmq pipeline rollup /data/minutes -t 'plant/#' --event-time '$.ts:ms' --window 1m
@@ -185,6 +195,9 @@ def command(
     )
     windows.check()
     table = open_table(kind, output, ["date"])
+    checkpoint = checkpoint_for(job, output)
+    ownership = own_tables(job, checkpoint, [table], cannot_adopt=_WHY_NOT_ADOPTED)
+    check_service(job, checkpoint)
     kept = own_place(output, "patterns")
     patterns = patterns_for(job.history, patterns_file, kept, 50)
     written = Written()
@@ -193,13 +206,13 @@ def command(
         nonlocal written
         written += table.append(frame, batch)
 
-    checkpoint = checkpoint_for(job, output)
-    meter = run_stream(job, roll_up(job.stream(), patterns, windows), each_batch, checkpoint)
+    meter = run_stream(job, roll_up(job.stream(), patterns, windows), each_batch, checkpoint, ownership)
     show_summary(
         "rollup",
         [
             ("messages", f"{meter.rows:,} in {meter.batches:,} batches, {meter.rate:,.0f} a second"),
             ("rows", f"{written.rows:,} to {output}"),
+            ("open windows", f"those that end after {meter.watermark} wait for later messages" if meter.watermark else "-"),
             ("too late", f"{meter.late_rows:,} rows: later than the watermark of {watermark}"),
             ("patterns", f"{len(patterns):,}"),
             ("time", span(meter.elapsed_s)),

@@ -34,21 +34,21 @@ _POSITION_BYTES: Final = 8
 def group_key(name: str, topic_filter: str) -> bytes:
     """The key of a group's row; raises UsageError if one of the two holds U+0000."""
     if "\0" in name or "\0" in topic_filter:
-        raise UsageError("neither the name of a group nor its filter can contain U+0000")
+        raise UsageError("the name and the filter of a group must not contain U+0000")
     return b"%b%b\0%b" % (GROUP_PREFIX, name.encode(), topic_filter.encode())
 
 
 def encode_group(row: GroupRow) -> bytes:
     """The value of a group's row; raises UsageError if it could not be read back."""
     if row.since and len(row.since) != len(row.positions):
-        raise UsageError("a group cannot be kept that was made with another number of shards than it has positions")
+        raise UsageError("a group cannot be stored whose number of shards differs from its number of positions")
     try:
         head = _HEAD.pack(VERSION, len(row.positions), len(row.outstanding))
         positions = pack(f">{len(row.positions)}Q", *row.positions)
         since = pack(f">{len(row.since)}Q", *row.since)
         return b"".join((head, positions, *starmap(_OUTSTANDING.pack, row.outstanding), since))
     except PackError as problem:
-        raise UsageError(f"a group cannot be kept, because a field of it does not fit its place: {problem}") from None
+        raise UsageError(f"a group cannot be stored because a field is out of range: {problem}") from None
 
 
 def decode_group(key: bytes, value: bytes) -> GroupRow:
@@ -57,7 +57,7 @@ def decode_group(key: bytes, value: bytes) -> GroupRow:
     if value and value[0] > VERSION:
         raise UsageError(
             f"the row of the group {name.decode(errors='replace')!r} has the format {value[0]}, newer than {VERSION}",
-            "start the newer version again",
+            "use the newer version of braidmq",
         )
     try:
         version, count, outstanding_count = _HEAD.unpack_from(value)
@@ -75,4 +75,4 @@ def decode_group(key: bytes, value: bytes) -> GroupRow:
 
 
 def _broken(name: bytes) -> Corruption:
-    return Corruption(f"the row of the group {name.decode(errors='replace')!r} is not one of version {VERSION}")
+    return Corruption(f"the row of the group {name.decode(errors='replace')!r} is not valid for version {VERSION}")

@@ -18,7 +18,7 @@ from struct import error as PackError
 from typing import Final
 
 from braidmq.base.errors import Corruption, UsageError
-from braidmq.lane.message import Message
+from braidmq.lane.path.message import Message
 from braidmq.storage.format.record import VALUE_BYTES_MAX, Record, decode_record, encode_record
 
 VERSION: Final = 1
@@ -71,7 +71,7 @@ def encode_message(message: Message, user_name: str | None, expires_at: int, put
         put_at,
     )
     if len(record) > VALUE_BYTES_MAX:
-        raise UsageError(f"a message of {len(record)} bytes cannot be kept", f"{VALUE_BYTES_MAX} bytes are the most")
+        raise UsageError(f"a message of {len(record)} bytes cannot be stored", f"the maximum is {VALUE_BYTES_MAX} bytes")
     if user_name is None:
         return _HEAD.pack(VERSION, 0) + record
     name = user_name.encode()
@@ -81,7 +81,7 @@ def encode_message(message: Message, user_name: str | None, expires_at: int, put
 def decode_message(value: bytes) -> tuple[Record, str | None]:
     """The record and the user name of a value; raises UsageError for a newer format, Corruption for a broken row."""
     if value and value[0] > VERSION:
-        raise UsageError(f"its row has the format {value[0]}, newer than {VERSION}", "start the newer version again")
+        raise UsageError(f"its row has the format {value[0]}, newer than {VERSION}", "use the newer version of braidmq")
     try:
         version, flags = _HEAD.unpack_from(value)
         name, at = None, _HEAD.size
@@ -89,7 +89,7 @@ def decode_message(value: bytes) -> tuple[Record, str | None]:
             at = _NAMED_HEAD.size + _NAMED_HEAD.unpack_from(value)[2]
             name = value[_NAMED_HEAD.size : at].decode()
     except (PackError, UnicodeDecodeError):
-        raise Corruption(f"its row is not one of version {VERSION}") from None
+        raise Corruption(f"its row is not valid for version {VERSION}") from None
     if version != VERSION:
-        raise Corruption(f"its row is not one of version {VERSION}")
+        raise Corruption(f"its row is not valid for version {VERSION}")
     return decode_record(0, value[at:]), name

@@ -51,7 +51,7 @@ def batch_key(name: bytes) -> bytes:
 
 
 def name_end(name: bytes) -> bytes:
-    """What is above every key of a name's rows."""
+    """A key above every row key of this name."""
     return batch_key(name) + b"\x80"
 
 
@@ -65,7 +65,7 @@ def name_of(key: bytes) -> bytes:
     at = len(KEYS_PREFIX) + _LENGTH_BYTES
     end = at + int.from_bytes(key[len(KEYS_PREFIX) : at], "big")
     if len(key) < max(end, at):
-        raise Corruption(f"the row {key[:64]!r} of a producer with keys has no whole name")
+        raise Corruption(f"the row {key[:64]!r} of a producer with keys has an incomplete name")
     return key[at:end]
 
 
@@ -82,15 +82,17 @@ def decode_batch(value: bytes) -> BatchRow:
     """The open batch of a value; raises UsageError for a newer format, Corruption for a broken row."""
     version = value[0] if value else 0
     if version > OWNED_VERSION:
-        raise UsageError(f"the row of a batch has the format {version}, newer than {OWNED_VERSION}", "start the newer version")
+        raise UsageError(
+            f"the row of a batch has the format {version}, newer than {OWNED_VERSION}", "use the newer version of braidmq"
+        )
     if version == VERSION and len(value) == _BATCH.size:
         return BatchRow(*_BATCH.unpack(value)[1:])
     head, rest = value[: _OWNED_BATCH.size], value[_OWNED_BATCH.size :]
     if version != OWNED_VERSION or len(head) != _OWNED_BATCH.size or (rest and not head[-1] & _HAS_OWNER):
-        raise Corruption(f"the row of a batch is not one of version {version}")
+        raise Corruption(f"the row of a batch is not valid for version {version}")
     _, base, used_at, swept_below, parts, flags = _OWNED_BATCH.unpack(head)
     try:
         owner = rest.decode() if flags & _HAS_OWNER else None
     except UnicodeDecodeError:
-        raise Corruption("the row of a batch has an owner that is no text") from None
+        raise Corruption("the row of a batch has an owner that is not valid UTF-8") from None
     return BatchRow(base, used_at, swept_below, parts, owner)

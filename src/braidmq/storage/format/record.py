@@ -15,8 +15,7 @@ and payload. The code is in the lane, because every recorded message passes it t
 
 from __future__ import annotations
 
-from braidmq.lane.recorder import VALUE_BYTES_MAX
-from braidmq.lane.records import VERSION, Record, encode_record
+from braidmq.lane.records.records import VALUE_BYTES_MAX, VERSION, Record, encode_record
 
 __all__ = ["VALUE_BYTES_MAX", "VERSION", "Record", "decode_record", "encode_record"]
 

@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 from braidmq.base.errors import Corruption, UsageError
-from braidmq.lane.records import STATIC_ID_BYTES
+from braidmq.lane.records.records import STATIC_ID_BYTES
 
 VERSION: Final = 1
 PRODUCER_VERSION: Final = 2
@@ -45,7 +45,7 @@ _ANY_ID: Final = 0xFFFF
 
 
 class ShardRow(Struct, frozen=True, gc=False):
-    """Where a shard stands: `epoch_start` 0 means that no epoch is open; what is below `floor` was removed."""
+    """The state of a shard: `epoch_start` 0 means that no epoch is open; what is below `floor` was removed."""
 
     last: int = 0
     epoch_start: int = 0
@@ -57,7 +57,7 @@ class ShardRow(Struct, frozen=True, gc=False):
 
 
 class EpochRow(Struct, frozen=True, gc=False):
-    """What is in an epoch: the timestamp of its last record, and its topics' static ids (None: any may be there)."""
+    """The contents of an epoch: the timestamp of its last record, and its topics' static ids (None: any may be there)."""
 
     start: int
     end: int
@@ -103,7 +103,7 @@ def generation_key(number: int) -> bytes:
 
 
 def layout_prefix(number: int) -> bytes:
-    """What the keys of a generation's layout rows begin with."""
+    """The key prefix of a generation's layout rows."""
     return LAYOUT_PREFIX + number.to_bytes(4, "big")
 
 
@@ -141,7 +141,7 @@ def decode_epoch(key: bytes, value: bytes) -> EpochRow:
     if id_count == _ANY_ID:
         return EpochRow(start, end, count, size_bytes)
     if len(value) != _EPOCH.size + id_count * STATIC_ID_BYTES or len(key) != 9:
-        raise Corruption("the row of an epoch is not of the length that it says")
+        raise Corruption("the row of an epoch does not have the length it states")
     places = range(_EPOCH.size, len(value), STATIC_ID_BYTES)
     return EpochRow(start, end, count, size_bytes, frozenset(value[place : place + STATIC_ID_BYTES] for place in places))
 
@@ -160,7 +160,7 @@ def decode_generation(key: bytes, value: bytes) -> GenerationRow:
     _, first_epoch, count_max, bytes_max, age_max_us, name_bytes = _GENERATION.unpack_from(value)
     name_end = _GENERATION.size + name_bytes
     if len(value) < name_end or len(key) != 5:
-        raise Corruption("the row of a generation is cut short")
+        raise Corruption("the row of a generation is truncated")
     limits = EpochLimits(count_max, bytes_max, age_max_us)
     name = value[_GENERATION.size : name_end].decode()
     return GenerationRow(int.from_bytes(key[1:], "big"), first_epoch, name, value[name_end:], limits)
@@ -184,6 +184,6 @@ def decode_producer(value: bytes) -> ProducerRow:
 
 def _check(value: bytes, size: int, kind: str, is_exact: bool = False, version: int = VERSION) -> None:
     if value and value[0] > version:
-        raise UsageError(f"a {kind} row has the format {value[0]}, newer than {version}", "start the newer version again")
+        raise UsageError(f"a {kind} row has the format {value[0]}, newer than {version}", "use the newer version of braidmq")
     if len(value) < size or value[0] != version or (is_exact and len(value) != size):
-        raise Corruption(f"a {kind} row is not one of version {version}")
+        raise Corruption(f"a {kind} row is not valid for version {version}")

@@ -9,8 +9,8 @@
 No text of MQTT holds U+0000, so the first 0x00 ends the client id, and the rows of a session lie side by side, its own row first.
 Every value begins with the version (1) = 1. Then:
 
-    session       flags (1) bit 0: clean start, bit 1: user name; expiry in s (4), created at (8), ended at (8), guard (8),
-                  user name (the rest, if bit 1); the times are seconds since 1970 as IEEE doubles
+    session       flags (1) bit 0: clean start, 1: user name, 2: stays anonymous; expiry in s (4), created at (8), ended at (8),
+                  guard (8), user name (the rest, if bit 1); the times are seconds since 1970 as IEEE doubles
     subscription  flags (1) bits 0-1: QoS, 2: no local, 3: retain as published, 4: cursor, 5: tells the end; count (2),
                   start (8 for each shard), cursor (8 for each shard, if bit 4), identifiers (the rest)
     cursor        count of positions (2), count of messages (2), positions (8 each), messages (13 each), values
@@ -46,7 +46,7 @@ _CURSOR_TAIL: Final = b"\0\x02"
 _WILL_TAIL: Final = b"\0\x03"
 
 _SESSION: Final = Packed(">BBIddQ")
-_CLEAN, _HAS_USER_NAME = 1, 2
+_CLEAN, _HAS_USER_NAME, _STAYS_ANONYMOUS = 1, 2, 4
 
 _SUBSCRIPTION: Final = Packed(">BBH")
 _NO_LOCAL, _AS_PUBLISHED, _HAS_CURSOR, _TELLS_END = 4, 8, 16, 32
@@ -99,6 +99,7 @@ def received_key(client_id: str, packet_id: int) -> bytes:
 def encode_session(row: SessionRow) -> bytes:
     """The value of a session's own row."""
     flags = (_CLEAN if row.is_clean else 0) | (0 if row.user_name is None else _HAS_USER_NAME)
+    flags |= _STAYS_ANONYMOUS if row.stays_anonymous else 0
     try:
         head = _SESSION.pack(VERSION, flags, row.expiry_s, row.created_at, row.ended_at, row.guard)
     except PackError as problem:
@@ -115,7 +116,8 @@ def decode_session(client_id: str, value: bytes) -> SessionRow:
         raise broken(client_id, "session", value) from None
     if value[0] != VERSION or (name is None and len(value) != _SESSION.size):
         raise broken(client_id, "session", value)
-    return SessionRow(client_id, name, expiry_s, bool(flags & _CLEAN), created_at, ended_at, guard)
+    is_clean, stays_anonymous = bool(flags & _CLEAN), bool(flags & _STAYS_ANONYMOUS)
+    return SessionRow(client_id, name, expiry_s, is_clean, created_at, ended_at, guard, stays_anonymous)
 
 
 def encode_subscription(row: SubscriptionRow) -> bytes:
@@ -125,7 +127,7 @@ def encode_subscription(row: SubscriptionRow) -> bytes:
     flags |= _TELLS_END if row.tells_end else 0
     if row.cursor is not None:
         if len(row.cursor) != len(row.start):
-            raise UsageError("a subscription's cursor and start are of different shards")
+            raise UsageError("the cursor and the start of a subscription have different shards")
         flags |= _HAS_CURSOR
         places = row.start + row.cursor
     try:
@@ -245,10 +247,10 @@ def broken(client_id: str, kind: str, value: bytes) -> UsageError | Corruption:
     if value and value[0] > VERSION:
         return UsageError(
             f"the {kind} row of client {client_id!r} has the format {value[0]}, newer than {VERSION}",
-            "start the newer version again",
+            "use the newer version of braidmq",
         )
-    return Corruption(f"the {kind} row of client {client_id!r} is not one of version {VERSION}")
+    return Corruption(f"the {kind} row of client {client_id!r} is not valid for version {VERSION}")
 
 
 def _does_not_fit(kind: str, problem: Exception) -> UsageError:
-    return UsageError(f"a {kind} cannot be kept, because a field of it does not fit its place: {problem}")
+    return UsageError(f"a {kind} cannot be stored because a field is out of range: {problem}")

@@ -1,4 +1,4 @@
-"""How topics become parts of keys: the contract, and the two layouts that keep it."""
+"""How topics become parts of keys: the contract and its two implementations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LAYOUTS: dict[str, type[HashedLayout] | type[LearnedLayout]] = {each.name: each
 
 
 def make_layout(name: str, parameters: bytes = b"", rows: Iterable[Row] = (), next_id: int = 0) -> Layout:
-    """The layout made from what was stored of it; from nothing but its name, a new one with the default parameters."""
+    """Restore a layout from its stored state; with only a name, create one with default parameters."""
     layout = _LAYOUTS.get(name)
     if layout is None:
-        raise UsageError(f"there is no layout {name!r}", f"it is one of {', '.join(_LAYOUTS)}")
+        raise UsageError(f"there is no layout {name!r}", f"use one of {', '.join(_LAYOUTS)}")
     return layout.from_parameters(parameters, rows, next_id)

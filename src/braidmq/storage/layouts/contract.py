@@ -1,4 +1,4 @@
-"""What a layout is: it turns a topic into the middle part of a record's key, and a filter into queries over such keys.
+"""The contract of a layout: it turns a topic into the middle part of a record's key, and a filter into queries over keys.
 
     epoch start (8) | topic index | offset in the epoch (4)
 
@@ -65,7 +65,7 @@ class Layout(Protocol):
         """The rows that indexes given since the last call depend on; they go into the same batch as the records."""
 
     def return_rows(self, rows: Iterable[Row]) -> None:
-        """Give back rows of a batch that was not written: they come again with the next `take_rows`."""
+        """Return rows of a batch that was not written; the next `take_rows` includes them again."""
 
     def plan(self, topic_filter: str) -> list[Query]:
         """Queries that together match every topic of the filter; sorted, and no index matches two of them.
@@ -77,7 +77,7 @@ class Layout(Protocol):
         """What `make_layout` needs besides the rows; begins with a version."""
 
     def describe(self) -> str:
-        """The parameters in words, for an operator."""
+        """A readable description of the parameters, for operators."""
 
     def inherit(self, parameters: bytes = b"") -> Layout:
         """A layout of the same name for a new generation, with what was learned; its rows wait to be taken.
@@ -96,5 +96,5 @@ def check_version(what: str, data: bytes, known: int) -> None:
     if not data or data[0] == 0:
         raise Corruption(f"the stored {what} layout has no version")
     if data[0] > known:
-        detail = f"the stored {what} layout has version {data[0]}, this program knows {known}"
-        raise UsageError(detail, "open it with the program that wrote it")
+        detail = f"the stored {what} layout has version {data[0]}, but this version of braidmq supports {known}"
+        raise UsageError(detail, "open it with the version of braidmq that wrote it")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from braidmq.base.errors import Corruption, UsageError
-from braidmq.lane.topic_index import BitField, IndexCache, MaskQuery
+from braidmq.lane.records.topic_index import BitField, IndexCache, MaskQuery
 from braidmq.storage.layouts.contract import CACHED_TOPICS_MAX, Query, Row, check_version
 
 BITS_PER_LEVEL: Final = (16, 16, 16, 16)
@@ -44,7 +44,7 @@ class HashedLayout:
         if not _are_possible(bits_per_level):
             raise UsageError(
                 f"the hashed layout cannot have levels of {list(bits_per_level)} bits",
-                f"1 to {_FIELD_BITS_MAX} bits for each, altogether whole bytes and at most {_INDEX_BITS_MAX} bits",
+                f"use 1 to {_FIELD_BITS_MAX} bits per level, a whole number of bytes and at most {_INDEX_BITS_MAX} bits in total",
             )
         self.next_id = next_id
         self._bits = tuple(bits_per_level)

@@ -1,6 +1,6 @@
 """The `learned` layout: topics are indexed by patterns that a trie learns while records are written.
 
-`braidmq.lane.topic_trie` has the trie and its rules. This is what goes to disk: an entry of the trie is a row, whose
+`braidmq.lane.records.topic_trie` has the trie and its rules. This is what goes to disk: an entry of the trie is a row, whose
 key ends in the entry's number, so that a parent is always read before what is below it. Numbers are given once in the
 life of a shard; those from a certain `next_id` on are what was learned after it, which lets a follower drop what its
 leader never sent.
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from braidmq.base.errors import Corruption, UsageError
-from braidmq.lane.topic_index import EVERY_INDEX, IndexCache
-from braidmq.lane.topic_trie import DEPTH_MAX, EXACT, OVERFLOW, Entry, PatternTrie
+from braidmq.lane.records.topic_index import EVERY_INDEX, IndexCache
+from braidmq.lane.records.topic_trie import DEPTH_MAX, EXACT, OVERFLOW, Entry, PatternTrie
 from braidmq.storage.layouts.contract import CACHED_TOPICS_MAX, Query, Row, check_version
 from braidmq.storage.layouts.lessons import Lesson
 
@@ -55,7 +55,7 @@ class LearnedLayout:
         if not are_sound or not 0 <= entries_max < 1 << 24:
             raise UsageError(
                 f"the learned layout cannot have thresholds {list(thresholds)} and {entries_max} entries",
-                f"1 to {DEPTH_MAX} thresholds of 0 to 65535, and fewer than 16777216 entries",
+                f"use 1 to {DEPTH_MAX} thresholds of 0 to 65535, and fewer than 16777216 entries",
             )
         self._thresholds = tuple(thresholds)
         self._trie = PatternTrie(self._thresholds, entries_max, next_id)
@@ -170,5 +170,5 @@ def entry_of(row: Row) -> Entry:
     _, kind, parent = _ROW.unpack_from(value)
     level = value[_ROW.size :]
     if level and kind != EXACT:
-        raise Corruption(f"a row of a topic trie has a name where none belongs: {key.hex()} {value.hex()}")
+        raise Corruption(f"a row of a topic trie has an unexpected name: {key.hex()} {value.hex()}")
     return _ROW_KEY.unpack(key)[0], kind, parent, level

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from braidmq.base.errors import ProtocolViolation, UsageError
-from braidmq.lane.topic_trie import DEPTH_MAX, DOLLAR_ROOT, EXACT, NAME_BYTES_MAX, ROOT, TAIL, VARYING, Entry
+from braidmq.lane.records.topic_trie import DEPTH_MAX, DOLLAR_ROOT, EXACT, NAME_BYTES_MAX, ROOT, TAIL, VARYING, Entry
 from braidmq.mqtt.topics import check_filter
 
 # Below this a new generation costs more than it gains.
@@ -110,7 +110,7 @@ def learn_from(entries: Iterable[Entry], entries_max: int) -> Lesson:
 def lesson_of(patterns: Sequence[str], thresholds: Sequence[int] | None = None) -> Lesson:
     """The lesson that says which levels vary: the `+` of these topic filters. UsageError for what no trie can begin with."""
     if not 0 < len(patterns) <= PATTERNS_MAX:
-        raise UsageError(f"{len(patterns)} patterns cannot be learned", f"give 1 to {PATTERNS_MAX} of them")
+        raise UsageError(f"{len(patterns)} patterns cannot be learned", f"give 1 to {PATTERNS_MAX} patterns")
     roots = {ROOT: Place(), DOLLAR_ROOT: Place()}
     for pattern in patterns:
         place = roots[DOLLAR_ROOT if pattern.startswith("$") else ROOT]
@@ -146,7 +146,7 @@ def _levels(pattern: str) -> list[bytes]:
     if levels[-1] == b"#" or len(levels) > DEPTH_MAX or max(map(len, levels)) > NAME_BYTES_MAX:
         raise UsageError(
             f"the pattern {pattern!r} cannot be learned",
-            f"it has at most {DEPTH_MAX} levels, each of them a name of at most {NAME_BYTES_MAX} bytes or +",
+            f"use at most {DEPTH_MAX} levels, each of them + or a name of at most {NAME_BYTES_MAX} bytes",
         )
     return levels
 

@@ -1,0 +1,200 @@
+"""Guards against an authenticator that is slow, fails or returns nonsense: each such answer becomes a rejection.
+
+Whoever stands behind the access port, a database, a service, somebody's plugin, is asked through ``Deadline``. An answer that
+does not come in time, an exception, and anything that is no verdict become ``Refused(0x88)``. After a few failures in a row the
+refusal is remembered for a short while: nobody is asked, then one client is let through to see whether it works again. One line
+in the log raises the alarm, one ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from braidmq.access.contract import Authenticator, Credentials, Exchange, Granted, Refused, Verdict
+from braidmq.base.deadline_clock import wait_fairly
+from braidmq.mqtt.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FAILURES_IN_A_ROW = 3
+_PAUSE_S = 2.0
+
+_REASONS: Final = frozenset(
+    {
+        Reason.BAD_USER_NAME_OR_PASSWORD,
+        Reason.NOT_AUTHORIZED,
+        Reason.SERVER_UNAVAILABLE,
+        Reason.SERVER_BUSY,
+        Reason.BANNED,
+        Reason.BAD_AUTHENTICATION_METHOD,
+        Reason.QUOTA_EXCEEDED,
+        Reason.USE_ANOTHER_SERVER,
+        Reason.SERVER_MOVED,
+        Reason.CONNECTION_RATE_EXCEEDED,
+    }
+)
+
+_REFUSED: Final = Refused(Reason.SERVER_UNAVAILABLE, "the authenticator returned an invalid answer")
+_PAUSED: Final = Refused(Reason.SERVER_UNAVAILABLE, "the authenticator failed and is suspended for a moment")
+_BUSY: Final = Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients wait for the authenticator")
+
+
+class Breaker:
+    """Asks questions of somebody who may be slow, down or wrong; every answer that is not sound is a refusal.
+
+    At most ``waiting_max`` questions are under way, those included that were given up but do not end.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        waiting_max: int = 1000,
+        pause_s: float = _PAUSE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = seconds
+        self._waiting_max = waiting_max
+        self._pause_s = pause_s
+        self._clock = clock
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._failures = 0
+        self._paused_until = 0.0
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Were there several failures in a row, without a sound answer since?"""
+        return self._failures >= _FAILURES_IN_A_ROW
+
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]], is_sound: Callable[[object], bool]) -> T | Refused:
+        """The answer if it comes in time and ``is_sound`` says yes, else a refusal of our own."""
+        if not self._may_ask():
+            return _PAUSED
+        if len(self._under_way) >= self._waiting_max:
+            return _BUSY
+        task = asyncio.get_running_loop().create_task(_run(question))
+        self._under_way.add(task)
+        task.add_done_callback(self._end)
+        try:
+            await wait_fairly(task, self._seconds)
+        finally:
+            # Cancelled but not waited for: what does not heed the deadline may not heed this either.
+            if not task.done():
+                task.cancel()
+        if not task.done() or task.cancelled():
+            return self._fail("no answer within %g s", self._seconds)
+        if (error := task.exception()) is not None:
+            return self._fail("%s: %s", type(error).__name__, error)
+        answer = task.result()
+        if not is_sound(answer):
+            return self._fail("an answer of type %s, not a verdict", type(answer).__name__)
+        if self.is_alarmed:
+            log.warning("the authenticator answers again")
+        self._failures, self._paused_until = 0, 0.0
+        return answer
+
+    def _may_ask(self) -> bool:
+        now = self._clock()
+        if now < self._paused_until:
+            return False
+        if self.is_alarmed:
+            # The one who finds the pause over tries; the others wait for what comes of it.
+            self._paused_until = now + self._seconds + self._pause_s
+        return True
+
+    def _fail(self, problem: str, *details: object) -> Refused:
+        self._failures += 1
+        if self._failures == _FAILURES_IN_A_ROW:
+            log.error(f"ALARM: the authenticator has failed {self._failures} times in a row, last: {problem}", *details)
+        elif self._failures < _FAILURES_IN_A_ROW:
+            log.warning(f"the authenticator failed: {problem}", *details)
+        if self.is_alarmed:
+            self._paused_until = self._clock() + self._pause_s
+        return _REFUSED
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, so that a late failure of an abandoned question is not reported as forgotten
+
+
+class Deadline:
+    """An ``Authenticator`` in front of another one, that always answers, within ``seconds``, and never by mistake with yes."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        seconds: float,
+        *,
+        waiting_max: int = 1000,
+        pause_s: float = _PAUSE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.guard = Breaker(seconds, waiting_max=waiting_max, pause_s=pause_s, clock=clock)
+        self._authenticator = authenticator
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """What the other one knows."""
+        return self._authenticator.methods
+
+    async def authenticate(self, credentials: Credentials) -> Verdict:
+        """Ask the other one; 0x88 for whatever is not a verdict in time."""
+        return await self.guard.ask(lambda: self._authenticator.authenticate(credentials), is_verdict)
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange:
+        """Start an exchange each step of which has the deadline."""
+        return _GuardedExchange(self.guard, lambda: self._authenticator.begin(method, credentials))
+
+
+class _GuardedExchange:
+    """An exchange in which each step goes through the guard."""
+
+    def __init__(self, guard: Breaker, begin: Callable[[], Exchange]) -> None:
+        self._guard = guard
+        self._begin = begin
+        self._exchange: Exchange | None = None
+
+    async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
+        answer = await self._guard.ask(lambda: self._step(data), _is_step)
+        return (b"", answer) if isinstance(answer, Refused) else answer
+
+    async def _step(self, data: bytes) -> tuple[bytes, Verdict | None]:
+        if self._exchange is None:
+            self._exchange = self._begin()
+        return await self._exchange.step(data)
+
+
+def is_verdict(answer: object) -> bool:
+    """Is this an answer that an authenticator may give?"""
+    match answer:
+        case Granted(user_name=user_name):
+            return user_name is None or isinstance(user_name, str)
+        case Refused(reason=reason):
+            return isinstance(reason, int) and reason in _REASONS
+        case _:
+            return False
+
+
+async def _run(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # In a task of its own, so that even an exception before the first await is one of the question's.
+    try:
+        return await question()
+    except SystemExit as error:
+        raise RuntimeError("it tried to exit the process") from error  # which a task may do
+
+
+def _is_step(answer: object) -> bool:
+    match answer:
+        case (bytes(), None):
+            return True
+        case (bytes(), verdict):
+            return is_verdict(verdict)
+        case _:
+            return False

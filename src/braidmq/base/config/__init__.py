@@ -1,0 +1,1 @@
+"""The configuration: settings, keys, where they come from, checks, and the sample."""

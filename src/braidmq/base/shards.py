@@ -1,0 +1,10 @@
+"""Which shard of the log a name belongs to. Clients with keys compute it as well, so it never changes."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+
+def shard_of(name: str, shards: int) -> int:
+    """The shard of a client id, or of another name, in a log with this many shards."""
+    return crc32(name.encode()) % shards

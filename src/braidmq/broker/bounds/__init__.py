@@ -1,0 +1,1 @@
+"""Limits for the memory and work that clients cause."""

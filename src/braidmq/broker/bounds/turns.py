@@ -1,0 +1,67 @@
+"""Runs long work in small pieces, in a bounded part of each turn of the event loop, taking turns between owners.
+
+Used for reading the log and retained messages for clients, SUBSCRIBE packets with thousands of filters, the end of
+sessions that have them, and deferred messages of shared groups. Messages and CONNECTs of all other clients are processed between
+two turns, so each piece of work must be short: half a millisecond at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+
+TURN_S = 0.001
+
+
+class Turns:
+    """Work of many owners: one piece for each owner, then the next one for each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = monotonic) -> None:
+        self._loop = loop
+        self._now = now
+        self._waiting: dict[object, deque[Callable[[], None]]] = {}
+        self._count = 0
+        self._is_due = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, owner: object, work: Callable[[], None]) -> None:
+        """Schedule work for the owner's turn, after its earlier work."""
+        self._waiting.setdefault(owner, deque()).append(work)
+        self._count += 1
+        self._ask()
+
+    def repeat(self, owner: object, step: Callable[[], bool]) -> None:
+        """Do a step when the owner has a turn, again and again until it gives True."""
+        self.add(owner, partial(self._step, owner, step))
+
+    def _step(self, owner: object, step: Callable[[], bool]) -> None:
+        if not step():
+            self.repeat(owner, step)
+
+    def _ask(self) -> None:
+        if self._count and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        deadline = self._now() + TURN_S
+        self._is_due = False
+        # What is added meanwhile comes in the next turn of the loop.
+        for _ in range(self._count):
+            owner, works = next(iter(self._waiting.items()))
+            work = works.popleft()
+            self._count -= 1
+            del self._waiting[owner]
+            if works:
+                self._waiting[owner] = works  # behind the other owners
+            try:
+                work()
+            finally:
+                self._ask()
+            if self._now() >= deadline:
+                break

@@ -1,0 +1,1 @@
+"""One client connection: its transport, deadlines, rates and traces."""

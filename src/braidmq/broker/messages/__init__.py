@@ -1,0 +1,1 @@
+"""The processing of a published message: hooks, retained, delayed and numbered messages."""

@@ -1,0 +1,195 @@
+"""``$delayed/SECONDS/topic``: messages that are published later.
+
+They wait on disk. In memory are the times when they are due and the keys of their rows; a message is read when its time has come.
+However many are due at once, reading and publishing them takes a bounded part of each turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import monotonic, time
+from typing import TYPE_CHECKING, NamedTuple
+
+from braidmq.base.errors import BraidError
+from braidmq.broker.ports import StoredMessage
+from braidmq.lane.path.message import Message
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+log = logging.getLogger("braidmq.durability")
+
+PREFIX = b"$delayed/"
+
+_SLICE_S = 0.001  # of reading and publishing, before others have their turn
+_STORE_AGAIN_S = 1.0  # after which to try again when the log has refused a message
+_RETRY_S = 0.05  # after which to look again whether the log takes more
+
+
+def parse(topic: bytes) -> tuple[int, bytes] | None:
+    """Seconds and inner topic of a ``$delayed`` topic; None if it is not written right."""
+    seconds, slash, inner = topic[len(PREFIX) :].partition(b"/")
+    if not slash or not inner or not seconds.isdigit() or len(seconds) > 9:
+        return None
+    return int(seconds), inner
+
+
+class _Waiting(NamedTuple):
+    """A delayed message; the order is that in which they are published."""
+
+    due_at: float  # by the loop's clock
+    row_id: bytes
+    home: int  # the shard that has the row
+    size: int
+
+
+class DelayedMessages:
+    """Messages that wait for their time, bounded in number, bytes and delay."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: list[_Waiting] = []  # a heap
+        self._count = 0  # those included that are on their way to the disk
+        self._wake: asyncio.Handle | None = None
+        self._wakes_at = 0.0
+        self._paused_until = 0.0
+        self._needs_rules = False  # something is due, and nobody can say whether it may be published
+        self.size_bytes = 0  # of all of them, on disk
+
+    def __len__(self) -> int:
+        return self._count
+
+    def has_place(self, message: Message, delay_s: int) -> bool:
+        """Whether this message may wait for so long."""
+        bounds = self._broker.settings.delayed
+        if delay_s > bounds.delay_max or self._count >= bounds.messages_max:
+            return False
+        return not bounds.bytes_max or self.size_bytes + message.cost() <= bounds.bytes_max
+
+    def keep(self, message: Message, delay_s: int, user_name: str | None) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Write the message with what this turn records; what to call once it is on disk, and what if it is refused."""
+        broker = self._broker
+        row_id, change = broker.keeper.storage.delayed.put(message, user_name, time() + delay_s)
+        broker.keeper.recorder.change(change)
+        home = broker.keeper.log.shard_of(message.publisher)
+        waiting = _Waiting(broker.loop.time() + delay_s, row_id, home, message.cost())
+        self._add(waiting.size)
+        return partial(self._wait, waiting), partial(self._remove, waiting.size)
+
+    def restore(self, stored: StoredMessage, now: float) -> None:
+        """Let a message wait that was found at start; one that is overdue is published at once."""
+        message = stored.message
+        due_at = self._broker.loop.time() + max(0.0, stored.due - now)
+        home = self._broker.keeper.log.shard_of(message.publisher)
+        self._add(message.cost())
+        self._wait(_Waiting(due_at, stored.row_id, home, message.cost()))
+
+    def _add(self, size: int) -> None:
+        self._count += 1
+        self.size_bytes += size
+
+    def _remove(self, size: int) -> None:
+        self._count -= 1
+        self.size_bytes -= size
+
+    def _wait(self, waiting: _Waiting) -> None:
+        heapq.heappush(self._waiting, waiting)
+        self._wake_at(self._waiting[0].due_at)
+
+    def _wake_at(self, due_at: float) -> None:
+        """Schedule ``_run`` at this time, or earlier if it is already scheduled."""
+        if self._wake is not None:
+            if self._wakes_at <= due_at:
+                return
+            self._wake.cancel()
+        self._wakes_at = due_at
+        self._wake = self._broker.loop.call_at(due_at, self._run)
+
+    def _run(self) -> None:
+        """Publish due messages for one slice of time."""
+        self._wake = None
+        broker = self._broker
+        now = broker.loop.time()
+        deadline = monotonic() + _SLICE_S
+        while self._waiting:
+            if self._waiting[0].due_at > now:
+                self._wake_at(self._waiting[0].due_at)
+                break
+            if now < self._paused_until:
+                self._wake_at(self._paused_until)
+                break
+            self._needs_rules = not broker.access.has_rules
+            if self._needs_rules:
+                break  # ``publish_overdue`` goes on
+            if broker.keeper.recorder.is_congested:
+                self._wake_at(now + _RETRY_S)
+                break
+            self._publish(heapq.heappop(self._waiting))
+            if self._waiting and monotonic() >= deadline:
+                self._wakes_at = now
+                self._wake = broker.loop.call_soon(self._run)
+                break
+
+    def publish_overdue(self) -> None:
+        """There are rules again: publish what waited for them, as far as they allow it."""
+        if self._needs_rules:
+            self._needs_rules = False
+            self._wake_at(self._broker.loop.time())
+
+    def _publish(self, waiting: _Waiting) -> None:
+        self._remove(waiting.size)
+        broker = self._broker
+        rows = broker.keeper.storage.delayed
+        try:
+            stored = rows.read(waiting.home, waiting.row_id)
+        except BraidError as problem:
+            self._give_up(waiting, str(problem))
+            return
+        if stored is None:
+            self._give_up(waiting, "its row is missing")
+            return
+        message, user_name = stored.message, stored.user_name
+        removal = rows.remove(message.publisher, waiting.row_id)
+        # The right to publish was there when the message came, and must still be.
+        rules = broker.access.rules_for(message.publisher, user_name)
+        if rules.unrestricted or rules.may_publish(message.topic.decode()):
+            if self._waits_for_disk(message):
+                broker.keeper.recorder.change(removal)  # as one with the record: it is in either place
+            else:
+                broker.keeper.write(removal)
+            session = broker.sessions.get(message.publisher)
+            broker.statistics.own_messages += session is not None
+            flow = None if session is None else session.flow  # for No Local
+            broker.publisher.publish(message, flow, user_name, on_refused=partial(self._try_again, waiting))
+            broker.lane.flush()
+        else:
+            broker.keeper.write(removal)
+            broker.statistics.dropped_revoked += 1
+            broker.state.drop("not_authorized", message.publisher, message.topic)
+
+    def _waits_for_disk(self, message: Message) -> bool:
+        """Whether it is recorded, or retained, before it is delivered."""
+        route = self._broker.routes.resolve(message.topic)
+        return route is not None and (message.qos >= route.keep_qos or (message.retain and message.qos > 0))
+
+    def _try_again(self, waiting: _Waiting) -> None:
+        """It could not be stored, so it waits on; the others wait with it."""
+        self._paused_until = self._broker.loop.time() + _STORE_AGAIN_S
+        self._add(waiting.size)
+        self._wait(waiting)
+
+    def _give_up(self, waiting: _Waiting, problem: str) -> None:
+        log.error("the delayed message %s cannot be published: %s", waiting.row_id.hex(), problem)
+        self._broker.state.counters.dropped_not_stored += 1
+        self._broker.state.drop("not_stored", "", PREFIX)
+
+    def stop(self) -> None:
+        """Stop the timer; stored messages are restored at the next start."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        self._waiting.clear()

@@ -1,0 +1,226 @@
+"""The publish pipeline: hooks, retained messages, recording, routing.
+
+A message that is recorded, or retained with QoS 1 or 2, waits for the disk: it is retained, delivered and acknowledged after its
+commit, and not at all if it cannot be stored. Any other goes to its subscribers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from braidmq.base.errors import BraidError
+from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
+from braidmq.broker.messages.hooks import Client
+from braidmq.broker.messages.retained import Retained
+from braidmq.broker.ports import Change
+from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.recorder import Pending
+from braidmq.lane.path.routes import WIDE, Route
+from braidmq.lane.records.records import VALUE_BYTES_MAX
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.connection.connection import Connection
+
+log = logging.getLogger("braidmq.durability")
+
+# The largest payload of a message that is kept as a row of its own; topic, properties and names come on top.
+KEPT_BYTES_MAX = VALUE_BYTES_MAX - 512 * 1024
+
+# The connection that a message came on, its QoS there and its packet id.
+Packet = tuple["Connection", int, int]
+
+
+class Publisher:
+    """Publishes for connections and for the broker itself."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        # Topics whose retained message waits for the disk, and how many do: those that are delivered then, and those that were.
+        self._retaining: Counter[bytes] = Counter()
+        self._storing: Counter[bytes] = Counter()
+
+    def publish(
+        self,
+        message: Message,
+        publisher: Flow | None = None,
+        user_name: str | None = None,
+        client: Client | None = None,
+        packet: Packet | None = None,
+        on_refused: Callable[[], None] | None = None,
+    ) -> int:
+        """Retain, record and route a message whose right to be published is settled; the code to acknowledge it with.
+
+        ``packet``: the connection that it came on, its QoS there and its packet id. -1 if its acknowledgement waits: for the log,
+        or until all of many destinations were offered it.
+        ``on_refused`` is called if it waited for the disk in vain.
+        """
+        if publisher is None:
+            self._broker.statistics.own_messages += 1
+        route = self._broker.routes.resolve(message.topic)
+        if route is None:
+            return Reason.TOPIC_NAME_INVALID
+        if route.flags & HOOK_PUBLISH:
+            changed = self._broker.hooks.publish(message, client)
+            if changed is None:
+                self._broker.statistics.dropped_by_hook += 1
+                self._broker.state.drop("hook", message.publisher, message.topic)
+                return 0
+            if changed.topic != message.topic:
+                route = self._broker.routes.resolve(changed.topic)
+                if route is None:
+                    return Reason.TOPIC_NAME_INVALID
+            message = changed
+        if route.flags & TRACED:
+            self._broker.tracer.on_message(message)
+        if message.retain and not self._may_retain(message):
+            return Reason.QUOTA_EXCEEDED
+        is_recorded = message.qos >= route.keep_qos
+        is_kept = message.retain and not message.topic.startswith(b"$")
+        # A message without QoS must not overtake one of its topic that waits for the disk.
+        if not is_recorded and not (is_kept and (message.qos or message.topic in self._retaining)):
+            if is_kept and (message.topic in self._storing or not self._broker.retained.fits_in_memory(message)):
+                pending = self._record(message, publisher, False, False, packet)
+                pending.is_delivered = False
+                self._retain_on_commit(pending, message, user_name, self._storing)
+            elif message.retain:
+                if is_kept:
+                    self._broker.keeper.write(self._retained_row(message, user_name))
+                self._retain(message, user_name, is_on_disk=False)
+            if packet is None or route.flags & WIDE:
+                self._show(message, publisher, packet)
+                return -1
+            return 0 if self.deliver_with_flags(message, route, publisher) else Reason.NO_MATCHING_SUBSCRIBERS
+        pending = self._record(message, publisher, message.qos < route.record_qos, is_recorded, packet)
+        if pending.is_refused:
+            return -1
+        pending.on_refused = on_refused
+        if message.retain:
+            self._retain_on_commit(pending, message, user_name, self._retaining)
+        return -1
+
+    def _show(self, message: Message, publisher: Flow | None, packet: Packet | None) -> None:
+        """Deliver a message that waits for nothing, but may be more than this turn has work for: then in later ones."""
+        recorder = self._broker.keeper.recorder
+        if packet is not None:
+            connection, qos, packet_id = packet
+            flow = connection.flow
+            assert flow is not None  # the connection is open
+            if qos == 2:
+                connection.unreleased += 1
+                flow.expect_commit(packet_id)
+            recorder.show(message, flow, connection, qos, packet_id)
+            if recorder.is_congested:
+                connection.hold(HOLD_LOG)
+        else:
+            recorder.show(message, publisher, None, 0, 0)
+
+    def is_retaining(self, topic: bytes) -> bool:
+        """Whether a retained message of this topic waits for the disk: its row is to stay, and is not to be shown yet."""
+        return topic in self._retaining or topic in self._storing
+
+    def _retain_on_commit(self, pending: Pending, message: Message, user_name: str | None, waiting: Counter[bytes]) -> None:
+        is_kept = not message.topic.startswith(b"$")
+        if is_kept:
+            self._broker.keeper.recorder.change(self._retained_row(message, user_name))
+        waiting[message.topic] += 1
+        reserved = self._broker.retained.bytes_of(message) if is_kept and message.payload else 0
+        self._broker.retained.reserved_bytes += reserved
+        on_end = partial(self._end_retaining, message.topic, waiting, reserved)
+        also_on_refused = pending.on_refused
+
+        def on_commit() -> None:
+            on_end()
+            self._retain(message.unrecorded(), user_name, is_kept)
+
+        def on_refused() -> None:
+            on_end()
+            if also_on_refused is not None:
+                also_on_refused()
+
+        pending.on_commit, pending.on_refused = on_commit, on_refused
+
+    def _end_retaining(self, topic: bytes, waiting: Counter[bytes], reserved: int) -> None:
+        self._broker.retained.reserved_bytes -= reserved
+        waiting[topic] -= 1
+        if not waiting[topic]:
+            del waiting[topic]
+
+    def load_retained(self, held: Retained) -> Retained | None:
+        """The message of this topic as it is now, with its payload; None if there is none any more, or it cannot be read."""
+        topic = held.message.topic
+        now = self._broker.retained.get(topic)
+        if now is None or not now.is_on_disk:
+            return now
+        try:
+            stored = self._broker.keeper.storage.retained.read(topic)
+        except BraidError as problem:
+            log.error("%s", problem)
+            return None
+        if stored is None:
+            log.error("the retained message of topic %s is missing on disk", topic.decode())
+            return None
+        return Retained(stored.message, stored.user_name, stored.stored_at)
+
+    def _record(
+        self,
+        message: Message,
+        publisher: Flow | None,
+        session_only: bool,
+        is_recorded: bool,
+        packet: Packet | None,
+    ) -> Pending:
+        if packet is not None:
+            connection, qos, packet_id = packet
+            return connection.record(message, qos, packet_id, session_only, is_recorded)
+        recorder = self._broker.keeper.recorder
+        if is_recorded:
+            return recorder.record(message, publisher, None, 0, 0, session_only)
+        return recorder.await_rows(message, publisher, None, 0, 0)
+
+    def _retained_row(self, message: Message, user_name: str | None) -> Change:
+        rows = self._broker.keeper.storage.retained
+        return rows.put(message, user_name) if message.payload else rows.remove(message.topic)
+
+    def _may_retain(self, message: Message) -> bool:
+        if not message.payload:
+            return True
+        bytes_max = self._broker.settings.retained.payload_bytes_max or KEPT_BYTES_MAX
+        if min(bytes_max, KEPT_BYTES_MAX) < len(message.payload) or not self._broker.retained.has_place(message):
+            self._broker.statistics.dropped_retained_full += 1
+            self._broker.state.drop("retained_full", message.publisher, message.topic)
+            return False
+        return True
+
+    def _retain(self, message: Message, user_name: str | None, is_on_disk: bool) -> None:
+        if not message.payload:
+            self._broker.retained.remove(message.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            return
+        self._broker.retained.put(message, user_name, is_on_disk=is_on_disk)
+        self._broker.statistics.retained += 1
+
+    def deliver_with_flags(self, message: Message, route: Route, publisher: Flow | None) -> int:
+        """Hand a message to its destinations, through hooks if there are any; how many there were."""
+        if route.flags & HOOK_DELIVER:
+            return self._broker.lane.publish_asking(message, route, publisher, self.ask_deliver_hooks)
+        return self._broker.lane.publish(message, route, publisher)
+
+    def ask_deliver_hooks(self, message: Message, client_id: str) -> Message | None:
+        """The message as this subscriber gets it; None if a hook keeps it from them, and then it is counted.
+
+        What a hook has made of a record is still that record. It is a copy: the hook may use its own message again.
+        """
+        changed = self._broker.hooks.deliver(message, client_id)
+        if changed is None:
+            self._broker.statistics.deliveries_dropped_by_hook += 1
+            self._broker.state.drop("hook", client_id, message.topic)
+        elif changed is not message and message.timestamp:
+            return changed.in_place_of(message)
+        return changed

@@ -1,0 +1,312 @@
+"""Idempotent producers: clients that number their messages, so that each is recorded once.
+
+A CONNECT with the user property ``producer-sequence`` makes the client one. Its messages are numbered in the order in which they
+come, and the number of the last one is written in the batch of its record. Nothing is ever compared: the CONNACK says how far the
+client has come, after all that an earlier connection of it had under way, and the client sends what is behind that.
+
+With ``producer-keys`` messages are known by keys instead. Those of a batch, which is open under a name, are rows beside the
+records, and what has a key that is there is acknowledged and not recorded. Several clients may publish for one name.
+
+With ``producer-name`` several clients say that they are parts of one. The batch that is open under the name is written down with
+the highest part that came for it, so that neither an earlier batch nor a part that is missing goes unnoticed.
+
+Names belong to the user who came with them first, and numbers to the client id of a user: else anybody could shut a producer out,
+or make the broker drop its messages, without a right to publish any of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from braidmq.access.contract import Refused
+from braidmq.broker.ports import Change, ProducerStore
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.recorder import Producer
+from braidmq.lane.path.routes import Route
+from braidmq.mqtt.packets import Connect
+from braidmq.mqtt.producer_protocol import (
+    CHECK,
+    CLIENT_ID_BYTES_MAX,
+    GO_ON,
+    KEY_BYTES_MAX,
+    KEY_HEAD,
+    KEYS,
+    NAME,
+    NAME_BYTES_MAX,
+    PART,
+    PART_MAX,
+    PARTS,
+    REFUSALS,
+    SEQUENCE,
+    SEQUENCE_MAX,
+    SHARDS,
+    SKIP,
+    STOP,
+    Request,
+    write_check,
+)
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+    from braidmq.broker.connection.connection import Connection
+
+# In place of the user, for what clients without one count while there are users: no user name has U+0000 in it.
+_ANONYMOUS: Final = "\0"
+_BOOKS_MAX: Final = 1000  # names that are remembered without a producer
+_OLD_AT_ONCE: Final = 256  # keys of earlier batches that are looked up at a time: half a millisecond
+_OLD_PER_MESSAGE: Final = 2  # and removed with each new one, so that they go faster than others come
+
+
+class NotTaken(Refused, frozen=True):
+    """A client is rejected as a producer; ``told`` are user properties for its CONNACK."""
+
+    told: tuple[tuple[str, str], ...] = ()
+
+
+class Book:
+    """The open batch of a name."""
+
+    __slots__ = ("_last", "_old", "base", "name", "owner", "parts", "swept_below")
+
+    def __init__(self, name: str, base: int, swept_below: int, parts: int, owner: str | None) -> None:
+        self.name = name
+        self.base = base
+        self.swept_below = swept_below  # no keys of batches below this one are left
+        self.parts = parts  # one more than the highest part that came for the batch
+        self.owner = owner  # the user whose name it is; None: nobody's yet
+        self._old: list[Change] = []  # removals of keys of earlier batches, still to be done
+        self._last: Change | None = None  # the last of them
+
+    def is_closed_to(self, user_name: str | None) -> bool:
+        """Whether the name is another user's."""
+        return self.owner not in (None, user_name)
+
+    def open(self, request: Request, user_name: str | None) -> None:
+        """A client connects for this batch or the next one; it takes the name if it has no owner."""
+        self.owner = self.owner if self.owner is not None else user_name
+        if request.base > self.base:
+            self.base = request.base
+            self.parts = 0
+        self.parts = max(self.parts, request.part + 1)
+
+    def take_old(self, rows: ProducerStore) -> list[Change]:
+        """Removals of some keys of earlier batches, if there are any left."""
+        if not self._old and self.swept_below < self.base:
+            self._old = rows.old_keys(self.name, self.swept_below, self.base, self._last, _OLD_AT_ONCE)
+            self._last = self._old[-1] if self._old else None
+            if self._last is None:
+                self.swept_below = self.base
+        taken = self._old[:_OLD_PER_MESSAGE]
+        del self._old[:_OLD_PER_MESSAGE]
+        return taken
+
+
+def read_request(packet: Connect) -> Request | NotTaken | None:
+    """Parse the producer properties of a CONNECT; None if there are none."""
+    if not any(name == SEQUENCE for name, _ in packet.properties.user_properties):
+        return None
+    named = dict(packet.properties.user_properties)
+    first, _, last = named.get(SKIP, "0").partition("-")
+    try:
+        base, skip, part = int(named[SEQUENCE]), (int(first), int(last or first)), int(named.get(PART, "-1"))
+    except ValueError:
+        return _refused(f"{SEQUENCE} and {PART} must be numbers, and {SKIP} a number or a range such as 3-5")
+    refusals = named.get(REFUSALS, GO_ON)
+    if not 0 <= base < SEQUENCE_MAX or not 0 <= skip[0] <= skip[1] <= SEQUENCE_MAX:
+        return _refused(f"{SEQUENCE} and {SKIP} must fit in 63 bits")
+    if refusals not in (GO_ON, STOP):
+        return _refused(f"{REFUSALS} is {GO_ON} or {STOP}")
+    names = [named[each] for each in (KEYS, NAME) if each in named]
+    if len(names) > 1 or not all(0 < len(each.encode()) <= NAME_BYTES_MAX for each in names):
+        return _refused(f"{KEYS} or {NAME} is a name of at most {NAME_BYTES_MAX} bytes")
+    if PART in named and (NAME not in named or not 0 <= part <= PART_MAX):
+        return _refused(f"{PART} must fit in 31 bits and needs {NAME}")
+    if not packet.client_id or len(packet.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+        return NotTaken(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"a producer has a client id of at most {CLIENT_ID_BYTES_MAX} bytes")
+    if not packet.clean_start:
+        # A packet id of an earlier connection that is not released would make a repeat of a message that is none.
+        return _refused("a producer must connect with Clean Start: its sequence replaces the session's packet ids")
+    return Request(base, skip, refusals == STOP, "".join(names), KEYS in named, part)
+
+
+def _refused(detail: str, *told: tuple[str, str]) -> NotTaken:
+    return NotTaken(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail, told)
+
+
+def _owned(name: str) -> NotTaken:
+    return NotTaken(Reason.NOT_AUTHORIZED, f"the producer name {name} belongs to another user; choose another name")
+
+
+class Producers:
+    """The producers that are connected, and the open batches of their names."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._books: OrderedDict[str, Book] = OrderedDict()
+        self._keyed: dict[Connection, tuple[Book, int]] = {}  # and the base of the batch that they came for
+        self._fresh: dict[tuple[str, bytes], Producer] = {}  # keys that this turn has collected; later they are found in the log
+
+    # Coming and going
+
+    def judge(self, packet: Connect, user_name: str | None) -> Request | NotTaken | None:
+        """What a client asks for as a producer, None if nothing, or why it cannot be taken as one."""
+        request = read_request(packet)
+        if not isinstance(request, Request) or not request.name:
+            return request
+        log = self._broker.keeper.log
+        if request.is_keyed and log.shard_of(packet.client_id) != log.shard_of(request.name):
+            # What must be true together is in one shard.
+            return NotTaken(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
+            )
+        if user_name is None and self._broker.has_users and not self._is_known(request.name):
+            # Its batches and keys would be those of the user who comes first.
+            return NotTaken(
+                Reason.NOT_AUTHORIZED, f"the producer name {request.name} needs a user: log in, or publish without a name"
+            )
+        book = self._book(request.name, request.base)
+        if book.is_closed_to(user_name):
+            return _owned(request.name)
+        if request.base < book.base:
+            return _refused(f"a later batch of {request.name} has started", (SEQUENCE, str(book.base)))
+        return request
+
+    def shards(self) -> tuple[str, str]:
+        """The user property that tells producers how many shards there are."""
+        return SHARDS, str(self._rows.shards)
+
+    def opening(self, connection: Connection, request: Request) -> list[Change]:
+        """What is to be written before the client is told how far it has come.
+
+        Producers with keys of an earlier batch are let go, and those without a user if the name has one from now on.
+        """
+        if not request.name:
+            return []
+        book = self._book(request.name, request.base)
+        book.open(request, connection.user_name)
+        for other, (each, base) in list(self._keyed.items()):
+            if other.is_closed:  # while it waited for the disk
+                self.leave(other)
+            elif each is book and book.is_closed_to(other.user_name):
+                other.close(Reason.NOT_AUTHORIZED, _owned(book.name).detail)
+            elif each is book and base < book.base:
+                other.close(Reason.SESSION_TAKEN_OVER, f"a later batch of {book.name} has started")
+        if request.is_keyed:
+            self._keyed[connection] = (book, request.base)
+        return [self._rows.put_batch(book.name, book.base, book.swept_below, book.parts, book.owner)]
+
+    def join(self, connection: Connection, request: Request) -> tuple[tuple[str, str], ...]:
+        """Everything earlier is settled: number the client's messages from now on. The user properties for its CONNACK."""
+        client_id, user_name = connection.client_id, connection.user_name
+        last, check = self._rows.mark(client_id, user_name)
+        if user_name is None:
+            counted = self._rows.mark(client_id, _ANONYMOUS)
+            last, check = counted if counted[0] > last else (last, check)
+            # A user goes on with what was counted before there were users, and not with what could be planted since.
+            user_name = _ANONYMOUS if self._broker.has_users else None
+        sequence = max(last, request.base)
+        first, end = request.skip
+        if first - 1 <= sequence < end:
+            sequence = end
+        name = self._rows.name_of(client_id, user_name)
+        connection.producer = Producer(name, self._broker.keeper.log.shard_of(client_id), sequence, request.stops)
+        told = [(SEQUENCE, str(sequence)), self.shards()]
+        if request.is_keyed:
+            connection.producer.is_keyed = True
+        elif request.name:
+            told.append((PARTS, str(self._book(request.name, request.base).parts)))
+        if check is not None and sequence == last:
+            told.append((CHECK, write_check(check)))
+        return tuple(told)
+
+    def leave(self, connection: Connection) -> None:
+        """The connection is over."""
+        self._keyed.pop(connection, None)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._books or self._rows.open_batch(name) is not None
+
+    def _book(self, name: str, base: int) -> Book:
+        book = self._books.get(name)
+        if book is None:
+            known = self._rows.open_batch(name)
+            book = self._books[name] = Book(name, *(known or (base, base, 0, None)))
+            if len(self._books) > _BOOKS_MAX:
+                self._forget_books()
+        self._books.move_to_end(name)
+        return book
+
+    def _forget_books(self) -> None:
+        used = {book.name for book, _ in self._keyed.values()}
+        for name in [each for each in self._books if each not in used][: -_BOOKS_MAX // 2]:
+            del self._books[name]
+
+    @property
+    def _rows(self) -> ProducerStore:
+        return self._broker.keeper.storage.producers
+
+    # Messages with keys
+
+    def take_key(self, message: Message) -> bytes | None:
+        """The key of a message, which is taken out of its properties; None if it has none that can be used."""
+        found = find_key(message.properties)
+        if found is None:
+            return None
+        at, end = found
+        key = message.properties[at + len(KEY_HEAD) + 2 : end]
+        offset = message.expiry_offset
+        rest = message.properties[:at] + message.properties[end:]
+        message.set_properties(rest, message.expires_at, offset - (end - at) if offset > at else offset)
+        return key if 0 < len(key) <= KEY_BYTES_MAX else None
+
+    def is_repeat(self, connection: Connection, message: Message, route: Route, key: bytes) -> bool:
+        """Whether a message with this key is recorded; if not, the key is to be recorded with it."""
+        producer = connection.producer
+        assert producer is not None  # it has keys
+        if message.qos < route.keep_qos:
+            return False
+        book, base = self._keyed[connection]
+        earlier = self._fresh.get((book.name, key))
+        if (earlier is not None and not earlier.is_stopped) or self._rows.has_key(book.name, base, key):
+            return True
+        producer.row = self._rows.put_key(book.name, base, key)
+        return False
+
+    def recorded(self, connection: Connection, key: bytes) -> None:
+        """A message with this key was collected: with it some keys of earlier batches go."""
+        producer = connection.producer
+        book, _ = self._keyed.get(connection, (None, 0))
+        if producer is None or book is None:
+            return
+        if not self._fresh:
+            # After the end of this turn, which was asked for when the message was collected, the log has them.
+            self._broker.loop.call_soon(self._fresh.clear)
+        self._fresh[book.name, key] = producer
+        for change in book.take_old(self._rows):
+            self._broker.keeper.recorder.change(change)
+
+
+def find_key(properties: bytes) -> tuple[int, int] | None:
+    """Where the user property with the key begins and ends in a message's properties, which were checked before."""
+    at = 0
+    while at < len(properties):
+        match properties[at]:
+            case 0x01:
+                end = at + 2
+            case 0x02:
+                end = at + 5
+            case 0x26:
+                end = _text_end(properties, _text_end(properties, at + 1))
+                if properties.startswith(KEY_HEAD, at):
+                    return at, end
+            case _:  # content type, response topic, correlation data: a text or binary data
+                end = _text_end(properties, at + 1)
+        at = end
+    return None
+
+
+def _text_end(properties: bytes, at: int) -> int:
+    return at + 2 + (properties[at] << 8 | properties[at + 1])

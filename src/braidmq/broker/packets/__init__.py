@@ -1,0 +1,1 @@
+"""Handlers for the packets that clients send."""

@@ -1,0 +1,71 @@
+"""CONNACK of accepted clients: the shared part is encoded once, the client's own part is added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from braidmq.base.config.settings import MqttSettings
+from braidmq.mqtt import codec
+from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311, Connack, Connect
+from braidmq.mqtt.properties import Properties
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection.connection import Connection
+
+
+class ConnackFrames:
+    """CONNACK as most clients get it, encoded once for each configuration; what is at the protocol's default is left out."""
+
+    def __init__(self, settings: MqttSettings) -> None:
+        self.capabilities = Properties(
+            receive_maximum=settings.receive_maximum,
+            maximum_packet_size=settings.packet_bytes_max,
+            topic_alias_maximum=settings.topic_alias_maximum or None,
+        )
+        self._frames = {
+            (version, is_present): codec.encode(Connack(0, is_present, self.capabilities), version)
+            for version in (MQTT31, MQTT311, MQTT5)
+            for is_present in (False, True)
+        }
+
+    def plain(self, version: int, is_present: bool) -> bytes:
+        """The frame of an acceptance that tells the client nothing of its own."""
+        return self._frames[version, is_present]
+
+
+def send_connack(
+    connection: Connection, packet: Connect, keep_alive: int, data: bytes, told: tuple[tuple[str, str], ...], is_present: bool
+) -> bool:
+    """Accept the connection; False if the client takes no packet that large."""
+    frames = connection.broker.connack_frames
+    more = _particulars(connection, packet, keep_alive, data, told) if connection.is_v5 else None
+    if more:
+        return connection.send_packet(Connack(0, is_present, replace(frames.capabilities, **more)))
+    return connection.send_frame("connack", frames.plain(connection.version, is_present))
+
+
+def _particulars(
+    connection: Connection, packet: Connect, keep_alive: int, data: bytes, told: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
+    """What CONNACK tells this MQTT 5 client beyond what it tells all of them."""
+    asked = packet.properties
+    session = connection.session
+    more: dict[str, Any] = {}
+    expiry_s = session.expiry_s if session is not None else 0
+    if expiry_s != (asked.session_expiry_interval or 0):
+        more["session_expiry_interval"] = expiry_s
+    if not packet.client_id:
+        more["assigned_client_identifier"] = connection.client_id
+    if keep_alive != packet.keep_alive:
+        more["server_keep_alive"] = keep_alive
+    if asked.request_response_information == 1 and (prefix := connection.broker.settings.mqtt.response_topic_prefix):
+        more["response_information"] = f"{prefix}{connection.client_id}/"
+    if asked.authentication_method is not None:
+        more["authentication_method"] = asked.authentication_method
+        more["authentication_data"] = data or None
+    gap = connection.broker.durable.gap_of(session) if session is not None else ""
+    if gap or told:
+        more["user_properties"] = (("session-gap", gap), *told) if gap else told
+    return more

@@ -1,0 +1,1 @@
+"""Reading the log for clients: catch-up, replay, and records whose place is known."""

@@ -1,0 +1,1 @@
+"""Sessions: their state and their rows on disk."""

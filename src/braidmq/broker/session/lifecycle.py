@@ -1,0 +1,276 @@
+"""The life of a session: a CONNECT opens or takes it, its connection leaves it, it ends or expires.
+
+``open`` takes the steps of ``takeover``; then the newcomer holds the session until ``commit``, ``abandon`` or ``turn_away``. At
+most one connection holds or owns a session: ``Session.connection``. Everything runs on the event loop and nothing awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from braidmq.access.contract import Refused
+from braidmq.broker.bounds.holdings import Holdings
+from braidmq.broker.connection import presence
+from braidmq.broker.messages.hooks import Hooks
+from braidmq.broker.reading import replay as look_back
+from braidmq.broker.reading.catch_up import IdleReaders
+from braidmq.broker.session.opening import Newcomer, Opening
+from braidmq.broker.session.ports import Claim, Registry
+from braidmq.broker.session.session import NEVER, Session, SessionTable
+from braidmq.broker.session.storage import DurableSessions
+from braidmq.broker.session.subscriptions import Subscriptions
+from braidmq.broker.session.takeover import NEW, Facts, Step, resolve
+from braidmq.broker.session.wills import Wills
+from braidmq.broker.shared.group import Groups
+from braidmq.broker.statistics import Statistics
+from braidmq.broker.timers import Timers
+from braidmq.lane.path.lane import Lane
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection.connection import Connection
+
+
+_PROTECTED = Refused(Reason.NOT_AUTHORIZED, "the session of this client id belongs to a user: log in, or use another id")
+_SUPERSEDED = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")
+
+
+class Lifecycle:
+    """Opens, takes over, leaves and ends the sessions of this node."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        registry: Registry,
+        subscriptions: Subscriptions,
+        wills: Wills,
+        storage: DurableSessions,
+        *,
+        groups: Groups,
+        holdings: Holdings,
+        idle_readers: IdleReaders,
+        timers: Timers,
+        hooks: Hooks,
+        statistics: Statistics,
+        lane: Lane,
+        make_flow: Callable[..., LogFlow],
+        withdraw: Callable[[Session], None],
+        has_users: Callable[[], bool],
+    ) -> None:
+        """``make_flow`` is ``Broker.make_flow``; ``withdraw`` removes subscriptions that the session's user has no right to."""
+        self._sessions = sessions
+        self._registry = registry
+        self._subscriptions = subscriptions
+        self._wills = wills
+        self._storage = storage
+        self._groups = groups
+        self._holdings = holdings
+        self._idle_readers = idle_readers
+        self._timers = timers
+        self._hooks = hooks
+        self._statistics = statistics
+        self._lane = lane
+        self._make_flow = make_flow
+        self._withdraw = withdraw
+        self._has_users = has_users
+
+    # Coming
+
+    def open(self, newcomer: Newcomer, claim: Claim) -> Opening | Refused:
+        """Let the newcomer hold the session of its client id; the old connection and perhaps the old state end.
+
+        A new session is durable if it is to outlive its connection. If the newcomer is refused, nothing has happened.
+        """
+        old = self._sessions.get(claim.client_id)
+        row, steps = NEW if old is None else resolve(self._facts(old, newcomer))
+        if row.session_present is None:
+            self._statistics.owners_protected += 1
+            return _PROTECTED
+        if not self._registry.commit(claim):
+            return _SUPERSEDED
+        session = self._create(newcomer, claim.client_id) if old is None else self._take(old, steps, newcomer)
+        session.guard = claim.guard
+        session.connection = newcomer.connection
+        if newcomer.will is not None:
+            self._sessions.set_next_will(session, newcomer.will)
+        stays_anonymous = session.stays_anonymous
+        if newcomer.user_name is None and session.is_durable and not stays_anonymous:
+            # What a client without credentials may have planted must not reach a user.
+            stays_anonymous = (old is not None and old.user_name is not None) or self._has_users()
+            if not row.session_present:
+                session.stays_anonymous = stays_anonymous
+        return Opening(session, newcomer, row.session_present, stays_anonymous)
+
+    def _take(self, session: Session, steps: tuple[Step, ...], newcomer: Newcomer) -> Session:
+        """Take the steps of a case; the session that the newcomer holds from now on."""
+        closed: Connection | None = None
+        for step in steps:
+            match step:
+                case Step.CLOSE:
+                    closed = self._close(session)
+                case Step.RETURN_LEASES:
+                    self._groups.redispatch(session.flow, is_over=False)
+                    self._holdings.left(session.flow)
+                case Step.PUBLISH_PROMPT_WILL if session.will_delay_s == 0:
+                    self._wills.publish(session)
+                case Step.TELL_CLOSED if closed is not None:
+                    presence.tell_closed(closed, Reason.SESSION_TAKEN_OVER)
+                case Step.END:
+                    self.end(session)
+                case Step.DISCARD:
+                    self._statistics.discarded += 1
+                    self.end(session)
+                case Step.RESUME:
+                    self._resume(session)
+                case Step.CREATE:
+                    session = self._create(newcomer, session.client_id)
+        return session
+
+    def _facts(self, session: Session, newcomer: Newcomer) -> Facts:
+        owner, user_name = session.user_name, newcomer.user_name
+        return Facts(
+            has_session=True,
+            is_connected=session.connection is not None,
+            expiry_s=session.expiry_s,
+            is_protected=owner is not None and user_name is None and self._has_users(),
+            # Its subscriptions and messages are for the user who made it, and not for every client that knows its client id.
+            is_open=session.is_open_to(user_name),
+            clean_start=newcomer.clean_start,
+        )
+
+    def _close(self, session: Session) -> Connection | None:
+        """Close the session's connection, which is told why; the connection, if its client had been told of the session."""
+        connection = session.connection
+        assert connection is not None  # the case is that of a connected session
+        was_open = connection.is_open
+        self._statistics.taken_over += 1
+        connection.session = None  # so that closing is all that ``close`` does
+        connection.close(Reason.SESSION_TAKEN_OVER, detail := "another connection uses this client id")
+        self._registry.end(session.claim, keeps_session=True)
+        self._detach(session)
+        if not was_open:
+            return None  # it held the session: nothing of it is the session's
+        presence.count_closed(connection, Reason.SESSION_TAKEN_OVER, detail)
+        session.ended_at = monotonic()
+        session.away_since = self._timers.now()
+        return connection
+
+    def _create(self, newcomer: Newcomer, client_id: str) -> Session:
+        now = monotonic()
+        session = Session(client_id, self._make_flow(client_id, is_durable=newcomer.expiry_s > 0), now)
+        session.user_name = newcomer.user_name
+        session.expiry_s = newcomer.expiry_s
+        session.is_clean = newcomer.clean_start
+        session.ended_at = now
+        self._sessions.add(session)
+        self._statistics.created += 1
+        self._hooks.tell("session_created", client_id)
+        return session
+
+    def _resume(self, session: Session) -> None:
+        self._wills.publish_if_due(session)
+        session.cancel_timers()
+        self._statistics.resumed += 1
+        self._hooks.tell("session_resumed", session.client_id)
+
+    def commit(self, opening: Opening) -> None:
+        """The newcomer is about to be told of its session: its terms are the session's from now on."""
+        session, newcomer = opening.session, opening.newcomer
+        if session.user_name != newcomer.user_name:
+            # No user's, from before there were users: a fleet that is given passwords keeps its sessions.
+            session.user_name = newcomer.user_name
+            self._withdraw(session)
+            session.flow.note_change()
+        session.stays_anonymous = opening.stays_anonymous
+        session.expiry_s = newcomer.expiry_s
+        session.is_clean = newcomer.clean_start
+        session.ended_at = 0.0
+        session.is_provisional = False
+        if newcomer.will is not None or session.will is not None:
+            self._sessions.set_next_will(session, None)
+            self._sessions.set_will(session, newcomer.will)  # [MQTT-3.1.3-9]: an old one that is delayed is not published
+
+    def abandon(self, session: Session) -> None:
+        """The client that held the session is gone before it was told: the session waits on, as if it had not come."""
+        session.connection = None
+        self._sessions.set_next_will(session, None)
+        if session.expiry_s == 0:
+            self.end(session)
+            return
+        self._registry.end(session.claim, keeps_session=True)
+        gone_s = self._timers.now() - session.away_since if session.away_since is not None else 0.0
+        if session.is_durable:
+            self._storage.put_back(session, ended_at=time() - gone_s)
+        self.wait_for_return(session, gone_s)
+
+    def turn_away(self, session: Session, connection: Connection) -> None:
+        """The client is refused after all: it must not find a session next time that it was refused now [MQTT-3.2.2-4]."""
+        if session.connection not in (None, connection) or self._sessions.get(session.client_id) is not session:
+            return  # another connection has it, or it has ended
+        if session.is_provisional:
+            self._detach(session)
+            self.end(session)
+        elif session.connection is connection:
+            self.abandon(session)
+
+    # Going
+
+    def leave(self, session: Session, discard_will: bool) -> None:
+        """Its connection has ended: publish the will now or later, and end the session now or later."""
+        self._detach(session)
+        if discard_will:
+            self._sessions.set_will(session, None)
+        if session.expiry_s == 0:
+            self.end(session)
+            return
+        self._registry.end(session.claim, keeps_session=True)
+        self._groups.redispatch(session.flow, is_over=False)
+        if session.is_durable:
+            self._storage.left(session)
+        self._holdings.left(session.flow)
+        if session.will_delay_s == 0:
+            self._wills.publish(session)
+        self.wait_for_return(session, 0.0)
+
+    def _detach(self, session: Session) -> None:
+        session.connection = None
+        if session.next_will is not None:
+            self._sessions.set_next_will(session, None)
+        session.catch_up = session.recall = None
+        self._idle_readers.forget(session)
+        look_back.pause_all(session)
+        session.flow.detach()
+
+    def wait_for_return(self, session: Session, gone_s: float) -> None:
+        """The session has been without a client for so long: let its will and its expiry happen when they are due."""
+        session.ended_at = monotonic() - gone_s
+        session.away_since = self._timers.now() - gone_s
+        delay_s = session.will_delay_s
+        if session.will is not None and (delay_s < session.expiry_s or session.expiry_s == NEVER):
+            session.will_timer = self._timers.after(max(0.0, delay_s - gone_s), partial(self._wills.publish, session))
+        if session.expiry_s != NEVER:
+            session.expiry_timer = self._timers.after(max(0.0, session.expiry_s - gone_s), partial(self._expire, session))
+
+    def _expire(self, session: Session) -> None:
+        self._statistics.expired += 1
+        self.end(session)
+        self._lane.flush()
+
+    def end(self, session: Session) -> None:
+        """Forget everything about it; a will that still waits is published, for the session ends [MQTT-3.1.2-8]."""
+        session.cancel_timers()
+        if session.will is not None:
+            self._wills.publish(session)
+        session.feeds = None
+        if session.is_durable:
+            self._storage.ended(session)
+        session.flow.is_over = True
+        self._subscriptions.end(session)
+        self._sessions.remove(session)
+        self._registry.end(session.claim, keeps_session=False)
+        self._statistics.ended += 1
+        self._hooks.tell("session_ended", session.client_id)

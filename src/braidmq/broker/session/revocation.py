@@ -1,0 +1,53 @@
+"""Withdraws subscriptions and messages of a session whose user has lost permissions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from braidmq.broker.session.session import Session
+from braidmq.lane.path.delivery import Delivery
+from braidmq.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+log = logging.getLogger("braidmq.broker")
+
+
+def withdraw_subscriptions(broker: Broker, session: Session) -> None:
+    """End the session's subscriptions that its user has no right to, and take back what waits for them."""
+    rules = broker.access.rules_for(session.client_id, session.user_name)
+    if rules.unrestricted:
+        return
+    removed = False
+    for written, subscription in list(session.subscriptions.items()):
+        if not rules.may_subscribe(subscription.topic_filter.decode()):
+            log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
+            broker.drop_subscription(session, written, subscription)
+            removed = True
+    if removed:
+        broker.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
+
+
+def _unwanted(session: Session) -> Callable[[Delivery], bool]:
+    """Tells whether a delivery no longer belongs to any subscription of the session and can still be taken back."""
+    topic_filters = [subscription.topic_filter.decode() for subscription in session.subscriptions.values()]
+
+    def is_unwanted(delivery: Delivery) -> bool:
+        message = delivery.message
+        if message is None or (delivery.is_live and session.flow.channel is not None):
+            return False  # the client has it, and its packet id is in use until it is acknowledged
+        topic = message.topic.decode()
+        if any(matches(topic_filter, topic) for topic_filter in topic_filters):
+            return False
+        if delivery.qos == 2 and delivery.is_sent:
+            # The client may know it by its packet id, which must not come back with another message: let it go by PUBREL.
+            delivery.message = None
+            delivery.is_released = True
+            return False
+        session.flow.state.drop("not_authorized", session.client_id, message.topic)
+        return True
+
+    return is_unwanted

@@ -1,0 +1,231 @@
+"""The session of a client id: subscriptions, the message flow, the will, and its expiry."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from time import time
+from typing import TYPE_CHECKING
+
+from braidmq.broker.session.ports import Claim
+from braidmq.broker.shared.group import Group, group_of
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.subscription import Subscription, merge
+from braidmq.mqtt.packets import Will
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX, matches, parse_subscription
+
+if TYPE_CHECKING:
+    from braidmq.broker.connection.connection import Connection
+    from braidmq.broker.messages.retained import RetainedFeed
+    from braidmq.broker.ports import Positions
+    from braidmq.broker.reading.catch_up import CatchUp
+    from braidmq.broker.reading.recall import Recall
+    from braidmq.broker.reading.replay import LookBack
+    from braidmq.broker.shared.cursor import GroupLog
+    from braidmq.broker.timers import Timer
+
+SMALL_WILL_BYTES = 1024
+NEVER = 0xFFFF_FFFF  # the Session Expiry Interval that means: do not expire
+
+
+class Session:
+    """The state of one client id."""
+
+    __slots__ = (
+        "away_since", "catch_up", "client_id", "connection", "created_at", "created_wall", "ended_at", "expiry_s",
+        "expiry_timer", "feeds", "filter_bytes", "filter_levels", "flow", "gaps", "guard", "is_clean", "is_provisional",
+        "look_backs", "lost", "next_will", "recall", "replay_forms", "replaying", "shares", "starts", "stays_anonymous",
+        "subscriptions", "user_name", "will", "will_timer",
+    )  # fmt: skip
+
+    def __init__(self, client_id: str, flow: LogFlow, now: float) -> None:
+        self.client_id = client_id
+        self.flow = flow
+        self.connection: Connection | None = None
+        self.user_name: str | None = None
+        # A client without a user had it while there were users, or took it from a user: it is never handed to a user.
+        self.stays_anonymous = False
+        self.created_at = now
+        self.ended_at = 0.0  # when the last connection ended; 0: connected
+        self.away_since: float | None = None  # the same on the clock of deadlines, which leaves out pauses; None: it never has
+        self.expiry_s = 0
+        self.is_clean = True  # the last CONNECT asked for a clean start
+        self.is_provisional = True  # neither was a client told of it nor is it on disk: it ends if its CONNECT is refused
+        self.expiry_timer: Timer | None = None
+        self.will: Will | None = None  # to be published if the client leaves without a word
+        self.will_timer: Timer | None = None
+        self.next_will: Will | None = None  # of a client that waits to be told of the session
+        self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
+        self.filter_levels = self.filter_bytes = 0  # of all their filters together
+        self.created_wall = time()
+        self.guard = 0  # version of the connection that owns it
+        self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
+        self.recall: Recall | None = None  # reads what is in flight and in the log alone
+        self.catch_up: CatchUp | None = None  # reads what is above the cursor
+        self.look_backs: dict[str, LookBack] = {}  # by filter as written: subscriptions that still read with cursors of their own
+        # As which $replay subscriptions a filter was written, by filter; if it is shared, by the key of its group.
+        self.replay_forms: dict[bytes | tuple[str, bytes], list[str]] = {}
+        self.lost = self.gaps = 0  # messages in flight, and stretches of the log, that retention took before the client had them
+        self.shares: dict[GroupLog, None] | None = None  # groups that wait until it, or another member, takes more
+        self.replaying: list[GroupLog] | None = None  # groups that it has made with a start: some may follow by now
+        self.feeds: OrderedDict[bytes, RetainedFeed] | None = None  # retained messages still to be delivered, by filter
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a client is using it now."""
+        return self.connection is not None
+
+    def is_open_to(self, user_name: str | None) -> bool:
+        """Whether a client of this user may go on with it; a session of nobody goes on with a user unless it stays anonymous."""
+        return self.user_name == user_name or (self.user_name is None and not self.stays_anonymous)
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of the last connection that took it."""
+        return Claim(self.client_id, self.guard)
+
+    @property
+    def owner(self) -> object:
+        """The owner of its log readers: its user, or the client id without a user."""
+        return ("client", self.client_id) if self.user_name is None else ("user", self.user_name)
+
+    def replays(self) -> int:
+        """How many of its subscriptions read the log from a start of their own, those of groups that it has made included."""
+        if self.replaying is not None:
+            self.replaying = [log for log in self.replaying if log.is_replaying] or None
+        return len(self.look_backs) + len(self.replaying or ())
+
+    def match(self, message: Message) -> Subscription | None:
+        """What a message is delivered by, of its own subscriptions; None if none matches any more."""
+        topic = message.topic.decode()
+        return merge([each for each in self.subscriptions.values() if matches(each.topic_filter.decode(), topic)])
+
+    def groups(self) -> set[Group]:
+        """The shared groups that it is a member of."""
+        return {group for each in self.subscriptions.values() if (group := group_of(each)) is not None}
+
+    def hold(self, written: str, subscription: Subscription) -> None:
+        """Add or replace the subscription that was written so."""
+        if written not in self.subscriptions:
+            self.filter_levels += levels_of(subscription.topic_filter)
+            self.filter_bytes += len(subscription.topic_filter)
+        self.subscriptions[written] = subscription
+        if written.startswith("$") and parse_subscription(written).replay is not None:
+            forms = self.replay_forms.setdefault(_root(subscription), [])
+            if written not in forms:
+                forms.append(written)
+
+    def let_go(self, written: str) -> None:
+        """Remove the subscription that was written so."""
+        subscription = self.subscriptions.pop(written)
+        self.filter_levels -= levels_of(subscription.topic_filter)
+        self.filter_bytes -= len(subscription.topic_filter)
+        self.starts.pop(written, None)
+        self.catch_up = None
+        look_back = self.look_backs.pop(written, None)
+        if look_back is not None:
+            look_back.pause()
+        forms = self.replay_forms.get(_root(subscription), [])
+        if written in forms:
+            forms.remove(written)
+            if not forms:
+                del self.replay_forms[_root(subscription)]
+
+    def united(self, topic_filter: bytes) -> Subscription | None:
+        """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""
+        name = topic_filter.decode()
+        forms = (name, EXCLUSIVE_PREFIX + name, *self.replay_forms.get(topic_filter, ()))
+        return merge([self.subscriptions[written] for written in forms if written in self.subscriptions])
+
+    def membership(self, group: Group) -> Subscription | None:
+        """A subscription to this group, in whichever form the client has written it; None if there is none."""
+        name, topic_filter = group.names
+        forms = (f"{SHARE_PREFIX}{name}/{topic_filter}", *self.replay_forms.get(group.key, ()))
+        return next((self.subscriptions[written] for written in forms if written in self.subscriptions), None)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives the process."""
+        return self.flow.is_durable
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether something waits until the client takes more."""
+        return self.recall is not None or bool(self.feeds or self.look_backs or self.shares) or not self.flow.is_following
+
+    @property
+    def will_delay_s(self) -> int:
+        """How long the will waits for the client to come back."""
+        return 0 if self.will is None else self.will.properties.will_delay_interval or 0
+
+    def cancel_timers(self) -> None:
+        """The client is back, or the session is over: neither expiry nor a delayed will is to happen."""
+        if self.expiry_timer is not None:
+            self.expiry_timer.cancel()
+            self.expiry_timer = None
+        if self.will_timer is not None:
+            self.will_timer.cancel()
+            self.will_timer = None
+
+
+def levels_of(topic_filter: bytes) -> int:
+    """How many levels a filter has."""
+    return topic_filter.count(b"/") + 1
+
+
+def _root(subscription: Subscription) -> bytes | tuple[str, bytes]:
+    """What all forms of a subscription have in common."""
+    group = group_of(subscription)
+    return subscription.topic_filter if group is None else group.key
+
+
+def will_bytes(will: Will | None) -> int:
+    """The bytes of a will that is large; those of any other are part of what a session takes."""
+    if will is None:
+        return 0
+    properties = will.properties
+    size = len(will.topic) + len(will.payload) + len(properties.correlation_data or b"") + len(properties.response_topic or "")
+    size += sum(len(name) + len(value) for name, value in properties.user_properties)
+    return size if size > SMALL_WILL_BYTES else 0
+
+
+class SessionTable:
+    """All sessions of this node by client id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Session] = {}
+        self.durable = 0  # how many of them outlive the process
+        self.will_bytes = 0  # of their wills, those that are large
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_id.values())
+
+    def get(self, client_id: str) -> Session | None:
+        """The session of a client id, connected or not."""
+        return self._by_id.get(client_id)
+
+    def add(self, session: Session) -> None:
+        """Make it the session of its client id."""
+        before = self._by_id.get(session.client_id)
+        self.durable += session.is_durable - (before is not None and before.is_durable)
+        self._by_id[session.client_id] = session
+
+    def set_will(self, session: Session, will: Will | None) -> None:
+        """Set or remove the will of a session."""
+        self.will_bytes += will_bytes(will) - will_bytes(session.will)
+        session.will = will
+
+    def set_next_will(self, session: Session, will: Will | None) -> None:
+        """A client with this will holds the session, or no longer: its bytes count from the start."""
+        self.will_bytes += will_bytes(will) - will_bytes(session.next_will)
+        session.next_will = will
+
+    def remove(self, session: Session) -> None:
+        """Forget it, unless another has taken its place."""
+        if self._by_id.get(session.client_id) is session:
+            del self._by_id[session.client_id]
+            self.durable -= session.is_durable

@@ -1,0 +1,1 @@
+"""Shared subscriptions: groups, their cursor in the log, and their reservations."""

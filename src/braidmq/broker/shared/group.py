@@ -1,0 +1,374 @@
+"""Shared subscriptions: each message goes to one member of a group."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Literal
+from zlib import crc32
+
+from braidmq.broker.ports import GroupRow
+from braidmq.broker.reading.fetch import Place
+from braidmq.broker.shared.cursor import GroupLog, flow_of, is_lease
+from braidmq.broker.shared.ports import Surroundings
+from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.group_flow import GroupFlow
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.path.subscription import Subscription
+
+_RELIEF_WORK = 1000  # members and messages that are looked at in one go when a member comes: about a millisecond
+_LEASES_AT_ONCE = 100  # that a session leaves behind, before others have their turn: half a millisecond
+
+Lease = tuple[Place, Message | None]  # without the message, which is in the log, if it is not in memory
+Strategy = Literal["round_robin", "random", "sticky", "hash_clientid", "hash_topic"]
+
+
+class Group:
+    """The members of one ``$share/name/filter``.
+
+    A member that is connected and keeps up is preferred. With none such, a recorded message waits in the log; any other goes to a
+    member whose queue still takes it, QoS 0 to connected members only. What the chosen one did not acknowledge when it leaves is
+    dispatched again (``Groups.redispatch``).
+    """
+
+    __slots__ = ("_members", "_next", "_place", "_sticky", "flow", "key", "log", "strategy")
+
+    def __init__(
+        self,
+        key: tuple[str, bytes],
+        strategy: Strategy,
+        around: Surroundings,
+        start: Sequence[int] | None,
+        owner: object = None,
+    ) -> None:
+        self.key = key
+        self.strategy = strategy
+        self.log = GroupLog(self, around, start, owner)
+        self.flow = GroupFlow(key[0], around.state, self.log, is_durable=False)  # what stands for the group in the routes
+        self.flow.is_following = start is None
+        self._members: list[Subscription] = []
+        self._place = 0
+        self._next = 0
+        self._sticky: Subscription | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def remains(self) -> Group:
+        """What is left of a group that is over, for its log: its names and its flow, and no members."""
+        rest = Group.__new__(Group)
+        rest.key, rest.strategy, rest.flow = self.key, self.strategy, self.flow
+        rest._members, rest._place, rest._next, rest._sticky = [], 0, 0, None
+        return rest
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The group's own name, and its filter."""
+        name, topic_filter = self.key
+        return name, topic_filter.decode()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a member's session outlives the process, so that messages for the group must be kept."""
+        return any(member.flow.is_durable for member in self._members)
+
+    def put(self, member: Subscription) -> bool:
+        """Add or replace the member of this flow; True if it is new."""
+        for i, other in enumerate(self._members):
+            if other.flow is member.flow:
+                self._members[i] = member
+                if self._sticky is other:
+                    self._sticky = member
+                return False
+        self._members.append(member)
+        return True
+
+    def remove(self, flow: Flow) -> bool:
+        """Take the member of this flow out; False if there was none."""
+        for i, member in enumerate(self._members):
+            if member.flow is flow:
+                del self._members[i]
+                if self._sticky is member:
+                    self._sticky = None
+                return True
+        return False
+
+    def has_member(self, flow: Flow) -> bool:
+        """Whether this flow is one of its members'."""
+        return any(member.flow is flow for member in self._members)
+
+    def clients(self) -> list[Flow]:
+        """Members that are connected."""
+        return [member.flow for member in self._members if member.flow.channel is not None]
+
+    def has_client(self) -> bool:
+        """Whether a member is connected."""
+        return any(member.flow.channel is not None for member in self._members)
+
+    def has_ready_member(self) -> bool:
+        """Whether a member is connected and keeps up."""
+        return any(member.flow.channel is not None and not member.flow.is_congested() for member in self._members)
+
+    def waiting_absent(self) -> list[LogFlow]:
+        """Members that are not connected and have messages, of this group or not."""
+        flows = [flow_of(member) for member in self._members if member.flow.channel is None]
+        return [flow for flow in flows if flow.queue_messages() or flow.inflight_messages()]
+
+    def on_settled(self, delivery: Delivery) -> None:
+        """A member has acknowledged or refused a message, or let go of its packet id."""
+        if is_lease(delivery):
+            self.log.settle(delivery.place())
+
+    def candidates(self, message: Message, without: Flow | None = None) -> Iterator[Subscription]:
+        """Members that are connected and keep up, the one whose turn it is first; say ``note_choice`` when one gets it."""
+        members = self._members
+        count = len(members)
+        start = self._start(message, count) if count else 0
+        for i in range(count):
+            member = members[(start + i) % count]
+            flow: Flow = member.flow
+            flow.state.work += 1  # passing over those who are away takes time too
+            if flow is not without and flow.channel is not None and not flow.is_congested():
+                self._place = (start + i) % count
+                yield member
+
+    def note_choice(self) -> None:
+        """The last of the ``candidates`` was given a message."""
+        self._sticky = self._members[self._place]
+        self._next = self._place + 1
+
+    def choose(self, message: Message, without: Flow | None = None) -> Subscription | None:
+        """Select the member for a live message; None if no member can accept it."""
+        for member in self.candidates(message, without):
+            self.note_choice()
+            return member
+        for member in self._members:
+            if member.flow is not without and member.qos_for(message) > 0 and member.flow.has_place(message):
+                return member
+        return None
+
+    def _start(self, message: Message, count: int) -> int:
+        match self.strategy:
+            case "round_robin":
+                return self._next % count
+            case "random":
+                return random.randrange(count)  # spreading load is no secret
+            case "sticky":
+                sticky = self._sticky
+                return self._members.index(sticky) if sticky is not None and sticky in self._members else self._next % count
+            case "hash_clientid":
+                return crc32(message.publisher.encode()) % count
+            case "hash_topic":
+                return crc32(message.topic) % count
+
+
+def group_of(subscription: Subscription) -> Group | None:
+    """The group that a subscription makes its session a member of; None if it is the session's alone."""
+    group = subscription.group
+    assert group is None or isinstance(group, Group)
+    return group
+
+
+class Groups:
+    """All groups of the node; keeps their entries in the route table."""
+
+    def __init__(self, routes: RouteTable, strategy: Strategy, around: Surroundings) -> None:
+        self._routes = routes
+        self._around = around
+        self._groups: dict[tuple[str, bytes], Group] = {}
+        self._strategy: Strategy = strategy
+        self.members = 0  # of all groups together
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def has(self, name: str, topic_filter: bytes) -> bool:
+        """Whether there is such a group."""
+        return (name, topic_filter) in self._groups
+
+    def use(self, strategy: Strategy) -> None:
+        """Set the strategy, for existing groups as well."""
+        self._strategy = strategy
+        for group in self._groups.values():
+            group.strategy = strategy
+
+    def join(
+        self,
+        name: str,
+        flow: Flow,
+        topic_filter: bytes,
+        qos: int,
+        retain_as_published: bool,
+        identifiers: bytes,
+        start: Sequence[int] | None = None,
+        owner: object = None,
+    ) -> tuple[Subscription, bool]:
+        """Make the flow a member of the named group over this filter; its subscription, and whether it is new.
+
+        Of a group that is made by this, ``start`` is where it begins to read the log (None: at its end), and ``owner`` is whom
+        its reading is counted for.
+        """
+        key = (name, topic_filter)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(key, self._strategy, self._around, start, owner)
+            self._put_route(group)
+        member = Subscription(flow, topic_filter, qos, False, retain_as_published, identifiers, group)
+        is_new = group.put(member)
+        self.members += is_new
+        self._refit(group)
+        return member, is_new
+
+    def leave(self, group: Group, flow: Flow) -> None:
+        """Take a member out; a group without members is gone."""
+        if not group.remove(flow):
+            return
+        self.members -= 1
+        if len(group):
+            self._refit(group)
+            return
+        del self._groups[group.key]
+        self._routes.remove(group.key[1], group.flow)
+        group.log.end()
+        if group.flow.is_durable:
+            self._around.forget_row(*group.names)
+
+    def _put_route(self, group: Group) -> None:
+        # With whatever QoS and flags a message has: a member's own are applied when it is chosen.
+        self._routes.add(Subscription(group.flow, group.key[1], 2, False, True, b"", group))
+
+    def _refit(self, group: Group) -> None:
+        """Members have changed: messages for the group must be recorded from now on, or need not be any longer."""
+        is_durable = group.is_durable
+        if is_durable != group.flow.is_durable:
+            self._routes.remove(group.key[1], group.flow)
+            before = group.flow
+            group.flow = GroupFlow(group.key[0], self._around.state, group.log, is_durable)
+            group.flow.succeed(before)
+            self._put_route(group)
+            if not is_durable:
+                group.log.is_kept = False
+                self._around.forget_row(*group.names)
+        if is_durable:
+            self._around.note_change(group.log, at_once=True)
+
+    def relieve_all(self, groups: Iterable[Group]) -> None:
+        """A member of these has come: what waits in the log or for those who are away need not wait any longer.
+
+        If there are many it is done in slices, each in a turn of its own.
+        """
+        waiting = deque(groups)
+        if waiting:
+            self._relieve(waiting, set())
+
+    def _relieve(self, waiting: deque[Group], relieved: set[LogFlow]) -> None:
+        """``relieved``: absent members that have been looked at; each once, for whatever group its messages are."""
+        work = 0
+        while waiting and work < _RELIEF_WORK:
+            group = waiting.popleft()
+            group.log.wake()
+            work += len(group)
+            for flow in group.waiting_absent():
+                if flow in relieved:
+                    continue
+                if not group.has_ready_member():
+                    break
+                relieved.add(flow)
+                work += flow.queue_messages() + flow.inflight_messages()
+                self.redispatch(flow, is_over=False)
+        if waiting:
+            self._around.soon(waiting[0].log, partial(self._relieve, waiting, relieved))
+
+    def redispatch(self, flow: LogFlow, is_over: bool, packet_ids: list[int] | None = None) -> int:
+        """Give what a leaving member did not acknowledge to others; how many messages. ``packet_ids``: of those in flight alone.
+
+        QoS 2 that was sent stays with its session and is never given to another [MQTT-4.8.2-4], [MQTT-4.8.2-5]. Recorded messages
+        of QoS 1 return to their group. Of others, while the session lives, only a connected member takes over; what nobody takes
+        stays where it is.
+        """
+        returned: dict[GroupLog, list[Lease]] = {}
+
+        def is_taken_over(delivery: Delivery) -> bool:
+            group = group_of(delivery.subscription)
+            message = delivery.message
+            if group is None or delivery.is_released or group.log.is_over:
+                return False
+            # Of a durable session the disk may know already what was not sent yet.
+            if delivery.qos == 2 and (delivery.is_sent or (flow.is_durable and not is_over)):
+                return False
+            place = delivery.place()
+            if place[1]:
+                returned.setdefault(group.log, []).append((place, message))
+                return True
+            if message is None:
+                return False
+            member = group.choose(message, flow)
+            if member is None or (member.flow.channel is None and not is_over):
+                return False
+            member.flow.deliver_late(message, member, member.qos_for(message), member.retain_for(message))
+            return True
+
+        count = flow.withdraw(is_taken_over) if packet_ids is None else flow.withdraw_inflight(packet_ids, is_taken_over)
+        if count:
+            flow.note_change()
+        for log, leases in returned.items():
+            log.give_back(leases)
+        return count
+
+    def take_back(self, flow: LogFlow) -> None:
+        """What this member was to get with QoS 2 could not be written down, so it was not sent: it is the groups' again."""
+        returned: dict[GroupLog, list[Lease]] = {}
+
+        def is_unsent(delivery: Delivery) -> bool:
+            group = group_of(delivery.subscription)
+            message = delivery.message
+            if group is None or message is None or delivery.is_ready or delivery.is_sent or not message.timestamp:
+                return False
+            if not group.log.is_over:
+                returned.setdefault(group.log, []).append((delivery.place(), message))
+            return True
+
+        if flow.withdraw(is_unsent):
+            flow.note_change()
+        for log, leases in returned.items():
+            log.give_back(leases)
+
+    def restore(self, rows: Iterable[GroupRow]) -> None:
+        """Let the groups, whose members are there already, go on from their rows; those without members are forgotten."""
+        marks = self._around.state.marks
+        for row in rows:
+            group = self._groups.get((row.name, row.topic_filter.encode()))
+            if group is None:
+                self._around.forget_row(row.name, row.topic_filter)
+                continue
+            positions = [row.positions[shard] if shard < len(row.positions) else mark for shard, mark in enumerate(marks)]
+            since = row.since if len(row.since) == len(marks) else ()
+            group.log.restore(positions, [place for place in row.outstanding if place[0] < len(marks)], since)
+
+
+class Leaving:
+    """The end of a member whose session is over: other members get what it did not acknowledge, some in each ``step``."""
+
+    def __init__(self, groups: Groups, flow: LogFlow) -> None:
+        self._groups = groups
+        self._flow = flow
+        self._packet_ids = [packet_id for packet_id, _ in flow.inflight_items()]
+
+    def step(self) -> bool:
+        """Do some of it; True if that was the last, and the flow has let go of everything."""
+        some = self._packet_ids[:_LEASES_AT_ONCE]
+        del self._packet_ids[:_LEASES_AT_ONCE]
+        if self._packet_ids:
+            self._groups.redispatch(self._flow, is_over=True, packet_ids=some)
+            return False
+        self._groups.redispatch(self._flow, is_over=True)
+        self._flow.discard()
+        return True

@@ -1,0 +1,1 @@
+"""Importing the configuration of a Mosquitto broker."""

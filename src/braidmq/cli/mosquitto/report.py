@@ -1,0 +1,70 @@
+"""The result of an import: braidmq's tables, and the outcome of each Mosquitto line."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from braidmq.base.config.keys import Path, dotted, format_value
+from braidmq.base.errors import UsageError
+from braidmq.cli.mosquitto.conf import Line
+
+Outcome = Literal["taken", "changed", "none"]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What became of one line; ``line`` is None for something that Mosquitto does without being told."""
+
+    outcome: Outcome
+    line: Line | None
+    text: str
+
+
+class Report:
+    """Collects tables and rows."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Any] = {}
+        self.rows: list[Row] = []
+        self.held: dict[str, str] = {}  # listeners that are written but not enabled, and why
+
+    def tell(self, outcome: Outcome, line: Line | None, text: str) -> None:
+        """Say what became of a line."""
+        self.rows.append(Row(outcome, line, text))
+
+    def tell_overruled(self, line: Line | None) -> None:
+        """Say that a later line is what counts."""
+        if line is not None:
+            self.tell("none", line, "overridden by a later line")
+
+    def set(self, line: Line, path: Path, value: Any, *, note: str = "", outcome: Outcome = "taken") -> None:
+        """Write a key, and say so."""
+        table = self.tables
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+        table[path[-1]] = value
+        self.tell(outcome, line, f"{dotted(path)} = {format_value(value)}" + (f" ({note})" if note else ""))
+
+
+def is_true(line: Line) -> bool:
+    """The value of an option that is true or false; UsageError if it is neither."""
+    if line.value not in ("true", "false"):
+        raise bad_value(line, "must be true or false")
+    return line.value == "true"
+
+
+def number(line: Line, least: int = 0) -> int:
+    """The value of an option that is a whole number; UsageError if it is not."""
+    try:
+        value = int(line.value)
+    except ValueError:
+        raise bad_value(line, "is not a number") from None
+    if value < least:
+        raise bad_value(line, f"is less than {least}")
+    return value
+
+
+def bad_value(line: Line, why: str) -> UsageError:
+    """The error of a line that Mosquitto itself would not take."""
+    return UsageError(f"{line.file}:{line.number}: {line.shown} {why}")

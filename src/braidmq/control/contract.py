@@ -1,0 +1,171 @@
+"""What a node and its operator tell each other over the control paths. The values are plain, so they can cross a process."""
+
+from __future__ import annotations
+
+from typing import Final, Generic, Literal, TypeVar
+
+import msgspec
+
+SOCKET_NAME: Final = "ctl.sock"
+TOKEN_NAME: Final = "ctl.token"  # noqa: S105 - the name of a file
+
+BanKind = Literal["client", "user", "address"]
+TraceKind = Literal["client", "topic"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Origin = Literal["environment", "run time", "file", "default"]
+
+PAGE_LIMIT_DEFAULT = 100
+PAGE_LIMIT_MAX = 1000  # a page is built in one turn of the event loop, so it must stay small
+
+Item = TypeVar("Item")
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    """Which part of a list: at most ``limit`` entries after ``cursor``, of those whose name contains ``contains``."""
+
+    limit: int = PAGE_LIMIT_DEFAULT
+    cursor: str = ""
+    contains: str = ""
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True):
+    """Part of a list; ``cursor`` asks for the next part and is empty at the end."""
+
+    items: list[Item]
+    cursor: str = ""
+
+
+class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One listener; ``kind`` is tcp, tls, ws or wss."""
+
+    kind: str
+    name: str
+    bind: str
+    running: bool
+    connections: int
+    connections_max: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the node. ``not_ready`` says what it waits for and is empty when it serves."""
+
+    node: str
+    version: str
+    uptime_s: float
+    listeners: list[ListenerInfo]
+    connections: int
+    sessions: int
+    subscriptions: int
+    retained: int
+    not_ready: str = ""
+
+
+class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One session and, while ``connected``, its connection. Times are seconds since 1970."""
+
+    client_id: str
+    connected: bool
+    user_name: str | None = None
+    peer: str = ""
+    listener: str = ""
+    protocol: str = ""  # "MQTT 3.1", "MQTT 3.1.1" or "MQTT 5"
+    clean_start: bool = True
+    keep_alive_s: int = 0
+    session_expiry_s: float = 0.0
+    connected_at: float | None = None
+    disconnected_at: float | None = None
+    subscriptions: int = 0
+    inflight: int = 0
+    queue_messages: int = 0
+    queue_bytes: int = 0
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription; ``topic_filter`` is what the client wrote, with ``$share/group/`` if it is shared."""
+
+    client_id: str
+    topic_filter: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    subscription_identifier: int | None = None
+
+
+class ClientDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One client with what would make a list too long; ``subscriptions`` holds the first page of them."""
+
+    client: ClientInfo
+    subscriptions: list[SubscriptionInfo]
+    will_topic: str | None = None
+    messages_received: int = 0
+    messages_sent: int = 0
+    messages_dropped: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One session. ``session_expiry_s`` is None if it never expires; times are seconds since 1970.
+
+    It has about ``records_behind`` records of the log still to look at, which are ``lag_s`` of the log's time. The first of its
+    messages that wait there was recorded at ``oldest_at``, if that was looked for and found.
+    """
+
+    client_id: str
+    durable: bool
+    connected: bool
+    user_name: str | None = None
+    session_expiry_s: float | None = 0.0
+    connected_at: float | None = None
+    disconnected_at: float | None = None
+    expires_at: float | None = None
+    subscriptions: int = 0
+    inflight: int = 0
+    queue_messages: int = 0
+    records_behind: int = 0
+    lag_s: float = 0.0
+    oldest_at: float | None = None
+
+
+class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One session with what would make a list too long; ``subscriptions`` holds the first page of them."""
+
+    session: SessionInfo
+    subscriptions: list[SubscriptionInfo]
+    will_topic: str | None = None
+    messages_dropped: int = 0
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic filter that has subscribers."""
+
+    topic_filter: str
+    subscribers: int
+
+
+class RetainedInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One retained message without its payload. Times are seconds since 1970."""
+
+    topic: str
+    qos: int
+    payload_bytes: int
+    stored_at: float
+    expires_at: float | None = None
+
+
+class Ban(msgspec.Struct, frozen=True, kw_only=True):
+    """A ban of a client id, user name or address; ``until`` is None for a permanent ban."""
+
+    kind: BanKind
+    value: str
+    reason: str = ""
+    until: float | None = None
+
+
+class ConfValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the configuration as TOML writes it, and where it comes from. A secret comes as ``"***"``."""
+
+    key: str
+    value: str
+    origin: Origin
+    note: str = ""  # what else there is to know of a change, such as that it waits for the next start

@@ -1,0 +1,248 @@
+"""What a node tells its operator about the durable log, and the lines in which long answers come.
+
+A long answer is a stream of JSON lines, each with a ``type``: first ``begin``, then what was asked for, with ``progress`` now and
+then, and last ``end``. A stream without ``end`` was cut off. Timestamps are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+Encoding = Literal["utf-8", "base64"]
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records: those that match a filter, from ``start`` on and before ``end``; both as clients write ``stream-offset``.
+
+    ``limit`` 0 is no limit. Who follows does not stop at the end, but goes on with what is recorded.
+    """
+
+    filters: tuple[str, ...]
+    start: str = "earliest"
+    end: str = "latest"
+    limit: int = 0
+    follow: bool = False
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
+    """One line of a long answer."""
+
+
+class Begin(Line, frozen=True):
+    """The time that the answer is about to cover."""
+
+    start: int
+    end: int
+
+
+class Record(Line, frozen=True):
+    """One record; ``client_id`` is its publisher's, empty for the node itself.
+
+    ``encoding`` says what ``payload`` is: the text itself, or base64 of bytes that are no text.
+    """
+
+    shard: int
+    timestamp: int
+    topic: str
+    payload: str
+    encoding: Encoding
+    qos: int
+    retain: bool
+    client_id: str
+    published_at: int
+    expires_at: int | None = None
+    properties: dict[str, Any] | None = None
+
+
+class Topic(Line, frozen=True):
+    """One topic, with what was recorded of it in the time that was asked about."""
+
+    topic: str
+    records: int
+    payload_bytes: int
+    newest: int
+
+
+class Gap(Line, frozen=True):
+    """Records of a shard later than ``after`` and before ``floor`` were wanted, and retention has removed them."""
+
+    shard: int
+    after: int
+    floor: int
+
+
+class Progress(Line, frozen=True):
+    """Everything up to ``position`` was read, and this many records were found."""
+
+    position: int
+    records: int
+
+
+class Copying(Line, frozen=True):
+    """How far a backup is."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Made(Line, frozen=True):
+    """The result of a backup; files and bytes are counted without the manifest."""
+
+    path: str
+    log_id: str
+    files: int
+    total_bytes: int
+
+
+class End(Line, frozen=True):
+    """The answer is whole, unless ``is_cut``: then it stopped at the limit, or there was more than it can hold."""
+
+    records: int = 0
+    is_cut: bool = False
+
+
+class Failed(Line, frozen=True):
+    """The answer ends here, because of this."""
+
+    message: str
+
+
+AnyLine = Begin | Record | Topic | Gap | Progress | Copying | Made | End | Failed
+
+
+def encode_lines(lines: Sequence[Line]) -> bytes:
+    """The lines as they go over the wire, each with its end."""
+    return _ENCODER.encode_lines(lines)
+
+
+def decode_line(line: bytes) -> AnyLine:
+    """Decode one line; raises ``msgspec.DecodeError`` if it is invalid."""
+    return _DECODER.decode(line)
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final[msgspec.json.Decoder[AnyLine]] = msgspec.json.Decoder(AnyLine)
+
+
+class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard; ``oldest`` and ``newest`` are 0 if it is empty, bytes are those of the records before compression."""
+
+    shard: int
+    records: int
+    size_bytes: int
+    epochs: int
+    generations: int
+    oldest: int
+    newest: int
+    floor: int
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A named reader and how far it is behind; ``user`` is whose it is.
+
+    ``records_behind`` are records of its ``filters`` that it has still to read, or an estimate of them. Without filters nobody
+    knows what it reads, and all records after its position count.
+    """
+
+    name: str
+    records_behind: int
+    lag_s: float
+    pins: bool
+    user: str | None = None
+    filters: list[str] = []
+    is_estimate: bool = False
+
+
+class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of the log."""
+
+    log_id: str
+    records: int
+    size_bytes: int
+    shards: list[ShardInfo]
+    readers: list[ReaderInfo]
+    readers_more: int = 0  # beside those in the list
+
+
+class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation of a shard; the last one of a shard is written to."""
+
+    shard: int
+    number: int
+    layout: str
+    parameters: str
+    first_epoch: int
+    records: int
+    size_bytes: int
+
+
+class RelearnRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of ``POST /ctl/history/relearn``: nothing, or topic filters whose ``+`` are the levels that vary.
+
+    ``thresholds`` are how many names are told apart before a level counts as varying, at the first level and at those after it.
+    """
+
+    patterns: tuple[str, ...] | None = None
+    thresholds: tuple[int, ...] | None = None
+
+
+class ShardPatterns(msgspec.Struct, frozen=True, kw_only=True):
+    """The patterns that a shard has learned, as topic filters whose ``+`` are the levels that vary."""
+
+    shard: int
+    patterns: list[str]
+
+
+class Relearned(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a generation was begun, and why, or why not."""
+
+    is_begun: bool
+    reason: str
+
+
+class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The user and the validity of a token."""
+
+    user: str
+    valid_s: float
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token that readers of the history show in place of a password, and until when (seconds since 1970)."""
+
+    token: str
+    valid_until: float
+
+
+class DurableShard(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to where a shard is on disk (``watermark``) and from where on it is kept (``floor``)."""
+
+    shard: int
+    watermark: int
+    floor: int
+
+
+class DurabilityInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is on disk and how it gets there. Counters are since the start; None is what is not known, or never happened."""
+
+    at: float
+    mode: str
+    health: str
+    reason: str
+    needs_restart: bool
+    congested: bool
+    pending_bytes: int
+    refused: int
+    commits: int
+    commit_s_total: float
+    commit_s_max: float
+    commit_s_max_recent: float | None
+    commit_age_s: float | None
+    clock_alarm: str
+    disk_bytes: int
+    disk_free_bytes: int
+    pending_compaction_bytes: int
+    shards: list[DurableShard]

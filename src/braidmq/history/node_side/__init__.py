@@ -1,0 +1,1 @@
+"""The node's side of the history service: supervisor, answers to its requests, tokens."""

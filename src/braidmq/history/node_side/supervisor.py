@@ -1,0 +1,298 @@
+"""Supervises the history service: starts its process, answers its requests, restarts it when it ends.
+
+New certificates need a new process, too: that is no failure, so there is no pause, and nothing counts it.
+
+Nothing that happens there stops the node, and nothing of it runs on the loop but short answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from braidmq.base.backoff import Backoff
+from braidmq.base.config.addresses import Address, is_loopback, parse_address
+from braidmq.base.config.settings import HistorySettings, Settings
+from braidmq.base.errors import BraidError, ConfigError
+from braidmq.broker.listeners.listener_set import CERTIFICATE_POLL_S
+from braidmq.history import messages
+from braidmq.history.node_side.answers import Access, Answers, Log
+from braidmq.history.node_side.certificates import ServiceCertificates
+from braidmq.history.node_side.tokens import Tokens
+
+log = logging.getLogger("braidmq.history")
+
+_FIRST_PAUSE_S: Final = 0.5
+_PAUSE_MAX_S: Final = 30.0
+# Who has run for so long begins again with the first pause.
+_STABLE_S: Final = 60.0
+_STOP_S: Final = 3.0
+_QUESTIONS_MAX: Final = 256
+# How long an operator waits for a count of records; without it there is an upper bound.
+_BACKLOGS_S: Final = 3.0
+_SCRATCH: Final = "history"
+
+
+class HistoryService:
+    """The service of one node; `start`, then `stop`. `address` is where it listens, once it does; it stays the same."""
+
+    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: Access) -> None:
+        """Raises ConfigError for an invalid address or TLS file, Corruption for an invalid key file."""
+        history = settings.history
+        try:
+            self._bind = parse_address(history.bind)
+        except ValueError as error:
+            raise ConfigError("history.bind", str(error)) from None
+        self.address: Address | None = None
+        self.process_id: int | None = None
+        self.restarts = 0
+        self.served = messages.Served(0, 0, 0)
+        self.tokens = Tokens.load(data_dir)
+        self._before = messages.Served(0, 0, 0)  # by processes that have ended
+        is_open = history.anonymous == "all" or (history.anonymous == "loopback" and is_loopback(self._bind.host))
+        self._answers = Answers(
+            message_log, access, self.tokens, anonymous_allowed=is_open, readers_max=history.named_readers_max
+        )
+        self._certificates = ServiceCertificates(history)
+        self._setup = messages.Setup(
+            log_dir=str((data_dir / "log").absolute()),
+            scratch_dir=str((data_dir / _SCRATCH).absolute()),
+            host=self._bind.host,
+            port=self._bind.port,
+            limits=messages.Limits(history.streams_max, int(history.reader_bytes_per_s_max)),
+            tls=self._certificates.tls,
+            log_level=settings.log.level,
+            log_format=settings.log.format,
+            log_lines_per_s_max=settings.log.lines_per_s_max,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._conversation: Conversation | None = None
+        self._looking = asyncio.Lock()  # at files, one at a time: the older settings must not win
+        self._asking = asyncio.Lock()
+        self._asked = 0
+        self._counted: asyncio.Future[list[messages.Behind]] | None = None
+        self._is_up = asyncio.Event()
+        self._is_outdated = asyncio.Event()  # the process, if there is one, was not set up as it should be now
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether its dependencies are installed."""
+        return importlib.util.find_spec("pyarrow") is not None
+
+    def start(self) -> None:
+        """Begin; the service is up a second or so later (`wait_up`)."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep_running(), name="history service"),
+            loop.create_task(self._watch_certificates(), name="certificates of the history service"),
+        ]
+
+    async def wait_up(self) -> None:
+        """Wait until it listens."""
+        await self._is_up.wait()
+
+    async def stop(self) -> None:
+        """End it, and wait for that."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def backlogs(self, readers: list[messages.ReaderAt]) -> list[messages.Behind] | None:
+        """The backlog of each reader, counted by the service's process; None if it cannot answer soon."""
+        async with self._asking:
+            if self._conversation is None or not self._is_up.is_set():
+                return None
+            self._asked += 1
+            self._counted = asyncio.get_running_loop().create_future()
+            self._conversation.send(messages.AskBacklogs(self._asked, readers))
+            try:
+                found = await asyncio.wait_for(self._counted, _BACKLOGS_S)
+            except TimeoutError:
+                return None
+            return found if len(found) == len(readers) else None
+
+    @property
+    def readers_refused(self) -> int:
+        """How often a named reader was refused: it is another user's, needs a user, or is one too many."""
+        return self._answers.readers_refused
+
+    @property
+    def certificate_expiry(self) -> float | None:
+        """When its certificate expires, in seconds since 1970; None without TLS."""
+        return self._certificates.expires_at
+
+    async def reload(self, history: HistorySettings) -> None:
+        """Read the TLS files again, by these names. If they are others the service starts anew, at once and where it was.
+
+        If they cannot be used, a line in the log says so and the service runs on with what it has.
+        """
+        async with self._looking:
+            if await asyncio.to_thread(self._certificates.reload, history):
+                self._renew()
+
+    async def _watch_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATE_POLL_S)
+            async with self._looking:
+                try:
+                    if await asyncio.to_thread(self._certificates.refresh):
+                        self._renew()
+                except Exception:  # ours: it must neither go unnoticed nor end the watch
+                    log.exception("the certificates of the history service cannot be checked")
+
+    def _renew(self) -> None:
+        self._setup = msgspec.structs.replace(self._setup, tls=self._certificates.tls)
+        self._is_outdated.set()
+        self._is_up.clear()
+        self.address = None
+        if self._conversation is not None:
+            self._conversation.close()
+
+    async def _keep_running(self) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(_FIRST_PAUSE_S, _PAUSE_MAX_S)
+        while True:
+            began = loop.time()
+            try:
+                reason = await self._run()
+            except Exception as problem:  # ours: it must neither go unnoticed nor end the service for good
+                log.exception("the supervisor of the history service failed")
+                reason = str(problem)
+            self._is_up.clear()
+            self.address = None
+            if self._is_outdated.is_set():
+                self._is_outdated.clear()  # once: a process that cannot be started is waited for
+                backoff.reset()
+                continue
+            if loop.time() - began > _STABLE_S:
+                backoff.reset()
+            pause_s = backoff.next()
+            log.error("the history service is down: %s; restarting it in %g s", reason, pause_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_outdated.wait(), pause_s)
+            self.restarts += 1
+
+    async def _run(self) -> str:
+        """Run one process until it ends; why it did."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "braidmq.history.service.child",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as problem:
+            ours.close()
+            return f"it cannot be started ({problem})"
+        finally:
+            theirs.close()
+        self.process_id = process.pid
+        self._conversation = conversation = Conversation(*await asyncio.open_unix_connection(sock=ours), self._answers)
+        reason = ""
+        try:
+            self._is_outdated.clear()
+            conversation.send(self._setup)
+            async for message in conversation:
+                match message:
+                    case messages.Listening(port) if not self._is_outdated.is_set():
+                        self._setup = msgspec.structs.replace(self._setup, port=port)  # the next one is found there, too
+                        self.address = Address(self._bind.host, port)
+                        log.info("history listens on %s (Arrow Flight)", self.address)
+                        self._is_up.set()
+                    case messages.CannotListen(detail):
+                        self._setup = msgspec.structs.replace(self._setup, port=self._bind.port)
+                        reason = f"it cannot serve {self._bind}: {detail}"
+                    case messages.Served():
+                        self._note_served(message)
+                    case messages.Backlogs(number, found) if self._counted is not None and number == self._asked:
+                        if not self._counted.done():
+                            self._counted.set_result(found)
+        except (BraidError, OSError) as problem:
+            reason = str(problem)
+        finally:
+            self._conversation = None
+            conversation.close()
+            status = await _ended(process)
+            self.process_id = None
+            self._before = msgspec.structs.replace(self.served, streams=0)
+        return reason or f"its process ended with status {status}"
+
+    def _note_served(self, served: messages.Served) -> None:
+        before = self._before
+        self.served = messages.Served(
+            before.rows + served.rows,
+            before.size_bytes + served.size_bytes,
+            served.streams,
+            before.refused + served.refused,
+            before.connections_refused + served.connections_refused,
+        )
+
+
+class Conversation:
+    """The node's end of the socket: messages in, questions answered as tasks of their own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answers = answers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_QUESTIONS_MAX)
+
+    def send(self, message: messages.FromCore) -> None:
+        """Send, without waiting: what is said in this direction is small, and asked for."""
+        self._writer.write(messages.frame(message))
+
+    def __aiter__(self) -> Conversation:
+        return self
+
+    async def __anext__(self) -> messages.Listening | messages.CannotListen | messages.Served | messages.Backlogs:
+        while True:
+            try:
+                head = await self._reader.readexactly(messages.LENGTH_BYTES)
+                data = await self._reader.readexactly(messages.length_of(head))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                raise StopAsyncIteration from None
+            message = messages.from_service(data)
+            if not isinstance(message, messages.Question):
+                return message
+            await self._room.acquire()
+            task = asyncio.get_running_loop().create_task(self._answer(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, question: messages.Question) -> None:
+        try:
+            answer = await self._answers.to(question.question)
+        except Exception:
+            log.exception("a request of the history service failed")
+            answer = messages.Denied("the broker failed internally; see its log")
+        finally:
+            self._room.release()
+        if not self._writer.is_closing():
+            self.send(messages.Answer(question.number, answer))
+
+    def close(self) -> None:
+        """Hang up: the other side takes it as the end."""
+        for task in self._tasks:
+            task.cancel()
+        self._writer.close()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
+    """The status of a process that was told to end; it is killed if it does not."""
+    try:
+        return await asyncio.wait_for(process.wait(), _STOP_S)
+    except TimeoutError:
+        process.kill()
+        return await process.wait()

@@ -1,0 +1,1 @@
+"""Which ranges a read covers, their estimated size, and how they are divided into parts."""

@@ -1,0 +1,1 @@
+"""Epochs as streams of record batches."""

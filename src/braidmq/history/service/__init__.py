@@ -1,0 +1,1 @@
+"""The process of the history service: Arrow Flight, authorisation, quotas."""

@@ -1,0 +1,158 @@
+"""Authenticates callers of the history service and checks their filters. The node makes all decisions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow.flight as flight
+
+from braidmq.base.errors import ProtocolViolation
+from braidmq.flight.wire import Problem
+from braidmq.history import messages
+from braidmq.history.service.errors import HistoryError
+from braidmq.history.service.flight_errors import to_flight
+from braidmq.history.service.node_link import Answer, NodeLink
+from braidmq.mqtt.topics import check_filter
+
+MIDDLEWARE: Final = "caller"
+_READER_HEADER: Final = "x-braidmq-reader"
+_READER_BYTES_MAX: Final = 255
+# Each is looked up on the node's loop, in microseconds.
+_FILTERS_MAX: Final = 500
+# Arrow Flight does not tell from where a handshake comes. Nobody has this address: bans and failed logins of all handshakes are
+# counted under it, and the calls that follow are looked at by their own.
+_HANDSHAKE_HOST: Final = "0.0.0.0"
+
+
+class Caller(NamedTuple):
+    """A caller. `key` selects the limits: the user, or the host of an anonymous caller."""
+
+    user_name: str | None
+    reader: str
+    host: str
+    key: str
+
+
+class Gate:
+    """Authenticates callers and checks whether they may read each filter."""
+
+    def __init__(self, node: NodeLink) -> None:
+        self._node = node
+
+    def enter(self, context: flight.ServerCallContext) -> Caller:
+        """Authenticate the caller; raises HistoryError `unauthenticated`."""
+        shown = context.get_middleware(MIDDLEWARE)
+        host = _host(context.peer())
+        granted = self._authenticate(shown.headers, host)
+        key = f"user {granted.user_name}" if granted.user_name is not None else f"host {host}"
+        return Caller(granted.user_name, _reader(shown.headers), host, key)
+
+    def handshake(self, headers: Mapping[str, Sequence[str]]) -> str:
+        """The header to show from now on, for a user and password; empty for who has none."""
+        token = self._authenticate(headers, _HANDSHAKE_HOST).token
+        return f"Bearer {token}" if token else ""
+
+    def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.Granted:
+        question = _question(headers.get("authorization", ()), _reader(headers), host)
+        return self._ask_who(question, messages.Granted)
+
+    def _ask_who(self, question: messages.Authenticate | messages.MayRead, kind: type[Answer]) -> Answer:
+        """Ask the node to authenticate; a denial becomes `unauthenticated`."""
+        try:
+            return self._node.ask(question, kind)
+        except HistoryError as error:
+            if error.problem.code == "forbidden":
+                detail = error.problem.detail or "access denied"
+                raise HistoryError(Problem("unauthenticated", f"{detail}; use a user and password, or a token")) from None
+            raise
+
+    def check(self, caller: Caller, filters: Sequence[str]) -> None:
+        """Raise HistoryError unless every filter is one and may be subscribed to."""
+        if not filters:
+            raise HistoryError(Problem("bad-request", "a read needs at least one topic filter; `#` matches all topics"))
+        if len(filters) > _FILTERS_MAX:
+            detail = f"a read may have at most {_FILTERS_MAX} topic filters, not {len(filters)}; use wildcards, or several reads"
+            raise HistoryError(Problem("bad-request", detail))
+        for each in filters:
+            try:
+                check_filter(each)
+            except ProtocolViolation as problem:
+                raise HistoryError(Problem("bad-request", f"{each!r} is not a topic filter: {problem.detail}")) from None
+            if each.startswith(("$share/", "$replay/", "$exclusive/")):
+                raise HistoryError(Problem("bad-request", f"{each!r} is for MQTT subscriptions only; use the filter inside it"))
+        self.check_again(caller, filters)
+
+    def check_again(self, caller: Caller, filters: Sequence[str]) -> None:
+        """Raise HistoryError unless somebody who was let in, and may have been banned since, may read this now."""
+        question = messages.MayRead(caller.reader, caller.host, caller.user_name, list(filters))
+        refused = self._ask_who(question, messages.Filters).refused
+        if refused:
+            who = f"user {caller.user_name!r}" if caller.user_name is not None else "anonymous readers"
+            raise HistoryError(Problem("forbidden", f"{who} may not subscribe to {', '.join(map(repr, refused))}"))
+
+
+def _question(shown: Sequence[str], reader: str, host: str) -> messages.Authenticate:
+    if not shown:
+        return messages.Authenticate(reader, host)
+    scheme, _, rest = shown[0].partition(" ")
+    if scheme.lower() == "bearer":
+        return messages.Authenticate(reader, host, token=rest.strip())
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError
+        user_name, colon, password = base64.b64decode(rest, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        raise HistoryError(
+            Problem("unauthenticated", "`authorization` must be `Basic` or `Bearer` (RFC 7617, RFC 6750)")
+        ) from None
+    return messages.Authenticate(reader, host, user_name=user_name, password=password if colon else None)
+
+
+def _reader(headers: Mapping[str, Sequence[str]]) -> str:
+    shown = next(iter(headers.get(_READER_HEADER, ())), "")
+    try:
+        name = unquote(shown, errors="strict")
+    except UnicodeDecodeError:
+        raise HistoryError(Problem("bad-request", f"{_READER_HEADER} must be percent-encoded UTF-8")) from None
+    if len(name.encode()) > _READER_BYTES_MAX:
+        raise HistoryError(Problem("bad-request", f"the name of a reader must not exceed {_READER_BYTES_MAX} bytes"))
+    return name
+
+
+def _host(peer: str) -> str:
+    """The host in gRPC's `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    family, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0]
+    return host.replace("%5B", "").replace("%5D", "").strip("[]") if family.startswith("ip") else peer
+
+
+class _Shown(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
+    """The headers of a caller, kept until the address of the caller is known."""
+
+    def __init__(self, headers: Mapping[str, Sequence[str]], answer: str = "") -> None:
+        self.headers = headers
+        self._answer = answer
+
+    def sending_headers(self) -> dict[str, str]:
+        """After a handshake: what to show from now on."""
+        return {"authorization": self._answer} if self._answer else {}
+
+
+class ShownFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
+    """Takes the headers of every call; a handshake is answered with a token."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Shown:
+        """Called by Flight before each call."""
+        if info.method == flight.FlightMethod.HANDSHAKE:
+            try:
+                return _Shown(headers, self._gate.handshake(headers))
+            except HistoryError as error:
+                raise to_flight(error.problem) from None
+        return _Shown(headers)

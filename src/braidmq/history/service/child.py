@@ -1,0 +1,88 @@
+"""The history service: `python -m braidmq.history.service.child FD`, which the node starts with a socket to talk to it.
+
+It has the lowest priority and ends with the node, however that ends: the socket's other end is then closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+from braidmq.base import logs
+from braidmq.history import messages
+from braidmq.history.service.crowd import Crowd
+from braidmq.history.service.node_link import NodeLink
+
+log = logging.getLogger("braidmq.history")
+
+_NICENESS: Final = 19
+_TELL_EVERY_S: Final = 1.0
+
+
+def main(descriptor: int) -> NoReturn:
+    """Serve until the node is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the node says when to end
+    _step_back()
+    node = NodeLink(socket.socket(fileno=descriptor))
+    setup = node.setup()
+    logs.set_up(setup.log_level, setup.log_format, setup.log_lines_per_s_max)  # type: ignore[arg-type] # as the node has them
+    over = threading.Event()
+    threading.Thread(target=node.listen, args=(over.set,), name="node-link", daemon=True).start()
+    with suppress(BrokenPipeError, ConnectionResetError):  # the node has hung up, in the middle of a word
+        _serve(setup, node, over)
+    # Threads of gRPC may still wait for callers that are slow to go; nothing here is worth waiting for.
+    os._exit(0)
+
+
+def _step_back() -> None:
+    os.nice(_NICENESS)
+    # A nice process still runs until the end of its turn, milliseconds, when a thread of the node has something to do; an idle
+    # one does not.
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):  # some containers allow no change
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None:
+    # Behind the set-up, so that a failing import is told in words; pyarrow takes its time, too.
+    from braidmq.history.service.server import HistoryServer
+    from braidmq.history.view.log_view import LogView
+
+    view = LogView.open(Path(setup.log_dir), Path(setup.scratch_dir))
+    try:
+        _refuse_taken(setup.host, setup.port)
+        server = HistoryServer(setup, node, view)
+    except Exception as problem:  # pyarrow has no class of its own for an address that cannot be had
+        node.tell(messages.CannotListen(str(problem).splitlines()[0]))
+        return
+    node.count_backlogs = server.backlogs
+    node.tell(messages.Listening(server.port))
+    crowd = Crowd.within_limit(server.port)
+    threading.Thread(target=crowd.watch, args=(over,), name="crowd", daemon=True).start()
+    told = server.quotas.served()
+    while not over.wait(_TELL_EVERY_S):
+        served = msgspec.structs.replace(server.quotas.served(), connections_refused=crowd.refused)
+        if served != told:
+            told = served
+            node.tell(served)
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """Raise OSError if somebody listens there: gRPC would share the port with them, and callers would meet either."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

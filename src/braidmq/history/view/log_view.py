@@ -1,0 +1,170 @@
+"""The log as the history service sees it: shards, the parts of a read, and the rows of each part.
+
+A read sees what the node had committed when the read was requested, as far as a catch-up has brought it (`served_positions`).
+Callers have checked the filters, and the reader's right to them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from braidmq.base.errors import Corruption, Unavailable, UsageError
+from braidmq.flight.columns import choose
+from braidmq.flight.wire import (
+    Advance,
+    Advanced,
+    AskBacklog,
+    Backlog,
+    Part,
+    Plan,
+    Planned,
+    Problem,
+    Shards,
+    ShardState,
+    Ticket,
+    gone_from_wire,
+    to_wire,
+)
+from braidmq.history.planning.admission import advance
+from braidmq.history.planning.estimates import STEPS_MAX, count_rows, weigh
+from braidmq.history.planning.parts import split, target_of
+from braidmq.history.planning.ranges import ShardRange, begin, ends_of, starts_of, with_all
+from braidmq.history.planning.searches import Searches
+from braidmq.history.scanning.streams import stream
+from braidmq.history.service.errors import HistoryError, fail
+from braidmq.history.view.follower import Follower, OpenLog
+from braidmq.history.view.shard_view import gone_after
+
+# How long a read waits for what it asks for to be caught up with.
+_WAIT_S: Final = 5.0
+# A secondary that nobody has used for so long is closed.
+_IDLE_S: Final = 60.0
+
+
+class LogView:
+    """Reads a log that another process writes; every method may be called from any thread, and may take its time.
+
+    All of them raise HistoryError.
+    """
+
+    def __init__(self, follower: Follower) -> None:
+        """Use `LogView.open`."""
+        self._follower = follower
+
+    @classmethod
+    def open(cls, log_dir: Path, scratch_dir: Path, *, idle_s: float = _IDLE_S) -> LogView:
+        """The view of the log in `log_dir`, which is opened when it is needed; files of its own go to `scratch_dir`."""
+        return cls(Follower(log_dir, scratch_dir, idle_s))
+
+    def on_watermarks(self, watermarks: Mapping[int, int]) -> None:
+        """The node says that each shard is committed up to here."""
+        self._follower.hear(watermarks)
+
+    def shards(self) -> Shards:
+        """The range and size of each shard."""
+        with self._fresh() as log, log.lock:
+            marks = _watermarks(log)
+            states = {}
+            for number, shard in enumerate(log.shards):
+                records = sum(family.epochs.count for family in shard.families)
+                size_bytes = sum(family.epochs.size_bytes for family in shard.families)
+                earliest = min(shard.earliest, marks[number])
+                gone = gone_after(earliest, shard.families)
+                states[str(number)] = ShardState(earliest, marks[number], records, size_bytes, gone)
+            return Shards(log.log_id, time.time_ns() // 1000, states)
+
+    def plan(self, plan: Plan) -> tuple[Planned, list[tuple[Ticket, Part]]]:
+        """Cut a read into parts; what cannot hold anything is left out."""
+        with self._fresh() as log:
+            choose(plan.columns)
+            self._reach(log, ends_of(plan.end, _watermarks(log)))
+            searches = Searches(plan.filters)
+            with log.lock:
+                # Once more, as it may have grown: `latest` is what is served now.
+                marks = _watermarks(log)
+                starts, ends = starts_of(plan.start, marks), ends_of(plan.end, marks)
+                ranges, gaps = begin(log, plan.filters, starts, ends, plan.on_loss, gone_from_wire(plan.start.gone))
+            weights = weigh(log, ranges, searches)
+            all_weights = (weight for shard in weights for family in shard for weight in family)
+            target = target_of(all_weights, plan.partitions, plan.part_rows_max, plan.part_bytes_max)
+            parts = [
+                (_ticket(log, plan, each, part.start, part.end), Part(each.shard, part.rows_max, part.bytes_max))
+                for each, families in zip(ranges, weights, strict=True)
+                for part in split(families, target)
+            ]
+            begun = to_wire({each.shard: each.start for each in ranges})
+            ended = to_wire({each.shard: each.end for each in ranges})
+            return Planned(log.log_id, begun, ended, {str(shard): gap for shard, gap in gaps.items()}), parts
+
+    def advance(self, wanted: Advance) -> Advanced:
+        """How far a batch may go from a start with limits."""
+        with self._fresh() as log:
+            self._reach(log, with_all(wanted.end or {}, dict.fromkeys(range(len(log.shards)), 0)))
+            searches = Searches(wanted.filters)
+            with log.lock:
+                marks = _watermarks(log)
+                starts = with_all(wanted.start, dict.fromkeys(marks, 0))
+                ends = marks if wanted.end is None else with_all(wanted.end, marks)
+                ranges, _ = begin(log, wanted.filters, starts, ends, wanted.on_loss, gone_from_wire(wanted.gone))
+            found, rows = advance(log, ranges, searches, wanted.rows_max, wanted.bytes_max, wanted.on_loss)
+            return Advanced(to_wire(found), rows, to_wire(marks))
+
+    def backlog(self, wanted: AskBacklog, steps_max: int = STEPS_MAX) -> Backlog:
+        """How many records of the filters are in a range: counted, or estimated from as many as the steps allow to look at."""
+        with self._fresh() as log:
+            searches = Searches(wanted.filters)
+            with log.lock:
+                marks = _watermarks(log)
+                starts = with_all(wanted.start, dict.fromkeys(marks, 0))
+                ends = marks if wanted.end is None else with_all(wanted.end, marks)
+                ends = {shard: min(end, marks[shard]) for shard, end in ends.items()}
+                ranges, _ = begin(log, wanted.filters, starts, ends, "skip", {})
+            rows, is_estimate = count_rows(log, ranges, searches, steps_max)
+            return Backlog(rows, is_estimate)
+
+    def scan(self, ticket: Ticket) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of a ticket."""
+        with _problems_in_words(), self._follower.using() as log:
+            self._reach(log, {ticket.shard: ticket.end})
+            yield from stream(log, ticket)
+
+    def close(self) -> None:
+        """Close the log as soon as it has no readers."""
+        self._follower.close()
+
+    @contextmanager
+    def _fresh(self) -> Iterator[OpenLog]:
+        """The log with everything that was committed before this call, if that can be had."""
+        with _problems_in_words(), self._follower.using() as log:
+            self._follower.refresh(log, _WAIT_S)
+            yield log
+
+    def _reach(self, log: OpenLog, positions: Mapping[int, int]) -> None:
+        if not self._follower.reach(log, positions, _WAIT_S):
+            fail("unavailable", "the history service has not reached the end of this range yet; try again in a moment")
+
+
+def _watermarks(log: OpenLog) -> dict[int, int]:
+    served = log.served
+    return {shard: served.get(shard, 0) for shard in range(len(log.shards))}
+
+
+def _ticket(log: OpenLog, plan: Plan, wanted: ShardRange, start: int, end: int) -> Ticket:
+    gone = {name: position for name, position in wanted.gone.items() if position > start}
+    return Ticket(log.log_id, plan.filters, wanted.shard, start, end, plan.columns, plan.on_loss, gone)
+
+
+@contextmanager
+def _problems_in_words() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as problem:
+        raise HistoryError(Problem("bad-request", str(problem))) from problem
+    except (Unavailable, Corruption) as problem:
+        raise HistoryError(Problem("unavailable", str(problem))) from problem

@@ -1,0 +1,1 @@
+"""The path of a message: frames, routes, flows, outboxes. Bytes and ints, no logging."""

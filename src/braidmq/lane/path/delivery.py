@@ -1,0 +1,44 @@
+"""A delivery: one message for one session, from its packet id to its last acknowledgement."""
+
+from __future__ import annotations
+
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.subscription import Subscription
+
+
+class Delivery:
+    """One message on its way to one session."""
+
+    __slots__ = (
+        "is_live",
+        "is_ready",
+        "is_released",
+        "is_sent",
+        "message",
+        "qos",
+        "retain",
+        "shard",
+        "subscription",
+        "timestamp",
+    )
+
+    def __init__(self, message: Message | None, subscription: Subscription, qos: int, retain: bool) -> None:
+        self.message = message  # None once the client has it (QoS 2, released), and while it is in the log alone
+        self.shard = 0
+        self.timestamp = 0  # where it is then
+        self.subscription = subscription
+        self.qos = qos
+        self.retain = retain
+        self.is_released = False
+        self.is_sent = False  # the client may have it
+        self.is_live = False  # and on the present connection
+        self.is_ready = True  # False: its next step must be on disk before it is on the wire
+
+    def is_unread(self) -> bool:
+        """Whether its message is in the log alone, and must be read before it is sent."""
+        return self.message is None and not self.is_released
+
+    def place(self) -> tuple[int, int]:
+        """Shard and timestamp of its message in the log; a timestamp of 0: it is not recorded."""
+        message = self.message
+        return (self.shard, self.timestamp) if message is None else (message.shard, message.timestamp)

@@ -1,0 +1,269 @@
+"""A trie of wildcard filters with the subscriptions of each; finds those that match a topic.
+
+A topic is matched by walking down all paths that fit it. What that costs is bounded by the number of different filters whose
+beginning fits, and by the bytes of these: levels on which filters neither end nor part are compared as one piece, and a piece
+that cannot fit because of its number of levels is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+PLUS = 0x2B
+SLASH = 0x2F
+
+
+class TrieNode:
+    """A place among the wildcard filters, where some of them end or part.
+
+    Levels on which they do neither make no nodes: what lies between a node and the one above it, without the level by which it
+    is found there, is its ``label``, with a slash before each level. So there are at most twice as many nodes as filters.
+    """
+
+    __slots__ = ("children", "depth", "here", "label", "multi", "single")
+
+    def __init__(self, label: bytes, depth: int) -> None:
+        self.label = label
+        self.depth = depth  # levels above it, its own included
+        # Most nodes have one of these: they are made on first use.
+        self.children: dict[bytes, TrieNode] | None = None
+        self.single: TrieNode | None = None  # "+"
+        self.here: dict[object, Any] | None = None  # filters that end at this level
+        self.multi: dict[object, Any] | None = None  # filters that end in "#" below it
+
+    def below(self, level: bytes) -> TrieNode | None:
+        """The node that is found by this level of a filter."""
+        if level == b"+":
+            return self.single
+        return None if self.children is None else self.children.get(level)
+
+    def put_below(self, level: bytes, node: TrieNode | None) -> None:
+        """Set the child for a level; None removes it."""
+        if level == b"+":
+            self.single = node
+        elif node is not None:
+            if self.children is None:
+                self.children = {}
+            self.children[level] = node
+        elif self.children is not None:
+            del self.children[level]
+            if not self.children:
+                self.children = None
+
+    def bucket(self, is_multi: bool) -> dict[object, Any]:
+        """The subscriptions whose filters end here, or in "#" below it."""
+        if is_multi:
+            if self.multi is None:
+                self.multi = {}
+            return self.multi
+        if self.here is None:
+            self.here = {}
+        return self.here
+
+    def is_leaf(self) -> bool:
+        """Whether nothing hangs below it."""
+        return self.single is None and not self.children
+
+    def only_below(self) -> bytes | None:
+        """The level of the one node below it; None if filters end here, or several hang below."""
+        count = 0 if self.children is None else len(self.children)
+        if self.here or self.multi or count + (self.single is not None) != 1:
+            return None
+        if self.single is not None or self.children is None:
+            return b"+"
+        level: bytes = next(iter(self.children))
+        return level
+
+    def reaches(self, topic: bytes, ends: list[int], depth: int) -> bool:
+        """Whether the topic goes on from this depth as the label says; it has levels enough, which end at ``ends``."""
+        label = self.label
+        size = len(label)
+        topic_size = len(topic)
+        end: int = ends[depth]
+        place = 0
+        while place < size:
+            char = label[place]
+            if char == PLUS:  # a whole level: that is what a filter may have
+                end = ends[depth]
+            else:
+                if end >= topic_size or topic[end] != char:
+                    return False
+                end += 1
+                if char == SLASH:
+                    depth += 1
+            place += 1
+        return end == topic_size or topic[end] == SLASH
+
+
+def _path(topic_filter: bytes) -> tuple[bytes, bool]:
+    """The levels of a filter with a slash before each, and whether "#" comes behind them."""
+    path = b"/" + topic_filter
+    return (path[:-2], True) if path[-2:] == b"/#" else (path, False)
+
+
+def _common(label: bytes, path: bytes, start: int) -> int:
+    """How much of a label the path has from there on, in whole levels."""
+    size = min(len(label), len(path) - start)
+    same = 0
+    while same < size and label[same] == path[start + same]:
+        same += 1
+    if (same == len(label) or label[same] == SLASH) and (start + same == len(path) or path[start + same] == SLASH):
+        return same
+    return max(label.rfind(b"/", 0, same), 0)
+
+
+def _ends(levels: list[bytes]) -> list[int]:
+    """Where each level ends in the topic."""
+    ends: list[int] = []
+    end = -1
+    for level in levels:
+        end += 1 + len(level)
+        ends.append(end)
+    return ends
+
+
+def _may_match(node: TrieNode, count: int) -> bool:
+    """Whether a topic with this many levels may end at this node or below it."""
+    if node.multi or node.depth == count:
+        return node.depth <= count
+    return node.depth < count and not node.is_leaf()
+
+
+class FilterTrie:
+    """A trie of valid filters; ``visited`` counts what matching has cost, in nodes or what takes as long."""
+
+    __slots__ = ("_root", "visited")
+
+    def __init__(self) -> None:
+        self._root = TrieNode(b"", 0)
+        self.visited = 0
+
+    def bucket(self, topic_filter: bytes) -> dict[object, Any]:
+        """What is kept under a filter, by owner; the caller puts something in if it is empty."""
+        node, multi = self._node(topic_filter)
+        return node.bucket(multi)
+
+    def _node(self, topic_filter: bytes) -> tuple[TrieNode, bool]:
+        """The node at which a filter ends, made if need be, and whether it ends in "#" below it."""
+        path, multi = _path(topic_filter)
+        node = self._root
+        at = 0  # in the path: what comes before has led to the node
+        while at < len(path):
+            end = path.find(b"/", at + 1)
+            if end < 0:
+                end = len(path)
+            level = path[at + 1 : end]
+            below = node.below(level)
+            if below is None:
+                label = path[end:]
+                below = TrieNode(label, node.depth + 1 + label.count(b"/"))
+                node.put_below(level, below)
+                return below, multi
+            common = _common(below.label, path, end)
+            if common < len(below.label):
+                below = self._split(node, level, below, common)
+            node = below
+            at = end + common
+        return node, multi
+
+    def _split(self, above: TrieNode, level: bytes, node: TrieNode, common: int) -> TrieNode:
+        """Make a node where this much of the label ends; the old one hangs below it."""
+        label = node.label
+        end = label.find(b"/", common + 1)
+        if end < 0:
+            end = len(label)
+        middle = TrieNode(label[:common], above.depth + 1 + label.count(b"/", 0, common))
+        middle.put_below(label[common + 1 : end], node)
+        node.label = label[end:]
+        above.put_below(level, middle)
+        return middle
+
+    def remove(self, topic_filter: bytes, owner: object) -> int:
+        """Take out what the owner has under this filter; how many others have something there, or -1 if there was nothing."""
+        path, multi = _path(topic_filter)
+        node = self._root
+        nodes = [node]
+        levels: list[bytes] = []
+        at = 0
+        while at < len(path):
+            end = path.find(b"/", at + 1)
+            if end < 0:
+                end = len(path)
+            levels.append(path[at + 1 : end])
+            below = node.below(levels[-1])
+            if below is None or path[end : end + len(below.label)] != below.label:
+                return -1
+            node = below
+            nodes.append(node)
+            at = end + len(node.label)
+        bucket = node.multi if multi else node.here
+        if bucket is None or bucket.pop(owner, None) is None:
+            return -1
+        left = len(bucket)
+        if not left:
+            if multi:
+                node.multi = None
+            else:
+                node.here = None
+            self._tidy(nodes, levels)
+        return left
+
+    def _tidy(self, nodes: list[TrieNode], levels: list[bytes]) -> None:
+        """No filter ends any more where the last of these nodes is: remove it, and join others where nothing parts now."""
+        node = nodes.pop()
+        if levels and node.is_leaf() and not node.here and not node.multi:
+            node = nodes.pop()
+            node.put_below(levels.pop(), None)
+        only = node.only_below()
+        if levels and only is not None:
+            below = node.below(only)
+            assert below is not None  # the level was found there
+            below.label = node.label + b"/" + only + below.label
+            node = nodes.pop()
+            node.put_below(levels.pop(), below)
+
+    def match(self, topic: bytes) -> list[Any]:
+        """Everything under filters that the topic matches, in no order."""
+        found: list[Any] = []
+        levels = topic.split(b"/")
+        count = len(levels)
+        ends: list[int] | None = None  # where each level ends; most topics meet no label
+        nodes = [self._root]
+        is_dollar = topic[:1] == b"$"  # [MQTT-4.7.2-1]: a leading wildcard does not reach these
+        while nodes:
+            node = nodes.pop()
+            self.visited += 1
+            depth = node.depth
+            is_open = depth > 0 or not is_dollar
+            if node.multi and is_open:  # "a/#" matches "a" too
+                found.extend(node.multi.values())
+            if depth == count:
+                if node.here:
+                    found.extend(node.here.values())
+                continue
+            below = node.single if is_open else None
+            for is_named in (False, True):
+                if is_named:
+                    below = None if node.children is None else node.children.get(levels[depth])
+                if below is None or not _may_match(below, count):
+                    continue
+                if below.label:
+                    self.visited += len(below.label) >> 5
+                    if ends is None:
+                        ends = _ends(levels)
+                    if not below.reaches(topic, ends, depth):
+                        continue
+                nodes.append(below)
+        return found
+
+    def values(self) -> Iterator[Any]:
+        """Everything that is kept; the trie must not change meanwhile."""
+        nodes = [self._root]
+        while nodes:
+            node = nodes.pop()
+            yield from (node.here or {}).values()
+            yield from (node.multi or {}).values()
+            nodes.extend((node.children or {}).values())
+            if node.single is not None:
+                nodes.append(node.single)

@@ -1,0 +1,492 @@
+"""The flow of a session: the in-flight window, and the queue behind it; the QoS 2 ids of the client are in ``inbound``.
+
+A message is sent at once if the client is connected, its window is open and nothing waits before it; otherwise it is queued.
+Both are bounded in messages and bytes. Sent and unacknowledged messages stay *in flight* under their packet ids, in the order in
+which they were first sent:
+
+    QoS 1   sent --PUBACK--> gone
+    QoS 2   sent --PUBREC--> released (PUBREL sent, the message itself let go) --PUBCOMP--> gone
+
+On a new connection everything in flight is resent in that order, PUBLISH with DUP or PUBREL, before anything from the queue
+[MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what this
+connection has seen.
+
+Messages in flight and queued are *held* in memory, within a limit for the whole node (``State.held_bytes_max``). A recorded
+message in flight may leave memory: then its delivery stores its place in the log, and it is read before it is resent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.inbound import Inbound
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
+
+PUBREL = 0x62
+HELD_COST = 300  # bytes that a message in flight or queued takes beside its own
+HEAVY_BYTES = 256 * 1024  # held for one session, from which on it is among those that may lose some
+PRESSED_BYTES = 64 * 1024  # in flight to one client while the node holds more than it should
+# The same as numbers of the compiled form.
+_HELD_COST, _HEAVY_BYTES, _PRESSED_BYTES = HELD_COST, HEAVY_BYTES, PRESSED_BYTES
+
+
+class Flow(Inbound):
+    """The queue and in-flight window of one session; outlives its connections."""
+
+    __slots__ = (
+        "_inflight", "_last_id", "_queue", "_resend", "_waiting", "channel", "client_id", "congested_at", "dropped", "held_bytes",
+        "home", "inflight_bytes", "is_durable", "is_heavy", "is_over", "is_stalled", "outstanding", "queue_bytes",
+        "queue_bytes_max", "queue_messages_max", "queue_qos0", "seen", "state", "window",
+    )  # fmt: skip
+
+    def __init__(self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool) -> None:
+        super().__init__()
+        self.client_id = client_id
+        self.state = state
+        self.queue_messages_max = queue_messages_max
+        self.queue_bytes_max = queue_bytes_max
+        self.queue_qos0 = queue_qos0
+        self.channel: Outlet | None = None
+        self.window = 0
+        self.outstanding = 0
+        self.inflight_bytes = 0
+        self.queue_bytes = 0
+        self.held_bytes = 0  # in flight and queued, and what that takes
+        self.is_heavy = False  # and that is much
+        self.is_over = False  # the session has ended: it takes nothing more, though routes may still lead here for a moment
+        self.dropped = 0  # messages that this client never got
+        self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
+        self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
+        self.is_durable = False
+        self.home = 0  # the shard of the log that has this client's records
+        self.seen = 0  # the number of the last message that it was offered as one of many, in parts
+        self._last_id = 0
+        # Most sessions never need these: they are made on first use.
+        self._inflight: dict[int, Delivery] | None = None
+        self._queue: deque[Delivery] | None = None
+        self._resend: deque[int] | None = None
+        self._waiting: dict[Outlet, None] | None = None  # held publishers, in the order in which they came
+
+    # Towards the client
+
+    def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """Send the message or let it wait; QoS 0 waits only if ``queue_qos0``. The newest is dropped if the queue is full."""
+        channel = self.channel
+        if qos == 0:
+            if channel is not None:
+                self._send_qos0(channel, message, subscription, retain, -1)
+            elif self.queue_qos0:
+                self._enqueue(message, subscription, 0, retain)
+            else:
+                self.state.counters.dropped_absent += 1
+                self._drop("absent", message)
+            return
+        if channel is not None and self._may_send(channel):
+            self._send(channel, message, subscription, qos, retain, -1)
+        else:
+            self._enqueue(message, subscription, qos, retain)
+
+    def _may_send(self, channel: Outlet) -> bool:
+        """Whether a message of QoS 1 or 2 may go out at once: its turn has come and there is room for it."""
+        return self._is_open() and not self._queue and not self._resend and not channel.is_clogged()
+
+    def _is_open(self) -> bool:
+        """Whether the window takes another message: by their number, and by their bytes, which stay when the client leaves."""
+        if self.outstanding >= self.window or self.inflight_bytes >= self.queue_bytes_max:
+            return False
+        return self.inflight_bytes < _PRESSED_BYTES or self.state.held_bytes < self.state.held_bytes_max
+
+    def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """The same for a message that was kept for a while, such as a retained one: its expiry has been running."""
+        channel = self.channel
+        if not message.expires_at or channel is None or (qos and not self._may_send(channel)):
+            self.deliver(message, subscription, qos, retain)
+            return
+        expiry = message.seconds_left()
+        if expiry == 0:
+            self._drop_expired(message)
+        elif qos:
+            self._send(channel, message, subscription, qos, retain, expiry)
+        else:
+            self._send_qos0(channel, message, subscription, retain, expiry)
+
+    def _drop(self, reason: str, message: Message) -> None:
+        self.dropped += 1
+        self.state.drop(reason, self.client_id, message.topic)
+
+    def _drop_expired(self, message: Message) -> None:
+        self.dropped += 1
+        self.state.drop_expired(self.client_id, message.topic)
+
+    def _send_qos0(self, channel: Outlet, message: Message, subscription: Subscription, retain: bool, expiry: int) -> None:
+        counters = self.state.counters
+        if channel.is_clogged():
+            counters.dropped_outbox_full += 1
+            self._drop("outbox_full", message)
+        elif channel.send_publish(message, subscription, 0x31 if retain else 0x30, 0, expiry):
+            counters.publish_qos0_sent += 1
+        else:
+            counters.dropped_too_large += 1
+            self._drop("too_large", message)
+
+    def _send(self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> None:
+        packet_id = self._next_id()
+        counters = self.state.counters
+        flags = 0x30 | qos << 1 | (1 if retain else 0)
+        if not channel.send_publish(message, subscription, flags, packet_id, expiry):
+            # [MQTT-3.1.2-25]: carry on as though it was sent and acknowledged.
+            counters.dropped_too_large += 1
+            self._drop("too_large", message)
+            return
+        delivery = Delivery(message, subscription, qos, retain)
+        delivery.is_sent = delivery.is_live = True
+        self._put_inflight(packet_id, delivery)
+        self.outstanding += 1
+        if qos == 1:
+            counters.publish_qos1_sent += 1
+        else:
+            counters.publish_qos2_sent += 1
+
+    def _next_id(self) -> int:
+        """A packet id that is free."""
+        inflight = self._inflight
+        packet_id = self._last_id
+        while True:
+            packet_id = 1 if packet_id >= 65535 else packet_id + 1
+            if inflight is None or packet_id not in inflight:
+                return packet_id
+
+    def _put_inflight(self, packet_id: int, delivery: Delivery) -> None:
+        inflight = self._inflight
+        if inflight is None:
+            inflight = self._inflight = {}
+        inflight[packet_id] = delivery
+        self._last_id = packet_id
+        if delivery.message is not None:
+            cost = delivery.message.cost()
+            self.inflight_bytes += cost
+            self._hold(cost)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """The message is no longer in flight: release its memory."""
+        if delivery.message is not None:
+            cost = delivery.message.cost()
+            self.inflight_bytes -= cost
+            self._unhold(cost)
+
+    def _hold(self, cost: int) -> None:
+        """A message of this cost is in memory for this session."""
+        state = self.state
+        self.held_bytes += cost + _HELD_COST
+        state.held_bytes += cost + _HELD_COST
+        if self.held_bytes > _HEAVY_BYTES and not self.is_heavy:
+            self.is_heavy = True
+            state.heavy[self] = None
+        if state.held_bytes > state.held_bytes_max and not state.is_pressed:
+            state.is_pressed = True
+            if state.on_pressed is not None:
+                state.on_pressed()
+
+    def _unhold(self, cost: int) -> None:
+        self.held_bytes -= cost + _HELD_COST
+        self.state.held_bytes -= cost + _HELD_COST
+
+    def _enqueue(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        if self.is_over:
+            self.state.counters.dropped_session_ended += 1
+            self._drop("session_ended", message)
+            return
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        cost = message.cost()
+        waiting = len(queue)
+        if waiting >= self.queue_messages_max or self.queue_bytes + cost > self.queue_bytes_max:
+            self.state.counters.dropped_queue_full += 1
+            self._drop("queue_full", message)
+            return
+        if self.state.held_bytes + cost > self.state.held_bytes_max and not self.state.has_room_for(self, cost):
+            self._drop_for_memory(message)
+            return
+        queue.append(Delivery(message, subscription, qos, retain))
+        self._hold(cost)
+        self.queue_bytes += cost
+        self.state.queued_messages += 1
+        self.state.queued_bytes += cost
+        channel = self.channel
+        if channel is not None and not self.is_stalled and self.is_congested():
+            self.state.congested = self
+            if not self.congested_at:
+                self.congested_at = self.state.now
+            if channel.is_waiting:
+                # Its own acknowledgements are behind what it publishes: were it held too, nobody would ever go on.
+                channel.is_waiting = False
+                channel.schedule_release()
+
+    def _drop_for_memory(self, message: Message) -> None:
+        self.state.counters.dropped_memory_full += 1
+        self._drop("memory_full", message)
+
+    def is_congested(self) -> bool:
+        """Whether publishers should wait: the queue is more than half full. The other half is for messages on their way."""
+        queue = self._queue
+        if queue is None:
+            return False
+        return len(queue) * 2 > self.queue_messages_max or self.queue_bytes * 2 > self.queue_bytes_max
+
+    def hold(self, publisher: Outlet) -> None:
+        """Remember a publisher to release when the queue has drained."""
+        if self._waiting is None:
+            self._waiting = {}
+        self._waiting[publisher] = None
+
+    def forget_publisher(self, publisher: Outlet) -> None:
+        """The publisher no longer waits for this queue."""
+        if self._waiting is not None:
+            self._waiting.pop(publisher, None)
+
+    def release_publishers(self) -> None:
+        """Let every held publisher go on."""
+        waiting = self._waiting
+        self._waiting = None
+        if waiting is not None:
+            for publisher in waiting:
+                publisher.schedule_release()
+
+    def pump(self) -> None:
+        """Send what waits, as far as the window and the outbox allow."""
+        channel = self.channel
+        if channel is None:
+            return
+        if self._resend:
+            self._send_again(channel)
+        queue = self._queue
+        if not queue:
+            return
+        while queue and self._is_open() and not channel.is_clogged():
+            delivery = queue.popleft()
+            message = delivery.message
+            assert message is not None  # only what was sent is released
+            self._uncount(message)
+            expiry = message.seconds_left()
+            if expiry == 0:
+                self._drop_expired(message)
+            elif delivery.qos:
+                self._send(channel, message, delivery.subscription, delivery.qos, delivery.retain, expiry)
+            else:
+                self._send_qos0(channel, message, delivery.subscription, delivery.retain, expiry)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        """The queue has become shorter: release waiting publishers if it is short enough."""
+        if not self.is_congested():
+            self.is_stalled = False
+            self.congested_at = 0.0
+            if self._waiting is not None:
+                self.release_publishers()
+
+    def _uncount(self, message: Message) -> None:
+        """It has left the queue."""
+        cost = message.cost()
+        self.queue_bytes -= cost
+        self.state.queued_messages -= 1
+        self.state.queued_bytes -= cost
+        self._unhold(cost)
+
+    def _send_again(self, channel: Outlet) -> None:
+        resend = self._resend
+        inflight = self._inflight
+        if resend is None or inflight is None:
+            return
+        while resend and not channel.is_clogged():
+            packet_id = resend[0]
+            delivery = inflight.get(packet_id)
+            if (
+                delivery is not None
+                and not delivery.is_released
+                and (self.outstanding >= self.window or delivery.message is None)
+            ):
+                break  # [MQTT-4.9.0-3]: only a PUBLISH waits for its turn, not a PUBREL; or it has to be read before
+            resend.popleft()
+            if delivery is None:
+                continue
+            if not delivery.is_ready:  # it goes out when that is on disk, and has its place in the window already
+                delivery.is_live = True
+                self.outstanding += 1
+                continue
+            if delivery.is_released:
+                channel.send_ack(PUBREL, packet_id, 0)
+            else:
+                message = delivery.message
+                assert message is not None
+                flags = 0x30 | (8 if delivery.is_sent else 0) | delivery.qos << 1 | (1 if delivery.retain else 0)
+                # With a packet id it no longer expires, but the client sees what is left.
+                if not channel.send_publish(message, delivery.subscription, flags, packet_id, message.seconds_left()):
+                    del inflight[packet_id]
+                    self._let_go(delivery)
+                    self.state.counters.dropped_too_large += 1
+                    self.state.counters.inflight_lost += 1
+                    self._drop("too_large", message)
+                    continue
+            delivery.is_sent = delivery.is_live = True
+            self.outstanding += 1
+
+    # Acknowledgements from the client
+
+    def on_puback(self, packet_id: int, reason: int) -> bool:
+        """The client has a QoS 1 message, or refused it (0x80 and above): either way it is settled [MQTT-4.4.0-2]."""
+        return self._settle(packet_id, 1, False)
+
+    def on_pubrec(self, packet_id: int, reason: int) -> int:
+        """The client has a QoS 2 message: release it; or refused it: it is settled.
+
+        0 for an unknown id; 1 if PUBREL is due, unless it was refused; 2 if PUBREL will follow by itself.
+        """
+        if reason >= 0x80:
+            return 1 if self._settle(packet_id, 2, False) else 0
+        delivery = None if self._inflight is None else self._inflight.get(packet_id)
+        if delivery is None or delivery.qos != 2:
+            return 0
+        delivery.is_released = True
+        self._let_go(delivery)
+        delivery.message = None
+        return 1
+
+    def on_pubcomp(self, packet_id: int) -> bool:
+        """The client has released the packet id. Returns False for an unknown one."""
+        return self._settle(packet_id, 2, True)
+
+    def is_wrong_ack(self, kind: int, packet_id: int) -> bool:
+        """Count a PUBACK (4), PUBREC (5) or PUBCOMP (7) that settled nothing; whether its message waits for another kind.
+
+        Only what was sent on this connection counts: of earlier ones the client may know more than the disk did.
+        """
+        self.state.counters.stray_acks += 1
+        delivery = None if self._inflight is None else self._inflight.get(packet_id)
+        if delivery is None or not delivery.is_live or not delivery.is_sent:
+            return False
+        return kind == 7 or delivery.qos == (2 if kind == 4 else 1)
+
+    def _settle(self, packet_id: int, qos: int, is_released: bool) -> bool:
+        inflight = self._inflight
+        if inflight is None:
+            return False
+        delivery = inflight.get(packet_id)
+        if delivery is None or delivery.qos != qos or delivery.is_released != is_released:
+            return False
+        del inflight[packet_id]
+        self._let_go(delivery)
+        if delivery.is_live:
+            self.outstanding -= 1
+        self.state.counters.acked += 1
+        group = delivery.subscription.group
+        if group is not None:
+            group.on_settled(delivery)
+        if self._queue or self._resend:
+            self.pump()
+        return True
+
+    # Connections
+
+    def attach(self, channel: Outlet, window: int) -> None:
+        """A client is there: send again what is in flight, then the queue. ``window`` is at most its Receive Maximum."""
+        self.channel = channel
+        self.window = window
+        self.outstanding = 0
+        self.congested_at = 0.0
+        self.is_stalled = False
+        if self._inflight:
+            self._resend = deque(self._inflight)
+            for delivery in self._inflight.values():
+                delivery.is_live = False
+        self.pump()
+
+    def detach(self) -> None:
+        """The client is gone; what comes now waits."""
+        self.channel = None
+        self._resend = None
+        self.release_publishers()
+
+    # Looking in
+
+    def queue_messages(self) -> int:
+        """How many messages wait in the queue."""
+        return 0 if self._queue is None else len(self._queue)
+
+    def inflight_messages(self) -> int:
+        """How many messages are sent and not settled."""
+        return 0 if self._inflight is None else len(self._inflight)
+
+    def has_place(self, message: Message) -> bool:
+        """Whether the queue would take this message."""
+        if self.is_over:
+            return False
+        if self._queue is None:
+            return self.queue_messages_max > 0 and message.cost() <= self.queue_bytes_max
+        return len(self._queue) < self.queue_messages_max and self.queue_bytes + message.cost() <= self.queue_bytes_max
+
+    def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
+        """Take out every delivery, in flight or queued, that the caller does not want here any more; how many."""
+        inflight = self._inflight
+        taken = 0 if inflight is None else self.withdraw_inflight(list(inflight), is_unwanted)
+        if self._queue:
+            kept: deque[Delivery] = deque()
+            for delivery in self._queue:
+                if is_unwanted(delivery):
+                    taken += 1
+                    assert delivery.message is not None  # only what was sent is released
+                    self._uncount(delivery.message)
+                else:
+                    kept.append(delivery)
+            self._queue = kept
+            self._note_drained()
+        return taken
+
+    def withdraw_inflight(self, packet_ids: list[int], is_unwanted: Callable[[Delivery], bool]) -> int:
+        """The same for messages in flight with these packet ids."""
+        inflight = self._inflight
+        taken = 0
+        for packet_id in packet_ids:
+            delivery = None if inflight is None else inflight.get(packet_id)
+            if inflight is None or delivery is None:
+                continue
+            message = delivery.message
+            is_taken = is_unwanted(delivery)
+            if message is not None and (is_taken or delivery.message is None):  # it may have let go of one whose packet id stays
+                self.inflight_bytes -= message.cost()
+                self._unhold(message.cost())
+            if is_taken:
+                taken += 1
+                del inflight[packet_id]
+                self.state.counters.inflight_lost += 1
+                if delivery.is_live:
+                    self.outstanding -= 1
+        return taken
+
+    def discard(self) -> None:
+        """The session has ended: release everything, and count undelivered messages."""
+        state = self.state
+        self.is_over = True
+        lost = self.queue_messages()
+        waiting = [*(self._inflight.values() if self._inflight else ()), *(self._queue or ())]
+        for delivery in waiting if state.on_drop is not None else ():
+            if delivery.message is not None:
+                state.drop("session_ended", self.client_id, delivery.message.topic)
+        state.queued_messages -= lost
+        state.queued_bytes -= self.queue_bytes
+        state.held_bytes -= self.held_bytes
+        state.heavy.pop(self, None)
+        self.queue_bytes = self.inflight_bytes = self.held_bytes = 0
+        if self._inflight:
+            state.counters.inflight_lost += len(self._inflight)
+            for delivery in self._inflight.values():
+                lost += not delivery.is_released
+        state.counters.dropped_session_ended += lost
+        self.dropped += lost
+        self._inflight = self._queue = self._resend = None
+        self.forget_all_received()

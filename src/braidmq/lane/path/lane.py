@@ -1,0 +1,147 @@
+"""Shared by the channels of a node: one receive buffer, one scanner, the routes, and delivery to destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.message import Message, from_scan
+from braidmq.lane.path.routes import GROUP_WEIGHT, Route, RouteTable
+from braidmq.lane.path.scanner import Scanner
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
+
+RECEIVE_BYTES = 262_144
+_ASK_WORK = GROUP_WEIGHT - 1  # what it costs to ask for a destination, beside the delivery
+
+
+class Lane:
+    """Shared by all channels that run on one event loop."""
+
+    __slots__ = ("buffer", "routes", "scan", "state", "view")
+
+    def __init__(self, state: State, routes: RouteTable) -> None:
+        self.state = state
+        self.routes = routes
+        self.scan = Scanner()
+        # One buffer for all: a buffer for each connection would cost more than all the rest of it.
+        self.buffer = bytearray(RECEIVE_BYTES)
+        self.view = memoryview(self.buffer)
+
+    def publish(self, message: Message, route: Route, publisher: Flow | None) -> int:
+        """Hand the message to every destination of the route; how many there were. ``flush`` must follow."""
+        return self._publish(message, route, publisher, None)
+
+    def publish_asking(
+        self, message: Message, route: Route, publisher: Flow | None, ask: Callable[[Message, str], Message | None]
+    ) -> int:
+        """The same; ``ask`` says what each client is to get in place of the message, None for nothing.
+
+        A group is handed the message as it is: it asks for the member that it chooses.
+        """
+        self.state.work += len(route.targets) * _ASK_WORK
+        return self._publish(message, route, publisher, ask)
+
+    def _publish(
+        self, message: Message, route: Route, publisher: Flow | None, ask: Callable[[Message, str], Message | None] | None
+    ) -> int:
+        state = self.state
+        counters = state.counters
+        reached = 0
+        given = message
+        subscription: Subscription | None
+        for subscription in route.targets:
+            # Most are neither behind nor have No Local: what costs a call is asked of the others alone.
+            if subscription.is_behind:
+                subscription = subscription.live_for(message)
+                if subscription is None:
+                    reached += 1  # it will read the message in the log
+                    continue
+            if subscription.no_local:
+                subscription = subscription.for_publisher("" if publisher is None else publisher.client_id)
+                if subscription is None:
+                    counters.dropped_no_local += 1
+                    continue
+            flow = subscription.flow
+            if ask is not None:
+                given = message
+                if subscription.group is None:
+                    answer = ask(message, flow.client_id)
+                    if answer is None:
+                        continue
+                    given = answer
+            flow.deliver(given, subscription, subscription.qos_for(given), subscription.retain_for(given))
+            reached += 1
+        state.work += reached
+        counters.delivered += reached
+        if reached == 0:
+            counters.dropped_no_subscribers += 1
+        return reached
+
+    def forward(self, scan: Scanner, route: Route, publisher: Flow, v5: bool) -> None:
+        """The same for a QoS 0 PUBLISH still in the receive buffer: where nothing differs its very bytes are passed on."""
+        state = self.state
+        counters = state.counters
+        message: Message | None = None
+        reached = 0
+        sent = 0
+        client_id = publisher.client_id
+        unchanged = scan.alias_at < 0 and not scan.retain
+        subscription: Subscription | None
+        for subscription in route.targets:
+            flow = subscription.flow
+            if unchanged and subscription.passes_frames:
+                channel = flow.channel
+                if channel is not None and channel.forward_frame(scan, v5):
+                    reached += 1
+                    sent += 1
+                    continue
+            if message is None:
+                message = from_scan(scan, route.topic, client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
+            subscription = subscription.for_publisher(client_id)
+            if subscription is None:
+                counters.dropped_no_local += 1
+                continue
+            flow.deliver(message, subscription, subscription.qos_for(message), subscription.retain_for(message))
+            reached += 1
+        state.work += reached
+        counters.delivered += reached
+        counters.publish_qos0_sent += sent
+        if reached == 0:
+            counters.dropped_no_subscribers += 1
+
+    def flush(self) -> None:
+        """Write messages at once to clients that this turn of the loop has written nothing to yet.
+
+        The others, unless much waits for them, and acknowledgements wait for the turn's end: a single message is on its way
+        before the next publisher is read, and a thousand publishers cost one subscriber two writes.
+        """
+        state = self.state
+        state.congested = None  # if still set, by a message without a publisher to hold, such as a will
+        while state.dirty:
+            dirty = state.dirty
+            state.dirty = []
+            for channel in dirty:
+                if channel.turn == state.turn and not channel.is_filling():
+                    state.late.append(channel)
+                else:
+                    channel.turn = state.turn
+                    channel.flush()
+        if state.on_turn is None:
+            self.end_turn()  # no event loop, no turns
+        elif not state.turn_is_open:
+            state.turn_is_open = True
+            state.on_turn()
+
+    def end_turn(self) -> None:
+        """All callbacks of this turn have run: write to those that waited for that."""
+        state = self.state
+        state.turn += 1
+        state.turn_is_open = False
+        late = state.late
+        state.late = []
+        for channel in late:
+            channel.flush()
+        if state.dirty:  # what waited for place in an outbox
+            self.flush()

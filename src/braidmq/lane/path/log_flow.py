@@ -1,0 +1,345 @@
+"""The flow of a session with a log: recorded messages that the client cannot accept now are read from the log later, not copied.
+
+Its *cursor* is a position for each shard and the messages in flight: every recorded message at or below the positions is
+acknowledged or in flight. While the flow *follows*, it is offered every message at its commit, and its positions are the log's
+own marks. When it cannot send a message, it stops following; a reader then reads the log for it from there (``take``) until it
+has caught up and may ``follow`` again. The queue is for messages that are not recorded.
+
+The cursor of a durable session is on disk. A step is *ready* once it is on disk; QoS 2 waits for that: the packet id
+before PUBLISH, the receipt before PUBREL (S2). Everything else is written lazily. So QoS 1 overtakes a waiting QoS 2
+message; messages are resent in the order in which they were sent, and unsent ones follow.
+"""
+
+from __future__ import annotations
+
+from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.flow import PUBREL, Flow
+from braidmq.lane.path.message import Message, from_record
+from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import Record
+
+
+class LogFlow(Flow):
+    """A flow that follows the log, from its first client on."""
+
+    __slots__ = ("_unready", "is_changed", "is_following", "positions")
+
+    def __init__(
+        self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool, is_durable: bool
+    ) -> None:
+        super().__init__(client_id, state, queue_messages_max, queue_bytes_max, queue_qos0)
+        self.is_durable = is_durable
+        self.is_following = True
+        self.is_changed = False  # the cursor on disk is behind
+        self.positions: list[int] = []  # while it does not follow
+        self._unready: list[int] | None = None  # packet ids whose next step waits for the disk
+
+    # The log
+
+    def cursor(self) -> list[int]:
+        """The positions now, by shard."""
+        return self.state.offered(self.seen) if self.is_following else self.positions
+
+    def follow(self) -> None:
+        """It has caught up with the log: offer it messages at their commit from now on."""
+        self.is_following = True
+        self.positions = []
+
+    def fall_behind(self) -> None:
+        """Stop following at the last message that it was offered."""
+        if self.is_following:
+            self.is_following = False
+            self.positions = self.state.offered(self.seen)
+            self.note_change()
+
+    def note_change(self) -> None:
+        """The cursor has moved."""
+        if self.is_durable and not self.is_changed:
+            self.is_changed = True
+            self.state.changed.append(self)
+
+    def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """As for any flow; a recorded message that cannot be sent now is left to the log."""
+        if not message.timestamp:
+            Flow.deliver(self, message, subscription, qos, retain)
+        elif self.is_following:
+            channel = self.channel
+            if channel is None or (qos and not self._may_send(channel)):
+                self.fall_behind()
+                if channel is not None:
+                    channel.want_room()
+            else:
+                self._assign(channel, message, subscription, qos, retain, -1)
+
+    def take(self, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> bool:
+        """Send a message that was read from the log; False if there is no room, and then it must be offered again."""
+        channel = self.channel
+        if channel is None or channel.is_clogged() or not self._may_send(channel):
+            return False
+        self._assign(channel, message, subscription, qos, retain, expiry)
+        return True
+
+    def take_plain(self, records: list[tuple[int, Record]], place: int, subscription: Subscription, positions: list[int]) -> int:
+        """Send records from this place on, as far as there is room and nothing about them is special; the next place.
+
+        ``positions`` are set to what was sent. Special is what may expire, and what history does not show.
+        """
+        channel = self.channel
+        if channel is None:
+            return place
+        count = len(records)
+        sent = 0
+        while place < count:
+            shard, record = records[place]
+            if not record.is_plain or channel.is_clogged() or not self._may_send(channel):
+                break
+            message = from_record(shard, record)
+            self._assign(channel, message, subscription, subscription.qos_for(message), subscription.retain_for(message), -1)
+            positions[shard] = record.timestamp
+            place += 1
+            sent += 1
+        self.state.counters.delivered += sent
+        return place
+
+    def _assign(self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> None:
+        if qos == 0:
+            self._send_qos0(channel, message, subscription, retain, expiry)
+        else:
+            self._send(channel, message, subscription, qos, retain, expiry)
+
+    def _send(self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> None:
+        """As for any flow; QoS 2 goes out when its packet id is on disk, whether it comes from the log or not."""
+        self.note_change()
+        if qos == 1 or not self.is_durable:
+            Flow._send(self, channel, message, subscription, qos, retain, expiry)
+            return
+        packet_id = self._next_id()
+        delivery = Delivery(message, subscription, 2, retain)
+        delivery.is_live = True
+        self._put_inflight(packet_id, delivery)
+        self.outstanding += 1
+        self._await_disk(packet_id, delivery)
+
+    # What waits for the disk
+
+    def _await_disk(self, packet_id: int, delivery: Delivery) -> None:
+        delivery.is_ready = False
+        if self._unready is None:
+            self._unready = []
+            self.state.unready.append(self)
+            if self.state.on_unready is not None:
+                self.state.on_unready()
+        self._unready.append(packet_id)
+
+    def take_unready(self) -> list[int]:
+        """The packet ids whose next step waits; the caller writes the cursor and then says ``make_ready``."""
+        unready = self._unready
+        self._unready = None
+        return [] if unready is None else unready
+
+    def make_ready(self, packet_ids: list[int]) -> None:
+        """The cursor with these steps is on disk: take them."""
+        inflight = self._inflight
+        channel = self.channel
+        if inflight is None:
+            return
+        for packet_id in packet_ids:
+            delivery = inflight.get(packet_id)
+            if delivery is None or delivery.is_ready:
+                continue
+            delivery.is_ready = True
+            if channel is not None and delivery.is_live:
+                self._step(channel, packet_id, delivery)
+
+    def _step(self, channel: Outlet, packet_id: int, delivery: Delivery) -> None:
+        """Send the next packet of a delivery that became ready on this connection."""
+        counters = self.state.counters
+        if delivery.is_released:
+            counters.pubrel_sent += 1
+            channel.send_ack(PUBREL, packet_id, 0)
+            return
+        message = delivery.message
+        if message is None:
+            return
+        flags = 0x34 | (8 if delivery.is_sent else 0) | (1 if delivery.retain else 0)
+        if channel.send_publish(message, delivery.subscription, flags, packet_id, message.seconds_left()):
+            if not delivery.is_sent:
+                delivery.is_sent = True
+                self._put_last(packet_id, delivery)
+            counters.publish_qos2_sent += 1
+        else:
+            self._forget_too_large(packet_id, message)
+
+    def _put_last(self, packet_id: int, delivery: Delivery) -> None:
+        """What was sent by now is sent again before it [MQTT-4.6.0-1]."""
+        inflight = self._inflight
+        if inflight is not None:
+            del inflight[packet_id]
+            inflight[packet_id] = delivery
+
+    def _forget_too_large(self, packet_id: int, message: Message) -> None:
+        self._settle(packet_id, 2, False)
+        self.state.counters.dropped_too_large += 1
+        self._drop("too_large", message)
+
+    # Acknowledgements
+
+    def on_pubrec(self, packet_id: int, reason: int) -> int:
+        """As for any flow; PUBREL follows when that is on disk."""
+        known = Flow.on_pubrec(self, packet_id, reason)
+        self.note_change()
+        if not known or not self.is_durable or reason >= 0x80:
+            return known
+        inflight = self._inflight
+        delivery = None if inflight is None else inflight.get(packet_id)
+        if delivery is not None:
+            self._await_disk(packet_id, delivery)
+        return 2
+
+    def _settle(self, packet_id: int, qos: int, is_released: bool) -> bool:
+        self.note_change()
+        return Flow._settle(self, packet_id, qos, is_released)
+
+    def make_all_ready(self) -> None:
+        """The whole cursor is on disk, also what an earlier write of it was refused for."""
+        self._unready = None
+        if self._inflight is not None:
+            for delivery in self._inflight.values():
+                delivery.is_ready = True
+
+    def detach(self) -> None:
+        """The client has disconnected: from now on the session is behind and will read the log."""
+        self.fall_behind()
+        for packet_id, delivery in self.inflight_items():
+            if not delivery.is_sent:  # when the client is back, what it has seen goes first
+                self._put_last(packet_id, delivery)
+        Flow.detach(self)
+
+    # Memory
+
+    def let_go_readable(self) -> int:
+        """Let go of messages in flight that can be read in the log when they are to be sent again; how many.
+
+        To a client that is there they must have been sent. A session that ends with its connection never sends them again.
+        """
+        inflight = self._inflight
+        is_here = self.channel is not None
+        count = 0
+        if inflight is None:
+            return 0
+        for delivery in inflight.values():
+            message = delivery.message
+            if message is None or (is_here and not (delivery.is_live and delivery.is_sent and delivery.is_ready)):
+                continue
+            if delivery.subscription.group is not None and not (message.timestamp and delivery.is_sent):
+                continue  # the group may give it to another member, and then it must be there
+            if not message.timestamp and self.is_durable:
+                continue
+            self._let_go(delivery)
+            delivery.shard = message.shard
+            delivery.timestamp = message.timestamp
+            delivery.message = None
+            count += 1
+        return count
+
+    def next_unread(self, count_max: int) -> list[tuple[int, Delivery]]:
+        """What must be read before it can be sent again, what is next coming first; nothing if its turn has not come."""
+        found: list[tuple[int, Delivery]] = []
+        inflight = self._inflight
+        resend = self._resend
+        channel = self.channel
+        if not resend or inflight is None or channel is None or channel.is_clogged() or self.outstanding >= self.window:
+            return found
+        for packet_id in resend:
+            delivery = inflight.get(packet_id)
+            if delivery is not None and delivery.is_unread():
+                found.append((packet_id, delivery))
+                if len(found) >= count_max:
+                    break
+        return found
+
+    def has_unread(self) -> bool:
+        """Whether anything that is to be sent again must be read before."""
+        inflight = self._inflight
+        resend = self._resend
+        if not resend or inflight is None:
+            return False
+        for packet_id in resend:
+            delivery = inflight.get(packet_id)
+            if delivery is not None and delivery.is_unread():
+                return True
+        return False
+
+    def is_waiting_for(self, packet_id: int, delivery: Delivery) -> bool:
+        """Whether this delivery is still in flight under this packet id, and its message is wanted."""
+        return delivery.is_unread() and self._inflight is not None and self._inflight.get(packet_id) is delivery
+
+    def refill(self, delivery: Delivery, message: Message) -> None:
+        """The message of a delivery in flight was read."""
+        delivery.message = message
+        self.inflight_bytes += message.cost()
+        self._hold(message.cost())
+
+    def drop_newest(self, bytes_max: int) -> None:
+        """Drop the newest messages of the queue until at most this many bytes are left."""
+        queue = self._queue
+        while queue and self.queue_bytes > bytes_max:
+            delivery = queue.pop()
+            message = delivery.message
+            assert message is not None  # only what was sent is released
+            self._uncount(message)
+            self._drop_for_memory(message)
+        self._note_drained()
+
+    def drop_unrecorded(self) -> None:
+        """Drop what is in flight and in memory alone; a QoS 2 message that the client may know is released."""
+        inflight = self._inflight
+        if inflight is None:
+            return
+        for packet_id, delivery in list(inflight.items()):
+            message = delivery.message
+            if message is None or message.timestamp:
+                continue
+            self._let_go(delivery)
+            self._drop_for_memory(message)
+            if delivery.qos == 2 and delivery.is_sent:
+                delivery.message = None
+                delivery.is_released = True
+            else:
+                del inflight[packet_id]
+                self.state.counters.inflight_lost += 1
+        self.note_change()
+
+    # Restart
+
+    def restore(self, packet_id: int, delivery: Delivery) -> None:
+        """Restore messages that were in flight when the process ended; they are on disk, so they are ready."""
+        delivery.is_sent = True
+        self._put_inflight(packet_id, delivery)
+
+    def forget(self, packet_id: int) -> None:
+        """Its message is no longer available."""
+        delivery = None if self._inflight is None else self._inflight.pop(packet_id, None)
+        if delivery is not None:
+            self._let_go(delivery)
+            self.state.counters.inflight_lost += 1
+            self.note_change()
+
+    def has_room(self) -> bool:
+        """Whether the window takes another message."""
+        return self._is_open() and not self._queue and not self._resend
+
+    def inflight_items(self) -> list[tuple[int, Delivery]]:
+        """What is in flight, by packet id, in the order of sending: what the client has not seen comes last."""
+        sent: list[tuple[int, Delivery]] = []
+        waiting: list[tuple[int, Delivery]] = []
+        if self._inflight is not None:
+            for item in self._inflight.items():
+                delivery = item[1]
+                if delivery.is_sent:
+                    sent.append(item)
+                else:
+                    waiting.append(item)
+        return sent + waiting

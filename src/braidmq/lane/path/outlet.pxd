@@ -1,0 +1,24 @@
+from braidmq.lane.path.message cimport Message
+from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.subscription cimport Subscription
+
+
+cdef class Outlet:
+    cdef public bint is_waiting
+    cdef public long long turn
+
+    cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
+    cdef bint forward_frame(self, Scanner scan, bint v5) except *
+    cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
+    cdef bint is_clogged(self) except *
+    cdef bint is_filling(self) except *
+    cdef void flush(self) except *
+    cpdef void want_room(self) except *
+    cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
+    cpdef void end_large(self, Py_ssize_t size) except *
+    cpdef void refuse_publish(self, object flow, int qos, int packet_id, bint is_in_doubt) except *
+    cpdef void schedule_release(self) except *
+
+
+cdef class Upcalls(Outlet):
+    pass

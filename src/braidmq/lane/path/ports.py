@@ -1,0 +1,57 @@
+"""What the lane passes on for the layers above it: ``storage`` fills ``Change`` and ``Refusal``, the broker the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from braidmq.lane.path.delivery import Delivery
+    from braidmq.lane.path.message import Message
+
+
+class Change:
+    """A row to be set or removed, in a form of the store's own: others only pass it on, to be written with a message or rows."""
+
+    __slots__ = ()
+
+
+class Refusal(Protocol):
+    """Why something was not stored. ``is_in_doubt``: it must be neither acknowledged nor denied."""
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        ...
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may be on disk all the same."""
+        ...
+
+
+class SharedGroup(Protocol):
+    """A shared group, as far as the flow of a member has to do with it."""
+
+    def on_settled(self, delivery: Delivery) -> None:
+        """A member has acknowledged or refused a message, or let go of its packet id."""
+        ...
+
+
+class Distributor(Protocol):
+    """Gives each message of a shared group to one of its members."""
+
+    def offer(self, message: Message) -> None:
+        """Give the message to a member, or leave it to the log."""
+        ...
+
+    def hand_out_deferred(self) -> None:
+        """Offer what the group's flow has deferred."""
+        ...
+
+    def fall_behind(self) -> None:
+        """Read the log from now on."""
+        ...
+
+    def wake(self) -> None:
+        """A member may have room."""
+        ...

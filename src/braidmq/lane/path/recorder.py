@@ -1,0 +1,464 @@
+"""Recording: messages are collected during a turn of the loop, and delivered and acknowledged after their commit.
+
+All recorded messages pass here in the order of arrival, so the log has each publisher's messages in their order.
+The messages of a turn form a *block*: the log writes it as a whole, and calls back once for all of it.
+
+Committed messages are *shown* to their subscribers one after the other, and each is acknowledged when all have been offered it. A
+turn of the loop shows a bounded number; the rest waits in the *backlog*, and no later message overtakes it. A message whose
+route is WIDE is shown in parts: between two parts subscriptions may come and go, so each flow remembers the number of the
+last such message it was offered, and no flow starts to follow the log in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from zlib import crc32
+
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.lane import Lane
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.ports import Change, Refusal
+from braidmq.lane.path.routes import WIDE, Route
+from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import VALUE_BYTES_MAX, encode_record
+
+_NO_MATCHING_SUBSCRIBERS = 0x10
+# A client has one message of this size or more on its way to the disk at a time: all clients wait for the same fsync, which takes
+# longer the more bytes there are.
+LARGE_BYTES = 128 * 1024
+_LARGE_BYTES = LARGE_BYTES
+_VALUE_BYTES_MAX = VALUE_BYTES_MAX
+# What a message that waits for its commit costs beside its bytes.
+_PENDING_COST = 300
+# What it costs to show a message, beside its deliveries.
+_SHOW_WORK = 2
+# A message in parts: so many looks at the budget in a turn.
+_PARTS = 20
+# The backlog from which on publishers wait, until it is half of that.
+_LATE_BYTES = 8 * 1024 * 1024
+_LATE_MESSAGES = 10_000
+_NO_BOUND = 1 << 60
+_WIDE = WIDE  # as a number of the compiled form
+
+
+class Producer:
+    """A client that numbers its messages; the number of the last one is written with what is recorded of them."""
+
+    __slots__ = ("is_keyed", "is_stopped", "name", "row", "sent", "sequence", "shard", "stops")
+
+    def __init__(self, name: bytes, shard: int, sequence: int, stops: bool) -> None:
+        self.name = name
+        self.shard = shard  # its home
+        self.sequence = sequence  # of its last PUBLISH
+        self.stops = stops  # what comes after a message that was refused is not wanted
+        self.is_stopped = False  # and such a one there was
+        self.is_keyed = False  # its messages have keys, and go the long way
+        self.row: Change | None = None  # of the key of the message at hand, to be written with it
+        self.sent: Message | None = None  # the message at hand as the client sent it, if it goes the long way
+
+
+class Pending:
+    """A message, or rows alone, that waits for the log."""
+
+    __slots__ = (
+        "ack_qos", "channel", "flow", "is_delivered", "is_refused", "message", "on_commit", "on_refused", "packet_id", "place",
+        "shard", "timestamp",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, flow: Flow | None) -> None:
+        self.message = message
+        self.flow = flow  # of the publisher; None: the broker itself
+        self.channel: Outlet | None = None  # whom to acknowledge, if ``ack_qos``
+        self.ack_qos = 0
+        self.packet_id = 0
+        self.shard = 0
+        self.place = -1  # among the block's entries of this shard; -1: it is not recorded
+        self.timestamp = 0  # once it is committed
+        self.is_delivered = True
+        self.is_refused = False  # it will not be stored
+        self.on_commit: Callable[[], None] | None = None  # called before the message is shown to anybody
+        self.on_refused: Callable[[], None] | None = None
+
+
+class Block:
+    """What one turn has collected."""
+
+    __slots__ = ("_pendings", "_producers", "_recorder", "changes", "entries", "size_bytes")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.entries: dict[int, list[tuple[bytes, bytes]]] = {}  # by shard: topic and value of each record
+        self.changes: list[Change] = []  # rows to be written with them
+        self.size_bytes = 0
+        self._recorder = recorder
+        self._pendings: list[Pending] = []
+        self._producers: dict[Producer, tuple[int, Message]] | None = None  # and the last message of each
+
+    def add(self, pending: Pending) -> None:
+        """Add a waiter."""
+        self._pendings.append(pending)
+
+    def mark(self, producer: Producer, message: Message) -> None:
+        """The message that was added last is this producer's."""
+        if self._producers is None:
+            self._producers = {}
+        self._producers[producer] = (producer.sequence, message)
+
+    def marks(self) -> list[tuple[int, bytes, int, int]]:
+        """The producers whose messages these are: shard, name, last sequence, and crc32 of that message's topic and payload."""
+        if self._producers is None:
+            return []
+        return [
+            (producer.shard, producer.name, sequence, crc32(message.payload, crc32(message.topic)))
+            for producer, (sequence, message) in self._producers.items()
+        ]
+
+    def stop_producers(self) -> None:
+        """It will be refused: from now on nothing of a producer may be recorded that wants nothing after that."""
+        if self._producers is not None:
+            for producer in self._producers:
+                producer.is_stopped = producer.stops
+
+    def committed(self, stamps: dict[int, list[int]]) -> None:
+        """All of it is on disk, with these timestamps: deliver and acknowledge, in the order of arrival."""
+        self._recorder.conclude(self._pendings, stamps)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Nothing was stored or, if in doubt, the outcome is unknown."""
+        self.stop_producers()
+        self._recorder.refuse(self._pendings, refusal.is_in_doubt)
+
+
+class Recorder:
+    """Between the channels and the log. Its owner hands blocks to the log, at the end of a turn."""
+
+    __slots__ = (
+        "_backlog", "_block", "_congested", "_current", "_is_due", "_is_faulty", "_last_route", "_last_topic", "_last_version",
+        "_left", "_part_version", "_place", "_queued", "_reached", "_targets", "_turn", "backlog_bytes", "deliver",
+        "is_congested", "is_late", "lane", "on_block", "on_fault", "on_late", "on_more",
+    )  # fmt: skip
+
+    def __init__(self, lane: Lane, on_block: Callable[[], None]) -> None:
+        self.lane = lane
+        self.on_block = on_block  # called when a block begins: it is to be taken at the end of the turn
+        self.deliver: Callable[[Message, Route, Flow | None], int] | None = None  # for routes with flags
+        self.on_fault: Callable[[Exception], None] | None = None
+        self.is_congested = False  # publishers must wait
+        self.is_late = False  # and this is a reason: the backlog is long
+        self.on_late: Callable[[], None] | None = None  # called when that changes
+        self.on_more: Callable[[], None] | None = None  # asks for ``go_on`` in another turn; None: all is shown at once
+        self.backlog_bytes = 0
+        self._backlog: deque[Pending] = deque()  # committed and not shown
+        self._queued = 0  # how many
+        self._current: Pending | None = None  # what is being shown
+        self._reached = 0  # of its destinations
+        self._is_faulty = False
+        self._congested: Flow | None = None  # a session whose queue it has filled
+        self._targets: list[Subscription] | None = None  # if it is shown in parts
+        self._place = 0  # among these
+        self._part_version = -1
+        self._is_due = False
+        self._turn = -1
+        self._left = 0  # work that may still be done in this turn
+        self._block: Block | None = None
+        self._last_topic = b""
+        self._last_route: Route | None = None
+        self._last_version = -1
+
+    def _open(self) -> Block:
+        block = self._block
+        if block is None:
+            block = self._block = Block(self)
+            self.on_block()
+        return block
+
+    def take(self) -> Block | None:
+        """Take the collected block; None if it is empty."""
+        block = self._block
+        self._block = None
+        return block
+
+    def record(
+        self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int, session_only: bool
+    ) -> Pending:
+        """Record a message; deliver it, and acknowledge it to the channel if ``ack_qos``, after the commit.
+
+        One that is too large for a record is refused at once.
+        """
+        pending = Pending(message, flow)
+        pending.channel = channel
+        pending.ack_qos = ack_qos
+        pending.packet_id = packet_id
+        pending.shard = shard = 0 if flow is None else flow.home
+        value = encode_record(
+            message.topic, message.payload, message.qos, message.retain, message.publisher, message.properties,
+            message.wall_expiry(), message.expiry_offset, 0, session_only,
+        )  # fmt: skip
+        if len(value) > _VALUE_BYTES_MAX:
+            pending.is_refused = True
+            self.refuse([pending], False)
+            return pending
+        block = self._open()
+        entries = block.entries.get(shard)
+        if entries is None:
+            entries = block.entries[shard] = []
+        pending.place = len(entries)
+        entries.append((message.topic, value))
+        block.size_bytes += len(value) + _PENDING_COST
+        block.add(pending)
+        return pending
+
+    def await_rows(self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int) -> Pending:
+        """The same for a message that is not recorded, but must wait for rows that are written with it."""
+        pending = Pending(message, flow)
+        pending.channel = channel
+        pending.ack_qos = ack_qos
+        pending.packet_id = packet_id
+        block = self._open()
+        block.add(pending)
+        block.size_bytes += _PENDING_COST
+        return pending
+
+    def change(self, change: Change) -> None:
+        """Add a row to the block of this turn."""
+        self._open().changes.append(change)
+
+    def mark(self, producer: Producer, message: Message) -> None:
+        """What was collected last is a message of this producer's: write down with it how far the producer has come."""
+        block = self._open()
+        block.mark(producer, message if producer.sent is None else producer.sent)
+        if producer.row is not None:
+            block.changes.append(producer.row)
+            producer.row = None
+
+    # Showing
+
+    def conclude(self, pendings: list[Pending], stamps: dict[int, list[int]]) -> None:
+        """These are committed: show them to their subscribers, and acknowledge; what is more than a turn's work, later."""
+        for pending in pendings:
+            if pending.place >= 0:
+                pending.timestamp = stamps[pending.shard][pending.place]
+            self._show(pending)
+        self._end_callback()
+        self.lane.flush()
+
+    def show(self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int) -> None:
+        """Show a message that nothing need be written for, in its turn; ``lane.flush`` must follow."""
+        pending = Pending(message, flow)
+        pending.channel = channel
+        pending.ack_qos = ack_qos
+        pending.packet_id = packet_id
+        self._show(pending)
+        self._end_callback()
+
+    def go_on(self) -> None:
+        """Show more of the backlog."""
+        self._is_due = False
+        self._turn = self.lane.state.turn
+        self._left = _NO_BOUND if self.on_more is None else self.lane.state.work_max
+        while self._left > 0:
+            if self._current is None:
+                if not self._queued:
+                    break
+                pending: Pending = self._backlog.popleft()
+                self._queued -= 1
+                self.backlog_bytes -= pending.message.cost() + _PENDING_COST
+                self._begin(pending)
+            self._advance()
+        self._end_callback()
+        self.lane.flush()
+
+    def finish(self) -> None:
+        """Show everything now, and from now on at once: the node stops."""
+        self.on_more = None
+        self.go_on()
+
+    def _show(self, pending: Pending) -> None:
+        state = self.lane.state
+        if self._turn != state.turn:
+            self._turn = state.turn
+            self._left = _NO_BOUND if self.on_more is None else state.work_max
+        if self._current is not None or self._queued or self._left <= 0:
+            self._backlog.append(pending)
+            self._queued += 1
+            self.backlog_bytes += pending.message.cost() + _PENDING_COST
+        else:
+            self._begin(pending)
+            self._advance()
+
+    def _end_callback(self) -> None:
+        """Report the remaining work."""
+        self._last_route = None  # it would hold on to sessions that are over
+        waiting = self._queued
+        self.lane.state.unshown = waiting + (self._current is not None)
+        if self.lane.state.unshown and not self._is_due and self.on_more is not None:
+            self._is_due = True
+            self.on_more()
+        part = 2 if self.is_late else 1
+        is_late = self.backlog_bytes * part > _LATE_BYTES or waiting * part > _LATE_MESSAGES
+        if is_late != self.is_late:
+            self.is_late = is_late
+            if self.on_late is not None:
+                self.on_late()
+
+    def _begin(self, pending: Pending) -> None:
+        state = self.lane.state
+        self._current = pending
+        self._reached = self._place = 0
+        self._is_faulty = False
+        if state.congested is not None:
+            state.congested = None
+        if pending.place >= 0:
+            pending.message.set_position(pending.shard, pending.timestamp)
+            # A flow that stops following at this message has been offered everything before it.
+            state.marks[pending.shard] = pending.timestamp - 1
+        if pending.on_commit is not None:
+            try:
+                pending.on_commit()
+            except Exception as problem:
+                self._is_faulty = True
+                self._report(problem)
+
+    def _advance(self) -> None:
+        """Show the message at hand to more of its destinations; when all were offered it, acknowledge it."""
+        pending = self._current
+        assert pending is not None  # it was begun
+        state = self.lane.state
+        before = state.work
+        is_done = True
+        if pending.is_delivered and not self._is_faulty:
+            try:
+                is_done = self._deliver(pending)
+            except Exception as problem:
+                self._is_faulty = True
+                self._report(problem)
+        self._left -= state.work - before + _SHOW_WORK
+        if is_done:
+            self._finish_showing(pending)
+        elif state.congested is not None:
+            self._congested = state.congested
+
+    def _finish_showing(self, pending: Pending) -> None:
+        state = self.lane.state
+        if pending.place >= 0:
+            state.marks[pending.shard] = pending.timestamp
+        self._current = None
+        if self._targets is not None:
+            self._targets = None
+            state.part_shard = -1
+            if state.congested is None:
+                state.congested = self._congested
+            self._congested = None
+        is_unheard = pending.is_delivered and not self._is_faulty and not self._reached
+        self._acknowledge(pending, _NO_MATCHING_SUBSCRIBERS if is_unheard else 0)
+
+    def _deliver(self, pending: Pending) -> bool:
+        """False if the turn's work is done and there are more destinations."""
+        lane = self.lane
+        message = pending.message
+        route = self._last_route
+        if route is None or self._last_version != lane.routes.version or message.topic != self._last_topic:
+            route = lane.routes.resolve(message.topic)
+            if route is None:
+                return True
+            self._last_topic = message.topic
+            self._last_route = route
+            self._last_version = lane.routes.version
+        if self._targets is None and not route.flags & _WIDE:
+            self._reached = self._hand_over(message, route, pending.flow)
+            return True
+        return self._deliver_parts(pending, route)
+
+    def _hand_over(self, message: Message, route: Route, flow: Flow | None) -> int:
+        if route.flags and self.deliver is not None:
+            return self.deliver(message, route, flow)
+        return self.lane.publish(message, route, flow)
+
+    def _deliver_parts(self, pending: Pending, route: Route) -> bool:
+        state = self.lane.state
+        if self._targets is None:
+            state.part_number += 1
+            if pending.place >= 0:
+                state.part_shard = pending.shard
+                state.part_timestamp = pending.timestamp
+        if self._targets is None or self._part_version != self.lane.routes.version:
+            # Subscriptions have come or gone: whoever was offered it is passed over.
+            self._targets = route.targets
+            self._part_version = self.lane.routes.version
+            self._place = 0
+        targets = self._targets
+        count = len(targets)
+        before = state.work
+        unheard = state.counters.dropped_no_subscribers
+        part = Route(route.topic)
+        part.flags = route.flags
+        weight_max = max(1, state.work_max // _PARTS)
+        while self._place < count:
+            some: list[Subscription] = []
+            weight = 0
+            while self._place < count and weight < weight_max:
+                subscription = targets[self._place]
+                self._place += 1
+                flow = subscription.flow
+                if flow.seen != state.part_number:
+                    some.append(subscription)
+                    weight += 1
+            part.targets = some
+            state.is_deferring = True
+            try:
+                self._reached += self._hand_over(pending.message, part, pending.flow)
+            finally:
+                state.is_deferring = False
+            for subscription in some:
+                # Not before: a flow that falls behind at this very message has not been offered it.
+                flow = subscription.flow
+                flow.seen = state.part_number
+            if self._place < count and state.work - before >= self._left:
+                break
+        state.counters.dropped_no_subscribers = unheard  # of the parts
+        if self._place < count:
+            return False
+        if not self._reached:
+            state.counters.dropped_no_subscribers += 1
+        return True
+
+    def _report(self, problem: Exception) -> None:
+        if self.on_fault is not None:
+            self.on_fault(problem)
+
+    def _acknowledge(self, pending: Pending, code: int) -> None:
+        flow = pending.flow
+        channel = pending.channel
+        times = 1
+        if pending.ack_qos == 2 and flow is not None:
+            times = flow.end_pending(pending.packet_id)
+            if flow.channel is not None:
+                channel = flow.channel  # a client that has come back asks for it there
+        if channel is not None:
+            for _ in range(times):
+                channel.settle(flow, pending.ack_qos, pending.packet_id, code)
+        self._end_large(pending)
+
+    def _end_large(self, pending: Pending) -> int:
+        size = len(pending.message.payload)
+        if pending.channel is not None and size >= _LARGE_BYTES:
+            pending.channel.end_large(size)
+        return 0
+
+    def refuse(self, pendings: list[Pending], is_in_doubt: bool) -> None:
+        """These are not stored: reject them where the protocol allows, and let other clients resend."""
+        counters = self.lane.state.counters
+        for pending in pendings:
+            counters.dropped_not_stored += 1
+            flow = pending.flow
+            if pending.ack_qos == 2 and flow is not None:
+                flow.end_pending(pending.packet_id)
+                flow.forget_received(pending.packet_id)
+            self.lane.state.drop("not_stored", pending.message.publisher, pending.message.topic)
+            if pending.on_refused is not None:
+                pending.on_refused()
+            if pending.channel is not None:
+                pending.channel.refuse_publish(flow, pending.ack_qos, pending.packet_id, is_in_doubt)
+            self._end_large(pending)
+        self.lane.flush()

@@ -1,0 +1,44 @@
+cimport cython
+
+from braidmq.lane.path.filter_trie cimport FilterTrie
+from braidmq.lane.path.subscription cimport Subscription, merge_two
+
+
+cdef class Route:
+    cdef readonly bytes topic
+    cdef public list targets
+    cdef public bint stale
+    cdef public long long wild_version
+    cdef public int flags, keep_qos, record_qos
+
+
+@cython.locals(merged=dict, targets=list, subscription=Subscription, other=Subscription)
+cdef list _one_each(list found)
+
+
+cdef class RouteTable:
+    cdef dict _exact, _fresh, _aged
+    cdef FilterTrie _wild
+    cdef Py_ssize_t _cache_max
+    cdef public Py_ssize_t levels_max
+    cdef readonly long long version, wild_version, count, filters, system, visited
+    cdef public object inspector
+    cdef public int history_qos
+    cdef public Py_ssize_t weight_max
+
+    @cython.locals(bucket=dict)
+    cpdef bint add(self, Subscription subscription) except *
+    cdef bint _add_exact(self, bytes topic, object flow, Subscription subscription) except *
+    @cython.locals(route=Route)
+    cdef void _spoil(self, bytes topic) except *
+    @cython.locals(left=Py_ssize_t, found=bint)
+    cpdef bint remove(self, bytes topic_filter, object flow) except *
+    cdef bint _remove_exact(self, bytes topic, object flow) except *
+    cpdef list match_wild(self, bytes topic)
+    @cython.locals(route=Route)
+    cpdef Route resolve(self, bytes topic)
+    @cython.locals(found=list, subscription=Subscription, topic=bytes, flags=int)
+    cdef void _build(self, Route route) except *
+    @cython.locals(subscription=Subscription, count=Py_ssize_t, weight=Py_ssize_t)
+    cdef bint _is_wide(self, list targets, bint is_flagged) except *
+    cpdef void refresh(self) except *

@@ -1,0 +1,243 @@
+"""Routes: the destinations of each topic.
+
+Exact subscriptions live in a dict keyed by topic, those with wildcards in `filter_trie`. What a topic resolves to, a *route*, is
+cached: it is rebuilt when an exact subscription of that very topic changes, or after any wildcard subscription has changed.
+Clients that connect and disconnect with exact topics therefore never empty the cache. The cache has two halves; when the fresh
+one is full the aged one is discarded, which keeps used routes and bounds the rest.
+
+``version`` rises with every change; a kept route stays valid as long as the number is unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from braidmq.lane.path.filter_trie import FilterTrie
+from braidmq.lane.path.scanner import topic_error
+from braidmq.lane.path.subscription import Subscription, merge_two
+
+# A QoS that no message has.
+NEVER = 3
+# What the inspector says of a topic that belongs into history, beside the flags of its own.
+HISTORY = 1 << 16
+# A flag of the table's own: so many destinations that one turn of the loop does not do for them.
+WIDE = 1 << 17
+
+# A shared group chooses among its members: it costs as much as so many sessions.
+GROUP_WEIGHT = 20
+
+# A cache of topics of 64 KiB would be all of the node's memory: longer ones than this are looked up each time.
+CACHED_TOPIC_BYTES_MAX = 512
+
+
+class Route:
+    """The destinations of one topic, at most one for each session."""
+
+    __slots__ = ("flags", "keep_qos", "record_qos", "stale", "targets", "topic", "wild_version")
+
+    def __init__(self, topic: bytes) -> None:
+        self.topic = topic
+        self.targets: list[Subscription] = []
+        self.stale = True  # an exact subscription has changed
+        self.wild_version = -1
+        self.flags = 0  # what the inspector said; not 0: the message takes the long way
+        self.record_qos = NEVER  # the least QoS that goes into history
+        self.keep_qos = NEVER  # the least QoS that is recorded, for history or for a durable session
+
+
+def _one_each(found: list[Subscription]) -> list[Subscription]:
+    """One subscription for each session and for each group."""
+    # A group has a flow of its own and one filter: a member gets its share beside what it subscribed to itself.
+    targets: list[Subscription] = []
+    merged: dict[object, Subscription] = {}
+    for subscription in found:
+        if subscription.group is not None:
+            targets.append(subscription)
+        else:
+            other = merged.get(subscription.flow)
+            merged[subscription.flow] = subscription if other is None else merge_two(other, subscription)
+    targets.extend(merged.values())
+    return targets
+
+
+class RouteTable:
+    """All subscriptions of a node and the cache of routes over them."""
+
+    __slots__ = (
+        "_aged", "_cache_max", "_exact", "_fresh", "_wild", "count", "filters", "history_qos", "inspector", "levels_max",
+        "system", "version", "visited", "weight_max", "wild_version",
+    )  # fmt: skip
+
+    def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
+        self._exact: dict[bytes, Subscription | dict[object, Subscription]] = {}
+        self._wild = FilterTrie()
+        self._fresh: dict[bytes, Route] = {}
+        self._aged: dict[bytes, Route] = {}
+        self._cache_max = cache_max // 2
+        self.levels_max = levels_max  # after a change call ``refresh``
+        self.version = 0
+        self.wild_version = 0
+        self.count = 0
+        self.filters = 0  # different ones
+        self.system = 0  # subscriptions to topics that begin with "$"
+        self.visited = 0  # nodes on the way to routes that had to be built, ever: what resolving costs
+        self.inspector: Callable[[bytes], int] | None = None  # gives a route's flags
+        self.history_qos = NEVER  # the least QoS that is recorded where the inspector says HISTORY
+        self.weight_max = 0  # what a message's destinations may cost together before its route is WIDE; 0: no bound
+
+    def add(self, subscription: Subscription) -> bool:
+        """Add or replace the flow's subscription to this filter; True if it is new."""
+        topic_filter = subscription.topic_filter
+        flow = subscription.flow
+        if b"+" in topic_filter or b"#" in topic_filter:
+            bucket = self._wild.bucket(topic_filter)
+            self.filters += not bucket
+            is_new = flow not in bucket
+            bucket[flow] = subscription
+            self.wild_version += 1
+        else:
+            is_new = self._add_exact(topic_filter, flow, subscription)
+        self.version += 1
+        self.count += is_new
+        if is_new and topic_filter[:1] == b"$":
+            self.system += 1
+        return is_new
+
+    def _add_exact(self, topic: bytes, flow: object, subscription: Subscription) -> bool:
+        held = self._exact.get(topic)
+        if held is None:
+            is_new = True
+            self.filters += 1
+            self._exact[topic] = subscription
+        elif isinstance(held, dict):
+            is_new = flow not in held
+            held[flow] = subscription
+        elif held.flow is flow:
+            is_new = False
+            self._exact[topic] = subscription
+        else:
+            is_new = True
+            self._exact[topic] = {held.flow: held, flow: subscription}
+        self._spoil(topic)
+        return is_new
+
+    def _spoil(self, topic: bytes) -> None:
+        route = self._fresh.get(topic) or self._aged.get(topic)
+        if route is not None:
+            route.stale = True
+
+    def remove(self, topic_filter: bytes, flow: object) -> bool:
+        """Remove the flow's subscription to this filter; returns False if there was none."""
+        if b"+" in topic_filter or b"#" in topic_filter:
+            left = self._wild.remove(topic_filter, flow)
+            found = left >= 0
+            self.filters -= left == 0
+            self.wild_version += found
+        else:
+            found = self._remove_exact(topic_filter, flow)
+        self.version += found
+        self.count -= found
+        if found and topic_filter[:1] == b"$":
+            self.system -= 1
+        return found
+
+    def _remove_exact(self, topic: bytes, flow: object) -> bool:
+        held = self._exact.get(topic)
+        if held is None:
+            return False
+        if isinstance(held, dict):
+            if held.pop(flow, None) is None:
+                return False
+            if len(held) == 1:
+                self._exact[topic] = next(iter(held.values()))
+        elif held.flow is flow:
+            self.filters -= 1
+            del self._exact[topic]
+        else:
+            return False
+        self._spoil(topic)
+        return True
+
+    def match_wild(self, topic: bytes) -> list[Subscription]:
+        """The wildcard subscriptions that a topic matches, in no order."""
+        visited = self._wild.visited
+        found = self._wild.match(topic)
+        self.visited += self._wild.visited - visited
+        return found
+
+    def resolve(self, topic: bytes) -> Route | None:
+        """The current route of a topic; None if the topic is invalid (``topic_error`` says why)."""
+        route = self._fresh.get(topic)
+        if route is None:
+            route = self._aged.get(topic)
+            if route is None:
+                if topic_error(topic, self.levels_max):
+                    return None
+                route = Route(topic)
+                self.visited += 1
+                if len(topic) > CACHED_TOPIC_BYTES_MAX:
+                    self._build(route)
+                    return route
+            if len(self._fresh) >= self._cache_max:
+                # Routes let go here are no longer told of changes: the version keeps others from using them.
+                self._aged = self._fresh
+                self._fresh = {}
+                self.version += 1
+            self._fresh[topic] = route
+        if route.stale or route.wild_version != self.wild_version:
+            self._build(route)
+        return route
+
+    def _build(self, route: Route) -> None:
+        topic = route.topic
+        found = self.match_wild(topic)
+        held = self._exact.get(topic)
+        if held is not None:
+            if isinstance(held, dict):
+                found.extend(held.values())
+            else:
+                found.append(held)
+        if len(found) > 1:
+            found = _one_each(found)
+        route.targets = found
+        route.stale = False
+        route.wild_version = self.wild_version
+        flags = 0 if self.inspector is None else self.inspector(topic)
+        route.flags = flags & ~HISTORY
+        if self.weight_max and self._is_wide(found, route.flags > 1):
+            route.flags |= WIDE
+        route.record_qos = self.history_qos if flags & HISTORY else NEVER
+        route.keep_qos = route.record_qos
+        if route.keep_qos > 1:
+            for subscription in found:
+                if subscription.is_durable:
+                    route.keep_qos = 1
+                    break
+
+    def _is_wide(self, targets: list[Subscription], is_flagged: bool) -> bool:
+        count = len(targets)
+        if count * GROUP_WEIGHT <= self.weight_max:
+            return False
+        self.visited += count >> 3  # building the route has taken that long, too
+        if is_flagged:
+            return True  # a hook may be asked for each of them
+        weight = count
+        for subscription in targets:
+            if subscription.group is not None:
+                weight += GROUP_WEIGHT - 1
+        return weight > self.weight_max
+
+    def refresh(self) -> None:
+        """Discard every cached route, because the inspector's decisions or the valid topics have changed."""
+        self._fresh = {}
+        self._aged = {}
+        self.version += 1
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """Every subscription; the table must not change meanwhile."""
+        for held in self._exact.values():
+            if isinstance(held, dict):
+                yield from held.values()
+            else:
+                yield held
+        yield from self._wild.values()

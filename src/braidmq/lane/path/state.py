@@ -1,0 +1,105 @@
+"""Shared by all channels and sessions of a node: counters, limits, and the channels that have something to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from braidmq.lane.path.flow import Flow
+    from braidmq.lane.path.group_flow import GroupFlow
+    from braidmq.lane.path.log_flow import LogFlow
+    from braidmq.lane.path.writer import Writer
+
+
+class Counters:
+    """Plain integers, counted on the message path and read on request."""
+
+    __slots__ = (
+        "acked", "bytes_received", "bytes_sent", "delivered", "dropped_absent", "dropped_expired", "dropped_no_local",
+        "dropped_memory_full", "dropped_no_subscribers", "dropped_not_authorized", "dropped_not_stored", "dropped_outbox_full",
+        "dropped_queue_full", "dropped_session_ended", "dropped_too_large", "inflight_lost", "messages_received",
+        "pingreq_received", "puback_received", "puback_sent", "pubcomp_received", "pubcomp_sent", "publish_qos0_received",
+        "publish_qos0_sent", "publish_qos1_received", "publish_qos1_sent", "publish_qos2_received", "publish_qos2_sent",
+        "publishers_held", "pubrec_received", "pubrec_sent", "pubrel_received", "pubrel_sent", "stray_acks",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.bytes_received = self.bytes_sent = 0
+        self.messages_received = self.delivered = self.acked = self.stray_acks = self.publishers_held = 0
+        self.publish_qos0_received = self.publish_qos1_received = self.publish_qos2_received = 0
+        self.publish_qos0_sent = self.publish_qos1_sent = self.publish_qos2_sent = 0
+        self.puback_received = self.pubrec_received = self.pubrel_received = self.pubcomp_received = 0
+        self.puback_sent = self.pubrec_sent = self.pubrel_sent = self.pubcomp_sent = self.pingreq_received = 0
+        self.dropped_absent = self.dropped_expired = self.dropped_no_local = self.dropped_no_subscribers = 0
+        self.dropped_memory_full = self.dropped_not_authorized = self.dropped_not_stored = 0
+        self.dropped_outbox_full = self.dropped_queue_full = self.dropped_session_ended = self.dropped_too_large = 0
+        self.inflight_lost = 0  # left the in-flight window without an acknowledgement
+
+
+class State:
+    """Shared by reference. ``now`` is a coarse monotonic clock that the node moves on twice a second."""
+
+    __slots__ = (
+        "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "heavy", "held_bytes", "held_bytes_max",
+        "is_deferring", "is_pressed", "late", "make_room", "marks", "now", "on_deferring", "on_drop", "on_pressed", "on_turn",
+        "on_unready", "outbox_bytes_max", "part_number", "part_shard", "part_timestamp", "queued_bytes", "queued_messages",
+        "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready", "unshown", "work", "work_max",
+    )  # fmt: skip
+
+    def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
+        self.counters = Counters()
+        self.now = 0.0
+        self.dirty: list[Writer] = []  # channels with something to write
+        self.late: list[Writer] = []  # those that were written to in this turn already: they wait for its end
+        self.turn = 0  # of the event loop
+        self.turn_is_open = False
+        self.on_turn: Callable[[], None] | None = None  # asks for ``Lane.end_turn`` after the running callbacks
+        self.congested: Flow | None = None  # the session whose queue the last message filled
+        self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
+        self.outbox_bytes_max = outbox_bytes_max
+        self.queued_messages = self.queued_bytes = 0  # in the queues of all sessions
+        self.unread_bytes = 0  # in the outboxes of clients that take nothing now
+        self.unread_bytes_max = 1 << 62
+        self.held_bytes = 0  # of messages in flight and queued, for all sessions
+        self.held_bytes_max = 1 << 62
+        self.is_pressed = False  # it was above that; whoever sees to it takes this back
+        self.on_pressed: Callable[[], None] | None = None  # asks for somebody to see to it
+        self.make_room: Callable[[Flow, int], bool] | None = None  # for a message of this cost in the queue of this flow
+        self.heavy: dict[Flow, None] = {}  # flows for which much is held; some may hold little again
+        self.marks: list[int] = []  # by shard of the log: live followers were offered everything up to this timestamp
+        self.changed: list[LogFlow] = []  # durable flows whose cursor on disk is behind
+        self.unready: list[LogFlow] = []  # those whose next step must be on disk before it is on the wire
+        self.on_unready: Callable[[], None] | None = None  # asks for somebody to write them
+        self.work = 0  # deliveries since the running callback began
+        self.work_max = work_max
+        self.unshown = 0  # committed messages that not all of their destinations were offered yet
+        # The recorded message that is delivered in parts, over several turns; shard -1: there is none.
+        self.part_number = 0  # counts such messages, recorded or not
+        self.part_shard = -1
+        self.part_timestamp = 0
+        self.is_deferring = False  # what is shown now is for very many: groups hand it out later
+        self.deferring: list[GroupFlow] = []  # flows of groups that have something to hand out since this was last emptied
+        self.deferred_bytes = 0
+        self.on_deferring: Callable[[], None] | None = None  # called for each of them
+
+    def offered(self, seen: int) -> list[int]:
+        """The positions of a follower whose last message in parts had the number ``seen``: it was offered all of this."""
+        positions = list(self.marks)
+        if self.part_shard >= 0 and seen == self.part_number:
+            positions[self.part_shard] = self.part_timestamp
+        return positions
+
+    def has_room_for(self, flow: Flow, cost: int) -> bool:
+        """Whether the queue of a flow may have a message of this cost although the node holds as much as it should."""
+        return self.make_room is not None and self.make_room(flow, cost)
+
+    def drop(self, reason: str, client_id: str, topic: bytes) -> None:
+        """Report a dropped message to the drop log; the caller has counted it."""
+        if self.on_drop is not None:
+            self.on_drop(reason, client_id, topic)
+
+    def drop_expired(self, client_id: str, topic: bytes) -> None:
+        """A message expired before this client could be sent it: count it and tell."""
+        self.counters.dropped_expired += 1
+        self.drop("expired", client_id, topic)

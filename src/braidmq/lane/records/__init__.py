@@ -1,0 +1,1 @@
+"""The kernels of the log: records, rows, scans, columns and the index of topics."""

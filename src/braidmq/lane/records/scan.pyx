@@ -1,0 +1,283 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What a scan of one epoch has found: collected in order of topics, then put in order of time and read in pieces.
+
+The compiled form; ``scan.py`` is its plain twin and has the contract of every method. What counts here is memory: tens of
+thousands of objects would be cold when they are touched again, in another order, and free themselves one by one. So the bytes
+go into blocks, which never move because copying megabytes takes milliseconds, and objects are made when they are read.
+
+Where a record's bytes are is one number, which stands beside its offset in what is sorted: no table lies in between that would
+be read in no order. The number counts units of 8 bytes: the upper bits are those of the block, the lower ones those within it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from braidmq.base.errors import Corruption
+
+from braidmq.lane.records.records cimport TopicFilters, check_value, make_record
+from braidmq.lane.records.topic_index cimport MaskQuery
+
+ENDED, PAUSED, FAR = 0, 1, 2
+
+cdef enum:
+    NEAR = 32
+    PATIENCE = 8  # under a mask, this many steps cost less than finding out where to go
+    COST = 53
+    BLOCK_BYTES = 262144
+    FIRST_BLOCK_BYTES = 4096
+    BLOCK_SHIFT = 15  # units of a block, as bits
+    BLOCKS_MAX = 131072  # what is left of 32 bits
+    UNIT_BYTES = 8
+    GROUP = 16
+    LINE_BYTES = 64
+    KEY_BYTES = 12
+
+cdef extern from *:
+    void __builtin_prefetch(const void* place) nogil
+
+
+cdef struct Kept:
+    Py_ssize_t size
+    uint8_t data[1]  # so many as the size says
+
+
+cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline bint is_masked(MaskQuery query, const uint8_t* index, Py_ssize_t width) noexcept:
+    """What query.matches says, without an object for the index."""
+    cdef const uint8_t* mask = <const uint8_t*>PyBytes_AS_STRING(query.mask)
+    cdef const uint8_t* pattern = <const uint8_t*>PyBytes_AS_STRING(query.pattern)
+    cdef Py_ssize_t i
+    if width < PyBytes_GET_SIZE(query.mask):
+        return False
+    for i in range(PyBytes_GET_SIZE(query.mask)):
+        if index[i] & mask[i] != pattern[i]:
+            return False
+    return True
+
+
+cdef void radix_sort(uint64_t* items, uint64_t* spare, Py_ssize_t count) noexcept nogil:
+    """Sort by the upper 32 bits, keeping the order of equals; the result is in ``items``."""
+    cdef Py_ssize_t counts[256]
+    cdef Py_ssize_t place, i, each
+    cdef int shift
+    cdef uint64_t* swap
+    cdef uint64_t* source = items
+    cdef uint64_t* target = spare
+    for shift in range(32, 64, 8):
+        memset(counts, 0, sizeof(counts))
+        for i in range(count):
+            counts[(source[i] >> shift) & 255] += 1
+        if counts[(source[0] >> shift) & 255] == count:
+            continue
+        place = 0
+        for i in range(256):
+            each = counts[i]
+            counts[i] = place
+            place += each
+        for i in range(count):
+            each = (source[i] >> shift) & 255
+            target[counts[each]] = source[i]
+            counts[each] += 1
+        swap = source
+        source = target
+        target = swap
+    if source != items:
+        memcpy(items, source, count * sizeof(uint64_t))
+
+
+cdef class Matches:
+    cdef readonly long long size_bytes
+    cdef bint has_values
+    cdef Py_ssize_t count, capacity
+    cdef uint64_t* places  # offset << 32 | where it is kept
+    cdef uint8_t** blocks
+    cdef Py_ssize_t block_count
+    cdef Py_ssize_t used, block_bytes  # of the last block
+
+    def __init__(self, bint has_values):
+        self.has_values = has_values
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.block_count):
+            free(self.blocks[i])
+        free(self.blocks)
+        free(self.places)
+
+    def __len__(self):
+        return self.count
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t capacity = max(16, self.capacity * 2)
+        cdef uint64_t* places = <uint64_t*>realloc(self.places, capacity * sizeof(uint64_t))
+        if places == NULL:
+            raise MemoryError
+        self.places = places
+        self.capacity = capacity
+        return 0
+
+    cdef int add_block(self, Py_ssize_t size) except -1:
+        cdef Py_ssize_t block_bytes = max(size, <Py_ssize_t>(BLOCK_BYTES if self.block_count else FIRST_BLOCK_BYTES))
+        cdef uint8_t** blocks
+        cdef uint8_t* block
+        if self.block_count == BLOCKS_MAX:
+            raise MemoryError
+        blocks = <uint8_t**>realloc(self.blocks, (self.block_count + 1) * sizeof(uint8_t*))
+        if blocks == NULL:
+            raise MemoryError
+        self.blocks = blocks
+        block = <uint8_t*>malloc(block_bytes)
+        if block == NULL:
+            raise MemoryError
+        blocks[self.block_count] = block
+        self.block_count += 1
+        self.used = 0
+        self.block_bytes = block_bytes
+        return 0
+
+    cdef int keep(self, uint32_t offset, bytes data) except -1:
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t room = (sizeof(Py_ssize_t) + size + UNIT_BYTES - 1) & -UNIT_BYTES
+        cdef uint64_t place
+        cdef Kept* kept
+        if self.count == self.capacity:
+            self.grow()
+        # One that is larger than a block has a block of its own, so that its place is the first there.
+        if room > self.block_bytes - self.used:
+            self.add_block(room)
+        place = (<uint64_t>(self.block_count - 1) << BLOCK_SHIFT) | <uint64_t>(self.used // UNIT_BYTES)
+        kept = <Kept*>(self.blocks[self.block_count - 1] + self.used)
+        kept.size = size
+        memcpy(kept.data, PyBytes_AS_STRING(data), size)
+        self.places[self.count] = (<uint64_t>offset << 32) | place
+        self.used += room
+        self.count += 1
+        self.size_bytes += size + COST
+        return 0
+
+    cdef inline Kept* kept(self, Py_ssize_t i) noexcept:
+        # A literal of 32 bits would be a Python object here.
+        cdef uint32_t place = <uint32_t>self.places[i]
+        return <Kept*>(self.blocks[place >> BLOCK_SHIFT] + (place & ((1 << BLOCK_SHIFT) - 1)) * UNIT_BYTES)
+
+    def collect(self, pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max):
+        cdef bytes key = b"", value, index, target = b"", seen = None
+        cdef Py_ssize_t step, width = 0, passed = 0, patience = PATIENCE
+        cdef const uint8_t* p = NULL
+        cdef uint32_t offset
+        cdef tuple pair
+        cdef bint is_wanted
+        cdef MaskQuery masked = query if isinstance(query, MaskQuery) else None
+        for step in range(steps_max):
+            pair = next(pairs, None)
+            if pair is None:
+                return ENDED, b""
+            key, value = pair
+            if PyBytes_GET_SIZE(key) < KEY_BYTES:
+                raise Corruption("the key of a record is cut short")
+            p = <const uint8_t*>PyBytes_AS_STRING(key) + 8
+            width = PyBytes_GET_SIZE(key) - KEY_BYTES
+            offset = get32(p + width)
+            if query is not None:
+                if masked is not None:
+                    is_wanted = is_masked(masked, p, width)
+                    if is_wanted:
+                        patience = PATIENCE
+                    elif patience and not masked.is_prefix:
+                        patience -= 1
+                        continue
+                else:
+                    is_wanted = (seen is not None and PyBytes_GET_SIZE(seen) == width
+                                 and memcmp(PyBytes_AS_STRING(seen), p, width) == 0)
+                if not is_wanted:
+                    index = PyBytes_FromStringAndSize(<const char*>p, width)
+                    if index < target:
+                        passed += 1
+                        if passed >= NEAR:
+                            return FAR, target
+                        continue
+                    if masked is not None or not query.matches(index):
+                        found = query.ratchet(index)
+                        if found is None:
+                            return ENDED, b""
+                        target = found
+                        passed = 0
+                        continue
+                    seen = index
+            if offset <= offset_max:
+                check_value(value)
+                if filters.match_value(value):
+                    self.keep(offset, value if self.has_values else key)
+        if query is not None and p != NULL and PyBytes_FromStringAndSize(<const char*>p, width) < target:
+            return FAR, target
+        return PAUSED, key
+
+    def order(self):
+        cdef Py_ssize_t i, last = 0
+        cdef uint64_t* spare
+        if self.count == 0:
+            return
+        spare = <uint64_t*>malloc(self.count * sizeof(uint64_t))
+        if spare == NULL:
+            raise MemoryError
+        radix_sort(self.places, spare, self.count)
+        free(spare)
+        for i in range(self.count):
+            if last and self.places[i] >> 32 == self.places[last - 1] >> 32:
+                self.size_bytes -= self.kept(i).size + COST
+            else:
+                self.places[last] = self.places[i]
+                last += 1
+        self.count = last
+
+    cdef Py_ssize_t later(self, long long offset) noexcept:
+        """The number of the first record above the offset."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if <long long>(self.places[middle] >> 32) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef inline bytes at(self, Py_ssize_t i):
+        cdef Kept* kept = self.kept(i)
+        return PyBytes_FromStringAndSize(<const char*>kept.data, kept.size)
+
+    def read(self, long long epoch_start, long long position, Py_ssize_t count_max, long long bytes_max):
+        cdef Py_ssize_t i = self.later(position - epoch_start), j, count
+        cdef Py_ssize_t end = min(self.count, i + count_max)
+        cdef long long size = 0
+        cdef list records = []
+        cdef Kept* group[GROUP]
+        cdef Py_ssize_t sizes[GROUP]
+        cdef bytes value
+        if not self.has_values:
+            raise TypeError("these matches have no values")
+        while i < end and size < bytes_max:
+            # Records are far from each other and mostly in no cache: the processor waits for a whole group of them at once.
+            count = min(GROUP, end - i)
+            for j in range(count):
+                group[j] = self.kept(i + j)
+                sizes[j] = group[j].size
+                __builtin_prefetch(<const uint8_t*>group[j] + LINE_BYTES)
+                __builtin_prefetch(<const uint8_t*>group[j] + 2 * LINE_BYTES)
+            for j in range(count):
+                value = PyBytes_FromStringAndSize(<const char*>group[j].data, sizes[j])
+                # It was checked when it was collected.
+                records.append(make_record(epoch_start + <long long>(self.places[i + j] >> 32), value))
+                size += sizes[j]
+                if size >= bytes_max:
+                    break
+            i += count
+        return records, size
+
+    def read_keys(self, long long epoch_start, long long position, Py_ssize_t count_max):
+        cdef Py_ssize_t begin = self.later(position - epoch_start), i
+        return [self.at(i) for i in range(begin, min(self.count, begin + count_max))]

@@ -1,0 +1,1 @@
+"""Shared by all jobs: options, sessions, progress, failures, stopping."""

@@ -1,0 +1,1 @@
+"""The job that learns topic patterns."""

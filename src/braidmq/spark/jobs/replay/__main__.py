@@ -1,0 +1,8 @@
+"""The job that publishes history again, as an application: `python -m braidmq.spark.jobs.replay`."""
+
+from __future__ import annotations
+
+from braidmq.spark.jobs.replay.command import command
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,1 @@
+"""Sparkplug B payloads and births."""

@@ -1,0 +1,1 @@
+"""Publishes Spark rows as MQTT messages, each exactly once."""

@@ -1,0 +1,1 @@
+"""History as a Spark table and stream."""

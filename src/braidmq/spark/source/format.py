@@ -1,0 +1,85 @@
+"""Spark's format `braidmq`. Made in many processes, some of them without what braidmq needs: this module imports pyspark only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+
+import braidmq
+from braidmq.spark.requirements import check_requirements
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class BraidDataSource(DataSource):
+    """History as rows, and rows as messages. All options are in docs/spark.md; nothing connects before it is asked for data."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Raises UsageError if this Python lacks something: Spark itself would only say that a worker did not connect."""
+        super().__init__(options)
+        check_requirements()
+
+    @classmethod
+    def name(cls) -> str:
+        return "braidmq"
+
+    def schema(self) -> StructType:
+        from braidmq.spark.source.options import parse_read_options
+        from braidmq.spark.source.schema import struct_of
+
+        return struct_of(parse_read_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from braidmq.spark.source.batch import make_reader
+
+        return make_reader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from braidmq.spark.source.stream import StreamReader
+
+        return StreamReader(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from braidmq.spark.sink import writer as sink
+
+        return sink.make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from braidmq.spark.sink import writer as sink
+
+        return sink.make_stream_writer(self.options, schema, overwrite)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        if type(self) is not BraidDataSource:
+            return super().__reduce_ex__(protocol)
+        return _opener(), (str(Path(braidmq.__file__).parents[1]), self.options)
+
+
+def _opener() -> Callable[[str, MutableMapping[str, str]], DataSource]:
+    """What makes a source of a pickle, in a process that may not know yet where braidmq is."""
+
+    # Spark lets the process that plans a stream look for the files of `--py-files` in a directory that nobody fills. A function
+    # inside a function is pickled as code, not by its name, and so can run there and name the place.
+    def open_source(place: str, options: MutableMapping[str, str]) -> DataSource:
+        import sys
+        from importlib.util import find_spec
+
+        if find_spec("braidmq") is None:
+            sys.path.append(place)
+        from braidmq.spark.source.format import BraidDataSource
+
+        return BraidDataSource(options)
+
+    return open_source
+
+
+def restore(module: str, name: str) -> Any:
+    """Unpickle a reader on an executor; raises UsageError if the Python there lacks something."""
+    check_requirements()
+    kind = getattr(import_module(module), name)
+    return kind.__new__(kind)

@@ -1,0 +1,128 @@
+"""Shared by batch and stream: planning a range on the driver, reading a part of it on an executor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from braidmq.flight import wire
+from braidmq.flight.client import HistoryClient, Planning
+from braidmq.flight.errors import DataLoss, describe_gaps, from_wire_gaps
+from braidmq.flight.times import to_place
+from braidmq.spark.source.format import restore
+from braidmq.spark.source.offsets import ends_to_ask_for
+from braidmq.spark.source.options import Bound, ReadOptions, parse_read_options
+from braidmq.spark.source.schema import arrow_schema, columns_of
+
+log = logging.getLogger("braidmq.spark")
+
+# Spark has no way to say LIMIT to a source. A first batch of a few rows lets `limit(10)` and `show()` end early.
+_HEAD_ROWS: Final = 256
+
+
+# What is made anew from the options where a reader arrives.
+_LOCAL: Final = ("_options", "_client", "_backlog")
+
+
+@contextmanager
+def losses_in_words() -> Iterator[None]:
+    """Let DataLoss say how a query can go on in spite of it."""
+    try:
+        yield
+    except DataLoss as loss:
+        hint = "with the option failOnDataLoss=false the query logs a warning and continues with the remaining records"
+        raise DataLoss(loss.gaps, hint) from None
+
+
+class Reading:
+    """The options and the schema of one read. Pickled, it is checked first where it arrives; it has no connection of its own."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        """Raises ConfigError or UsageError for what cannot be."""
+        self._raw_options = options
+        self._schema = schema
+        columns_of(schema, self._options.columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self)
+        state = {name: value for name, value in self.__dict__.items() if name not in _LOCAL}
+        return restore, (kind.__module__, kind.__name__), state
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a part, on an executor. Each once, also if the server is lost on the way."""
+        # Spark's stand-in for a plan without parts is nothing before 4.2, then a part without a value.
+        if partition is None or partition.value is None:
+            return
+        expected = arrow_schema(self._schema)
+        is_first = True
+        with self._connect() as client, losses_in_words():
+            for batch in client.stream(wire.decode(partition.value, wire.Ticket)):
+                fitting = pa.RecordBatch.from_arrays(batch.columns, schema=expected)
+                if is_first and fitting.num_rows > _HEAD_ROWS:
+                    yield fitting.slice(0, _HEAD_ROWS)
+                    fitting = fitting.slice(_HEAD_ROWS)
+                is_first = False
+                yield fitting
+
+    @cached_property
+    def _options(self) -> ReadOptions:
+        return parse_read_options(self._raw_options)
+
+    def _connect(self) -> HistoryClient:
+        options = self._options
+        return HistoryClient(options.servers, options.access, call_s=options.call_s, retry_s=options.retry_s)
+
+    @losses_in_words()
+    def _plan(
+        self, client: HistoryClient, filters: Sequence[str], start: wire.Place, end: wire.Place, forgiven: Set[int] = frozenset()
+    ) -> Planning:
+        """The parts of a range, at least `minPartitions` where the range has that many; gaps that are let pass are warned of.
+
+        What is missing of the shards that are `forgiven` was not asked for; what they lose from now on is a loss.
+        """
+        wanted = self._options.partitions_min
+        plan = wire.Plan(
+            list(filters),
+            start=start,
+            end=end,
+            columns=columns_of(self._schema, self._options.columns),
+            part_rows_max=self._options.partition_rows_max,
+            part_bytes_max=self._options.partition_bytes_max,
+            on_loss="skip" if forgiven else self._options.on_loss,
+        )
+        planning = client.plan(plan)
+        if 0 < len(planning.parts) < wanted:
+            # Up to the end that was settled, so that nothing more gets in.
+            settled = ends_to_ask_for(wire.from_wire(planning.planned.start), wire.from_wire(planning.planned.end))
+            again = msgspec.structs.replace(plan, end=wire.Place(positions=settled), partitions=wanted)
+            planning = Planning(planning.planned, client.plan(again).parts)
+        gaps = {shard: gap for shard, gap in from_wire_gaps(planning.planned.gaps).items() if shard not in forgiven}
+        if gaps and self._options.fail_on_data_loss:
+            raise DataLoss(gaps)
+        if gaps:
+            found = describe_gaps(gaps)
+            log.warning("retention removed part of the requested records, and failOnDataLoss is false: %s", found)
+        parts = [(msgspec.structs.replace(ticket, on_loss=self._options.on_loss), part) for ticket, part in planning.parts]
+        return Planning(planning.planned, parts)
+
+
+def place_of(bound: Bound, client: HistoryClient) -> wire.Place:
+    """Where a bound is on the wire; times that are relative are so to the clock of the service."""
+    if bound.offset is not None:
+        return bound.offset.to_place()
+    if bound.moment is not None:
+        return to_place(bound.moment, lambda: client.shards().now)
+    return wire.Place(at=bound.at)
+
+
+def to_partitions(tickets: Sequence[wire.Ticket]) -> list[InputPartition]:
+    """Parts as Spark ships them: bytes, which any Python can unpickle."""
+    return [InputPartition(wire.encode(ticket)) for ticket in tickets]

@@ -1,0 +1,1 @@
+"""The database beneath the log: RocksDB, batches, commits, health."""

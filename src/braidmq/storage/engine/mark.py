@@ -1,0 +1,214 @@
+"""The mark of a log: how far it was on disk, stored outside the files it describes.
+
+A write-ahead log that was removed or truncated looks as if it had never contained more. So the number of the last row known
+to be on disk (`Database.sequence`) is written to a small file beside the log, and a node that finds less does not start.
+
+- The mark is never ahead of the disk: it is written after the fsync that it describes. So it never rejects a complete log.
+- It may lag behind. It is written without an fsync of its own, 10 ms after the last commit or, when there is always a next one,
+  every 50 ms: a process that is killed leaves it exact or that much behind, a power cut as far as the kernel had it written.
+- With ``history.durability = "os"`` nothing is synced while the node runs: the mark tells what was there at the last start or
+  orderly stop.
+- Two slots are written in turns, each with a checksum, so that one of them is always whole.
+
+It does not notice an older file of the write-ahead log that is missing while a newer one is there, and it is no defence against
+those who change the mark as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from braidmq.base.errors import Corruption
+from braidmq.storage.engine.database import Database
+from braidmq.storage.engine.folders import sync_folder
+from braidmq.storage.engine.rocksdb import Tuning
+
+log = logging.getLogger("braidmq.storage")
+
+_MAGIC: Final = b"BMQMARK1"
+_SLOT: Final = struct.Struct(">8sQ16sQQQ")  # magic, turn, log id, sequence, newest log file and its length; then crc32 of it all
+_SLOT_BYTES: Final = 512  # a sector: it is written as a whole
+_CHECK: Final = struct.Struct(">I")
+_LAG_S: Final = 0.05
+_LOOK_S: Final = 1.0  # between two looks at the names of the log files
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """So far this log was on disk. As a hint, number and length of the newest file of its write-ahead log; 0 if there is none."""
+
+    log_id: bytes
+    sequence: int
+    journal: int = 0
+    journal_bytes: int = 0
+
+
+def mark_path(log_path: Path) -> Path:
+    """Where the mark of a log is."""
+    return log_path.with_name(f"{log_path.name}.mark")
+
+
+def read_mark(path: Path) -> Mark | None:
+    """The mark in a file, None if there is none; one that cannot be read is told of in the log, and taken for none."""
+    found = _read_slots(path)
+    if found is None:
+        return None
+    if not found:
+        log.warning("%s is damaged: this start cannot check whether the log is complete", path)
+        return None
+    return max(found, key=lambda slot: slot[0])[1]
+
+
+def _read_slots(path: Path) -> list[tuple[int, Mark]] | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return []
+    slots = []
+    for first in (0, _SLOT_BYTES):
+        fields = data[first : first + _SLOT.size]
+        check = data[first + _SLOT.size : first + _SLOT.size + _CHECK.size]
+        if len(check) == _CHECK.size and _CHECK.unpack(check)[0] == zlib.crc32(fields):
+            magic, turn, *values = _SLOT.unpack(fields)
+            if magic == _MAGIC:
+                slots.append((turn, Mark(*values)))
+    return slots
+
+
+def check_before(path: Path, mark: Mark, tuning: Tuning) -> None:
+    """Raise Corruption if the log in `path` has less than its mark says; nothing is changed. Blocks.
+
+    Only what looks as if something were missing is opened, to be read: opening it for writing would drop files that may be found
+    again. A log file that is not there may also have become part of the tables.
+    """
+    if not (path / "CURRENT").exists():
+        raise Corruption(_words(path, "its files are missing"))
+    if mark.journal and _length(_journal_path(path, mark.journal)) < mark.journal_bytes:
+        view = Database.open_read_only(path, tuning)
+        try:
+            check_opened(view, mark)
+        finally:
+            view.close()
+
+
+def check_opened(database: Database, mark: Mark) -> None:
+    """Raise Corruption if an open log is another one, or has less, than its mark says."""
+    if database.log_id != mark.log_id:
+        raise Corruption(_words(database.path, "the directory now holds a different log"))
+    missing = mark.sequence - database.sequence
+    if missing > 0:
+        raise Corruption(_words(database.path, f"at least {missing} committed rows are missing at its end"))
+
+
+def _words(path: Path, what: str) -> str:
+    return (
+        f"the log in {path} has lost acknowledged data: {what} ({mark_path(path)} records its last state). "
+        "Bring back the missing files or restore a backup; to continue with the remaining data, "
+        f"use `braidmq salvage --data-dir {path.parent} --accept-loss`"
+    )
+
+
+def _journal_path(path: Path, number: int) -> Path:
+    return path / f"{number:06}.log"
+
+
+def _length(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def newest_journal(path: Path) -> tuple[int, int]:
+    """Number and length of the newest file of a write-ahead log; zeros if there is none."""
+    newest = max((each for each in path.glob("*.log") if each.stem.isdigit()), key=lambda each: int(each.stem), default=None)
+    return (0, 0) if newest is None else (int(newest.stem), _length(newest))
+
+
+class MarkFile:
+    """Writes the mark of one log; used by one thread at a time. A file that cannot be written is told of once."""
+
+    def __init__(self, log_path: Path, log_id: bytes, sequence: int) -> None:
+        """Start with the current state on disk."""
+        self._log_path = log_path
+        self._path = mark_path(log_path)
+        self._log_id = log_id
+        self._sequence = self._written = sequence
+        self._journal = (0, 0)
+        self._written_at = self._looked_at = -_LOOK_S
+        self._file = -1
+        self._turn = max((turn for turn, _ in _read_slots(self._path) or ()), default=0)
+        self._create()
+
+    def _create(self) -> None:
+        partial = self._path.with_name(f"{self._path.name}.partial")
+        try:
+            self._file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._file, bytes(2 * _SLOT_BYTES), 0)
+            self._write()
+            os.fsync(self._file)
+            partial.rename(self._path)
+            sync_folder(self._path.parent)
+        except OSError as problem:
+            self._give_up(problem)
+
+    def synced(self, sequence: int) -> None:
+        """Rows up to this one are on disk."""
+        self._sequence = sequence
+
+    def catch_up(self, *, is_idle: bool) -> None:
+        """Write the mark if it is behind, when the committer is idle or the mark is due."""
+        if self._sequence != self._written and (is_idle or time.monotonic() - self._written_at >= _LAG_S):
+            try:
+                self._write()
+            except OSError as problem:
+                self._give_up(problem)
+
+    def close(self, sequence: int | None) -> None:
+        """Write how far the log is on disk, if known, and close the file."""
+        if sequence is not None:
+            self._sequence = sequence
+        if self._file >= 0:
+            try:
+                self._write()
+                os.fsync(self._file)
+            except OSError as problem:
+                self._give_up(problem)
+            else:
+                os.close(self._file)
+                self._file = -1
+
+    def _look(self, now: float) -> None:
+        """Measure the newest log file. It may have more than is synced; then a start looks closer, and that is all."""
+        with suppress(OSError):  # there may be no descriptor for it
+            if now - self._looked_at >= _LOOK_S:
+                self._looked_at = now
+                self._journal = newest_journal(self._log_path)
+            else:
+                self._journal = self._journal[0], _length(_journal_path(self._log_path, self._journal[0]))
+
+    def _write(self) -> None:
+        if self._file < 0:
+            return
+        self._written_at = now = time.monotonic()
+        self._look(now)
+        self._turn += 1
+        fields = _SLOT.pack(_MAGIC, self._turn, self._log_id, self._sequence, *self._journal)
+        os.pwrite(self._file, fields + _CHECK.pack(zlib.crc32(fields)), self._turn % 2 * _SLOT_BYTES)
+        self._written = self._sequence
+
+    def _give_up(self, problem: OSError) -> None:
+        log.warning("cannot write %s (%s): the next start may not notice lost log files", self._path, problem)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,489 @@
+"""The database of a node: rows in column families, written in batches, committed in groups.
+
+rocksdict is known here and in the modules beside (``engine``, ``database``, ``identity``, ``batch``, ``cursor``), and nowhere
+else. It holds the interpreter lock while it writes, so that a stalled engine would stop the whole node: every write is told to
+fail instead (``no_slowdown``), and fsync is left to the committer's thread, where the lock is free.
+
+How does a stopped store recover?
+
+- after a failed fsync, a lack of descriptors, or an error that nothing is known about: as soon as the directory can be opened
+  again, which is tried in a thread (``recovery``). Reads go on meanwhile, and what was written before waits;
+- after damage, or if the directory does not hold what was written: not before a restart. Reads go on;
+- after a full disk: as soon as there is space again. No flush may be tried in between, because RocksDB takes one that fails on
+  an unfinished log file for the end; left alone, it starts a new file by itself;
+- after a stall: with the next write that is accepted.
+
+``write``, ``check`` and ``close`` belong to one thread, the loop's. Reads may come from any.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Literal, NoReturn
+
+from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
+
+from braidmq.base.errors import Unavailable, UsageError
+from braidmq.storage.engine.batch import Batch
+from braidmq.storage.engine.committer import Committer
+from braidmq.storage.engine.cursor import Cursor
+from braidmq.storage.engine.database import Database
+from braidmq.storage.engine.health import HEALTHY, Figures, Health, State, judge
+from braidmq.storage.engine.mark import MarkFile, check_before, check_opened, mark_path, read_mark
+from braidmq.storage.engine.recovery import Recovery, waits_too_long
+from braidmq.storage.engine.rocksdb import Disk, Fault, Tuning, classify, is_damage
+
+__all__ = ["Batch", "Cursor", "Durability", "Store"]
+
+log = logging.getLogger(__name__)
+
+Durability = Literal["fsync", "os"]
+
+_RETRY_AFTER_STALL_S = 0.1
+_RETRY_AFTER_FULL_S = 10.0
+_RETRY_AFTER_RESTART_S = 60.0
+# Checks for which an engine may go on refusing writes although the disk has space again; it looks every five seconds itself.
+_FULL_CHECKS_MAX = 15
+_USERS_TIMEOUT_S = 10.0
+
+
+class Store:
+    """One directory, opened by one process. Make it with ``Store.open``, then ``start``; ``close`` ends it."""
+
+    def __init__(
+        self, database: Database, durability: Durability, tuning: Tuning, disk: Disk, mark: MarkFile | None = None
+    ) -> None:
+        """Use ``Store.open``."""
+        self.path = database.path
+        self.log_id = database.log_id
+        self.committed = 0
+        self.recoveries = 0
+        self._database = database
+        self._mark = mark
+        self._durability = durability
+        self._tuning = tuning
+        self._disk = disk
+        self._written = 0
+        self._write_options = WriteOptions()
+        self._write_options.no_slowdown = True
+        self._committer: Committer | None = None
+        self._loop_call: Callable[[Callable[[], None]], object] | None = None
+        self._on_commit: Callable[[int], None] | None = None
+        self._is_telling = False
+        self._is_full = False
+        self._must_not_flush = False  # the engine itself ran into the end of the disk, and has not recovered yet
+        self._checks_with_space = 0  # since then
+        self._failure: Health | None = None  # set by either thread, and taken back by a recovery
+        self._recovery: Recovery | None = None
+        self._health = HEALTHY
+        self._is_closed = False
+        self._users = 0  # threads in `kept_open`
+        self._users_changed = threading.Condition()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        families: Sequence[str],
+        *,
+        durability: Durability = "fsync",
+        tuning: Tuning | None = None,
+        disk: Disk | None = None,
+        salvage: bool = False,
+        is_marked: bool = False,
+    ) -> Store:
+        """Open the directory, or make it (0700), with these families at least. Blocks while the write-ahead log is read.
+
+        Raises UsageError (in use, or of a newer format), ConfigError (no directory, not writable), Corruption, Unavailable.
+        ``salvage`` accepts a damaged write-ahead log and keeps what comes before the damage: acknowledged records may be gone.
+        ``is_marked``: a log that has lost what its mark tells of is Corruption, unless it is salvaged, and the mark is kept.
+        """
+        place = Path(path)
+        tuning = tuning or Tuning()
+        mark = read_mark(mark_path(place)) if is_marked and not salvage else None
+        if mark is not None:
+            check_before(place, mark, tuning)
+        database = Database.open(place, families, tuning, salvage=salvage)
+        try:
+            if mark is not None:
+                check_opened(database, mark)
+            # What was in the write-ahead log is in synced tables now.
+            marker = MarkFile(place, database.log_id, database.sequence) if is_marked else None
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, durability, tuning, disk or Disk(), marker)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def written(self) -> int:
+        """The number of the last write."""
+        return self._written
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The names of all families."""
+        return tuple(self._database.families)
+
+    @property
+    def _families(self) -> dict[str, Rdict]:
+        return self._database.families
+
+    @property
+    def health(self) -> Health:
+        """The state as of the last ``check`` or of a failure since then."""
+        return self._failure or self._health
+
+    def start(self, loop_call: Callable[[Callable[[], None]], object], on_commit: Callable[[int], None]) -> None:
+        """Commit by itself from now on; ``on_commit(number)`` is called through ``loop_call`` (``loop.call_soon_threadsafe``)."""
+        if self._loop_call is not None:
+            raise UsageError("the store has already been started")
+        self._loop_call = loop_call
+        self._on_commit = on_commit
+        if self._durability == "fsync":
+            self._start_committer()
+
+    def _start_committer(self) -> None:
+        self._committer = Committer(
+            self._flush, self.committed, self._have_committed, self._fail_commit, self._committer, self._have_time
+        )
+        if self._must_not_flush:
+            self._committer.hold()
+        self._committer.start()
+        self._committer.wrote(self._written)
+
+    def batch(self) -> Batch:
+        """An empty batch."""
+        return Batch(self._database.handles)
+
+    def write(self, batch: Batch, *, frees_space: bool = False) -> int:
+        """Write without waiting for the disk, and return the write's number; it counts once ``committed`` has reached it.
+
+        Raises Unavailable if the store is stopped or stalled: then nothing was written, and the batch is used up all the same.
+        A small batch that removes much (``frees_space``) is also written when only the reserve of the disk is left.
+        """
+        changes = batch.take()
+        has_reserve = frees_space and not self._must_not_flush
+        if self._failure is not None or (self._is_full and not has_reserve) or self._is_closed:
+            self._refuse_write()
+        try:
+            self._database.db.write(changes, self._write_options)
+        except Exception as problem:  # rocksdict has no class of its own for what RocksDB reports
+            raise self._write_problem(problem) from problem
+        self._written = number = self._written + 1
+        if self._committer is not None:
+            self._committer.wrote(number)
+        elif self._durability == "os":
+            self.committed = number
+            if self._loop_call is not None and not self._is_telling:
+                self._is_telling = True
+                self._loop_call(self._tell_written)
+        return number
+
+    def sync(self) -> int:
+        """Commit everything written, here and now, and return ``committed``; only before ``start``. Blocks."""
+        if self._loop_call is not None:
+            raise UsageError("a started store commits by itself", "wait for on_commit")
+        if self._failure is not None or self._must_not_flush or self._is_closed:
+            self._refuse_write()
+        try:
+            self._disk.flush(self._database.db)
+        except Exception as problem:
+            self._fail_commit(problem)
+            self._refuse_write()
+        self.committed = self._written
+        return self.committed
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a row, committed or not."""
+        return self._database.get(family, key)
+
+    def cursor(self, family: str, lower: bytes, upper: bytes) -> Cursor:
+        """A cursor over ``lower <= key < upper``."""
+        return self._database.cursor(family, lower, upper)
+
+    def items(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Every row with ``lower <= key < upper``, in order; of rows written meanwhile, any or none.
+
+        The fastest way to read a run.
+        """
+        return self._database.items(family, lower, upper)
+
+    def check(self) -> Health:
+        """Look at the engine and the disk, stop or resume accordingly, and return the health.
+
+        Takes well under a millisecond; call it every second.
+        """
+        if self._failure is not None or self._is_closed:
+            self._recover()
+            return self.health
+        try:
+            figures = self._measure()
+        except OSError as problem:
+            self._fail(f"the disk of {self.path} is unavailable ({problem})")
+            return self.health
+        reserve = self._tuning.reserve_bytes
+        if self._is_full:
+            # A quarter more than the reserve, or a disk at the edge would flap with every record.
+            if figures.free_bytes >= reserve + reserve // 4:
+                self._leave_full()
+        elif figures.free_bytes < reserve:
+            self._stop_full(
+                f"the disk of {self.path} has only {figures.free_bytes >> 20} MiB left, {reserve >> 20} MiB are reserved"
+            )
+        if not self._is_full and self._failure is None:
+            self._health = judge(figures)
+        return self.health
+
+    def _leave_full(self) -> None:
+        if self._can_write():
+            self._is_full = self._must_not_flush = False
+            self._checks_with_space = 0
+            log.warning("the disk of %s has space again; the log accepts writes", self.path)
+            if self._committer is not None:
+                self._committer.release()
+            return
+        self._checks_with_space += 1
+        if self._failure is None and self._checks_with_space > _FULL_CHECKS_MAX:
+            self._fail(f"the disk of {self.path} has space again, but the storage engine has not resumed")
+
+    def stats(self) -> dict[str, int]:
+        """Counters and sizes, those of all families added up; times in microseconds, -1 for what is not known."""
+        committer = self._committer
+        return {
+            "written": self._written,
+            "committed": self.committed,
+            "commits": committer.commits if committer else 0,
+            "commit_us_total": int(committer.commit_s_total * 1e6) if committer else 0,
+            "commit_us_max": int(committer.commit_s_max * 1e6) if committer else 0,
+            "commit_us_max_recent": int(committer.recent_s_max() * 1e6) if committer else -1,
+            "commit_age_us": int((monotonic() - committer.committed_at) * 1e6) if committer and committer.committed_at else -1,
+            "recoveries": self.recoveries,
+            "memtable_bytes": self._database.sum_of("rocksdb.cur-size-all-mem-tables"),
+            "table_bytes": self._database.sum_of("rocksdb.live-sst-files-size"),
+            "rows_estimate": self._database.sum_of("rocksdb.estimate-num-keys"),
+            "pending_compaction_bytes": self._database.sum_of("rocksdb.estimate-pending-compaction-bytes"),
+            "disk_free_bytes": self._disk.free_bytes(self.path),
+        }
+
+    def compact(self, family: str, lower: bytes, upper: bytes) -> None:
+        """Rewrite the tables of a range, which frees the space of what was removed from it. Takes its time: for a thread.
+
+        Closing the store waits for it.
+        """
+        with self.kept_open():
+            try:
+                self._database.family(family).compact_range(lower, upper)
+            except Exception as problem:
+                raise Unavailable(f"the log in {self.path} could not be compacted: {problem}") from problem
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """For a thread beside the loop: closing waits until it is done.
+
+        Raises UsageError if the store is closed, Unavailable while it recovers from a failure.
+        """
+        with self._users_changed:
+            if self._is_closed:
+                raise UsageError(f"the log in {self.path} is closed")
+            if self._failure is not None:
+                self._refuse_write()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._users_changed:
+                self._users -= 1
+                self._users_changed.notify_all()
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Make a directory with the database as it is now, tables as hard links; it can be opened as a store. For a thread."""
+        place = Path(path)
+        if place.exists():
+            raise UsageError(f"{place} exists already", "use a directory that does not exist yet")
+        if self._failure is not None or self._must_not_flush or self._is_closed:
+            self._refuse_write()
+        with self.kept_open():
+            try:
+                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # A checkpoint flushes too, but with the interpreter lock held, so that the loop would wait for it.
+                for rows in self._database.families.values():
+                    rows.flush(True)
+                Checkpoint(self._database.db).create_checkpoint(str(place))
+                place.chmod(0o700)
+            except Exception as problem:
+                raise Unavailable(f"cannot create a checkpoint in {place}: {problem}") from problem
+
+    def close(self) -> None:
+        """Commit what is written, if that is possible, and release the directory; blocks until done.
+
+        Cursors that are still alive keep it locked.
+        """
+        with self._users_changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._users_changed.wait_for(lambda: self._users == 0)
+        if self._recovery is not None and not self._recovery.stop():
+            raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
+        if self._committer is not None and not self._committer.close():
+            raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
+        is_broken = self._failure is not None or self._must_not_flush
+        sequence = None if is_broken else self._database.sequence
+        try:
+            if self._committer is None and not is_broken:
+                self._disk.flush(self._database.db)
+            if self._mark is not None:
+                self._mark.close(sequence)
+            self._database.close()
+        except Exception as problem:
+            if not is_broken:
+                raise Unavailable(
+                    f"the log in {self.path} was not closed cleanly, its last records may be lost: {problem}"
+                ) from problem
+            log.warning("the log in %s was closed after a failure: %s", self.path, problem)
+
+    # Recovery
+
+    def _recover(self) -> None:
+        """Begin to open the database again, unless that is under way or of no use."""
+        failure = self._failure
+        if failure is None or failure.needs_restart or self._is_closed or self._recovery is not None:
+            return
+        assert self._loop_call is not None  # else a failure needs a restart
+        self._recovery = Recovery(self, self._database, self._tuning, self._disk, self._loop_call)
+        self._recovery.start()
+
+    def read_from(self, view: Database) -> None:
+        """For the recovery: see ``Recovering``."""
+        self._database = view
+
+    def let_go(self) -> None:
+        """For the recovery: see ``Recovering``."""
+        if self._committer is not None and not self._committer.close():
+            raise waits_too_long(self.path)
+        with self._users_changed:
+            if not self._users_changed.wait_for(lambda: self._users == 0, _USERS_TIMEOUT_S):
+                raise waits_too_long(self.path)
+
+    def resume(self, database: Database) -> None:
+        """For the recovery: see ``Recovering``."""
+        self._database = database
+        self._recovery = None
+        self._failure = None
+        self._is_full = self._must_not_flush = False
+        self._health = HEALTHY
+        self.recoveries += 1
+        self.committed = self._written
+        log.warning("the log in %s was reopened after a fault and accepts writes; no data was lost", self.path)
+        if self._durability == "fsync":
+            self._start_committer()
+        assert self._on_commit is not None
+        self._on_commit(self.committed)
+
+    def give_up(self, database: Database | None, reason: str) -> None:
+        """For the recovery: see ``Recovering``."""
+        if database is not None:
+            self._database = database
+        self._recovery = None
+        self._failure = None
+        self._fail(reason, is_lasting=True)
+
+    def _measure(self) -> Figures:
+        return Figures(
+            free_bytes=self._disk.free_bytes(self.path),
+            is_write_stopped=bool(self._database.number("rocksdb.is-write-stopped")),
+            delayed_write_rate=self._database.number("rocksdb.actual-delayed-write-rate"),
+            level0_files=self._database.max_of("rocksdb.num-files-at-level0"),
+            waiting_memtables=self._database.max_of("rocksdb.num-immutable-mem-table"),
+            pending_compaction_bytes=self._database.max_of("rocksdb.estimate-pending-compaction-bytes"),
+            commit_running_s=self._committer.running_s() if self._committer else 0.0,
+        )
+
+    def _flush(self) -> None:
+        """In the commit thread."""
+        database, mark = self._database, self._mark
+        sequence = database.sequence
+        self._disk.flush(database.db)
+        if mark is not None:
+            mark.synced(sequence)
+
+    def _have_time(self, is_idle: bool) -> None:
+        """In the commit thread."""
+        if self._mark is not None:
+            self._mark.catch_up(is_idle=is_idle)
+
+    def _have_committed(self, number: int) -> None:
+        """In the commit thread."""
+        assert self._loop_call is not None
+        assert self._on_commit is not None
+        self.committed = number
+        try:
+            self._loop_call(partial(self._on_commit, number))
+        except RuntimeError:
+            log.error("the log in %s was committed, but the event loop that waited for it is closed", self.path)
+
+    def _tell_written(self) -> None:
+        assert self._on_commit is not None
+        self._is_telling = False
+        self._on_commit(self.committed)
+
+    def _fail_commit(self, problem: Exception) -> None:
+        """In the commit thread, or in that of ``sync``."""
+        self._fail(f"the last writes to the log in {self.path} could not be committed ({problem})", is_damage(problem))
+
+    def _fail(self, reason: str, is_lasting: bool = False) -> None:
+        if self._failure is None:
+            is_lasting = is_lasting or self._loop_call is None
+            hope = "it is read-only until a restart" if is_lasting else "the node reopens it as soon as possible"
+            self._failure = Health(State.STOPPED, f"{reason}; {hope}", needs_restart=is_lasting)
+            log.critical("%s", self._failure.reason)
+
+    def _stop_full(self, reason: str) -> None:
+        self._is_full = True
+        self._health = Health(State.STOPPED, reason)
+        log.error("%s; the log accepts no writes until there is space", reason)
+
+    def _write_problem(self, problem: Exception) -> Unavailable:
+        match classify(problem):
+            case Fault.STALL:
+                self._health = Health(State.STOPPED, "the storage engine is stalled until compaction catches up")
+                return Unavailable(self._health.reason, _RETRY_AFTER_STALL_S)
+            case Fault.FULL:
+                self._must_not_flush = True
+                if self._committer is not None:
+                    self._committer.hold()
+                self._stop_full(f"the disk of {self.path} is full")
+                return Unavailable(self._health.reason, _RETRY_AFTER_FULL_S)
+            case Fault.LASTING:
+                # What was written before may still be committed: that takes nothing but an fsync of files that are open.
+                self._fail(f"the log in {self.path} cannot be written ({problem})", is_damage(problem))
+                return Unavailable(self.health.reason, _RETRY_AFTER_FULL_S)
+
+    def _can_write(self) -> bool:
+        """Ask the engine with a write of nothing, which it refuses as long as it is stopped."""
+        try:
+            self._database.db.write(WriteBatch(raw_mode=True), self._write_options)
+        except Exception as problem:
+            if classify(problem) is Fault.LASTING:
+                self._write_problem(problem)
+            return False
+        return True
+
+    def _refuse_write(self) -> NoReturn:
+        if self._is_closed:
+            raise UsageError(f"the log in {self.path} is closed")
+        health = self.health
+        raise Unavailable(health.reason, _RETRY_AFTER_RESTART_S if health.needs_restart else _RETRY_AFTER_FULL_S)

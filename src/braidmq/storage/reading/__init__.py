@@ -1,0 +1,1 @@
+"""Reading the log by position and topic filter."""

@@ -1,0 +1,324 @@
+"""Scans of one epoch for one set of filters: their result is a list in order of time, shared by all readers that ask for it.
+
+An epoch is clustered by topic, so that reading it in order of time means to find its matches first. A scan does that in slices.
+Its list holds the values, or the keys if the values are too large; a reader that stops and resumes asks for the next chunk of
+the list and never scans the epoch again while the list is kept (S12).
+
+Memory is bounded by the number of lists and by their bytes, apart from what the last slice of a scan has added. An unfinished
+list counts with what it may come to. When there is no room left, readers have an order, the one that began first before all
+others, so that they neither wait for each other in a circle nor take each other's lists again and again:
+
+- A list that nobody is in the middle of goes first: its readers have come to its end, are no more, or pause for long.
+- Then the list of the youngest reader goes, but only for an older one; a younger one has to wait. A reader of several shards has
+  one place in the order.
+- Who has kept a list for long makes room for others too, and is then the youngest: a slow reader may keep what it has only while
+  nobody else wants it.
+- Wide filters leave a part of the room to narrow ones, so that looking up a topic does not wait for those who read everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from math import inf
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakSet
+
+from braidmq.base.errors import Corruption
+from braidmq.lane.records.records import Record, TopicFilters, key_offset
+from braidmq.lane.records.scan import ENDED, FAR, Matches
+from braidmq.storage.format.rows import EpochRow
+from braidmq.storage.layouts.contract import Query
+from braidmq.storage.ports import Reads
+
+
+class ScanLimits(NamedTuple):
+    """How a scan works: steps between two looks at the clock, and up to which size a list holds values.
+
+    A larger list holds keys, and its values are fetched one by one when they are read. An ordinary epoch is not that large.
+    """
+
+    steps: int = 256
+    values_bytes_max: int = 40 * 1024 * 1024
+
+
+DEFAULT_SCAN_LIMITS: Final = ScanLimits()
+
+# How many claims long a list is kept for a reader that goes on reading it slowly while others wait.
+_TERM_CLAIMS: Final = 5
+# The part of all bytes that wide filters leave to narrow ones, and what a list of the latter is expected to need at most.
+_NARROW_PART: Final = 8
+_NARROW_BYTES: Final = 1024 * 1024
+# What a kept record takes beside its bytes.
+_COST: Final = 53
+# Between two looks at the clock, whatever the number of steps: large values take their time to copy.
+_STEP_BYTES: Final = 256 * 1024
+# Values that are fetched one by one between two looks at the clock.
+_FETCHES: Final = 16
+
+
+class Seniority:
+    """The place of a reader in the order of all; a lower number is older."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+
+NOBODY: Final = Seniority(inf)
+
+
+class Reader(Protocol):
+    """Who reads lists. It must be possible to refer to it weakly."""
+
+    @property
+    def seniority(self) -> Seniority:
+        """The same for all that are read as one."""
+
+
+class EpochScan:
+    """The matches of one epoch up to the timestamp `upto`; `advance` until `is_whole`, then read."""
+
+    def __init__(
+        self,
+        store: Reads,
+        family: str,
+        epoch: EpochRow,
+        upto: int,
+        queries: list[Query] | None,
+        filters: TopicFilters,
+        limits: ScanLimits = DEFAULT_SCAN_LIMITS,
+        is_narrow: bool = False,
+    ) -> None:
+        """`queries` None means that every topic index may match; `is_narrow` that a few topics do at most."""
+        self.epoch_start = epoch.start
+        self.upto = upto
+        self.is_whole = False
+        self.used_at = self.whole_at = 0.0
+        self.readers: WeakSet[Reader] = WeakSet()  # those that have not come to the end of the list
+        self.seniority = NOBODY  # of the oldest of them
+        self._store = store
+        self._family = family
+        self._filters = filters
+        self._offset_max = upto - epoch.start
+        self._prefix = epoch.start.to_bytes(8, "big")
+        self._end = (epoch.start + 1).to_bytes(8, "big")
+        self._queries: list[Query | None] = [None] if queries is None else [*queries]
+        self._limits = limits
+        self._steps = max(1, min(limits.steps, _STEP_BYTES * epoch.count // max(epoch.size_bytes, 1)))
+        self._has_values = True
+        self.is_narrow = is_narrow
+        size_max = min(epoch.size_bytes + epoch.count * _COST, limits.values_bytes_max)
+        self._expected_bytes = min(size_max, _NARROW_BYTES) if is_narrow else size_max
+        self._begin()
+
+    def _begin(self) -> None:
+        self._matches = Matches(self._has_values)
+        self._waiting = iter(self._queries)
+        self._query: Query | None = None
+        self._next_key = b""  # empty: the next query's first key
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the list takes."""
+        return self._matches.size_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was found so far."""
+        return not len(self._matches)
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Bytes that the list takes or, as long as it grows, is expected to come to."""
+        return self.size_bytes if self.is_whole else max(self.size_bytes, self._expected_bytes)
+
+    def advance(self, is_over: Callable[[], bool]) -> bool:
+        """Work until the list is whole or the time is over; True if it is whole."""
+        while not self.is_whole:
+            if not self._next_key and not self._begin_query():
+                self._matches.order()
+                self.is_whole = True
+            elif self._run(is_over):
+                break
+        return self.is_whole
+
+    def _begin_query(self) -> bool:
+        for query in self._waiting:
+            self._query = query
+            self._next_key = self._prefix if query is None else self._prefix + query.first()
+            return True
+        return False
+
+    def _run(self, is_over: Callable[[], bool]) -> bool:
+        """Follow the present query; True if the time was over before it came to its end."""
+        pairs = self._store.items(self._family, self._next_key, self._end)
+        while True:
+            state, place = self._matches.collect(pairs, self._query, self._filters, self._offset_max, self._steps)
+            if self._has_values and self.size_bytes > self._limits.values_bytes_max:
+                self._has_values = False
+                self._begin()
+                return is_over()
+            if state == ENDED:
+                self._next_key = b""
+                return is_over()
+            if state == FAR:
+                self._next_key = self._prefix + place
+                pairs = self._store.items(self._family, self._next_key, self._end)
+            else:
+                self._next_key = place + b"\0"
+            if is_over():
+                return True
+
+    def read(self, position: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]) -> tuple[list[Record], int, bool]:
+        """The next records later than the position, the bytes of their values, and whether the list has no more.
+
+        At least one record, if there is one, until one of the bounds is reached. The caller has looked at the floor in this turn
+        of the loop: a value that is not there is Corruption.
+        """
+        if self._has_values:
+            records, size = self._matches.read(self.epoch_start, position, count_max, bytes_max)
+            return records, size, len(records) < count_max and size < bytes_max
+        return self._fetch(self._matches.read_keys(self.epoch_start, position, count_max), count_max, bytes_max, is_over)
+
+    def _fetch(
+        self, keys: list[bytes], count_max: int, bytes_max: int, is_over: Callable[[], bool]
+    ) -> tuple[list[Record], int, bool]:
+        records: list[Record] = []
+        size = 0
+        for key in keys:
+            if size >= bytes_max or (records and len(records) % _FETCHES == 0 and is_over()):
+                return records, size, False
+            value = self._store.get(self._family, key)
+            if value is None:
+                raise Corruption(f"a record of epoch {self.epoch_start} of {self._family} is missing")
+            records.append(Record(self.epoch_start + key_offset(key), value))
+            size += len(value)
+        return records, size, len(keys) < count_max
+
+
+class ScanCache:
+    """The scans that readers share; bounded in number and bytes."""
+
+    def __init__(
+        self,
+        scans_max: int = 256,
+        bytes_max: int = 64 * 1024 * 1024,
+        claim_s: float = 1.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A reader that was not seen for `claim_s` has no right to its list any more."""
+        self.scans_max = scans_max
+        self.bytes_max = bytes_max
+        self._claimed_bytes = 0
+        self._claim_s = claim_s
+        self._now = now
+        self._scans: OrderedDict[object, EpochScan] = OrderedDict()  # least recently used first
+        self._left: OrderedDict[object, None] = OrderedDict()  # those whose readers have all left, in that order
+        self._began = 0
+
+    def __len__(self) -> int:
+        return len(self._scans)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the lists take."""
+        return sum(scan.size_bytes for scan in self._scans.values())
+
+    def seniority(self) -> Seniority:
+        """The place of a reader that begins now: behind all others."""
+        self._began += 1
+        return Seniority(self._began)
+
+    def find(self, key: object, reader: Reader) -> EpochScan | None:
+        """The scan with this key, if it is kept; it is then this reader's, too, until it leaves."""
+        scan = self._scans.get(key)
+        if scan is not None:
+            self._join(key, scan, reader)
+            self._scans.move_to_end(key)
+        return scan
+
+    def add(self, key: object, scan: EpochScan, reader: Reader) -> bool:
+        """Keep a new scan for this reader; False if there is no room for it and none that others must give."""
+        seniority = reader.seniority
+        while len(self._scans) >= self.scans_max or self._is_full(scan, seniority, scan.claimed_bytes):
+            if not self._let_one_go(seniority):
+                return False
+        self._scans[key] = scan
+        self._claimed_bytes += scan.claimed_bytes
+        self._join(key, scan, reader)
+        return True
+
+    def leave(self, key: object, reader: Reader) -> None:
+        """The reader does not need the scan with this key any more."""
+        scan = self._scans.get(key)
+        if scan is not None:
+            scan.readers.discard(reader)
+            if not scan.readers:
+                self._left[key] = None
+
+    def may_grow(self, scan: EpochScan) -> bool:
+        """Whether there is room for more of a scan that is kept; makes room if others must give it."""
+        # As long as it is smaller than expected, the room for it was taken before.
+        while scan.size_bytes >= scan.claimed_bytes and self._is_full(scan, scan.seniority, 1):
+            if not self._let_one_go(scan.seniority):
+                return False
+        return True
+
+    def advance(self, scan: EpochScan, is_over: Callable[[], bool]) -> bool:
+        """Work on a scan until it is whole or the time is over; True if it is whole. Ask `may_grow` before."""
+        self._claimed_bytes -= scan.claimed_bytes
+        if scan.advance(is_over):
+            scan.whole_at = self._now()
+        self._claimed_bytes += scan.claimed_bytes
+        return scan.is_whole
+
+    def _is_full(self, scan: EpochScan, seniority: Seniority, more_bytes: int) -> bool:
+        bytes_max = self.bytes_max if scan.is_narrow else self.bytes_max - self.bytes_max // _NARROW_PART
+        if self._claimed_bytes + more_bytes <= bytes_max:
+            return False
+        # Who is alone may pass the bound: a list that is larger than all room could never be read.
+        return any(each.seniority is not seniority or not each.readers for each in self._scans.values())
+
+    def _join(self, key: object, scan: EpochScan, reader: Reader) -> None:
+        self._left.pop(key, None)
+        scan.used_at = self._now()
+        scan.readers.add(reader)
+        if reader.seniority.number < scan.seniority.number:
+            scan.seniority = reader.seniority
+
+    def _let_one_go(self, seniority: Seniority) -> bool:
+        """Drop a list for a reader of this place in the order; False if each of the others has a better right."""
+        if self._left:
+            self._drop(next(iter(self._left)))
+            return True
+        now = self._now()
+        youngest: tuple[object, EpochScan] | None = None
+        for key, scan in self._scans.items():
+            if scan.seniority is seniority and scan.readers:
+                continue
+            if not scan.readers or scan.used_at < now - self._claim_s:
+                self._drop(key)
+                return True
+            if youngest is None or scan.seniority.number > youngest[1].seniority.number:
+                youngest = key, scan
+        if youngest is not None and youngest[1].seniority.number > seniority.number:
+            self._drop(youngest[0])
+            return True
+        return self._end_a_term(seniority, now - _TERM_CLAIMS * self._claim_s)
+
+    def _end_a_term(self, seniority: Seniority, whole_before: float) -> bool:
+        for key, scan in self._scans.items():
+            if scan.seniority is not seniority and scan.is_whole and scan.whole_at < whole_before:
+                for reader in scan.readers:
+                    self._began += 1
+                    reader.seniority.number = self._began
+                self._drop(key)
+                return True
+        return False
+
+    def _drop(self, key: object) -> None:
+        self._left.pop(key, None)
+        self._claimed_bytes -= self._scans.pop(key).claimed_bytes

@@ -1,0 +1,1 @@
+"""What is stored beside records: sessions, retained and delayed messages, groups, producers, readers."""

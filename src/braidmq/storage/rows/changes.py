@@ -1,0 +1,72 @@
+"""Rows that are written together with records, and the answer when a write is not to be had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from braidmq.base.errors import UsageError
+from braidmq.lane.path.ports import Change as Change
+from braidmq.storage.ports import Batch
+
+# First bytes of keys that are left to what is kept with the log: readers, sessions, retained and delayed messages.
+ROWS_LOWER: Final = b"\xe8"
+ROWS_UPPER: Final = b"\xf0"
+
+# What a change costs beside its bytes, roughly.
+_CHANGE_COST: Final = 100
+
+
+class Put(Change, Struct, frozen=True, gc=False):
+    """Set a row of a shard."""
+
+    shard: int
+    key: bytes
+    value: bytes
+
+
+class Delete(Change, Struct, frozen=True, gc=False):
+    """Remove a row of a shard, if it is there."""
+
+    shard: int
+    key: bytes
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """Why something was not stored, and when to try again.
+
+    `is_in_doubt`: it was written, and whether that reached the disk is not known. It must be neither acknowledged nor denied.
+    `is_fenced`: a newer connection of the client id owns it now. Trying again is of no use.
+    """
+
+    reason: str
+    retry_after_s: float
+    is_in_doubt: bool = False
+    is_fenced: bool = False
+
+
+def check_change(change: Change, shards: int) -> int:
+    """About how many bytes it takes; raises UsageError if it is outside of what the log leaves to its users."""
+    match change:
+        case Put(_, key, value):
+            size = len(key) + len(value)
+        case Delete(_, key):
+            size = len(key)
+        case _:
+            raise UsageError(f"{type(change).__name__} is not a change that the log can make")
+    if not 0 <= change.shard < shards or not ROWS_LOWER <= key < ROWS_UPPER:
+        raise UsageError(f"the row {key[:16].hex()} of shard {change.shard} cannot be changed from outside the log")
+    return size + _CHANGE_COST
+
+
+def put_change(batch: Batch, families: Sequence[str], change: Change) -> None:
+    """Put a change into a batch; `families` are those of the rows, by shard."""
+    match change:
+        case Put(shard, key, value):
+            batch.put(families[shard], key, value)
+        case Delete(shard, key):
+            batch.delete(families[shard], key)
+        case _:
+            raise UsageError(f"{type(change).__name__} is not a change that the log can make")

@@ -1,0 +1,43 @@
+"""A kept message between memory, where it expires by the monotonic clock, and its row, where it does so by the wall clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from braidmq.base.errors import Corruption, UsageError
+from braidmq.broker.ports import StoredMessage
+from braidmq.lane.path.expiry import from_wall, to_wall
+from braidmq.lane.path.message import Message
+from braidmq.storage.format.kept_messages import decode_message, encode_message
+
+
+class MessageRows:
+    """Makes the rows of kept messages, and messages of rows; ``wall`` and ``now`` are the two clocks, in seconds."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic) -> None:
+        self._wall = wall
+        self._now = now
+
+    def row_of(self, message: Message, user_name: str | None) -> bytes:
+        """The value of the message's row; raises UsageError if the message is too large to be kept."""
+        wall = self._wall()
+        return encode_message(message, user_name, to_wall(message.expires_at, wall - self._now()), round(wall * 1e6))
+
+    def message_of(self, value: bytes, name: str) -> StoredMessage:
+        """The message of a row's value, expired or not; ``name`` is what errors call it.
+
+        Raises UsageError if a newer version wrote the row, Corruption if it is broken.
+        """
+        try:
+            record, user_name = decode_message(value)
+            message = Message(record.topic, record.payload, record.qos, record.retain, record.publisher)
+        except UsageError as problem:
+            raise UsageError(f"{name} cannot be read: {problem.detail}", problem.hint) from None
+        except (Corruption, UnicodeDecodeError) as problem:
+            raise Corruption(f"{name} cannot be read: {problem}") from None
+        expires_at = record.expires_at
+        if expires_at or record.properties:
+            offset = self._wall() - self._now()
+            message.set_properties(record.properties, from_wall(expires_at, offset), record.expiry_offset)
+        return StoredMessage(message, user_name, stored_at=record.published_at / 1e6)

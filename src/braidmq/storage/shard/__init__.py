@@ -1,0 +1,1 @@
+"""One shard of the log: stamps, epochs, generations, its tail in memory."""

@@ -1,0 +1,84 @@
+"""The clock that stamps the log (S15).
+
+It is the clock of the time since boot plus an offset to the wall clock, taken at the start. Afterwards the offset only creeps
+towards the wall clock and never jumps: a wall clock that is a year ahead for a second would otherwise stamp records into the
+future, and everything that asks for "the last day" would be wrong for a year. A wall clock that is far away raises an alarm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+# What adjtime does too: half a millisecond in a second. Fast enough for the drift of a quartz, too slow to do harm.
+SLEW_PPM: Final = 500
+ALARM_US: Final = 10_000_000
+
+
+class ClockAlarm(Struct, frozen=True, gc=False):
+    """The wall clock is `ahead_us` ahead of the log's time (negative: behind); `reason` says it in words."""
+
+    ahead_us: int
+    reason: str
+
+
+def boot_us() -> int:
+    """Microseconds since boot; unlike the monotonic clock it goes on while the machine is suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def wall_us() -> int:
+    """Microseconds since 1970 by the wall clock."""
+    return time.time_ns() // 1000
+
+
+class StampOrder:
+    """The latest timestamp given, shared by all that is stamped in one order; one whose write failed counts too."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
+class ShardClock:
+    """Microseconds since 1970, creeping after the wall clock and never jumping. One clock may serve all shards."""
+
+    def __init__(self, boot: Callable[[], int] = boot_us, wall: Callable[[], int] = wall_us) -> None:
+        self._boot = boot
+        self._wall = wall
+        self._checked_at = boot()
+        self._offset = wall() - self._checked_at
+        self._behind_log_until = 0
+
+    def now(self) -> int:
+        """The time to stamp with, before the caller makes it strictly rising."""
+        return self._boot() + self._offset
+
+    def recovered(self, last: int) -> None:
+        """Tell the last timestamp found on disk: a clock behind it is an alarm until it has caught up."""
+        self._behind_log_until = max(self._behind_log_until, last)
+
+    def check(self) -> ClockAlarm | None:
+        """Creep towards the wall clock; call it every second or so. Returns what an operator has to know."""
+        boot = self._boot()
+        away = self._wall() - (boot + self._offset)
+        step_max = (boot - self._checked_at) * SLEW_PPM // 1_000_000
+        self._offset += max(-step_max, min(step_max, away))
+        self._checked_at = boot
+        return self._alarm(boot + self._offset)
+
+    def _alarm(self, now: int) -> ClockAlarm | None:
+        away = self._wall() - now
+        if abs(away) > ALARM_US:
+            side = "ahead of" if away > 0 else "behind"
+            return ClockAlarm(
+                away, f"the wall clock is {abs(away) / 1e6:.0f} s {side} the log's clock, which does not follow jumps"
+            )
+        behind = self._behind_log_until - now
+        if behind > 0:
+            return ClockAlarm(-behind, f"the wall clock is {behind / 1e6:.3f} s behind the last record of the log")
+        return None

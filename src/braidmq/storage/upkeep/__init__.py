@@ -1,0 +1,1 @@
+"""Maintenance of a running log: watchdog, retention, generations, statistics, backups."""

@@ -1,0 +1,60 @@
+"""Retention of a whole log: bytes are a limit for all shards together, so the oldest epochs go first in any of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from braidmq.storage.format.rows import EpochRow
+from braidmq.storage.shard.shard import Shard
+from braidmq.storage.upkeep.floors import RetentionLimits, choose_floor
+
+
+class LogRetention(Struct, frozen=True, gc=False):
+    """How long records of all shards stay, and how many bytes of them; None: without limit.
+
+    Named readers may keep what they have not read `pin_times` as long and as large again, and no more.
+    """
+
+    age_us: int | None = None
+    size_bytes: int | None = None
+    pin_times: int = 1
+
+
+def choose_floors(shards: Sequence[Shard], retention: LogRetention, now: int, pins: Callable[[int], list[int]]) -> dict[int, int]:
+    """The floors that are to be raised, by shard; `pins` gives the pinned positions of a shard."""
+    size_bytes = retention.size_bytes
+    kept = [None] * len(shards) if size_bytes is None else _shares(shards, size_bytes)
+    pinned = [None] * len(shards) if size_bytes is None else _shares(shards, size_bytes * (1 + retention.pin_times))
+    floors = {}
+    for number, shard in enumerate(shards):
+        share, with_pins = kept[number], pinned[number]
+        limits = RetentionLimits(
+            age_us=retention.age_us,
+            size_bytes=share,
+            pin_age_us=(retention.age_us or 0) * retention.pin_times,
+            pin_bytes=with_pins - share if share is not None and with_pins is not None else 0,
+        )
+        floor = choose_floor(shard.epochs, limits, now, shard.watermark, pins(number), shard.floor, shard.epochs.size_bytes)
+        if floor > shard.floor:
+            floors[number] = floor
+    return floors
+
+
+def _shares(shards: Sequence[Shard], size_bytes: int) -> list[int | None]:
+    """The bytes that each shard may keep so that the newest epochs of all shards fit the limit."""
+    sizes = [shard.epochs.size_bytes for shard in shards]
+    excess = sum(sizes) - size_bytes
+    # From the oldest on, because what is to be removed is little beside what is there.
+    oldest = heapq.merge(*(_sizes_by_end(number, shard.epochs) for number, shard in enumerate(shards)))
+    while excess > 0:
+        _, number, size = next(oldest)
+        sizes[number] -= size
+        excess -= size
+    return [*sizes]
+
+
+def _sizes_by_end(number: int, epochs: Iterable[EpochRow]) -> Iterator[tuple[int, int, int]]:
+    return ((epoch.end, number, epoch.size_bytes) for epoch in epochs)

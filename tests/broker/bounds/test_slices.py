@@ -1,0 +1,158 @@
+"""Sessions that end in slices, groups that leave nothing behind, and large messages one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.messages.message import make_message
+from braidmq.broker.shared.group import Group
+from braidmq.lane.path.channel import HOLD_LARGE
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.recorder import LARGE_BYTES
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.codec import encode
+from braidmq.mqtt.packets import MQTT5, Puback, Publish, Subscribe, SubscribeOption
+from braidmq.testing import Broker as RealBroker
+from tests.support.clients.wire import Wire
+from tests.support.simulator.inner_client import InnerClient
+from tests.support.simulator.inner_node import turns_until, with_broker
+from tests.support.stage import wait_until
+
+
+def subscribe_to_many(client: InnerClient, count: int, prefix: str = "many/") -> None:
+    client._send(Subscribe(1, [SubscribeOption(f"{prefix}{number}/+", 1) for number in range(count)]))
+
+
+def test_a_session_with_many_subscriptions_ends_over_several_turns_and_takes_nothing_meanwhile(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        client, publisher = InnerClient("many", 0, 100), InnerClient("publisher", 0, 100)
+        client.connect(broker, clean_start=True)
+        client.subscribe("$exclusive/mine", 1)
+        subscribe_to_many(client, 1000)
+        await turns_until(lambda: broker.routes.count == 1001)
+        publisher.connect(broker, clean_start=True)
+
+        client.lose()
+        await turns_until(lambda: broker.sessions.get("many") is None)
+        left = broker.routes.count
+        publisher._send(Publish("many/0/x", b"", 1, packet_id=1))  # not recorded: it would wait in the session's queue
+        queued, dropped = broker.state.queued_messages, broker.state.counters.dropped_session_ended
+        publisher.subscribe("$exclusive/mine", 1)
+        await turns_until(lambda: broker.routes.count == 1)
+
+        assert 0 < left < 1001
+        assert (queued, dropped) == (0, 1)
+        assert [each.topic_filter for each in broker.routes.subscriptions()] == [b"mine"]
+
+    with_broker(tmp_path, work, recorded=())
+
+
+def test_a_flow_whose_session_is_over_takes_no_message_and_counts_it() -> None:
+    state = State(1000, 1000)
+    flow = LogFlow("over", state, 10, 1000, True, False)
+    subscription = Subscription(flow, b"a", 1)
+    message = make_message("a", b"1", 1)
+    assert flow.has_place(message)
+
+    flow.discard()
+    for qos in (0, 1):
+        flow.deliver(message, subscription, qos, False)
+
+    assert not flow.has_place(message)
+    assert (flow.queue_messages(), state.queued_messages, state.held_bytes) == (0, 0, 0)
+    assert state.counters.dropped_session_ended == 2
+
+
+def groups_alive() -> int:
+    return sum(isinstance(each, Group) for each in gc.get_objects())
+
+
+def test_a_shared_group_that_is_over_needs_no_collector(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        gc.collect()
+        gc.disable()
+        before = groups_alive()
+        client = InnerClient("member", 0, 100)
+        client.connect(broker, clean_start=True)
+        subscribe_to_many(client, 20, "$share/g/many/")
+        await turns_until(lambda: len(broker.groups) == 20)
+        assert groups_alive() == before + 20
+
+        client.lose()
+        await turns_until(lambda: not broker.connections and not len(broker.groups))
+        del client
+
+        assert groups_alive() == before
+
+    try:
+        with_broker(tmp_path, work)
+    finally:
+        gc.enable()
+
+
+def test_a_client_has_one_large_message_on_its_way_to_the_disk_at_a_time(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        client = InnerClient("sender", 0, 100)
+        client.connect(broker, clean_start=True)
+        connection = client._connection
+        assert connection is not None
+        large = [encode(Publish(f"large/{number}", bytes(LARGE_BYTES), 1, packet_id=number), MQTT5) for number in (1, 2, 3)]
+
+        connection.feed(b"".join(large))
+        assert connection.hold_bits & HOLD_LARGE
+        assert connection.messages_received == 1
+
+        async with asyncio.timeout(20):
+            while sum(isinstance(packet, Puback) for packet in client.told) < 3:  # noqa: ASYNC110  # the disk is another thread's
+                await asyncio.sleep(0.001)
+        async with asyncio.timeout(20):
+            while connection.hold_bits:  # noqa: ASYNC110  # until its turn comes
+                await asyncio.sleep(0.001)
+
+    with_broker(tmp_path, work)
+
+
+def test_small_messages_are_not_held_for_each_other(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        client = InnerClient("sender", 0, 100)
+        client.connect(broker, clean_start=True)
+        connection = client._connection
+        assert connection is not None
+        small = [encode(Publish(f"small/{number}", bytes(LARGE_BYTES - 1), 1, packet_id=number), MQTT5) for number in (1, 2, 3)]
+
+        connection.feed(b"".join(small))
+
+        assert connection.messages_received == 3
+        async with asyncio.timeout(20):
+            while connection.hold_bits:  # noqa: ASYNC110  # until its turn comes
+                await asyncio.sleep(0.001)
+
+    with_broker(tmp_path, work)
+
+
+def test_connections_that_come_and_go_leave_nothing_for_the_collector() -> None:
+    with RealBroker() as broker:
+
+        def come_and_go(count: int) -> None:
+            for _ in range(count):
+                with Wire(broker.host, broker.port, MQTT5) as wire:
+                    wire.connect()
+                    wire.subscribe("a/+", "$share/g/b")
+            assert broker.node is not None
+            connections = broker.node.broker.connections
+            wait_until(lambda: not broker.call(lambda: len(connections)), "all connections are gone")
+
+        come_and_go(2)  # what is made once
+        gc.collect()
+        gc.disable()
+        try:
+            come_and_go(100)
+            found = gc.collect()
+        finally:
+            gc.enable()
+
+    assert found < 100, "less than one object for each of them"

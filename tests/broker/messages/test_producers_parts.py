@@ -1,0 +1,108 @@
+"""Producers of one name: which batch of it is open, and how many parts came for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from braidmq.mqtt.packets import Connack
+from braidmq.mqtt.reasons import Reason
+from tests.support.simulator.peer import Peer
+from tests.support.simulator.producer_peer import connect, publishes, request, told
+from tests.support.simulator.world import World
+
+NAME = "query"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World() as world:
+        yield world
+
+
+def join(world: World, part: int = 0, batch: int = 1) -> Peer:
+    return connect(world, f"{NAME}-{part}", batch << 32, producer_name=NAME, producer_part=str(part))
+
+
+def refusal(world: World, client_id: str = "p", base: int = 1 << 32, **more: Any) -> Peer:
+    peer = world.open()
+    request(peer, client_id, base, **more)
+    peer.connack = peer.expect(Connack)
+    assert peer.connack.reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    assert peer.connack.properties.reason_string
+    return peer
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_highest_part_that_came_for_the_open_batch_is_told_whether_it_published_or_not(
+    world: World, is_restarted: bool
+) -> None:
+    assert told(join(world, 0))["producer-parts"] == "1"
+    assert told(join(world, 3))["producer-parts"] == "4"
+    if is_restarted:
+        world.crash()
+
+    assert told(join(world, 1))["producer-parts"] == "4"
+
+
+def test_parts_that_come_at_once_are_all_counted(world: World) -> None:
+    peers = [world.open() for _ in range(3)]
+    for part, peer in enumerate(peers):
+        request(peer, f"{NAME}-{part}", 1 << 32, producer_name=NAME, producer_part=str(part))
+    world.settle()
+
+    assert told(join(world, 0))["producer-parts"] == "3"
+
+
+def test_the_next_batch_counts_its_parts_anew(world: World) -> None:
+    join(world, 3, batch=1)
+
+    assert told(join(world, 0, batch=2))["producer-parts"] == "1"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_no_part_may_come_for_a_batch_when_a_later_one_has_begun_and_it_is_told_which(world: World, is_restarted: bool) -> None:
+    join(world, 0, batch=1)
+    join(world, 0, batch=7)
+    if is_restarted:
+        world.crash()
+
+    peer = refusal(world, f"{NAME}-5", 6 << 32, producer_name=NAME, producer_part="5")
+
+    assert told(peer) == {"shards": "2", "producer-sequence": str(7 << 32)}
+    assert told(join(world, 0, batch=7))["producer-parts"] == "1"
+
+
+def test_names_do_not_know_each_other_and_numbers_are_those_of_the_client_id(world: World) -> None:
+    producer = join(world, 0, batch=7)
+    producer.send(*publishes([b"a", b"b"]))
+    producer.receive()
+
+    other = connect(world, f"{NAME}-0", 6 << 32, producer_name="other", producer_part="0")
+
+    assert told(other)["producer-sequence"] == str((7 << 32) + 2)
+    assert told(other)["producer-parts"] == "1"
+
+
+def test_a_name_may_be_given_without_a_part(world: World) -> None:
+    join(world, 1)
+
+    assert told(connect(world, "p", 1 << 32, producer_name=NAME))["producer-parts"] == "2"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"producer_name": ""},
+        {"producer_name": "x" * 513},
+        {"producer_name": NAME, "producer_keys": NAME},
+        {"producer_part": "0"},
+        {"producer_name": NAME, "producer_part": "x"},
+        {"producer_name": NAME, "producer_part": "-1"},
+        {"producer_name": NAME, "producer_part": str(2**31)},
+    ],
+)
+def test_names_and_parts_that_cannot_be_are_refused_in_words(world: World, more: dict[str, Any]) -> None:
+    refusal(world, **more)

@@ -1,0 +1,348 @@
+"""Opening a session: a registry that takes its time, rights that change meanwhile, and what each case of the table does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from braidmq.access.contract import Credentials, Granted, Refused, Verdict
+from braidmq.access.local import LocalAccess
+from braidmq.broker.messages.hooks import Hook
+from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
+from braidmq.broker.session.ports import Claim
+from braidmq.broker.session.takeover import TABLE, Old, Row, WillFate
+from braidmq.mqtt.packets import Connack, Disconnect, Publish, Will
+from braidmq.mqtt.properties import Properties
+from braidmq.storage.fences import Fences
+from tests.support.simulator.peer import Peer, payloads
+from tests.support.simulator.world import World
+
+EXPIRY_S = 1000
+DELAY_S = 50
+REFUSED, BUSY, TAKEN_OVER = 0x87, 0x89, 0x8E
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World() as world:
+        yield world
+
+
+class SlowRegistry:
+    """In place of a registry's ``begin``: answers when the test says so. Notes the claims that were ended."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        registry = world.broker.registry
+        assert isinstance(registry, LocalRegistry)
+        self.world = world
+        self.asked: list[asyncio.Future[Claim | Refused]] = []
+        self.ended: list[tuple[Claim, bool]] = []
+        self._begin, self._end = registry.begin, registry.end
+        monkeypatch.setattr(registry, "begin", self._ask)
+        monkeypatch.setattr(registry, "end", self._note_end)
+
+    def _ask(self, client_id: str) -> asyncio.Future[Claim | Refused]:
+        self.asked.append(self.world.loop.create_future())
+        return self.asked[-1]
+
+    def _note_end(self, claim: Claim, *, keeps_session: bool) -> None:
+        self.ended.append((claim, keeps_session))
+        self._end(claim, keeps_session=keeps_session)
+
+    def grant(self, number: int) -> Claim:
+        """Answer the CONNECT that came as this one."""
+        claim = self._begin("c")
+        self.asked[number].set_result(claim)
+        self.world.settle()
+        return claim
+
+
+def ask(world: World, **fields: Any) -> Peer:
+    """A client whose CONNECT is on its way."""
+    peer = world.open()
+    peer.request_connect("c", **fields)
+    return peer
+
+
+def connack(peer: Peer) -> Connack:
+    (answer,) = [packet for packet in peer.receive() if isinstance(packet, Connack)]
+    return answer
+
+
+# The registry
+
+
+@pytest.mark.parametrize("expiry_s", [0, EXPIRY_S])
+def test_a_client_is_answered_when_the_registry_has_granted_its_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch, expiry_s: int
+) -> None:
+    registry = SlowRegistry(world, monkeypatch)
+    peer = ask(world, expiry=expiry_s)
+    assert peer.receive() == []
+    assert world.broker.sessions.get("c") is None
+
+    claim = registry.grant(0)
+
+    assert connack(peer).reason == 0
+    session = world.broker.sessions.get("c")
+    assert session is not None
+    assert session.claim == claim
+    assert world.log.fences.version("c") == claim.guard
+
+
+def test_a_client_whose_claim_is_refused_is_told_the_reason_and_the_owner_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = world.connect("c")
+    registry = SlowRegistry(world, monkeypatch)
+    peer = ask(world)
+    world.settle()
+
+    registry.asked[0].set_result(Refused(BUSY, "a newer connection has the client id"))
+
+    assert connack(peer).reason == BUSY
+    assert not owner.is_closed
+    assert owner.receive() == []
+
+
+def test_a_client_that_goes_while_its_claim_is_undecided_leaves_the_owner_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = world.connect("c")
+    registry = SlowRegistry(world, monkeypatch)
+    ask(world).cut()
+    world.settle()
+
+    claim = registry.grant(0)
+
+    assert registry.ended == [(claim, True)]
+    assert not owner.is_closed
+    session = world.broker.sessions.get("c")
+    assert session is not None
+    assert session.connection is owner.connection
+
+
+def test_a_client_whose_grant_is_older_than_the_owners_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = SlowRegistry(world, monkeypatch)
+    late, owner = ask(world), ask(world)
+    world.settle()
+    stale = Claim("c", 1)
+    registry.grant(1)
+
+    registry.asked[0].set_result(stale)
+
+    assert connack(late).reason == BUSY
+    assert connack(owner).reason == 0
+    session = world.broker.sessions.get("c")
+    assert session is not None
+    assert session.connection is owner.connection
+    assert registry.ended == [(stale, True)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_clients_that_wait_for_the_registry_the_one_granted_last_is_the_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    registry = SlowRegistry(world, monkeypatch)
+    peers = [ask(world), ask(world)]
+    world.settle()
+
+    claims = [registry.grant(number) for number in order]
+
+    loser, winner = (peers[number] for number in order)
+    assert loser.is_closed
+    assert connack(winner).reason == 0
+    session = world.broker.sessions.get("c")
+    assert session is not None
+    assert session.connection is winner.connection
+    assert session.guard == max(claim.guard for claim in claims)
+
+
+def test_access_that_is_withdrawn_while_a_claim_is_undecided_costs_the_owner_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = world.connect("c")
+    registry = SlowRegistry(world, monkeypatch)
+    peer = ask(world)
+    world.settle()
+    access = world.broker.access
+    assert isinstance(access, LocalAccess)
+    access.bans.add(client_id="c")
+
+    claim = registry.grant(0)
+
+    assert connack(peer).reason == REFUSED
+    assert not owner.is_closed
+    assert (claim, True) in registry.ended
+
+
+def test_guards_of_a_client_id_rise_even_if_the_clock_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braidmq.broker.session.local.time", lambda: 5.0)
+    registry = LocalRegistry(Fences())
+    guards = []
+    for _ in range(3):
+        claim = registry.begin("c")
+        registry.commit(claim)
+        guards.append(claim.guard)
+
+    assert guards == [5_000_000, 5_000_001, 5_000_002]
+
+
+def test_a_claim_that_is_ended_late_does_not_take_the_fence_of_a_newer_one() -> None:
+    fences = Fences()
+    registry = LocalRegistry(fences)
+    old = registry.begin("c")
+    registry.commit(old)
+    new = registry.begin("c")
+    registry.commit(new)
+
+    registry.end(old, keeps_session=False)
+    assert fences.version("c") == new.guard
+    registry.end(new, keeps_session=True)
+    assert fences.version("c") == new.guard
+    registry.end(new, keeps_session=False)
+
+    assert len(fences) == 0
+
+
+def test_an_exclusive_topic_belongs_to_one_client_until_that_releases_it() -> None:
+    topics = LocalExclusiveTopics()
+    topics.take(b"t", "one")
+    assert topics.is_free(b"t", "one")
+    assert not topics.is_free(b"t", "two")
+
+    topics.release(b"t", "two")
+    assert not topics.is_free(b"t", "two")
+    topics.release(b"t", "one")
+
+    assert topics.is_free(b"t", "two")
+    assert len(topics) == 0
+
+
+# Each case
+
+
+def will(payload: bytes, delay_s: int) -> Will:
+    return Will("will", payload, 0, False, Properties(will_delay_interval=delay_s or None))
+
+
+@pytest.mark.parametrize("delay_s", [0, DELAY_S])
+@pytest.mark.parametrize(
+    ("row", "clean"),
+    [
+        (row, clean)
+        for row in TABLE
+        for clean in ((False, True) if row.continues is None else (not row.continues,))
+        if row.old is not Old.PROTECTED  # test_bad_owner.py has that, with users
+    ],
+    ids=lambda each: f"{each.old.name}-{each.fate.name}" if isinstance(each, Row) else f"clean-{each}",
+)
+def test_each_case_of_the_table_happens_as_it_says(world: World, row: Row, clean: bool, delay_s: int) -> None:
+    watcher = world.connect("watcher", expiry=0)
+    watcher.subscribe("will", qos=0)
+    before = 0
+    if row.old is not Old.NONE:
+        old = world.connect("c", expiry=0 if row.old is Old.BRIEF else EXPIRY_S, will=will(b"old", delay_s))
+        if row.old is Old.AWAY:
+            old.cut()
+            before = len(payloads(watcher.receive()))
+            assert before == (delay_s == 0)
+
+    new = world.connect("c", clean=clean, expiry=EXPIRY_S)
+
+    assert new.connack.session_present is row.session_present
+    if row.closes:
+        assert [packet.reason for packet in old.take() if isinstance(packet, Disconnect)] == [TAKEN_OVER]
+    fate = row.delayed_will if delay_s else row.prompt_will
+    assert payloads(watcher.receive()) == ([b"old"] if fate is WillFate.PUBLISHED else [])
+    world.wait(DELAY_S + 1)
+    assert watcher.receive() == []  # neither then nor again
+
+
+# Rights
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[World]:
+    rules = tmp_path / "rules"
+    rules.write_text("topic readwrite #\n")
+    with World(access={"acl_file": str(rules)}) as world:
+        yield world
+
+
+def write_rules(world: World, text: str) -> None:
+    """Other rules from now on, as SIGHUP does it; texts that cannot be read leave the node without rules."""
+    path = Path(world.settings.access.acl_file)
+    path.write_text(text)
+    access = world.broker.access
+    assert isinstance(access, LocalAccess)
+    world.loop.run_until_complete(access.reload())
+
+
+def test_a_right_that_is_withdrawn_while_the_client_waits_for_the_disk_takes_back_what_is_in_flight(guarded: World) -> None:
+    world = guarded
+    subscriber = world.connect("c")
+    subscriber.subscribe("secret", qos=1)
+    world.connect("p").publish("secret", b"in flight", 1)
+    assert payloads(subscriber.receive()) == [b"in flight"]
+    subscriber.cut()
+    world.settle()
+    back = ask(world)
+    write_rules(world, "topic readwrite open/#\n")
+    world.broker.enforce_access()
+
+    packets = back.receive()
+
+    assert isinstance(packets[0], Connack)
+    assert packets[0].session_present
+    assert not any(isinstance(packet, Publish) for packet in packets)
+
+
+def test_a_will_that_waited_for_rules_is_published_before_its_client_has_another(guarded: World) -> None:
+    world = guarded
+    watcher = world.connect("watcher", expiry=0)
+    watcher.subscribe("will", qos=0)
+    leaving = world.connect("c", will=will(b"old", 0))
+    write_rules(world, "no such line\n")
+    leaving.cut()
+    world.settle()
+    assert watcher.receive() == []
+    write_rules(world, "topic readwrite #\n")  # and nobody has told the broker yet
+
+    world.connect("c", will=will(b"new", 0))
+    world.broker.enforce_access()
+
+    assert payloads(watcher.receive()) == [b"old"]
+
+
+class SlowConsent(Hook):
+    """Lets every client in when the test says so."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_decided = loop.create_future()
+
+    async def authenticate(self, credentials: Credentials) -> Verdict | None:
+        await self.is_decided
+        return Granted(None)
+
+
+@pytest.mark.parametrize("expiry_s", [0, EXPIRY_S])
+def test_a_client_that_is_banned_while_it_authenticates_takes_nothing_over(world: World, expiry_s: int) -> None:
+    owner = world.connect("c")
+    consent = SlowConsent(world.loop)
+    world.broker.hooks.add(consent)
+    peer = ask(world, clean=True, expiry=expiry_s)
+    world.settle()
+    access = world.broker.access
+    assert isinstance(access, LocalAccess)
+    access.bans.add(client_id="c")
+
+    consent.is_decided.set_result(None)
+
+    assert connack(peer).reason == REFUSED
+    assert not owner.is_closed
+    assert owner.receive() == []

@@ -1,0 +1,402 @@
+"""A group's cursor over the log: who is leased what, what comes back, what is read when, and what its row says."""
+
+from __future__ import annotations
+
+from time import time
+
+import pytest
+
+from braidmq.broker.ports import GroupRow, Positions
+from braidmq.broker.shared.group import Group, Groups
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.message import Message, from_record
+from braidmq.lane.path.routes import NEVER
+from braidmq.lane.records.records import Record, encode_record
+from braidmq.mqtt.packet_types import PacketType
+from braidmq.mqtt.packets import MQTT5, Publish
+from tests.support.simulator.group_around import GroupAround
+from tests.support.simulator.lane import Bench, FakeChannel
+
+TOPIC = b"t/1"
+
+
+class House:
+    """A group ``g`` over ``t/+`` whose members are durable unless said otherwise, and a log with two shards."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.around = GroupAround(self.bench)
+        self.groups = Groups(self.bench.routes, "round_robin", self.around)
+        self.flows: dict[str, LogFlow] = {}
+        self.channels: dict[str, FakeChannel] = {}
+        self.clock = 1000
+
+    @property
+    def group(self) -> Group:
+        (group,) = self.groups
+        return group
+
+    def join(self, name: str, qos: int = 1, window: int = 10, *, is_durable: bool = True, start: Positions | None = None) -> None:
+        flow = self.flows.get(name)
+        if flow is None:
+            flow = self.flows[name] = LogFlow(name, self.bench.state, 100, 100_000, False, is_durable)
+            self.connect(name, window)
+        self.groups.join("g", flow, b"t/+", qos, False, b"", start)
+
+    def connect(self, name: str, window: int = 10) -> None:
+        self.channels[name] = self.bench.channel(self.flows[name], MQTT5, window)
+        if len(self.groups):
+            self.groups.relieve_all([self.group])
+            self.around.turn()
+
+    def lose(self, name: str) -> None:
+        """Lose the connection, as the broker does that."""
+        self.flows[name].detach()
+        del self.channels[name]
+        self.groups.redispatch(self.flows[name], is_over=False)
+        self.around.turn()
+
+    def record(self, payload: bytes, qos: int = 1, shard: int = 0, expires_at: int = 0) -> Record:
+        """Put a message into the log, and show it to nobody."""
+        self.clock += 1
+        properties = b"\x02\x00\x00\x00\x64" if expires_at else b""
+        value = encode_record(TOPIC, payload, qos, False, "p", properties, expires_at, 1 if expires_at else -1)
+        record = Record(self.clock, value)
+        self.around.log.records.append((shard, record))
+        return record
+
+    def publish(self, payload: bytes, qos: int = 1, shard: int = 0) -> None:
+        """Record a message and offer it at its commit, as the recorder does."""
+        record = self.record(payload, qos, shard)
+        marks = self.bench.state.marks
+        marks[shard] = record.timestamp - 1
+        route = self.bench.routes.resolve(TOPIC)
+        assert route is not None
+        assert self.bench.lane.publish(from_record(shard, record), route, None) == 1
+        marks[shard] = record.timestamp
+        self.settle()
+
+    def settle(self) -> None:
+        """Commit the steps that wait for the disk, and let everything be written out."""
+        for flow in self.flows.values():
+            flow.make_ready(flow.take_unready())
+        self.bench.lane.flush()
+
+    def received(self, name: str) -> list[bytes]:
+        return [packet.payload for packet in self.channels[name].sent() if isinstance(packet, Publish)]
+
+    def acknowledge(self, name: str, packet_id: int, reason: int = 0) -> None:
+        self.channels[name].acknowledged(PacketType.PUBACK, packet_id, reason)
+        self.group.log.wake()  # as the connection does: somebody waits for its room
+        self.around.turn()
+
+    def places(self, *payloads: bytes) -> tuple[tuple[int, int], ...]:
+        """Where these messages are in the log, in order of time."""
+        return tuple((shard, record.timestamp) for shard, record in self.around.log.records if record.payload in payloads)
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_a_message_goes_to_a_member_at_its_commit_and_is_outstanding_until_acknowledged(house: House) -> None:
+    house.join("a")
+    house.join("b")
+
+    house.publish(b"1")
+    house.publish(b"2")
+
+    assert (house.received("a"), house.received("b")) == ([b"1"], [b"2"])
+    assert house.group.log.row() == GroupRow("g", "t/+", (1002, 1), house.places(b"1", b"2"))
+    house.acknowledge("a", 1)
+    assert house.group.log.row().outstanding == house.places(b"2")
+
+
+def test_what_nobody_has_room_for_is_read_in_the_log_in_order_of_time(house: House) -> None:
+    house.join("a", window=1)
+    house.publish(b"1")
+    house.publish(b"2", shard=1)
+    house.publish(b"3", shard=0)
+    assert (house.group.log.is_following, house.around.awaited) == (False, ["a"])
+    assert house.group.log.row() == GroupRow("g", "t/+", (1001, 1002 - 1), house.places(b"1")), "just before the second"
+
+    for packet_id in (1, 2):
+        house.acknowledge("a", packet_id)
+
+    assert house.received("a") == [b"1", b"2", b"3"]
+    assert house.flows["a"].queue_messages() == 0
+    house.acknowledge("a", 3)
+    assert house.group.log.is_following
+    assert house.group.log.row() == GroupRow("g", "t/+", (1003, 1002), ())
+
+
+def test_with_everybody_away_nothing_is_read_until_one_returns(house: House) -> None:
+    house.join("a")
+    house.lose("a")
+    for number in range(5):
+        house.publish(b"%d" % number)
+    assert not house.around.reading
+
+    house.connect("a")
+
+    assert house.received("a") == [b"0", b"1", b"2", b"3", b"4"]
+    assert house.group.log.is_following
+    assert not house.around.reading
+
+
+def test_what_a_lost_connection_did_not_acknowledge_comes_before_everything_else_in_order(house: House) -> None:
+    house.join("a", window=3)
+    for number, shard in enumerate((1, 0, 1)):
+        house.publish(b"%d" % number, shard=shard)
+    house.acknowledge("a", 1)
+    house.lose("a")
+    house.publish(b"3")
+    assert house.group.log.row().outstanding == house.places(b"1", b"2")
+    assert house.flows["a"].inflight_messages() == 0
+
+    house.join("b")
+    house.groups.relieve_all([house.group])
+    house.around.turn()
+
+    assert house.received("b") == [b"1", b"2", b"3"]
+
+
+def test_a_refusal_settles_a_message(house: House) -> None:
+    house.join("a")
+    house.publish(b"1")
+
+    house.acknowledge("a", 1, 0x80)
+    house.lose("a")
+
+    assert house.group.log.row().outstanding == ()
+
+
+def test_what_is_too_large_for_the_chosen_member_counts_as_acknowledged(house: House) -> None:
+    house.join("a")
+    house.channels["a"].frame_max_out = 20
+    house.publish(b"1")
+
+    house.publish(b"2" * 100)
+
+    assert house.received("a") == [b"1"]
+    assert house.group.log.row().outstanding == house.places(b"1")
+
+
+def test_qos_2_is_written_at_once_and_stays_with_its_session(house: House) -> None:
+    house.join("a", qos=2)
+    house.around.written.clear()
+    house.publish(b"1", qos=2)
+    assert True in house.around.written
+    assert house.group.log.row().outstanding == ()
+    house.join("b", qos=2)
+
+    house.lose("a")
+
+    assert house.received("b") == []
+    assert house.flows["a"].inflight_messages() == 1
+
+
+def test_qos_2_that_could_not_be_written_down_is_given_to_another(house: House) -> None:
+    house.join("a", qos=2)
+    record = house.record(b"1", qos=2)
+    house.group.log.offer(from_record(0, record))
+    house.bench.state.marks[0] = record.timestamp
+    assert house.received("a") == []
+    house.join("b", qos=2)
+
+    house.groups.take_back(house.flows["a"])
+    house.lose("a")
+    house.settle()
+
+    assert house.received("b") == [b"1"]
+    assert house.flows["a"].inflight_messages() == 0
+
+
+def test_after_a_restart_outstanding_messages_are_read_again_before_the_rest(house: House) -> None:
+    for number in range(200):
+        house.record(b"%d" % number, shard=number % 2)
+    house.around.log.records_per_slice = 7
+    house.bench.state.marks = list(house.around.log.watermarks.values())
+    house.join("a", window=200)
+    house.lose("a")
+
+    positions = tuple(timestamp for _, timestamp in house.places(b"196", b"197"))
+    house.groups.restore([GroupRow("g", "t/+", positions, house.places(b"3", b"4", b"150", b"9"))])
+    house.connect("a", window=200)
+
+    assert house.received("a") == [b"3", b"4", b"9", b"150", b"198", b"199"]
+    assert house.around.lost == 0
+
+
+def test_outstanding_messages_that_retention_took_are_counted_and_hold_nobody_up(house: House) -> None:
+    house.join("a")
+    house.lose("a")
+    for number in range(3):
+        house.record(b"%d" % number)
+    outstanding = house.places(b"0", b"1", b"2")
+    del house.around.log.records[:2]
+    house.bench.state.marks = list(house.around.log.watermarks.values())
+
+    house.groups.restore([GroupRow("g", "t/+", (1003, 1), outstanding)])
+    house.connect("a")
+
+    assert house.received("a") == [b"2"]
+    assert house.around.lost == 2
+    assert house.group.log.is_following
+
+
+def test_a_row_without_members_is_removed(house: House) -> None:
+    house.groups.restore([GroupRow("gone", "x/#", (1, 1), ())])
+
+    assert house.around.forgotten == [("gone", "x/#")]
+
+
+def test_qos_0_is_for_those_who_are_there(house: House) -> None:
+    house.join("a")
+    house.publish(b"live", qos=0)
+    assert house.received("a") == [b"live"]
+    house.lose("a")
+    house.publish(b"missed", qos=0)
+    house.publish(b"kept", qos=1)
+    assert house.bench.state.counters.dropped_absent == 1
+
+    house.connect("a")
+
+    assert house.received("a") == [b"kept"]
+
+
+def test_what_has_expired_when_it_is_read_is_dropped(house: House) -> None:
+    house.join("a")
+    house.lose("a")
+    house.publish(b"first")
+    now = int(time() * 1_000_000)
+    house.record(b"old", expires_at=now - 1)
+    house.record(b"new", expires_at=now + 60_000_000)
+    house.bench.state.marks[0] = house.clock
+
+    house.connect("a")
+
+    assert house.received("a") == [b"first", b"new"]
+    assert house.bench.state.counters.dropped_expired == 1
+
+
+def test_a_hook_is_asked_anew_for_the_next_member_and_shown_the_original(house: House) -> None:
+    def sign(message: Message, client_id: str) -> Message:
+        return Message(message.topic, message.payload + client_id.encode(), message.qos, False, "p")
+
+    house.around.hook = sign
+    house.join("a")
+    house.publish(b"1")
+    assert house.received("a") == [b"1a"]
+    assert house.group.log.row().outstanding == house.places(b"1")
+    house.join("b")
+
+    house.lose("a")
+
+    assert house.received("b") == [b"1b"]
+
+
+def test_what_a_hook_keeps_back_is_settled(house: House) -> None:
+    house.around.hook = lambda message, client_id: None
+    house.join("a")
+
+    house.publish(b"1")
+
+    assert house.received("a") == []
+    assert house.group.log.is_following
+    assert house.group.log.row().outstanding == ()
+
+
+def test_messages_are_recorded_for_a_group_as_long_as_it_has_a_durable_member(house: House) -> None:
+    def keep_qos() -> int:
+        route = house.bench.routes.resolve(TOPIC)
+        assert route is not None
+        return route.keep_qos
+
+    house.join("m", is_durable=False)
+    assert keep_qos() == NEVER
+    house.join("a")
+    assert keep_qos() == 1
+    house.groups.leave(house.group, house.flows["a"])
+    assert keep_qos() == NEVER
+    assert house.around.forgotten == [("g", "t/+")]
+    assert house.bench.routes.count == 1
+
+
+def test_a_group_is_forgotten_with_its_last_member(house: House) -> None:
+    house.join("a", window=1)
+    house.publish(b"1")
+    house.publish(b"2")
+    log = house.group.log
+
+    house.groups.leave(house.group, house.flows["a"])
+    house.lose("a")
+
+    assert house.around.forgotten == [("g", "t/+")]
+    assert log.is_over
+    assert len(house.groups) == 0
+    assert house.flows["a"].inflight_messages() == 1, "what it has been sent stays its own"
+
+
+def test_what_was_sent_to_a_member_that_left_the_group_is_outstanding_still(house: House) -> None:
+    house.join("a")
+    house.publish(b"1")
+    house.join("b")
+
+    house.groups.leave(house.group, house.flows["a"])
+
+    assert house.group.log.row().outstanding == house.places(b"1")
+    house.lose("a")
+    assert house.received("b") == [b"1"]
+
+
+def test_the_first_member_sets_where_the_group_begins(house: House) -> None:
+    for number in range(4):
+        house.record(b"%d" % number)
+    house.bench.state.marks[0] = house.clock
+
+    house.join("a", start=(house.places(b"1")[0][1], 1))
+    house.join("b", start=(1, 1))
+    house.groups.relieve_all([house.group])
+    house.around.turn()
+
+    assert sorted(house.received("a") + house.received("b")) == [b"2", b"3"]
+
+
+def test_a_group_without_a_place_to_read_goes_on_when_it_gets_one(house: House) -> None:
+    house.join("a")
+    house.lose("a")
+    house.publish(b"1")
+    house.around.has_place = False
+    house.connect("a")
+    assert house.received("a") == []
+
+    house.around.has_place = True
+    house.group.log.wake()
+    house.around.turn()
+
+    assert house.received("a") == [b"1"]
+
+
+def test_a_group_that_has_to_give_up_its_place_loses_and_repeats_nothing(house: House) -> None:
+    house.join("a", window=1)
+    for number in range(4):
+        house.publish(b"%d" % number)
+    house.acknowledge("a", 1)
+
+    house.group.log.pause()
+    for packet_id in (2, 3, 4):
+        house.acknowledge("a", packet_id)
+
+    assert house.received("a") == [b"0", b"1", b"2", b"3"]
+
+
+def test_members_of_either_kind_take_turns(house: House) -> None:
+    house.join("a")
+    house.join("m", is_durable=False)
+
+    for number in range(4):
+        house.publish(b"%d" % number)
+
+    assert (house.received("a"), house.received("m")) == ([b"0", b"2"], [b"1", b"3"])

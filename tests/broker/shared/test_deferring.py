@@ -1,0 +1,192 @@
+"""Messages for very many groups: each hands them out in its turn, in order, and its row knows what was not handed out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.ports import GroupRow
+from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
+from braidmq.lane.path.message import Message, from_record
+from braidmq.mqtt.packets import Publish, Subscribe, SubscribeOption
+from tests.broker.shared.test_cursor import TOPIC, House
+from tests.support.simulator.inner_client import InnerClient
+from tests.support.simulator.inner_node import turns_until, with_broker
+
+
+class WideHouse(House):
+    """What is published by ``publish_wide`` counts as a message for very many groups."""
+
+    def publish_wide(self, payload: bytes, shard: int = 0) -> None:
+        self.bench.state.is_deferring = True
+        self.publish(payload, shard=shard)
+        self.bench.state.is_deferring = False
+
+    def pass_on(self, payload: bytes, *, is_wide: bool) -> None:
+        """Publish a message that nobody records."""
+        route = self.bench.routes.resolve(TOPIC)
+        assert route is not None
+        self.bench.state.is_deferring = is_wide
+        self.bench.lane.publish(Message(TOPIC, payload, 0, False, "p"), route, None)
+        self.bench.state.is_deferring = False
+        self.settle()
+
+    def hand_out(self) -> None:
+        self.bench.state.deferring.clear()
+        self.group.log.hand_out_deferred()
+        self.settle()
+
+
+@pytest.fixture
+def house() -> WideHouse:
+    return WideHouse()
+
+
+def test_a_message_for_very_many_groups_waits_for_the_groups_turn_and_so_does_what_comes_behind_it(house: WideHouse) -> None:
+    house.join("a")
+
+    house.publish_wide(b"1")
+    house.publish(b"2", shard=1)
+    house.pass_on(b"3", is_wide=False)
+
+    assert house.received("a") == []
+    assert [flow.group for flow in house.bench.state.deferring] == [house.group.log]
+    house.hand_out()
+    assert house.received("a") == [b"1", b"2", b"3"]
+    house.publish(b"4")
+    assert house.received("a") == [b"4"], "nothing waits any more"
+    assert house.bench.state.deferred_bytes == 0
+
+
+def test_what_was_not_handed_out_is_above_the_positions_of_the_row(house: WideHouse) -> None:
+    house.join("a")
+    house.publish(b"1")
+    house.publish_wide(b"2")
+    house.publish_wide(b"3", shard=1)
+    house.publish_wide(b"4")
+
+    assert house.group.log.row() == GroupRow("g", "t/+", (1001, 1002), house.places(b"1"))
+    house.hand_out()
+    assert house.group.log.row() == GroupRow("g", "t/+", (1004, 1003), house.places(b"1", b"2", b"3", b"4"))
+
+
+def test_a_group_that_falls_behind_meanwhile_reads_what_it_had_deferred_and_each_message_goes_out_once(house: WideHouse) -> None:
+    house.join("a")
+    house.join("b")
+    house.publish(b"1")
+    house.publish_wide(b"2")
+    house.publish_wide(b"3")
+
+    house.lose("a")  # what it was leased comes back
+
+    assert house.bench.state.deferred_bytes == 0
+    house.hand_out()
+    assert house.received("b") == [b"1", b"2", b"3"]
+    assert house.group.log.is_following
+
+
+def test_a_group_whose_members_run_out_of_room_reads_the_rest_in_the_log(house: WideHouse) -> None:
+    house.join("a", window=1)
+    for payload in (b"1", b"2", b"3"):
+        house.publish_wide(payload)
+
+    house.hand_out()
+
+    assert house.received("a") == [b"1"]
+    assert house.group.log.row() == GroupRow("g", "t/+", (1001, 1), house.places(b"1"))
+    house.acknowledge("a", 1)
+    house.acknowledge("a", 2)
+    assert house.received("a") == [b"2", b"3"]
+
+
+def test_what_is_not_recorded_is_handed_out_though_the_group_falls_behind(house: WideHouse) -> None:
+    house.join("a", window=1)
+    house.publish_wide(b"1")
+    house.publish_wide(b"2")
+    house.pass_on(b"3", is_wide=True)
+
+    house.hand_out()
+
+    assert house.received("a") == [b"1", b"3"]
+
+
+def test_beyond_the_bound_a_recorded_message_is_left_to_the_log(house: WideHouse) -> None:
+    house.join("a")
+    house.publish_wide(b"1")
+    house.bench.state.deferred_bytes += 2 * DEFERRED_BYTES_MAX  # of other groups
+
+    house.publish_wide(b"2")
+    house.pass_on(b"3", is_wide=True)
+
+    assert not house.group.log.is_following
+    house.around.turn()
+    assert house.received("a") == [b"3", b"1", b"2"]
+    assert house.bench.state.deferred_bytes == 2 * DEFERRED_BYTES_MAX
+
+
+def test_a_group_that_reads_the_log_defers_nothing_that_it_will_find_there(house: WideHouse) -> None:
+    house.join("a", start=(1, 1))
+    house.publish_wide(b"1")
+
+    assert house.bench.state.deferring == []
+    assert house.bench.state.deferred_bytes == 0
+
+
+def test_what_was_deferred_survives_that_the_group_becomes_durable(house: WideHouse) -> None:
+    house.join("a", is_durable=False)
+    house.publish_wide(b"1")
+
+    house.join("b")
+    house.hand_out()
+
+    assert house.received("a") + house.received("b") == [b"1"]
+
+
+def test_nothing_is_left_of_what_a_group_that_is_over_had_deferred(house: WideHouse) -> None:
+    house.join("a")
+    house.publish_wide(b"1")
+
+    house.groups.leave(house.group, house.flows["a"])
+
+    assert house.bench.state.deferred_bytes == 0
+
+
+def test_a_message_expires_while_it_is_deferred(house: WideHouse) -> None:
+    house.join("a")
+    record = house.record(b"1", expires_at=1)
+    house.bench.state.marks[0] = record.timestamp
+    house.bench.state.is_deferring = True
+    house.group.flow.deliver(from_record(0, record), house.group._members[0], 1, False)
+
+    house.hand_out()
+
+    assert house.received("a") == []
+    assert house.bench.state.counters.dropped_expired == 1
+
+
+def test_others_do_not_wait_until_thousands_of_groups_have_handed_out_a_message(tmp_path: Path) -> None:
+    groups = 3000
+
+    async def work(broker: Broker) -> None:
+        sharer, ordinary, publisher = (InnerClient(name, 0, 100) for name in ("sharer", "ordinary", "publisher"))
+        for client in (sharer, ordinary, publisher):
+            client.connect(broker, clean_start=True)
+        sharer._send(Subscribe(1, [SubscribeOption(f"$share/g{number}/wide", 0) for number in range(groups)]))
+        ordinary._send(Subscribe(1, [SubscribeOption("narrow", 0)]))
+        async with asyncio.timeout(20):
+            while len(broker.groups) < groups:  # noqa: ASYNC110  # a packet this large is decoded in a thread
+                await asyncio.sleep(0.001)
+
+        publisher._send(Publish("wide", b"1", 1, packet_id=1))
+        publisher._send(Publish("narrow", b"2", 1, packet_id=2))
+        async with asyncio.timeout(20):
+            while not ordinary.accepted:  # noqa: ASYNC110  # the disk is another thread's
+                await asyncio.sleep(0)
+
+        assert len(sharer.accepted) < groups // 2
+        await turns_until(lambda: len(sharer.accepted) == groups)
+
+    with_broker(tmp_path, work)

@@ -1,0 +1,224 @@
+"""What a group lends with QoS 2 to a session in memory waits for the group's row (S10); and what a group lends is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from braidmq.broker.ports import GroupRow
+from braidmq.broker.shared import cursor as shared_log
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import Record, encode_record
+from braidmq.mqtt.packet_types import PacketType
+from tests.broker.shared.test_cursor import TOPIC, House
+
+
+class Kept(House):
+    """A house whose group is kept on disk, because the member ``d`` is durable; it is away, so others get everything."""
+
+    def __init__(self, *members: str, window: int = 10) -> None:
+        super().__init__()
+        self.join("d", qos=2)
+        self.lose("d")
+        for name in members:
+            self.join(name, qos=2, window=window, is_durable=False)
+
+    def commit(self) -> None:
+        """The row is on disk."""
+        self.around.promising.clear()
+        self.group.log.keep(self.group.log.take_promises())
+        self.bench.lane.flush()
+        self.around.turn()
+
+
+def test_qos_2_for_a_session_in_memory_is_sent_when_the_row_of_the_group_is_on_disk() -> None:
+    house = Kept("m")
+
+    house.publish(b"1", qos=2)
+    house.publish(b"2", qos=2)
+
+    assert house.received("m") == []
+    assert house.around.promising == [house.group.log] * 2
+    assert house.group.log.row() == GroupRow("g", "t/+", (1002, 1), ()), "it says that the group has them no longer"
+    house.commit()
+    assert house.received("m") == [b"1", b"2"]
+    assert house.group.log.is_following
+
+
+def test_qos_1_and_a_group_that_is_not_kept_do_not_wait() -> None:
+    house = Kept("m")
+    house.publish(b"1", qos=1)
+    assert house.received("m") == [b"1"]
+
+    fleeting = House()
+    fleeting.join("m", qos=2, is_durable=False)
+    fleeting.publish(b"2", qos=2)
+    assert fleeting.received("m") == [b"2"]
+
+
+def test_what_is_promised_has_its_place_in_the_window() -> None:
+    house = Kept("m", window=2)
+
+    for number in range(4):
+        house.publish(b"%d" % number, qos=2)
+    assert not house.group.log.is_following
+    house.commit()
+
+    assert house.received("m") == [b"0", b"1"]
+    assert house.flows["m"].outstanding == 2
+
+
+def test_a_promise_to_a_member_that_is_gone_is_given_to_another() -> None:
+    house = Kept("m", "n")
+    house.publish(b"1", qos=2)
+    house.lose("m")
+    house.groups.leave(house.group, house.flows["m"])
+
+    house.commit()
+    assert house.received("n") == []
+    house.commit()
+
+    assert house.received("n") == [b"1"]
+    assert house.group.log.row().outstanding == ()
+
+
+def test_a_promise_to_a_member_that_has_unsubscribed_is_given_to_another() -> None:
+    house = Kept("m", "n")
+    house.publish(b"1", qos=2)
+    house.groups.leave(house.group, house.flows["m"])
+
+    house.commit()
+    house.commit()
+
+    assert (house.received("m"), house.received("n")) == ([], [b"1"])
+
+
+def test_a_promise_that_no_longer_fits_is_the_groups_again_and_written_at_once() -> None:
+    house = Kept("m", window=1)
+    house.publish(b"1", qos=2)
+    flow = house.flows["m"]
+    flow.deliver(Message(b"other", b"x", 1, False, "p"), Subscription(flow, b"other", 1), 1, False)
+    house.around.written.clear()
+
+    house.commit()
+
+    assert house.received("m") == [b"x"]
+    assert house.group.log.row().outstanding == house.places(b"1")
+    assert True in house.around.written
+    house.acknowledge("m", 1)
+    house.commit()
+    assert house.received("m") == [b"1"]
+
+
+def test_with_a_full_disk_nothing_is_sent_or_lost_and_it_is_tried_again_after_a_while() -> None:
+    house = Kept("m")
+    house.publish(b"1", qos=2)
+    promises = house.group.log.take_promises()
+
+    house.group.log.break_promises()
+    house.around.turn()
+    house.group.log.keep(promises)  # a late word of an earlier write
+
+    assert house.received("m") == []
+    assert house.group.log.row().outstanding == house.places(b"1")
+    assert house.around.promising == [house.group.log], "not tried again at once"
+    house.publish(b"2", qos=2)
+    (again,) = house.around.put_off
+    again()
+    house.around.turn()
+    house.commit()
+    assert house.received("m") == [b"1", b"2"]
+
+
+def test_a_hook_is_shown_the_original_of_what_was_promised_in_vain() -> None:
+    house = Kept("m", "n")
+    house.around.hook = lambda message, client_id: Message(TOPIC, message.payload + client_id.encode(), 2, False, "p")
+    house.publish(b"1", qos=2)
+    house.groups.leave(house.group, house.flows["m"])
+
+    house.commit()
+    house.commit()
+
+    assert house.received("n") == [b"1n"]
+
+
+def test_no_more_is_lent_than_a_row_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_log, "_LEASED_MAX", 3)
+    house = House()
+    house.join("a", window=10)
+    for number in range(5):
+        house.publish(b"%d" % number)
+    house.around.turn()
+    assert house.received("a") == [b"0", b"1", b"2"]
+    assert not house.group.log.is_following
+
+    house.acknowledge("a", 1)
+
+    assert house.received("a") == [b"3"]
+    house.lose("a")
+    house.connect("a")
+    assert house.received("a") == [b"1", b"2", b"3"]
+    assert house.group.log.outstanding == 3
+
+
+def test_an_acknowledgement_of_one_that_has_left_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_log, "_LEASED_MAX", 2)
+    house = House()
+    house.join("a")
+    house.publish(b"0")
+    house.publish(b"1")
+    house.join("b")
+    house.groups.leave(house.group, house.flows["a"])
+    house.publish(b"2")
+    assert house.received("b") == []
+
+    house.channels["a"].acknowledged(PacketType.PUBACK, 1, 0)
+    house.around.turn()
+
+    assert house.received("b") == [b"2"]
+
+
+def test_history_from_before_the_group_is_shown_as_to_any_look_back() -> None:
+    house = House()
+    hidden = encode_record(TOPIC, b"hidden", 1, False, "p", b"", 0, -1, 0, True)
+    house.record(b"0", qos=0)
+    house.around.log.records.append((0, Record(house.clock + 1, hidden)))
+    house.clock += 1
+    house.record(b"1")
+    house.bench.state.marks[0] = house.clock
+    house.join("a", window=1, start=(1, 1))
+    house.lose("a")
+    house.record(b"missed", qos=0)
+    house.around.log.records.append((0, Record(house.clock + 1, encode_record(TOPIC, b"2", 1, False, "p", b"", 0, -1, 0, True))))
+    house.bench.state.marks[0] = house.clock + 1
+    row = house.group.log.row()
+    assert row.since == (house.clock - 1, 1)
+
+    again = House()
+    again.around.log.records = house.around.log.records
+    again.bench.state.marks = list(house.bench.state.marks)
+    again.join("a")
+    again.lose("a")
+    again.groups.restore([row])
+    again.connect("a")
+
+    assert again.received("a") == [b"0", b"1", b"2"]
+    assert again.group.log.is_following
+    assert again.group.log.row().since == ()
+
+
+def test_a_group_that_must_wait_for_memory_to_read_does_not_spin() -> None:
+    house = House()
+    house.join("a")
+    house.lose("a")
+    house.publish(b"1")
+    house.around.log.is_out_of_memory = True
+
+    house.connect("a")
+
+    assert house.received("a") == []
+    (again,) = house.around.put_off
+    house.around.log.is_out_of_memory = False
+    again()
+    house.around.turn()
+    assert house.received("a") == [b"1"]

@@ -1,0 +1,355 @@
+"""Messages on their way through the log: blocks, and what happens at their commit or refusal."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Struct
+
+from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.ports import Change
+from braidmq.lane.path.recorder import Block, Recorder
+from braidmq.lane.path.routes import HISTORY, Route
+from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import Record
+from braidmq.mqtt.codec import encode
+from braidmq.mqtt.packets import MQTT5, MQTT311, Packet, Puback, Publish, Pubrec
+from tests.support.simulator.lane import Bench, FakeChannel
+
+
+class Refusal:
+    """What a log says that stores nothing."""
+
+    reason = "the disk is full"
+
+    def __init__(self, is_in_doubt: bool) -> None:
+        self.is_in_doubt = is_in_doubt
+
+
+class Row(Change, Struct, frozen=True):
+    """What a store would write."""
+
+    name: str
+    packet_id: int = 0
+
+
+class RecordingChannel(FakeChannel):
+    """A channel whose messages are recorded."""
+
+    def __init__(self, bench: RecordingBench, version: int) -> None:
+        super().__init__(bench.lane, version)
+        self.recorder = bench.recorder
+        self.refused: list[tuple[int, int, bool]] = []
+
+    def received_row(self, packet_id: int) -> Change:
+        return Row("received", packet_id)
+
+    def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
+        self.refused.append((qos, packet_id, is_in_doubt))
+
+
+class RecordingBench(Bench):
+    """A lane that records everything of QoS 1 and above."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state.marks = [10, 20]
+        self.routes.inspector = lambda topic: HISTORY
+        self.routes.history_qos = 1
+        self.begun = 0
+        self.faults: list[Exception] = []
+        self.recorder = Recorder(self.lane, self.begin)
+        self.recorder.on_fault = self.faults.append
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def client(self, client_id: str = "p", home: int = 0, version: int = MQTT5) -> RecordingChannel:
+        """A connected publisher whose records go to this shard."""
+        flow = self.flow(client_id)
+        flow.home = home
+        channel = RecordingChannel(self, version)
+        channel.flow = flow
+        channel.is_greeted = channel.is_open = True
+        flow.attach(channel, 100)
+        return channel
+
+    def subscriber(self, client_id: str = "s", qos: int = 2) -> FakeChannel:
+        """A connected client that gets everything."""
+        flow = self.flow(client_id)
+        self.routes.add(Subscription(flow, b"#", qos))
+        return self.channel(flow, MQTT5)
+
+    def take(self) -> Block:
+        block = self.recorder.take()
+        assert block is not None
+        return block
+
+
+@pytest.fixture
+def bench() -> RecordingBench:
+    return RecordingBench()
+
+
+def send(channel: FakeChannel, *packets: Packet) -> None:
+    channel.read(b"".join(encode(packet, channel.version) for packet in packets))
+
+
+def publish(number: int, qos: int = 1, **fields: object) -> Publish:
+    return Publish("t", b"%d" % number, qos, packet_id=number if qos else None, **fields)  # type: ignore[arg-type]
+
+
+# Blocks
+
+
+def test_a_turn_collects_one_block_with_the_records_of_each_shard_in_order(bench: RecordingBench) -> None:
+    first, second = bench.client("first", home=0), bench.client("second", home=1)
+
+    send(first, publish(1))
+    send(second, publish(2))
+    send(first, publish(3, 2))
+
+    assert bench.begun == 1
+    block = bench.take()
+    payloads = {shard: [Record(1, value).payload for _, value in entries] for shard, entries in block.entries.items()}
+    assert payloads == {0: [b"1", b"3"], 1: [b"2"]}
+    assert {topic for entries in block.entries.values() for topic, _ in entries} == {b"t"}
+    assert block.size_bytes > sum(len(value) for entries in block.entries.values() for _, value in entries)
+    assert bench.recorder.take() is None
+
+
+def test_a_record_says_what_was_published(bench: RecordingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braidmq.lane.path.expiry.time", lambda: 1400.0)
+    monkeypatch.setattr("braidmq.lane.path.expiry.monotonic", lambda: 400.0)
+    message = Message(b"t", b"x", 2, True, "p")
+    message.set_properties(b"\x02\x00\x00\x00\x05", 500.0, 1)
+
+    bench.recorder.record(message, None, None, 0, 0, True)
+
+    ((_, value),) = bench.take().entries[0]
+    record = Record(7, value)
+    assert (record.topic, record.payload, record.qos, record.retain, record.publisher) == (b"t", b"x", 2, True, "p")
+    assert (record.session_only, record.expires_at) == (True, 1_500_000_000)
+    assert (record.properties, record.expiry_offset) == (b"\x02\x00\x00\x00\x05", 1)
+
+
+def test_rows_go_with_the_records_of_their_turn(bench: RecordingBench) -> None:
+    bench.recorder.change(Row("row"))
+    send(bench.client(), publish(1))
+
+    block = bench.take()
+
+    assert block.changes == [Row("row")]
+    assert len(block.entries[0]) == 1
+
+
+def test_qos_0_below_what_is_recorded_waits_for_nothing(bench: RecordingBench) -> None:
+    subscriber = bench.subscriber()
+
+    send(bench.client(), publish(1, 0))
+
+    assert len(subscriber.sent()) == 1
+    assert bench.recorder.take() is None
+
+
+# Commits
+
+
+def test_s6_nobody_sees_a_message_and_nobody_is_answered_before_its_commit(bench: RecordingBench) -> None:
+    subscriber, publisher = bench.subscriber(), bench.client()
+
+    send(publisher, publish(1), publish(2, 2))
+    assert (subscriber.sent(), publisher.sent()) == ([], [])
+    bench.take().committed({0: [101, 102]})
+
+    assert [packet.payload for packet in subscriber.sent() if isinstance(packet, Publish)] == [b"1", b"2"]
+    assert publisher.sent() == [Puback(1), Pubrec(2)]
+
+
+def test_messages_of_all_shards_are_shown_in_the_order_of_their_arrival(bench: RecordingBench) -> None:
+    subscriber = bench.subscriber()
+    first, second = bench.client("first", home=0), bench.client("second", home=1)
+    send(first, publish(1))
+    send(second, publish(2))
+    send(first, publish(3))
+
+    bench.take().committed({0: [101, 102], 1: [55]})
+
+    assert [packet.payload for packet in subscriber.sent() if isinstance(packet, Publish)] == [b"1", b"2", b"3"]
+    assert bench.state.marks == [102, 55]
+
+
+def test_while_a_message_is_shown_its_shard_is_marked_below_it(bench: RecordingBench) -> None:
+    seen: list[tuple[int, int, list[int]]] = []
+
+    def deliver(message: Message, route: Route, flow: Flow | None) -> int:
+        seen.append((message.shard, message.timestamp, list(bench.state.marks)))
+        return 1
+
+    bench.routes.inspector = lambda topic: HISTORY | 2
+    bench.recorder.deliver = deliver
+    first, second = bench.flow("first"), bench.flow("second")
+    second.home = 1
+    for flow in (first, second):
+        bench.recorder.record(Message(b"t", b"", 1, False, "p"), flow, None, 0, 0, False)
+
+    bench.take().committed({0: [101], 1: [55]})
+
+    assert seen == [(0, 101, [100, 20]), (1, 55, [101, 54])]
+
+
+@pytest.mark.parametrize(("version", "code"), [(MQTT5, 0x10), (MQTT311, 0)])
+def test_a_publisher_is_told_that_nobody_is_there_if_it_can_be_told(bench: RecordingBench, version: int, code: int) -> None:
+    publisher = bench.client(version=version)
+    send(publisher, publish(1), publish(2, 2))
+
+    bench.take().committed({0: [101, 102]})
+
+    assert publisher.sent() == [Puback(1, code), Pubrec(2, code)]
+
+
+def test_what_is_to_happen_at_the_commit_happens_before_the_message_is_shown(bench: RecordingBench) -> None:
+    subscriber = bench.subscriber()
+    seen: list[list[Packet]] = []
+    pending = bench.recorder.record(Message(b"t", b"", 1, False, "p"), None, None, 0, 0, False)
+    pending.on_commit = lambda: seen.append(subscriber.sent())
+
+    bench.take().committed({0: [101]})
+
+    assert seen == [[]]
+    assert len(subscriber.sent()) == 1
+
+
+def test_a_message_kept_for_later_is_acknowledged_and_not_shown(bench: RecordingBench) -> None:
+    subscriber, publisher = bench.subscriber(), bench.client()
+    pending = publisher.record(Message(b"t", b"", 1, False, "p"), 1, 9, False, False)
+    pending.is_delivered = False
+
+    block = bench.take()
+    assert block.entries == {}
+    block.committed({})
+
+    assert subscriber.sent() == []
+    assert publisher.sent() == [Puback(9)]
+    assert bench.state.marks == [10, 20]
+
+
+def test_a_message_that_waited_for_rows_alone_is_shown_as_one_that_is_not_recorded(bench: RecordingBench) -> None:
+    bench.subscriber()
+    message = Message(b"t", b"", 1, False, "p")
+
+    bench.recorder.await_rows(message, None, None, 0, 0)
+    bench.take().committed({})
+
+    assert message.timestamp == 0
+
+
+def test_a_fault_in_one_message_keeps_nothing_from_the_others(bench: RecordingBench) -> None:
+    subscriber, publisher = bench.subscriber(), bench.client()
+    problem = ValueError("broken")
+
+    def fail() -> None:
+        raise problem
+
+    publisher.record(Message(b"t", b"bad", 1, False, "p"), 1, 1, False).on_commit = fail
+    publisher.record(Message(b"t", b"good", 1, False, "p"), 1, 2, False)
+    bench.take().committed({0: [101, 102]})
+
+    assert bench.faults == [problem]
+    assert [packet.payload for packet in subscriber.sent() if isinstance(packet, Publish)] == [b"good"]
+    assert [packet.packet_id for packet in publisher.sent() if isinstance(packet, Puback)] == [1, 2]
+    assert bench.state.marks == [102, 20]
+
+
+# QoS 2 from the client
+
+
+def test_a_qos_2_message_that_comes_again_before_its_commit_is_recorded_once_and_answered_as_often(bench: RecordingBench) -> None:
+    publisher = bench.client()
+
+    send(publisher, publish(7, 2), publish(7, 2, dup=True))
+    block = bench.take()
+    assert len(block.entries[0]) == 1
+    block.committed({0: [101]})
+
+    assert [packet.packet_id for packet in publisher.sent() if isinstance(packet, Pubrec)] == [7, 7]
+
+
+def test_s1_the_packet_id_of_a_durable_session_is_a_row_beside_its_record(bench: RecordingBench) -> None:
+    publisher = bench.client()
+    publisher.flow = LogFlow("p", bench.state, 1000, 1_000_000, False, True)
+    publisher.flow.attach(publisher, 100)
+
+    send(publisher, publish(7, 2))
+
+    block = bench.take()
+    assert block.changes == [Row("received", 7)]
+    assert len(block.entries[0]) == 1
+
+
+def test_s6_a_publisher_that_came_back_is_answered_on_its_new_connection(bench: RecordingBench) -> None:
+    old = bench.client()
+    flow = old.flow
+    assert flow is not None
+    send(old, publish(1), publish(7, 2))
+    block = bench.take()
+    old.is_open = False
+    flow.detach()
+    new = RecordingChannel(bench, MQTT5)
+    new.flow = flow
+    new.is_greeted = new.is_open = True
+    flow.attach(new, 100)
+    send(new, publish(7, 2, dup=True))
+
+    block.committed({0: [101, 102]})
+
+    assert old.sent() == []
+    answers = new.sent()
+    assert {(type(packet), packet.packet_id) for packet in answers} == {(Pubrec, 7)}  # type: ignore[union-attr]
+    assert bench.recorder.take() is None, "recorded a second time"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_what_is_refused_is_shown_to_nobody_and_counted(bench: RecordingBench, is_in_doubt: bool) -> None:
+    subscriber, publisher = bench.subscriber(), bench.client()
+    send(publisher, publish(1), publish(2, 2))
+
+    bench.take().refused(Refusal(is_in_doubt))
+
+    assert (subscriber.sent(), publisher.sent()) == ([], [])
+    assert publisher.refused == [(1, 1, is_in_doubt), (2, 2, is_in_doubt)]
+    assert bench.state.counters.dropped_not_stored == 2
+    assert bench.drops == [("not_stored", "p", b"t")] * 2
+    assert bench.state.marks == [10, 20]
+
+
+def test_a_qos_2_message_that_was_refused_may_come_again_under_its_id(bench: RecordingBench) -> None:
+    publisher = bench.client()
+    send(publisher, publish(7, 2))
+    bench.take().refused(Refusal(False))
+
+    send(publisher, publish(7, 2))
+
+    assert len(bench.take().entries[0]) == 1
+
+
+# Congestion
+
+
+def test_publishers_are_held_while_the_log_has_enough_to_do(bench: RecordingBench) -> None:
+    publisher = bench.client()
+    bench.recorder.is_congested = True
+
+    send(publisher, publish(1), publish(2))
+    assert publisher.holds == [HOLD_LOG]
+    assert len(bench.take().entries[0]) == 1, "what comes behind the first waits unread"
+    bench.recorder.is_congested = False
+    publisher.resume(HOLD_LOG)
+
+    assert len(bench.take().entries[0]) == 1
+    assert publisher.transport.is_reading

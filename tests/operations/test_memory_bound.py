@@ -1,0 +1,45 @@
+"""The bound of a node's memory follows its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from braidmq.base.config.sources import from_tables
+from braidmq.operations.memory_bound import memory_bound
+
+MIB = 1024 * 1024
+
+
+def bound(connections: int = 100, sessions: int = 100, subscriptions: int = 0, packet_bytes: int = 0, **tables: Any) -> int:
+    settings = from_tables(tables).settings
+    return memory_bound(
+        settings, connections=connections, sessions=sessions, subscriptions=subscriptions, packet_bytes=packet_bytes
+    )
+
+
+@pytest.mark.parametrize("key", ["held_bytes_max", "outboxes_bytes_max", "parts_bytes_max"])
+def test_a_limit_of_the_whole_node_counts_with_its_bytes(key: str) -> None:
+    assert bound(limits={key: 500 * MIB}) - bound(limits={key: 100 * MIB}) >= 400 * MIB
+
+
+def test_retained_and_delayed_messages_count_by_what_is_in_memory() -> None:
+    assert bound(retained={"bytes_max": 500 * MIB}) - bound(retained={"bytes_max": 100 * MIB}) >= 400 * MIB
+    assert bound(delayed={"bytes_max": 500 * MIB}) == bound(delayed={"bytes_max": 100 * MIB}), "they are on disk"
+    assert bound(delayed={"messages_max": 200_000}) > bound(delayed={"messages_max": 100_000})
+
+
+def test_a_connection_counts_with_its_largest_packets_and_less_if_only_small_ones_are_sent() -> None:
+    one = bound(connections=1001) - bound(connections=1000)
+
+    assert 4 * MIB < one < 6 * MIB
+    assert bound(connections=1001, packet_bytes=1000) - bound(connections=1000, packet_bytes=1000) < MIB
+
+
+def test_a_session_counts_with_what_it_may_have_in_flight() -> None:
+    small = bound(sessions=1001, mqtt={"inflight_max": 10}) - bound(sessions=1000, mqtt={"inflight_max": 10})
+    large = bound(sessions=1001) - bound(sessions=1000)
+
+    assert 10_000 < small < 30_000 < large < MIB
+    assert bound(subscriptions=1000) > bound()

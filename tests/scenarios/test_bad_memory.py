@@ -1,0 +1,166 @@
+"""What clients leave with the broker and what they do not fetch: it is on disk, or it is bounded for the whole node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from braidmq.mqtt.packets import MQTT5, Publish, Will
+from tests.support.clients import raw
+from tests.support.clients.wire import Wire
+from tests.support.held import message_bytes
+from tests.support.present import present
+from tests.support.stage import Stage, resident_bytes, wait_until
+
+MIB = 1024 * 1024
+
+
+def take_without_answer(reader: Wire, count: int) -> list[Publish]:
+    """So many messages, none of which is acknowledged."""
+    return [reader.receive(Publish) for _ in range(count)]
+
+
+@pytest.mark.row(52)
+def test_messages_in_flight_to_clients_that_left_are_not_in_memory_and_come_again(start: Callable[..., Stage]) -> None:
+    stage = start()
+    sender, count, clients = stage.connect(), 8, 30
+    for number in range(count):
+        sender.publish(f"big/{number}", bytes(MIB - 100), 1)
+    before, memory = message_bytes(), 0
+
+    for client in range(clients):
+        reader = stage.connect(f"reader{client}", clean_start=False, session_expiry_interval=1000)
+        reader.subscribe("$replay/earliest/big/#", qos=1)
+        assert len(take_without_answer(reader, count)) == count
+        reader.close()
+        wait_until(lambda: stage.look(lambda inside: not inside.statistics.live - 1), "the reader is gone")
+        memory = memory or resident_bytes()
+
+    assert message_bytes() - before < 2 * MIB
+    assert stage.look(lambda inside: (inside.state.held_bytes, inside.holdings.let_go)) == (0, count * clients)
+    assert resident_bytes() - memory < 100 * MIB  # it would be 240 MiB
+    back = stage.connect("reader0", clean_start=False, session_expiry_interval=1000)
+    assert {packet.topic for packet in take_without_answer(back, count)} == {f"big/{number}" for number in range(count)}
+
+
+@pytest.mark.row(52)
+def test_the_queues_of_many_absent_clients_have_a_bound_together(start: Callable[..., Stage]) -> None:
+    stage = start(limits={"held_bytes_max": 8 * MIB}, session={"queue_qos0": True}, history={"topics": []})
+    for number in range(20):
+        stage.connect(f"absent{number}", session_expiry_interval=1000).subscribe("t")
+    stage.wires.close()
+    stage.wait_empty()
+    sender = stage.connect()
+
+    for _ in range(40):
+        sender.publish("t", bytes(100_000))
+    sender.ping()
+
+    assert 4 * MIB < stage.look(lambda inside: inside.state.held_bytes) <= 8 * MIB
+    kept = stage.look(
+        lambda inside: [present(inside.sessions.get(f"absent{number}")).flow.queue_messages() for number in range(20)]
+    )
+    assert sum(kept) + stage.drops("memory_full") == 20 * 40
+    assert min(kept) > 0, "nobody loses everything"
+
+
+@pytest.mark.row(52)
+def test_the_outboxes_of_many_slow_clients_have_a_bound_together(start: Callable[..., Stage]) -> None:
+    stage = start(limits={"outboxes_bytes_max": 2 * MIB})
+    slow = [stage.connect() for _ in range(10)]
+    quick, sender = stage.connect(), stage.connect()
+    for each in (*slow, quick):
+        each.subscribe("t")
+
+    # The kernel takes some megabytes for each of them.
+    for _ in range(300):
+        sender.publish("t", bytes(64 * 1024))
+        quick.receive(Publish)
+
+    assert stage.look(lambda inside: inside.state.unread_bytes) <= 2 * MIB + 10 * 65 * 1024
+    assert stage.drops("outbox_full") > 0
+    received = [sum(isinstance(packet, Publish) for packet in each.drain()) for each in slow]
+    assert sum(received) + stage.drops("outbox_full") == 300 * 10
+    wait_until(lambda: stage.look(lambda inside: inside.state.unread_bytes) == 0, "everything was taken")
+
+
+@pytest.mark.row(52)
+def test_packets_that_come_in_part_have_a_bound_together_and_the_slowest_is_closed(start: Callable[..., Stage]) -> None:
+    stage = start(limits={"parts_bytes_max": 2 * MIB})
+    whole = raw.publish(MQTT5, "t", bytes(900_000))
+    slow = [stage.connect() for _ in range(4)]
+
+    def bytes_seen() -> int:
+        return int(stage.look(lambda inside: inside.parts.size_bytes + inside.parts.closed * 800_000))
+
+    for each in slow:
+        before = bytes_seen()
+        each.send(whole[:800_000])
+        wait_until(lambda least=before + 800_000: bytes_seen() >= least, "it came")  # type: ignore[misc]
+
+    slow[0].expect_disconnect(0x97)
+    slow[1].expect_disconnect(0x97)
+    for each in slow[2:]:
+        each.send(whole[800_000:])
+        each.ping()
+    sender = stage.connect()
+    for _ in range(20):
+        sender.send(whole)
+    sender.ping()
+    assert stage.look(lambda inside: inside.parts.closed) == 2
+
+
+@pytest.mark.row(52)
+def test_large_wills_have_a_bound_together_and_small_ones_are_always_accepted(start: Callable[..., Stage]) -> None:
+    stage = start(limits={"held_bytes_max": MIB})
+
+    for number in range(5):
+        stage.connect(f"client{number}", will=Will("w", bytes(50_000)))
+
+    refused = stage.open()
+    refused.send_request(will=Will("w", bytes(50_000)))
+    refused.expect_refusal(0x97)
+    stage.connect("small", will=Will("w", bytes(500)))
+    assert stage.look(lambda inside: inside.sessions.will_bytes) == 5 * 50_001
+
+
+@pytest.mark.row(53)
+def test_large_delayed_messages_wait_on_disk_up_to_a_bound_in_bytes(
+    start: Callable[..., Stage],
+) -> None:
+    stage = start(delayed={"bytes_max": 40 * MIB})
+    sender, receiver = stage.connect(), stage.connect()
+    receiver.subscribe("big", qos=1)
+    before = message_bytes()
+
+    reasons = [sender.publish("$delayed/3600/big", bytes(MIB - 100), 1) for _ in range(50)]
+
+    assert (reasons.count(0), reasons.count(0x97)) == (40, 10)
+    assert stage.drops("delayed_full") == 10
+    assert message_bytes() - before < 2 * MIB
+    assert sender.publish("$delayed/1/big", bytes(1000), 1) == 0, "what is small enough still has a place"
+    assert receiver.receive_publish().payload == bytes(1000)
+    assert stage.look(lambda inside: inside.delayed.size_bytes) == 40 * (MIB - 100 + len("big"))
+
+
+@pytest.mark.row(54)
+def test_large_retained_messages_are_on_disk_up_to_a_bound_in_bytes_and_are_read_for_their_readers(
+    start: Callable[..., Stage],
+) -> None:
+    stage = start(retained={"bytes_max": 40 * MIB})
+    sender, victim = stage.connect(), stage.connect()
+    before = message_bytes()
+
+    reasons = [sender.publish(f"big/{number}", bytes(MIB - 2000), 1, retain=True) for number in range(50)]
+
+    assert (reasons.count(0x10), reasons.count(0x97)) == (40, 10)
+    assert stage.drops("retained_full") == 10
+    assert message_bytes() - before < 2 * MIB
+    readers = [stage.connect() for _ in range(5)]
+    for reader in readers:
+        reader.subscribe("big/#")
+    victim.ping()
+    for reader in readers:
+        assert {reader.receive_publish().topic for _ in range(40)} == {f"big/{number}" for number in range(40)}
+    assert message_bytes() - before < 8 * MIB

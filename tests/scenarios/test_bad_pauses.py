@@ -1,0 +1,93 @@
+"""A process that is stopped for a while and goes on: what clients did in time meanwhile counts as in time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from braidmq.mqtt.packets import Connack, Pingreq, Pingresp, Will
+from braidmq.mqtt.properties import NO_PROPERTIES, Properties
+from tests.support.clients.wire import Wire, unique
+from tests.support.started import Started
+
+pytestmark = pytest.mark.timeout(60)
+
+KEEP_ALIVE_S = 1  # so silence of two seconds is one too many
+PAUSE_S = 3.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Started]:
+    """A node of its own, that can be stopped."""
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[node]\ndata_dir = "{tmp_path / "data"}"\n[api]\nbind = ""\n[listeners.tcp.default]\nbind = "127.0.0.1:0"\n'
+    )
+    with Started(file) as started:
+        yield started
+
+
+def ping_through_a_pause(node: Started, clients: list[Wire]) -> None:
+    """Stop the node while these clients go on pinging, and let it go on."""
+    node.send(signal.SIGSTOP)
+    end = time.monotonic() + PAUSE_S
+    while time.monotonic() < end:
+        for client in clients:
+            client.send(Pingreq())
+        time.sleep(0.5)  # the time that passes is what is tested
+    node.send(signal.SIGCONT)
+
+
+def has_will(topic: str, delay_s: int = 0) -> Will:
+    """A will on this topic."""
+    return Will(topic, b"gone", 0, False, Properties(will_delay_interval=delay_s) if delay_s else NO_PROPERTIES)
+
+
+@pytest.mark.row(59)
+def test_clients_that_pinged_while_the_process_was_stopped_stay_and_no_will_is_published(node: Started) -> None:
+    topic = unique("wills/")
+    port = node.await_port()
+    watcher = Wire("127.0.0.1", port).connect(keep_alive=0)
+    watcher.subscribe(topic)
+    clients = [Wire("127.0.0.1", port).connect(keep_alive=KEEP_ALIVE_S, will=has_will(topic)) for _ in range(5)]
+    silent = Wire("127.0.0.1", port).connect(keep_alive=KEEP_ALIVE_S, will=has_will(f"{topic}/silent"))
+    watcher.subscribe(f"{topic}/silent")
+
+    ping_through_a_pause(node, clients)
+
+    node.await_line(r"the node did not run for \d\.\d s")
+    for client in clients:
+        client.send(Pingreq())
+        client.receive(Pingresp)
+    while not watcher.has_news(0.2):  # the one that is really gone is found, later
+        for client in clients:
+            client.send(Pingreq())
+    assert watcher.receive_publish().topic == f"{topic}/silent"
+    silent.close()
+    for client in clients:
+        client.drain()
+
+
+@pytest.mark.row(59)
+def test_a_client_that_came_back_while_the_process_was_stopped_finds_its_session_and_its_will_waits(node: Started) -> None:
+    topic = unique("wills/")
+    port = node.await_port()
+    watcher = Wire("127.0.0.1", port).connect(keep_alive=0)
+    watcher.subscribe(topic)
+    lost = Wire("127.0.0.1", port).connect(persistent=True, session_expiry_interval=2, will=has_will(topic, delay_s=1))
+    lost.subscribe("news", qos=1)
+    lost.close()
+    watcher.ping()
+
+    node.send(signal.SIGSTOP)
+    back = Wire("127.0.0.1", port)  # the kernel takes the connection, and keeps it for the node
+    back.send_request(client_id=lost.client_id, persistent=True, session_expiry_interval=2)
+    time.sleep(PAUSE_S)  # both deadlines pass
+    node.send(signal.SIGCONT)
+
+    assert back.receive(Connack).session_present
+    watcher.expect_silence()

@@ -1,0 +1,112 @@
+"""Every attack at once, beside ordinary clients: they are served, nothing of theirs is lost, and memory keeps its bound."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import pytest
+import tomli_w
+
+from benchmarks.measure import build
+from braidmq.base.config.sources import from_tables
+from braidmq.base.room import plan_files
+from braidmq.mqtt.packets import MQTT5
+from braidmq.operations.memory_bound import memory_bound
+from tests.support.clients.wire import Wire
+from tests.support.hostile import attack
+from tests.support.started import COMMAND, Started
+
+MIB = 1024 * 1024
+FILES_MAX = 1000
+ROUNDS = int(os.environ.get("BRAIDMQ_SOAK_ROUNDS", "3"))
+ROUND_S = 20
+PAIRS = 20
+RATE = 1000  # messages a second of all publishers together
+
+LIMITED = ["sh", "-c", f'ulimit -n {FILES_MAX}; exec "$0" "$@"', *COMMAND]
+
+TABLES: dict[str, dict[str, object]] = {
+    "node": {"data_dir": "data"},
+    "api": {"bind": ""},
+    "limits": {"held_bytes_max": "128MiB", "outboxes_bytes_max": "64MiB", "parts_bytes_max": "64MiB"},
+    "retained": {"bytes_max": "128MiB"},
+    "delayed": {"bytes_max": "256MiB"},
+    "session": {"sessions_max": 1000, "expiry_max": "30s"},
+    # What is replayed must not grow for as long as the test runs.
+    "history": {"retention_bytes": "512MiB"},
+    "listeners": {"tcp": {"default": {"bind": "127.0.0.1:0"}}},
+}
+
+
+def bound() -> int:
+    """The most that this node may come to need, by its configuration."""
+    settings = from_tables(TABLES).settings
+    # 40,000 shared groups, 10,000 deep filters, 300 replays, and what is left of the last round until it has gone.
+    return memory_bound(settings, connections=plan_files(FILES_MAX).clients, sessions=1000, subscriptions=2 * 50_300)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that the process had at a time."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+@contextmanager
+def ordinary_clients(flood: Path, port: int, seconds: int) -> Iterator[subprocess.Popen[str]]:
+    """Publishers and subscribers of QoS 1 at a steady rate; the block begins when all of them are connected."""
+    with Wire("127.0.0.1", port, MQTT5).connect() as watcher:
+        watcher.subscribe("$SYS/brokers/+/clients/+/connected")
+        command = [str(flood), "flow", "-p", str(port), "-m", "pair", "-P", str(PAIRS), "-q", "1", "-w", "1000"]
+        flow = subprocess.Popen([*command, "-r", str(RATE), "-d", str(seconds)], stdout=subprocess.PIPE, text=True)
+        try:
+            for _ in range(2 * PAIRS):
+                watcher.receive_publish()
+            yield flow
+        finally:
+            flow.kill()
+            flow.wait()
+
+
+def outcome(flow: subprocess.Popen[str]) -> dict[str, float]:
+    """What the ordinary clients saw; nothing of theirs may be lost or come twice."""
+    output, _ = flow.communicate(timeout=ROUND_S + 60)
+    found: dict[str, float] = json.loads(output)
+    assert (found["lost"], found["dup"]) == (0, 0)
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.needs("gcc")
+@pytest.mark.row("N1", "N2", "N3")
+def test_every_attack_at_once_costs_ordinary_clients_no_message_and_memory_keeps_its_bound(tmp_path: Path) -> None:
+    flood = build(tmp_path, "flood")
+    file = tmp_path / "braidmq.toml"
+    file.write_text(tomli_w.dumps(TABLES))
+    calm, stormy = [], []
+    with Started(file, command=LIMITED) as node:
+        port = node.await_port()
+        for number in range(ROUNDS):
+            with ordinary_clients(flood, port, ROUND_S) as flow:
+                calm.append(outcome(flow)["p99_ms"])
+            with ordinary_clients(flood, port, ROUND_S) as flow, attack(port, ROUND_S + 2) as rounds:
+                stormy.append(outcome(flow)["p99_ms"])
+                struck = rounds()
+            peak = peak_bytes(node.pid)
+            print(
+                f"round {number + 1}: p99 {calm[-1]:.1f} ms calm, {stormy[-1]:.1f} ms under attack; "
+                f"{peak / MIB:.0f} MiB at most, bound {bound() / MIB:.0f} MiB; {struck}",
+                file=sys.stderr,
+            )
+            assert all(struck.values()), "an attack did not take place"
+
+    print(f"p99 under attack: {median(stormy) / median(calm):.1f} x that of calm rounds", file=sys.stderr)
+    assert peak < bound()

@@ -1,0 +1,220 @@
+"""The mark of a log: when it is written, what it notices, and that it never refuses a log that is whole."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from rocksdict import Rdict
+
+from braidmq.base.errors import Corruption
+from braidmq.storage.engine.health import State
+from braidmq.storage.engine.mark import Mark, MarkFile, mark_path, newest_journal, read_mark
+from braidmq.storage.engine.rocksdb import Disk
+from braidmq.storage.engine.store import Durability, Store
+
+FAMILY = "shard-00"
+DEADLINE_S = 10.0
+ID = bytes(range(16))
+
+
+def put(store: Store, number: int) -> None:
+    batch = store.batch()
+    batch.put(FAMILY, b"%06d" % number, b"value" * 20)
+    store.write(batch)
+
+
+def wait_marked(path: Path, sequence: int) -> None:
+    """Until the mark has come so far."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (mark := read_mark(mark_path(path))) is None or mark.sequence < sequence:
+        assert time.monotonic() < deadline, mark
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """The log of a process that was killed: 50 rows in the write-ahead log alone; its mark has followed."""
+    path = tmp_path / "log"
+    Store.open(path, [FAMILY]).close()
+    child = os.fork()
+    if child == 0:
+        store = Store.open(path, [FAMILY], is_marked=True)
+        store.start(lambda call: call(), lambda number: None)
+        for number in range(50):
+            put(store, number)
+            while store.committed < store.written:
+                time.sleep(0.0001)
+        wait_marked(path, store._database.sequence)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    return path
+
+
+def keys_in(store: Store) -> list[int]:
+    return [int(key) for key, _ in store.items(FAMILY, b"", b"\xff")]
+
+
+def test_a_log_that_was_killed_has_what_its_mark_tells_of(killed: Path) -> None:
+    with Store.open(killed, [FAMILY], is_marked=True) as store:
+        assert keys_in(store) == list(range(50))
+
+
+def test_rows_that_were_never_synced_may_be_missing(tmp_path: Path) -> None:
+    """As after a power cut: the mark tells of what was synced, and of nothing else."""
+    path = tmp_path / "log"
+
+    class LazyDisk(Disk):
+        is_lazy = False
+
+        def flush(self, db: Rdict) -> None:
+            while self.is_lazy:
+                time.sleep(0.001)
+            super().flush(db)
+
+    child = os.fork()
+    if child == 0:
+        disk = LazyDisk()
+        store = Store.open(path, [FAMILY], is_marked=True, disk=disk)
+        store.start(lambda call: call(), lambda number: None)
+        put(store, 0)
+        wait_marked(path, store._database.sequence)
+        disk.is_lazy = True
+        length = newest_journal(path)[1]
+        for number in range(1, 50):
+            put(store, number)
+        (tmp_path / "length").write_text(str(length))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.truncate(path / f"{newest_journal(path)[0]:06}.log", int((tmp_path / "length").read_text()))
+
+    with Store.open(path, [FAMILY], is_marked=True) as store:
+        assert keys_in(store) == [0]
+
+
+def test_a_journal_whose_end_is_zeros_is_refused_at_every_start(killed: Path) -> None:
+    """Its length is right, so that it is opened before anything is noticed."""
+    journal = killed / f"{newest_journal(killed)[0]:06}.log"
+    length = journal.stat().st_size
+    os.truncate(journal, 0)
+    os.truncate(journal, length)
+
+    for _ in range(2):
+        with pytest.raises(Corruption, match=r"at least \d+ committed rows are missing"):
+            Store.open(killed, [FAMILY], is_marked=True)
+
+
+def test_a_salvaged_log_has_a_mark_that_fits_what_is_left(killed: Path) -> None:
+    journal = killed / f"{newest_journal(killed)[0]:06}.log"
+    os.truncate(journal, journal.stat().st_size // 2)
+    with pytest.raises(Corruption, match="has lost acknowledged data"):
+        Store.open(killed, [FAMILY], is_marked=True)
+
+    Store.open(killed, [FAMILY], is_marked=True, salvage=True).close()
+
+    with Store.open(killed, [FAMILY], is_marked=True) as store:
+        assert 10 < len(keys_in(store)) < 40
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_an_orderly_end_leaves_an_exact_mark(tmp_path: Path, durability: Durability) -> None:
+    path = tmp_path / "log"
+    store = Store.open(path, [FAMILY], durability=durability, is_marked=True)
+    store.start(lambda call: call(), lambda number: None)
+    for number in range(10):
+        put(store, number)
+    sequence = store._database.sequence
+    store.close()
+
+    mark = read_mark(mark_path(path))
+    assert mark is not None
+    assert mark.sequence == sequence
+    with Store.open(path, [FAMILY], durability=durability, is_marked=True) as again:
+        assert keys_in(again) == list(range(10))
+
+
+def test_without_fsync_nothing_is_marked_that_a_power_cut_could_take(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Store.open(path, [FAMILY], durability="os", is_marked=True) as store:
+        store.start(lambda call: call(), lambda number: None)
+        opened = store._database.sequence
+        for number in range(10):
+            put(store, number)
+
+        mark = read_mark(mark_path(path))
+        assert mark is not None
+        assert mark.sequence == opened
+
+
+def test_a_mark_that_is_torn_tells_what_it_told_before(tmp_path: Path) -> None:
+    file = MarkFile(tmp_path / "log", ID, 5)
+    path = mark_path(tmp_path / "log")
+    before = path.read_bytes()
+    file.synced(6)
+    file.catch_up(is_idle=True)
+    after = path.read_bytes()
+    assert read_mark(path) == Mark(ID, 6)
+
+    for place in (each for each, (old, new) in enumerate(zip(before, after, strict=True)) if old != new):
+        path.write_bytes(after[:place] + before[place:])
+
+        assert read_mark(path) == Mark(ID, 5)
+
+
+def test_a_mark_that_cannot_be_read_is_told_of_and_hinders_nobody(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mark_path(killed).write_bytes(b"rubbish")
+
+    with Store.open(killed, [FAMILY], is_marked=True) as store:
+        assert keys_in(store) == list(range(50))
+    assert "log.mark is damaged" in caplog.text
+
+
+def test_commits_that_come_fast_write_the_mark_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[int] = []
+    pwrite = os.pwrite
+
+    def count(fd: int, data: bytes, offset: int) -> int:
+        writes.append(1)
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", count)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    file = MarkFile(tmp_path / "log", ID, 0)
+    writes.clear()
+
+    for sequence in range(1, 100):
+        file.synced(sequence)
+        file.catch_up(is_idle=False)
+    assert len(writes) == 0
+
+    file.catch_up(is_idle=True)
+    file.catch_up(is_idle=True)
+    assert len(writes) == 1
+    assert read_mark(mark_path(tmp_path / "log")) == Mark(ID, 99)
+
+
+def test_a_mark_that_cannot_be_written_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mark_path(tmp_path / "log").mkdir()
+
+    with Store.open(tmp_path / "log", [FAMILY], is_marked=True) as store:
+        store.start(lambda call: call(), lambda number: None)
+        put(store, 1)
+
+    assert "the next start may not notice lost log files" in caplog.text
+
+
+def test_a_folder_that_cannot_be_looked_at_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptors(path: Path, pattern: str) -> list[Path]:
+        raise OSError(24, "Too many open files")
+
+    with Store.open(tmp_path / "log", [FAMILY], is_marked=True) as store:
+        monkeypatch.setattr(Path, "glob", no_descriptors)
+        told: SimpleQueue[int] = SimpleQueue()
+        store.start(lambda call: call(), told.put)
+        put(store, 1)
+
+        assert told.get(timeout=DEADLINE_S) == 1
+    assert store.health.state is State.OK

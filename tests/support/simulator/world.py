@@ -1,0 +1,231 @@
+"""A broker over its real log, without sockets: the test decides when the disk has synced, when time passes and when all is lost.
+
+The log is opened with durability "os", where a write is told as committed in a call of its own. That call waits here until the
+test takes it (``sync``), so a write can be on its way for as long as a test likes. What was synced by then is noted: a process
+that dies (``crash``) leaves what was written, a machine that loses power leaves what was synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from braidmq.access.local import LocalAccess
+from braidmq.base.config import sources as config
+from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.deadline_clock import READING_TURNS
+from braidmq.broker.broker import Broker
+from braidmq.broker.connection.deadlines import TICK_S
+from braidmq.broker.listeners.origin import ListenerInfo
+from braidmq.broker.messages import hooks
+from braidmq.broker.ports import Storage
+from braidmq.storage.engine.rocksdb import Tuning
+from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.reading.positions import parse_start
+from braidmq.storage.rows.delayed import LogDelayed
+from braidmq.storage.rows.groups import LogGroups
+from braidmq.storage.rows.producers import LogProducers
+from braidmq.storage.rows.retained import LogRetained
+from braidmq.storage.rows.sessions import LogSessions
+from tests.storage.message_log import BrokenDisk
+from tests.support.simulator.peer import Peer
+
+MIB = 1024 * 1024
+TUNING = Tuning(memtables_bytes=4 * MIB, block_cache_bytes=4 * MIB, reserve_bytes=MIB)
+_MEMORY_DISK = Path("/dev/shm")
+_QUIET_TURNS = READING_TURNS + 2
+_TURNS_MAX = 5000
+
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock is moved by hand: no timer fires by itself."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class World:
+    """One data directory and the node that runs on it; after a crash another node, on what the first one has left."""
+
+    def __init__(self, options: LogOptions | None = None, *, work_max: int | None = None, **tables: Any) -> None:
+        """``work_max``: deliveries in a turn of the loop, if they are to be so few that messages are delivered in parts."""
+        self._work_max = work_max
+        self._folder = tempfile.TemporaryDirectory(prefix="braidmq-", dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None)
+        self.disk = BrokenDisk()
+        self._options = (options or LogOptions())._replace(tuning=TUNING, disk=self.disk)
+        self._lives = 0
+        self._synced: dict[str, int] = {}  # bytes of each write-ahead log that would survive a loss of power
+        self.tables = tables
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the node, without a word to anybody, and remove what it has left."""
+        self._end()
+        self._folder.cleanup()
+
+    # Lives
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the node that runs now keeps its data."""
+        return Path(self._folder.name) / str(self._lives)
+
+    def _start(self) -> None:
+        self.settings = self._read_settings()
+        self.loop = StillLoop()
+        self._commits: deque[Callable[[], None]] = deque()
+        self._problems: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda loop, context: self._problems.append(context))
+        self.log = MessageLog.open(self.data_dir, self.settings.history, options=self._options)
+        self.log.start(self._commits.append)
+        self._note_synced()
+        self.broker: Broker = self.loop.run_until_complete(self._make_broker())
+
+    def _read_settings(self) -> Settings:
+        history = {"durability": "os", "shards": 2, **self.tables.get("history", {})}
+        tables = {**self.tables, "history": history, "node": {"data_dir": str(self.data_dir)}}
+        return config.from_tables(tables).settings
+
+    async def _make_broker(self) -> Broker:
+        log = self.log
+        kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log)
+        storage = Storage(log, *kept, parse_start, LogProducers(log))
+        broker = Broker(self.settings, LocalAccess(self.settings), hooks.load((), 1.0), storage, self.loop.time)
+        if self._work_max is not None:
+            broker.state.work_max = broker.routes.weight_max = self._work_max
+        broker.restore()
+        return broker
+
+    def _end(self) -> None:
+        self.log.close()
+        # What a closed log tells its waiters is nobody's business any more.
+        self._problems.clear()
+        self.loop.close()
+
+    def crash(self, *, loses_power: bool = False, **tables: Any) -> None:
+        """The node ends here and now; start another, perhaps with other settings, on what is on disk."""
+        left = self.data_dir
+        self._lives += 1
+        self._copy(left)
+        if loses_power:
+            self._forget_unsynced()
+        self._end()
+        shutil.rmtree(left)
+        self.disk.is_full = False
+        self.tables = {**self.tables, **tables}
+        self._start()
+
+    def restart(self, **tables: Any) -> None:
+        """Stop the node as an operator does, and start it again, perhaps with other settings."""
+        stopping = self.loop.create_task(self.broker.stop())
+        self.settle()
+        assert stopping.done(), "the broker does not stop"
+        stopping.result()
+        self.settle()
+        self.crash(loses_power=False, **tables)
+
+    def _copy(self, left: Path) -> None:
+        # Files that the engine no longer needs may vanish under the copy; then there is a newer state to be copied.
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                shutil.copytree(left, self.data_dir)
+            except shutil.Error:
+                assert time.monotonic() < deadline, "the data directory does not come to rest"
+                shutil.rmtree(self.data_dir)
+            else:
+                return
+
+    def fill_disk(self) -> None:
+        """From now on nothing is stored, and that is told."""
+        self.disk.is_full = True
+        self.log.check()
+
+    def free_disk(self) -> None:
+        """There is space again."""
+        self.disk.is_full = False
+        self.log.check()
+
+    def _note_synced(self) -> None:
+        self._synced = {}
+        for file in (self.data_dir / "log").glob("*.log"):
+            with suppress(FileNotFoundError):  # one that the engine no longer needs goes when it likes
+                self._synced[file.name] = file.stat().st_size
+
+    def _forget_unsynced(self) -> None:
+        for file in (self.data_dir / "log").glob("*.log"):
+            with file.open("r+b") as opened:
+                opened.truncate(min(self._synced.get(file.name, 0), file.stat().st_size))
+
+    # Time
+
+    def turn(self, count: int = 1) -> None:
+        """Let the loop run so many turns, without the disk."""
+        for _ in range(count):
+            self.loop.run_until_complete(asyncio.sleep(0))
+        assert not self._problems, repr(self._problems)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something was written that is not synced."""
+        return bool(self._commits)
+
+    def sync(self) -> None:
+        """Everything written by now is on disk: tell who waits for it."""
+        if self._commits:
+            self._note_synced()
+            self._commits.popleft()()
+        assert not self._problems, repr(self._problems)
+
+    def settle(self) -> None:
+        """Let the loop run and the disk sync until nothing happens any more."""
+        quiet = 0
+        for _ in range(_TURNS_MAX):
+            before = self._activity()
+            self.sync()
+            self.turn()
+            quiet = quiet + 1 if before == self._activity() else 0
+            if quiet == _QUIET_TURNS:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def _activity(self) -> tuple[int, ...]:
+        state = self.broker.state
+        return (self.log.pending_bytes, len(self._commits), state.counters.bytes_sent, state.counters.bytes_received, state.turn)
+
+    def tick(self, count: int = 1) -> None:
+        """Half a second passes, so many times."""
+        for _ in range(count):
+            self.loop.now += TICK_S
+            self.settle()
+
+    def wait(self, seconds: float) -> None:
+        """Time passes at once: every timer that is due by then fires, once."""
+        self.loop.now += seconds
+        self.settle()
+
+    # Clients
+
+    def open(self, version: int = 5) -> Peer:
+        """A connection on which nothing was sent yet."""
+        listener = ListenerInfo("ws", "test", ListenerSettings(bind="127.0.0.1:0"), is_on_loopback=True)
+        return Peer(self, self.broker.make_connection(listener), version)
+
+    def connect(self, client_id: str, version: int = 5, **fields: Any) -> Peer:
+        """A connected client; arguments as for ``Peer.connect``."""
+        return self.open(version).connect(client_id, **fields)
