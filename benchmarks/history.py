@@ -21,9 +21,9 @@ from benchmarks.shapes import FLIGHT_TARGET, HISTORY, SCAN_LATENCY_TARGET
 from benchmarks.storage import dataset
 from benchmarks.storage.dataset import DataSet
 from braidmq.flight import connect, wire
+from braidmq.storage.engine.open import family_of
+from braidmq.storage.engine.secondary import Secondary
 from braidmq.storage.format.rows import SHARD_KEY
-from braidmq.storage.log_store import family_of
-from braidmq.storage.secondary import Secondary
 
 # The tail of a few seconds varies much from run to run.
 LATENCY_ROUNDS = 9

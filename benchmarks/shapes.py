@@ -47,8 +47,8 @@ HISTORY, SPARK = "history", "spark"
 OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY, RECORDED.name, LOG, RESUME, HISTORY, SPARK]
 ALL = [shape.name for shape in FLOWS] + OTHERS
 
-CONNECT_TARGET = 0.7  # of mosquitto's connects per second
-MEMORY_TARGET_KIB = 6.0  # for an idle subscribed client
+CONNECT_TARGET = 0.9  # of mosquitto's connects per second
+MEMORY_TARGET_KIB = 4.1  # for an idle subscribed client
 IDLE_TARGET = 0.02  # of a processor, with 10 000 idle connections
 TABLE_TARGET = 0.5  # of the throughput with an empty table
 V5_TARGET = 0.85  # of the throughput with MQTT 3.1.1

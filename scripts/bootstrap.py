@@ -36,6 +36,7 @@ DEBIAN_PROGRAMS = {
     "mosquitto_sub": ("mosquitto-clients", "usr/bin/mosquitto_sub"),
     "mosquitto_passwd": ("mosquitto", "usr/bin/mosquitto_passwd"),
     "openssl": ("openssl", "usr/bin/openssl"),
+    "ip": ("iproute2", "sbin/ip"),
     "java": ("openjdk-17-jre-headless", "usr/lib/jvm/java-17-openjdk-*/bin/java"),
 }
 

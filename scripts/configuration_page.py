@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from braidmq.base.config_checks import KINDS
-from braidmq.base.keys import NAME, Key, Named, Table, dotted, format_value, schema
+from braidmq.base.config.checks import KINDS
+from braidmq.base.config.keys import NAME, Key, Named, Table, dotted, format_value, schema
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 INTRODUCTION = """# Configuration
 
-<!-- Made by scripts/configuration_page.py from src/braidmq/base/settings.py. -->
+<!-- Made by scripts/configuration_page.py from src/braidmq/base/config/settings.py. -->
 
 Without any configuration a node serves MQTT on 127.0.0.1:1883 and MQTT over WebSocket on 127.0.0.1:8083 (path `/mqtt`), with
 metrics and status on 127.0.0.1:18083 and its files in `./data`. A TOML file changes that:
@@ -29,7 +29,7 @@ queue_bytes_max = "64MiB"
 ```
 
 ```
-braidmq check -c braidmq.toml           # is it right? Exit status 2 and one line if not
+braidmq check -c braidmq.toml           # validate; on error, one line and exit status 2
 braidmq check -c braidmq.toml --show    # every value, and where it comes from
 braidmq check --sample                  # a file with every key and its default
 braidmq start -c braidmq.toml
@@ -37,7 +37,7 @@ braidmq start -c braidmq.toml
 
 ## Where values come from
 
-The environment wins over what was set at run time, that over the file, that over the default.
+The environment takes precedence over values set at run time, these over the file, and the file over the defaults.
 
 | source | how |
 |---|---|
@@ -45,23 +45,23 @@ The environment wins over what was set at run time, that over the file, that ove
 | run time | `braidmq ctl conf set session.queue_wait 2s`, kept in `data_dir/overrides.toml`; not for `node.*` |
 | file | `braidmq start -c FILE` |
 
-`braidmq ctl conf show` names the origin of each value. Relative file names start at the folder that the node was started in.
+`braidmq ctl conf show` shows the origin of each value. Relative file names are relative to the working directory of the node.
 
 - Durations are seconds or have a unit: `10`, `"250ms"`, `"10s"`, `"5m"`, `"1h30m"`, `"7d"`. Sizes are bytes or have a unit:
   `65536`, `"64KiB"`, `"1MiB"`, `"2GiB"` (`"64KB"` is 64 000).
-- An unknown key is an error that names the nearest known one. So is a value of the wrong type or out of bounds.
-- A file with a `[listeners...]` table gives the whole set of listeners: the default ones are then gone. The environment and the
-  run time change or add single keys of the set that is there; `enabled = false` switches one off.
+- An unknown key is an error that suggests the nearest known key. A value of the wrong type or out of range is an error, too.
+- A file with a `[listeners...]` table defines all listeners: it replaces the default ones. The environment and
+  values set at run time change or add single keys; `enabled = false` disables a listener.
 - A listener that other machines can reach needs `access.password_file`, or client certificates as user names
   (`verify = "required"` with `user_from_certificate`), or an explicit `allow_anonymous = true`. A listener behind a proxy counts
-  as one that others can reach.
-- `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted, with a line at
-  start that says so; others are refused.
+  as reachable by others.
+- `cluster`, `registry` and `links` belong to parts that are not there yet. Their default values are accepted, with a note at
+  start; other values are rejected.
 
 ## Changing it while the node runs
 
-`SIGHUP` makes the node read its file again. Clients that are still allowed stay connected. Keys marked **restart** below take
-effect at the next start; a reload that changes one says so. A file with a mistake changes nothing and is reported in the log.
+`SIGHUP` makes the node reread its file. Clients that are still allowed stay connected. Keys marked **restart** below take
+effect after a restart; the log names those that a reload has changed. An invalid file changes nothing, and the log says why.
 
 ## Keys
 """

@@ -4,7 +4,8 @@
 
 Half an hour of a plant's life is published at once, with the time at which each thing happened in its payload: 24 machines on
 three lines tell their temperature, vibration and power every few seconds. Machine 2/5 runs hot towards the end, and machine 3/2
-falls silent for six minutes. Everything but the plot is in a temporary directory, and gone afterwards.
+falls silent for six minutes. The plant goes on for some seconds more: a minute is rolled up when something later than its end and
+the watermark has come. Everything but the plot is in a temporary directory, and gone afterwards.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from matplotlib.figure import Figure
 from paho.mqtt.enums import CallbackAPIVersion
 
 from braidmq.spark.jobs import archive, rollup
-from braidmq.spark.jobs.parquet_table import ParquetTable
-from braidmq.spark.jobs.session import SparkOptions, open_session
+from braidmq.spark.jobs.framework.session import SparkOptions, open_session
+from braidmq.spark.jobs.tables.parquet_table import ParquetTable
 from braidmq.testing import Broker
 
 LINES: Final = 3
 MACHINES: Final = 8
 MINUTES: Final = 30
 EVERY_S: Final = 5
+WATERMARK_S: Final = 5
+# So long after the last minute: the watermark has passed its end then, whatever the moment at which each machine tells something.
+AFTERWARDS_S: Final = WATERMARK_S + 2 * EVERY_S
 START_MS: Final = 1_709_294_400_000  # 2024-03-01T12:00:00Z
 HOT: Final = (2, 5)
 SILENT: Final = (3, 2)
@@ -42,9 +46,9 @@ COLOURS: Final = {1: "tab:blue", 2: "tab:orange", 3: "tab:green"}
 
 
 def messages(seed: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Topics and payloads of half an hour, in the order in which things happened."""
+    """Topics and payloads of half an hour and a little more, in the order in which things happened."""
     chance = random.Random(seed)
-    for second in range(0, MINUTES * 60, EVERY_S):
+    for second in range(0, MINUTES * 60 + AFTERWARDS_S, EVERY_S):
         minute = second / 60
         for line in range(1, LINES + 1):
             for machine in range(1, MACHINES + 1):
@@ -90,7 +94,14 @@ def line_of(row: Row) -> int:
     return int(row["pattern"].split("/")[1].removeprefix("line"))
 
 
-def plot(rows: list[Row], image: Path) -> None:
+def note_on(minutes: int) -> str:
+    """What the picture has to say about minutes of the half hour that are not in it."""
+    return (
+        "" if minutes >= MINUTES else f"; the last {MINUTES - minutes} of {MINUTES} minutes are missing: their windows are open"
+    )
+
+
+def draw(rows: list[Row]) -> Figure:
     """Draw the temperatures of all machines above, and below the power of each, where silence is a hole."""
     begin = min(row["window_start"] for row in rows)
     for row in rows:
@@ -102,8 +113,8 @@ def plot(rows: list[Row], image: Path) -> None:
     draw_power(below, [row for row in rows if row["field"] == "power"], minutes)
     # Spark gives times in the zone of this machine, without saying so.
     below.set_xlabel(f"minutes after {begin.astimezone(UTC):%H:%M UTC on %-d %B %Y}, when it happened")
-    figure.suptitle("A plant, minute by minute: recorded by braidmq, rolled up by Spark")
-    figure.savefig(image, dpi=120)
+    figure.suptitle(f"A plant, minute by minute: recorded by braidmq, rolled up by Spark{note_on(len(minutes))}")
+    return figure
 
 
 def draw_temperatures(axes: Axes, rows: list[Row], minutes: list[float]) -> None:
@@ -173,15 +184,16 @@ def main() -> None:
             archive.command.main([f"{folder}/lake", *shared], standalone_mode=False)
             tell("the lake is written")
             minutes = f"{folder}/minutes"
-            windows = ["--event-time", "$.ts:ms", "--window", "1m", "--watermark", "5s"]
+            windows = ["--event-time", "$.ts:ms", "--window", "1m", "--watermark", f"{WATERMARK_S}s"]
             rollup.command.main([minutes, *windows, *shared], standalone_mode=False)
             table = ParquetTable(minutes).read(spark).orderBy("window_start", "device", "field")
             rows = [row.asDict() for row in table.collect()]
         finally:
             spark.stop()
-    tell(f"{len(rows):,} rows of windows are rolled up")
+    rolled_up = len({row["window_start"] for row in rows})
+    tell(f"{len(rows):,} rows of windows are rolled up, of {rolled_up} minutes{note_on(rolled_up)}")
     given.image.parent.mkdir(parents=True, exist_ok=True)
-    plot(rows, given.image)
+    draw(rows).savefig(given.image, dpi=120)
     tell(f"the plot is {given.image.resolve()}")
 
 

@@ -18,28 +18,29 @@ import sys
 import tarfile
 import tempfile
 import textwrap
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from braidmq import __version__, storage
-from braidmq.base.settings import HistoryClassSettings, HistorySettings
+from braidmq.base.config.settings import HistoryClassSettings, HistorySettings
 from braidmq.base.units import Seconds
 from braidmq.broker.ports import RELEASED, SENT, CursorRow, GroupRow, InFlight, SessionRow, SubscriptionRow
-from braidmq.lane.message import Message
-from braidmq.lane.records import encode_record
+from braidmq.lane.path.message import Message
+from braidmq.lane.records.records import encode_record
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
-from braidmq.storage.changes import Change, Refusal
-from braidmq.storage.clock import ShardClock
-from braidmq.storage.delayed import LogDelayed
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.producers import LogProducers
-from braidmq.storage.retained import LogRetained
-from braidmq.storage.sessions import LogSessions
-from braidmq.storage.shared_cursors import LogGroups
+from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.rows.delayed import LogDelayed
+from braidmq.storage.rows.groups import LogGroups
+from braidmq.storage.rows.producers import LogProducers
+from braidmq.storage.rows.retained import LogRetained
+from braidmq.storage.rows.sessions import LogSessions
+from braidmq.storage.shard.clock import ShardClock
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 
@@ -50,15 +51,17 @@ EXPIRY = bytes.fromhex("0200015180")  # Message Expiry Interval of a day
 EPOCH_RECORDS = 6  # so few that there are many epochs
 # Logs of the engine, its lock, and files that it makes anew.
 NOT_KEPT = ("LOG", "LOCK")
+_FORMATS = ("format", "layouts")  # folders whose names are part of a format's
 
 
 def versions() -> dict[str, int]:
-    """The version of every format in the storage layer, by module and name."""
+    """The version of every format in the storage layer, by module and name; a module may move between folders."""
     found: dict[str, int] = {}
     for module in pkgutil.walk_packages(storage.__path__, f"{storage.__name__}."):
+        folder, _, file = module.name.removeprefix(f"{storage.__name__}.").rpartition(".")
         for name, value in vars(importlib.import_module(module.name)).items():
             if name.endswith("VERSION") and isinstance(value, int):
-                found[f"{module.name.removeprefix(f'{storage.__name__}.')}.{name}"] = value
+                found[f"{folder}.{file}.{name}" if folder in _FORMATS else f"{file}.{name}"] = value
     return dict(sorted(found.items()))
 
 
@@ -85,6 +88,32 @@ def unpack(file: Path, target: Path) -> None:
                 (target / entry.name).write_bytes(content.read())
 
 
+class OneRecord:
+    """A block of one record."""
+
+    def __init__(self, shard: int, topic: bytes, value: bytes) -> None:
+        self.entries = {shard: [(topic, value)]}
+        self.changes: tuple[Change, ...] = ()
+        self.size_bytes = len(value)
+        self._marks: list[tuple[int, bytes, int, int]] = []
+
+    def mark(self, producer: bytes, sequence: int, check: int) -> None:
+        """The record is a producer's."""
+        [shard] = self.entries
+        self._marks.append((shard, producer, sequence, check))
+
+    def marks(self) -> list[tuple[int, bytes, int, int]]:
+        """See ``append_queue.Block``."""
+        return self._marks
+
+    def committed(self, stamps: dict[int, list[int]]) -> None:
+        """Nobody waits for it."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """End the script."""
+        _refused(refusal)
+
+
 class Writing:
     """A log whose clock stands still between two steps: step n is n seconds after the beginning."""
 
@@ -104,12 +133,25 @@ class Writing:
         return BEGIN_US + step * 1_000_000
 
     def record(
-        self, step: int, publisher: str, topic: str, payload: bytes, qos: int, *, retain: bool = False, **more: Any
+        self,
+        step: int,
+        publisher: str,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        *,
+        retain: bool = False,
+        producer: bytes = b"",
+        sequence: int = 0,
+        **more: Any,
     ) -> None:
-        """Record a message at a step, and wait until it is on disk; ``more`` as for ``MessageLog.append``."""
+        """Record a message at a step, and wait until it is on disk; ``more`` as for ``encode_record``."""
         self._step = step
-        name = topic.encode()
-        self.log.append(publisher, name, payload, qos, retain, on_commit=lambda *_: None, on_refused=_refused, **more)
+        value = encode_record(topic.encode(), payload, qos, retain, publisher, **more)
+        record = OneRecord(self.log.shard_of(publisher), topic.encode(), value)
+        if producer:
+            record.mark(producer, sequence, zlib.crc32(payload, zlib.crc32(topic.encode())))
+        self.log.append_block(record)
         self._settle()
 
     def change(self, *changes: Change) -> None:
@@ -117,9 +159,12 @@ class Writing:
         self.log.change(changes, on_commit=lambda: None, on_refused=_refused)
         self._settle()
 
-    def save_reader(self, name: str, positions: dict[int, int], pins: bool, owner: str | None = None) -> None:
+    def save_reader(
+        self, name: str, positions: dict[int, int], pins: bool, owner: str | None = None, filters: tuple[str, ...] = ()
+    ) -> None:
         """Write down where a named reader is."""
-        self.log.readers.save(name, positions, owner=owner, pins=pins, on_saved=lambda: None, on_refused=_refused)
+        readers = self.log.readers
+        readers.save(name, positions, owner=owner, filters=filters, pins=pins, on_saved=lambda: None, on_refused=_refused)
         self._settle()
 
     def _settle(self) -> None:
@@ -184,7 +229,7 @@ def _write_rows(log: Writing) -> None:
     groups = LogGroups(log.log)
     log.change(groups.put(GroupRow("g", "plant/#", (log.at(20), log.at(21)), ((1, log.at(19)), (0, log.at(18))))))
     log.change(groups.put(GroupRow("back", "plant/+/temp", (1, 1), (), (log.at(30), log.at(31)))))
-    log.save_reader("query", {0: log.at(5), 1: log.at(6)}, pins=True, owner="ann")
+    log.save_reader("query", {0: log.at(5), 1: log.at(6)}, pins=True, owner="ann", filters=("plant/#", "state/+"))
     log.save_reader("watch", {1: log.at(7)}, pins=False)
     producers = LogProducers(log.log)
     log.change(producers.put_batch("import", 7, 6, 3, "ann"))

@@ -8,15 +8,28 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.lane import __doc__ as title
-from braidmq.lane.outbox import Outbox
-from braidmq.lane.routes import RouteTable, Subscription
-from braidmq.lane.scanner import FRAME, Scanner
+from braidmq.lane.path.outbox import Outbox
+from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.path.scanner import FRAME, Scanner
+from braidmq.lane.path.subscription import Subscription
 
 FRAMES = 1000
 EXACT, WILDCARD = 100_000, 100_000
 FRAME_MAX = 1 << 20
+
+
+class Nobody:
+    """Stands for a flow."""
+
+    is_durable = False
+
+
+def nobody() -> Any:
+    """A flow that no other subscription has."""
+    return Nobody()
 
 
 def publish_frame(topic: bytes, payload: bytes) -> bytes:
@@ -44,11 +57,11 @@ def steps() -> dict[str, tuple[Callable[[], object], int]]:
 
     small, large = RouteTable(128), RouteTable(128)
     for table in (small, large):
-        table.add(Subscription(object(), b"bench/7/t", 0))
+        table.add(Subscription(nobody(), b"bench/7/t", 0))
     for number in range(EXACT):
-        large.add(Subscription(object(), b"table/%d/t" % number, 0))
+        large.add(Subscription(nobody(), b"table/%d/t" % number, 0))
     for number in range(WILDCARD):
-        large.add(Subscription(object(), b"bench/+/w%d" % number if number % 2 else b"w%d/+/#" % number, 0))
+        large.add(Subscription(nobody(), b"bench/+/w%d" % number if number % 2 else b"w%d/+/#" % number, 0))
     topics = [b"bench/%d/t" % number for number in range(FRAMES)]
 
     def resolve_known(table: RouteTable) -> Callable[[], object]:

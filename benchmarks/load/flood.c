@@ -10,7 +10,8 @@
  * -r the publishers together send that many messages per second, and latency counts from the moment a message was due.
  * alone has no subscribers: a message has arrived when it is acknowledged (QoS 1 or 2), and the program sleeps between messages.
  * A payload holds the time, a sequence number and its publisher: loss, repetition and order are checked for each message.
- * connect makes clients that subscribe to a topic each; table makes subscriptions. Both then hold until standard input ends.
+ * connect makes clients that subscribe to a topic each, after CONNACK as real ones do; table makes subscriptions. Both then hold
+ * until standard input ends.
  * One JSON object is printed. Exit status: 0, or 1 with a line on standard error. */
 #define _GNU_SOURCE
 #include "transport.h"
@@ -29,6 +30,7 @@ struct client {
   struct connection wire; /* first, so that one is the other */
   int index;
   bool connected;
+  char filter[24]; /* to subscribe to after CONNACK */
   uint64_t sent, acked;
   uint16_t packet_id;
   uint64_t *due_ns;    /* alone: by packet id */
@@ -176,6 +178,7 @@ void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body,
   case 2:
     if (size < 2 || body[1]) fail("CONNECT refused with %d", size < 2 ? -1 : body[1]);
     c->connected = true;
+    if (c->filter[0]) subscribe(c, c->filter);
     break;
   case 3: on_message(c, first_byte, body, body + size); break;
   case 4: case 7: on_acknowledged(c, body); break;
@@ -260,10 +263,8 @@ static void connect_clients(void) {
   uint64_t start = now_ns(), deadline = start + 120000000000u;
   for (int opened = 0; subscribed_count < option.clients;) {
     for (; opened < option.clients && opened - subscribed_count < option.concurrency; opened++) {
-      char filter[64];
+      snprintf(clients[opened].filter, sizeof clients[opened].filter, "bench/%d/t", opened);
       open_client(&clients[opened], opened, "con");
-      sprintf(filter, "bench/%d/t", opened);
-      subscribe(&clients[opened], filter);
       flush_client(&clients[opened]);
     }
     turn(10), expect_before(deadline, "connecting");

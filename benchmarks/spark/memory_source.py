@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from braidmq.flight import connect, wire
-from braidmq.spark.schema import struct_of
+from braidmq.spark.source.schema import struct_of
 
 
 class MemorySource(DataSource):

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.brokers import ROOT
 from benchmarks.spark.memory_source import MemorySource
-from braidmq.spark.jobs.session import SparkOptions, open_session
+from braidmq.spark.jobs.framework.session import SparkOptions, open_session
 
 
 @contextlib.contextmanager

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from braidmq.base.settings import HistorySettings
+from braidmq.base.config.settings import HistorySettings
 from braidmq.base.units import Seconds
 from braidmq.broker.ports import CursorRow, SessionRow, SubscriptionRow
-from braidmq.lane.records import encode_record
+from braidmq.lane.records.records import encode_record
 from braidmq.storage.log import MessageLog
-from braidmq.storage.sessions import LogSessions
+from braidmq.storage.rows.sessions import LogSessions
 
 VERSION = 2
 PAYLOAD_BYTES = 100

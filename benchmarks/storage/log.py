@@ -18,14 +18,14 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from benchmarks.figures import Figure, show_share
 from benchmarks.storage.dataset import PAYLOAD_BYTES, SETTINGS, TENTH, DataSet, prepare, topic_of, topics_of
-from braidmq.lane.records import encode_record
-from braidmq.storage.clock import ShardClock
+from braidmq.lane.records.records import encode_record
+from braidmq.storage.engine.open import family_of
+from braidmq.storage.engine.store import Store
 from braidmq.storage.format.rows import SHARD_KEY
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.log import MessageLog
-from braidmq.storage.log_store import family_of
-from braidmq.storage.shard import Entry, Shard, ShardOptions
-from braidmq.storage.store import Store
+from braidmq.storage.shard.clock import ShardClock
+from braidmq.storage.shard.shard import Entry, Shard, ShardOptions
 
 FAMILY = "shard-00"
 BATCH = 500
@@ -73,8 +73,8 @@ def append_log(path: Path, batches: list[list[Entry]]) -> tuple[float, list[tupl
 def append_bare(path: Path, rows: list[tuple[bytes, bytes]]) -> float:
     """Seconds to write the same rows in batches of the same size, with the store's options and nothing else."""
     with Store.open(path, [FAMILY], durability="os") as store:
-        db: Rdict = store._db
-        handle = store._handles[FAMILY]
+        db: Rdict = store._database.db
+        handle = store._database.handles[FAMILY]
         began = time.thread_time()
         for at in range(0, len(rows), BATCH):
             changes = WriteBatch(raw_mode=True)

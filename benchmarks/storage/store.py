@@ -17,7 +17,7 @@ from pathlib import Path
 import uvloop
 from rocksdict import Options, Rdict, WriteBatch
 
-from braidmq.storage.store import Store
+from braidmq.storage.engine.store import Store
 
 FAMILY = "shard-00"
 END = b"\xff"
