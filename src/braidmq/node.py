@@ -37,7 +37,7 @@ from braidmq.storage.rows.producers import LogProducers
 from braidmq.storage.rows.retained import LogRetained
 from braidmq.storage.rows.sessions import LogSessions
 from braidmq.storage.upkeep.backup import remove_leftovers
-from braidmq.storage.upkeep.watchdog import LogCare
+from braidmq.storage.upkeep.watchdog import Watchdog
 
 log = logging.getLogger("braidmq.node")
 
@@ -54,7 +54,7 @@ class Node:
         self._sys: SysTopics | None = None
         self._api: ApiServer | None = None
         self._log: MessageLog | None = None
-        self._care: LogCare | None = None
+        self._care: Watchdog | None = None
         self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._watch: LoopWatch | None = None
@@ -122,7 +122,7 @@ class Node:
         self._watch.start()
         found = message_log.stats()
         log.info("the log in %s has %d records and %d durable sessions", data_dir / "log", found.records, broker.sessions.durable)
-        self._care = LogCare(message_log, relearns=settings.history.relearn, on_slow=broker.keeper.note_slow)
+        self._care = Watchdog(message_log, relearns=settings.history.relearn, on_slow=broker.turn_writer.note_slow)
         self._care.start()
         access.on_change = broker.enforce_access
         self._watcher = asyncio.get_running_loop().create_task(access.watch())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from braidmq.base.errors import Unavailable
 from braidmq.flight import wire
 from braidmq.flight.client import HistoryClient
-from braidmq.flight.resume import Resuming
+from braidmq.flight.resume import Resume
 from braidmq.flight.retry import Retry
 
 TICKET = wire.Ticket("00ff", ["#"], 0, 0, 99, columns=["topic"])
@@ -23,7 +23,7 @@ def batch_of(positions: list[int]) -> pa.RecordBatch:
 
 @given(st.lists(st.integers(1, 60), unique=True, min_size=1), st.lists(st.integers(0, 60), max_size=4), st.data())
 def test_every_row_is_given_once_over_any_number_of_attempts(rows: list[int], breaks: list[int], data: st.DataObject) -> None:
-    resuming = Resuming(TICKET)
+    resuming = Resume(TICKET)
     given_rows: list[str] = []
 
     for after in [*breaks, len(rows)]:
@@ -41,12 +41,12 @@ def test_every_row_is_given_once_over_any_number_of_attempts(rows: list[int], br
 
 
 def test_positions_are_asked_for_though_nobody_wants_to_see_them() -> None:
-    assert Resuming(TICKET).ticket.columns == ["topic", "position"]
-    assert Resuming(wire.Ticket("00ff", ["#"], 0, 0, 99)).ticket.columns is None
+    assert Resume(TICKET).ticket.columns == ["topic", "position"]
+    assert Resume(wire.Ticket("00ff", ["#"], 0, 0, 99)).ticket.columns is None
 
 
 def test_what_is_too_much_to_remember_cannot_be_resumed() -> None:
-    resuming = Resuming(TICKET, remembered_max=4)
+    resuming = Resume(TICKET, remembered_max=4)
 
     resuming.unseen(batch_of([1, 2, 3, 4]))
     assert resuming.can_resume
@@ -57,7 +57,7 @@ def test_what_is_too_much_to_remember_cannot_be_resumed() -> None:
 
 def test_a_stream_that_cannot_be_resumed_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     client = HistoryClient("nowhere.invalid:1")
-    monkeypatch.setattr("braidmq.flight.client.Resuming", lambda ticket: Resuming(ticket, remembered_max=2))
+    monkeypatch.setattr("braidmq.flight.client.Resume", lambda ticket: Resume(ticket, remembered_max=2))
 
     def attempt(location: str, ticket: wire.Ticket) -> object:
         yield batch_of([1, 2, 3])

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from braidmq.broker.broker import Broker as Inside
-from braidmq.broker.reading.replay import LOOK_BACKS_MAX, READERS_MAX
+from braidmq.broker.reading.replay import READERS_MAX, REPLAYS_MAX
 from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish, Suback
 from tests.support.clients import raw
 from tests.support.flood import Flood
@@ -45,7 +45,7 @@ def test_groups_that_replay_count_against_the_limit_of_the_session_that_made_the
     client.send(raw.subscribe(MQTT5, ("$replay/earliest/r/1", 1), *group_filters("g", 300, 1)))
     suback = next(packet for packet in iter(lambda: client.receive_any(), None) if isinstance(packet, Suback))
 
-    assert suback.reasons == [1] * LOOK_BACKS_MAX + [QUOTA_EXCEEDED] * (301 - LOOK_BACKS_MAX)
+    assert suback.reasons == [1] * REPLAYS_MAX + [QUOTA_EXCEEDED] * (301 - REPLAYS_MAX)
     assert "replays are running already" in (suback.properties.reason_string or "")
 
 
@@ -53,9 +53,9 @@ def test_groups_that_replay_count_against_the_limit_of_the_session_that_made_the
 def test_a_group_that_has_caught_up_no_longer_counts(start: Callable[..., Stage]) -> None:
     stage = start()
     client = stage.connect()
-    for first in range(0, 3 * LOOK_BACKS_MAX, LOOK_BACKS_MAX):
-        client.send(raw.subscribe(MQTT5, *group_filters(f"g{first}-", LOOK_BACKS_MAX, 1)))
-        assert client.receive(Suback).reasons == [1] * LOOK_BACKS_MAX
+    for first in range(0, 3 * REPLAYS_MAX, REPLAYS_MAX):
+        client.send(raw.subscribe(MQTT5, *group_filters(f"g{first}-", REPLAYS_MAX, 1)))
+        assert client.receive(Suback).reasons == [1] * REPLAYS_MAX
 
         wait_until(lambda: stage.look(replaying) == 0, "nothing is left to replay")
 
@@ -64,10 +64,10 @@ def test_a_group_that_has_caught_up_no_longer_counts(start: Callable[..., Stage]
 def test_clients_that_replay_through_many_groups_keep_no_other_from_its_first_record(start: Callable[..., Stage]) -> None:
     stage = start()
     record(stage, 5000)
-    clients = READERS_MAX // LOOK_BACKS_MAX + 1
+    clients = READERS_MAX // REPLAYS_MAX + 1
     with ExitStack() as stack:
         for number in range(clients):
-            packet = raw.subscribe(MQTT311, *group_filters(f"c{number}-", LOOK_BACKS_MAX, 0))
+            packet = raw.subscribe(MQTT311, *group_filters(f"c{number}-", REPLAYS_MAX, 0))
             stack.enter_context(Flood(stage.broker.host, stage.broker.port, [packet]))
         wait_until(lambda: stage.look(lambda inside: inside.readers.waiting) > 0, "all places are taken")
 

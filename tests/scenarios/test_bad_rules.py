@@ -156,12 +156,12 @@ def test_a_client_whose_session_is_being_written_when_the_rules_break_is_not_let
     if is_back:
         guarded.connect("ada", "reader", persistent=True).disconnect()
     held: list[Callable[[], None]] = []
-    guarded.stage.look(lambda inside: setattr(inside.keeper, "change", lambda *writing: held.append(writing[1])))
+    guarded.stage.look(lambda inside: setattr(inside.turn_writer, "change", lambda *writing: held.append(writing[1])))
     joining = guarded.stage.open()
     joining.send_request(client_id="reader", user_name="ada", password=PASSWORD, persistent=True)
     wait_until(lambda: bool(held), "its session is about to be written")
 
-    guarded.stage.look(lambda inside: delattr(inside.keeper, "change"))
+    guarded.stage.look(lambda inside: delattr(inside.turn_writer, "change"))
     break_file(guarded, "rules")
     guarded.stage.broker.call(held[0])
 

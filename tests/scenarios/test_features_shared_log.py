@@ -141,7 +141,7 @@ def test_a_group_that_everybody_left_begins_anew(tmp_path: Path) -> None:
         member.subscribe("$share/g/t", qos=1)
         member.unsubscribe("$share/g/t")
         assert sender.publish("t", b"nobody's", 1) == Reason.NO_MATCHING_SUBSCRIBERS
-        assert stage.look(lambda inside: list(inside.keeper.storage.groups.load())) == []
+        assert stage.look(lambda inside: list(inside.turn_writer.storage.groups.load())) == []
 
     with running(tmp_path) as stage:
         back = stage.connect(member.client_id, persistent=True)

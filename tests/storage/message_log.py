@@ -14,7 +14,7 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.lane.records.records import Record
 from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.rows.changes import Change, Refusal
 from braidmq.storage.shard.clock import ShardClock
 from tests.support.appending import append
@@ -127,7 +127,7 @@ class BrokenDisk(Disk):
         return 0 if self.is_full else super().free_bytes(path)
 
 
-def drain(replay: MergedReplay, count: int = 1000) -> list[tuple[int, Record]]:
+def drain(replay: MergedScan, count: int = 1000) -> list[tuple[int, Record]]:
     """Read until there is nothing left."""
     found: list[tuple[int, Record]] = []
     for _ in range(100_000):

@@ -25,7 +25,7 @@ from braidmq.storage.rows.producers import LogProducers
 from braidmq.storage.rows.retained import LogRetained
 from braidmq.storage.rows.sessions import LogSessions
 from braidmq.testing import Broker
-from tests.durability.replay.looking import is_end
+from tests.durability.replay.asking import is_end
 from tests.storage.message_log import Stage
 from tests.support.clients.wire import Wire
 
@@ -251,7 +251,7 @@ def test_a_node_starts_on_it_and_everybody_gets_what_waits(data_dir: Path) -> No
     passwords.write_text(f"user r:{hashes.make(b'secret')}\n")
     passwords.chmod(0o600)
     history = {"shards": 2, "retention": "36500d", "bind": ""}
-    look_back = "$replay/-1h,end/slow/#"
+    replay = "$replay/-1h,end/slow/#"
     of_group = [18, 19, *range(22, 54)]  # the two that were outstanding, and what is above its positions
     with Broker(node={"data_dir": str(data_dir)}, history=history, access={"password_file": str(passwords)}) as broker:
         client = Wire(broker.host, broker.port).connect("reader", persistent=True, user_name="user r", password=b"secret")
@@ -262,8 +262,8 @@ def test_a_node_starts_on_it_and_everybody_gets_what_waits(data_dir: Path) -> No
         late.subscribe("state/+")
         kept = {each.payload for each in late.receive_publishes(2)}
 
-    ends = [frame for frame in frames if is_end(frame, look_back)]
-    packets = [decode(frame.first_byte, frame.body, 5) for frame in frames if not is_end(frame, look_back)]
+    ends = [frame for frame in frames if is_end(frame, replay)]
+    packets = [decode(frame.first_byte, frame.body, 5) for frame in frames if not is_end(frame, replay)]
     messages = [packet for packet in packets if isinstance(packet, Publish)]
     assert len(ends) == 1
     assert [packet.packet_id for packet in packets if isinstance(packet, Pubrel)] == [65_535]

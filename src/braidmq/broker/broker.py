@@ -32,7 +32,7 @@ from braidmq.broker.messages.retained import RetainedStore
 from braidmq.broker.packets.connack import ConnackFrames
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Storage
-from braidmq.broker.reading import replay as look_back
+from braidmq.broker.reading import replay
 from braidmq.broker.reading.catch_up import IdleReaders
 from braidmq.broker.reading.slots import Readers
 from braidmq.broker.session.cursors import SessionCursors
@@ -41,10 +41,10 @@ from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
 from braidmq.broker.session.ports import AccessControl, Registry
 from braidmq.broker.session.revocation import withdraw_subscriptions
 from braidmq.broker.session.session import Session, SessionTable
-from braidmq.broker.session.storage import DurableSessions
+from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.session.wills import Wills
-from braidmq.broker.shared.binding import Sharing
+from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.timers import Timers, after_reading
@@ -94,22 +94,24 @@ class Broker:
         self.routes.history_qos = settings.history.min_qos if settings.history.topics else NEVER_RECORDED
         self.lane = Lane(self.state, self.routes)
         self.publisher = Publisher(self)
-        self.keeper = TurnWriter(self.loop, self.lane, storage)
-        self.keeper.recorder.deliver = self.publisher.deliver_with_flags
-        self.keeper.resume_publishers = self._resume_publishers
-        self.durable = DurableSessions(self, self.keeper)
+        self.turn_writer = TurnWriter(self.loop, self.lane, storage)
+        self.turn_writer.recorder.deliver = self.publisher.deliver_with_flags
+        self.turn_writer.resume_publishers = self._resume_publishers
+        self.session_storage = SessionStorage(self, self.turn_writer)
         self.producers = Producers(self)
         self.holdings = Holdings(self.state, self.loop, settings.limits.held_bytes_max)
         self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
         self.turns = Turns(self.loop)
         self.large = LargeMessages(self.loop)
-        self.readers = Readers(look_back.READERS_MAX)
+        self.readers = Readers(replay.READERS_MAX)
         self.idle_readers = IdleReaders()
         self.state.on_turn = self._ask_for_end_of_turn
-        self.sharing = Sharing(self)
+        self.sharing = GroupBinding(self)
         self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
         self.sessions = SessionTable()
-        self.cursors = SessionCursors(self.loop, self.lane, self.keeper, self.sessions, self.durable, self.groups, self.sharing)
+        self.cursors = SessionCursors(
+            self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing
+        )
         self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
         self.retained.on_expired = self._forget_retained_row
         self.delayed = DelayedMessages(self)
@@ -135,13 +137,13 @@ class Broker:
     def _make_sessions(self) -> None:
         self.exclusive = LocalExclusiveTopics()
         self.subscriptions = Subscriptions(self.routes, self.groups, self.exclusive, self.turns)
-        self.wills = Wills(self.sessions, self.durable, self.access, self.lane, self.statistics, self.publish)
+        self.wills = Wills(self.sessions, self.session_storage, self.access, self.lane, self.statistics, self.publish)
         self.lifecycle = Lifecycle(
             self.sessions,
             self.registry,
             self.subscriptions,
             self.wills,
-            self.durable,
+            self.session_storage,
             groups=self.groups,
             holdings=self.holdings,
             idle_readers=self.idle_readers,
@@ -159,7 +161,7 @@ class Broker:
     def make_connection(self, listener: ListenerInfo) -> Connection:
         """The protocol object of a new connection."""
         connection = Connection(self, listener)
-        connection.recorder = self.keeper.recorder
+        connection.recorder = self.turn_writer.recorder
         return connection
 
     def admit(self) -> bool:
@@ -212,11 +214,11 @@ class Broker:
     def restore(self) -> None:
         """Restore sessions and messages from storage, before the listeners open."""
         now = time()
-        for stored in self.keeper.storage.retained.load():
+        for stored in self.turn_writer.storage.retained.load():
             self.retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
-        for stored in self.keeper.storage.delayed.load():
+        for stored in self.turn_writer.storage.delayed.load():
             self.delayed.restore(stored, now)
-        count = self.durable.restore()
+        count = self.session_storage.restore()
         self.enforce_access()  # rights may have been withdrawn meanwhile
         if count or len(self.retained) or len(self.delayed):
             log.info("%d sessions, %d retained and %d delayed messages restored", count, len(self.retained), len(self.delayed))
@@ -241,9 +243,9 @@ class Broker:
         self.delayed.stop()
         for task in list(self._tasks):
             task.cancel()
-        self.keeper.recorder.finish()
+        self.turn_writer.recorder.finish()
         self.cursors.stop()
-        self.keeper.stop()
+        self.turn_writer.stop()
 
     # Sessions
 
@@ -256,7 +258,7 @@ class Broker:
         """The flow of a session, which follows the log from now on."""
         limits = self.settings.session
         flow = LogFlow(client_id, self.state, limits.queue_messages_max, limits.queue_bytes_max, limits.queue_qos0, is_durable)
-        flow.home = self.keeper.log.shard_of(client_id)
+        flow.home = self.turn_writer.log.shard_of(client_id)
         return flow
 
     def subscription_count(self) -> int:
@@ -270,7 +272,7 @@ class Broker:
     def drop_subscription(self, session: Session, written: str, subscription: Subscription) -> None:
         """Take one subscription out of the session and of the routes."""
         if session.is_durable:
-            self.durable.unsubscribed(session, written)
+            self.session_storage.unsubscribed(session, written)
         self.subscriptions.remove(session, written, subscription)
 
     # Messages
@@ -295,7 +297,7 @@ class Broker:
 
     def _forget_retained_row(self, topic: bytes) -> None:
         if not topic.startswith(b"$") and not self.publisher.is_retaining(topic):
-            self.keeper.write(self.keeper.storage.retained.remove(topic))
+            self.turn_writer.write(self.turn_writer.storage.retained.remove(topic))
 
     def forget_retained(self, topic: bytes) -> bool:
         """Remove the retained message of a topic; False if there was none."""

@@ -38,7 +38,7 @@ class Gap(Protocol):
         ...
 
 
-class Replay(Protocol):
+class LogScan(Protocol):
     """Records in order of time, read in slices."""
 
     @property
@@ -122,7 +122,7 @@ class MessageLog(Protocol):
         """Call this whenever publishers may continue."""
         ...
 
-    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> Replay:
+    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> LogScan:
         """Read what matches one of the filters, later than the start, in order of time."""
         ...
 
@@ -163,7 +163,7 @@ class SessionRow(Struct, frozen=True):
 class SubscriptionRow(Struct, frozen=True):
     """A subscription; recorded messages at or below ``start`` are not for it.
 
-    ``cursor``: how far a look-back has come, as long as it is behind the session's own cursor.
+    ``cursor``: how far a replay has come, as long as it is behind the session's own cursor.
     """
 
     written: str  # the filter as the client wrote it
@@ -173,7 +173,7 @@ class SubscriptionRow(Struct, frozen=True):
     identifiers: bytes
     start: Positions
     cursor: Positions | None = None
-    tells_end: bool = False  # the client waits to be told that the look-back is over
+    tells_end: bool = False  # the client waits to be told that the replay is over
 
 
 class CursorRow(Struct, frozen=True):

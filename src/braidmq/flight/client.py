@@ -23,7 +23,7 @@ from braidmq.flight import columns as history_columns
 from braidmq.flight import wire
 from braidmq.flight.access import Access, parse_servers
 from braidmq.flight.errors import Busy, describe_gaps, from_wire_gaps, translate
-from braidmq.flight.resume import Resuming
+from braidmq.flight.resume import Resume
 from braidmq.flight.retry import BUSY_S, Retry
 from braidmq.flight.times import to_place
 
@@ -95,7 +95,7 @@ class HistoryClient:
 
     def stream(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
         """The records of a ticket, in batches of its columns that are not empty; each record once, also over lost connections."""
-        resuming = Resuming(ticket)
+        resuming = Resume(ticket)
         retry = self._retry()
         while True:
             try:

@@ -21,7 +21,7 @@ _POSITION: Final = "position"
 _REMEMBERED_MAX: Final = 4 << 20
 
 
-class Resuming:
+class Resume:
     """The rows of a ticket delivered so far. Request `ticket`, and pass every received batch through `unseen`."""
 
     def __init__(self, ticket: wire.Ticket, remembered_max: int = _REMEMBERED_MAX) -> None:

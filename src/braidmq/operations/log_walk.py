@@ -15,7 +15,7 @@ from braidmq.control.history import Begin, Gap, Progress, ReadRequest
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.topics import check_filter
 from braidmq.storage.log import MessageLog
-from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import parse_start
 
 FILTERS_MAX: Final = 64
@@ -37,7 +37,7 @@ class Walk:
         self._from = log.positions_at(parse_start(request.start))
         self._ends = log.positions_at(parse_start(request.end))
         self._is_following = request.follow
-        self._replay: MergedReplay | None = None
+        self._replay: MergedScan | None = None
         self._began = 0
         self.is_over = False
 
@@ -96,7 +96,7 @@ class Walk:
             for each in followings:
                 each.stop()
 
-    async def _await_news(self, replay: MergedReplay, news: asyncio.Event) -> None:
+    async def _await_news(self, replay: MergedScan, news: asyncio.Event) -> None:
         news.clear()
         if replay.is_caught_up:
             await news.wait()

@@ -37,7 +37,7 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.lessons import Lesson
 from braidmq.storage.reading.followers import Followers, Following, OnRecords
-from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import Start, positions_at
 from braidmq.storage.reading.reader import Gap
 from braidmq.storage.reading.replays import LogReaders
@@ -305,7 +305,7 @@ class MessageLog:
         """The positions from which a replay begins at this start. One in the future is `latest`."""
         return positions_at(start, self.watermarks, self._clock.now())
 
-    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> MergedReplay:
+    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> MergedScan:
         """Read what matches one of the filters, later than one position or than one for each shard, in order of time.
 
         Records kept for durable sessions alone are hidden unless asked for. Filters are valid ones, without `$share`.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from braidmq.broker import persistence as keeping
+from braidmq.broker import persistence
 from braidmq.broker.messages.hooks import Hook
-from braidmq.broker.reading import catch_up as catching_up
+from braidmq.broker.reading import catch_up
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Puback, Publish, Pubrec
 from tests.support.held import message_bytes
@@ -350,7 +350,7 @@ def test_an_acknowledgement_of_what_was_not_sent_again_yet_settles_it(world: Wor
 
 
 def test_only_so_many_clients_that_take_nothing_keep_what_was_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catching_up, "IDLE_MAX", 3)
+    monkeypatch.setattr(catch_up, "IDLE_MAX", 3)
     with World() as world:
         names = [f"reader{number}" for number in range(8)]
         for name in names:
@@ -374,7 +374,7 @@ def test_only_so_many_clients_that_take_nothing_keep_what_was_read_for_them(monk
 def test_rows_that_wait_for_a_full_disk_take_a_bounded_number_of_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keeping, "_REFUSED_BYTES_MAX", 10 * KIB)
+    monkeypatch.setattr(persistence, "_REFUSED_BYTES_MAX", 10 * KIB)
     sender = world.connect("sender", expiry=0)
     world.fill_disk()
 
@@ -384,8 +384,8 @@ def test_rows_that_wait_for_a_full_disk_take_a_bounded_number_of_bytes(
     world.tick(2)
 
     assert "gave up rows that could not be written" in caplog.text
-    stored = sorted(each.message.payload[:2] for each in world.broker.keeper.storage.retained.load())
+    stored = sorted(each.message.payload[:2] for each in world.broker.turn_writer.storage.retained.load())
     assert stored == [b"%02d" % number for number in range(len(stored))]
     assert 5 <= len(stored) <= 10
     sender.publish("r/99", b"99", retain=True)
-    assert len(list(world.broker.keeper.storage.retained.load())) == len(stored) + 1
+    assert len(list(world.broker.turn_writer.storage.retained.load())) == len(stored) + 1

@@ -119,13 +119,13 @@ def test_due_messages_wait_as_long_as_the_log_is_congested(world: World) -> None
     sender, receiver = world.connect("sender"), world.connect("receiver")
     receiver.subscribe("t")
     sender.publish("$delayed/5/t", b"x")
-    world.broker.keeper.note_slow(True)
+    world.broker.turn_writer.note_slow(True)
 
     world.wait(6)
     assert payloads(receiver.receive()) == []
     assert len(world.broker.delayed) == 1
 
-    world.broker.keeper.note_slow(False)
+    world.broker.turn_writer.note_slow(False)
     world.wait(1)
     assert payloads(receiver.acknowledge_all()) == [b"x"]
 
@@ -148,9 +148,9 @@ def test_a_row_that_is_gone_when_its_time_comes_is_counted_and_harms_no_other(
     receiver.subscribe("t")
     sender.publish("$delayed/5/t", b"lost")
     sender.publish("$delayed/5/t", b"found")
-    rows = world.broker.keeper.storage.delayed
+    rows = world.broker.turn_writer.storage.delayed
     first = next(iter(rows.load()))
-    world.broker.keeper.write(rows.remove("sender", first.row_id))
+    world.broker.turn_writer.write(rows.remove("sender", first.row_id))
     world.settle()
 
     world.wait(5.1)

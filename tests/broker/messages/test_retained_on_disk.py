@@ -96,7 +96,7 @@ def test_a_large_message_expires_on_disk_and_in_memory(world: World) -> None:
     world.settle()
 
     assert (len(world.broker.retained), world.broker.retained.size_bytes) == (0, 0)
-    assert list(world.broker.keeper.storage.retained.load()) == []
+    assert list(world.broker.turn_writer.storage.retained.load()) == []
 
 
 def test_small_messages_leave_memory_when_there_are_too_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_a_row_that_cannot_be_read_is_told_and_the_others_are_served(
 ) -> None:
     for number in range(3):
         world.connect("sender").publish(f"r/{number}", large(number), retain=True)
-    rows = world.broker.keeper.storage.retained
+    rows = world.broker.turn_writer.storage.retained
     real = rows.read
 
     def read(topic: bytes) -> StoredMessage | None:

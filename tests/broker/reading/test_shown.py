@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from braidmq.broker.reading.shown import ShownReplay
+from braidmq.broker.reading.shown import ShownScan
 from braidmq.lane.path.state import State
 from braidmq.lane.records.records import Record, encode_record
 from tests.support.simulator.fake_storage import FakeLog
 
 
-def make(marks: list[int], unshown: int) -> tuple[FakeLog, State, ShownReplay]:
+def make(marks: list[int], unshown: int) -> tuple[FakeLog, State, ShownScan]:
     log, state = FakeLog(), State(1000, 1000)
     log.records_per_slice = 10
     value = encode_record(b"t", b"", 1, False, "p", b"", 0, -1, 0, False)
     log.records = [(shard, Record(timestamp, value)) for shard, timestamp in ((0, 11), (1, 12), (0, 13), (1, 14))]
     state.marks = marks
     state.unshown = unshown
-    return log, state, ShownReplay(log.replay(["#"], {0: 10, 1: 10}), state)
+    return log, state, ShownScan(log.replay(["#"], {0: 10, 1: 10}), state)
 
 
 def stamps(records: list[tuple[int, Record]]) -> list[tuple[int, int]]:

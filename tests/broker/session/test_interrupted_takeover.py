@@ -303,7 +303,7 @@ def test_a_large_will_counts_from_the_connect_on_and_no_longer_than_its_client(w
 def test_a_takeover_writes_the_session_once_and_makes_no_timers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = world.broker
     old = world.connect("c", will=will(OLD, DELAY_S))
-    rows = broker.keeper.storage.sessions
+    rows = broker.turn_writer.storage.sessions
     put_session = rows.put_session
     timers: list[object] = []
     written: list[float] = []

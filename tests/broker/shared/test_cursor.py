@@ -14,7 +14,7 @@ from braidmq.lane.path.routes import NEVER
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.packets import MQTT5, Publish
-from tests.support.simulator.group_around import GroupAround
+from tests.support.simulator.group_services import GroupAround
 from tests.support.simulator.lane import Bench, FakeChannel
 
 TOPIC = b"t/1"
@@ -25,8 +25,8 @@ class House:
 
     def __init__(self) -> None:
         self.bench = Bench()
-        self.around = GroupAround(self.bench)
-        self.groups = Groups(self.bench.routes, "round_robin", self.around)
+        self.services = GroupAround(self.bench)
+        self.groups = Groups(self.bench.routes, "round_robin", self.services)
         self.flows: dict[str, LogFlow] = {}
         self.channels: dict[str, FakeChannel] = {}
         self.clock = 1000
@@ -47,14 +47,14 @@ class House:
         self.channels[name] = self.bench.channel(self.flows[name], MQTT5, window)
         if len(self.groups):
             self.groups.relieve_all([self.group])
-            self.around.turn()
+            self.services.turn()
 
     def lose(self, name: str) -> None:
         """Lose the connection, as the broker does that."""
         self.flows[name].detach()
         del self.channels[name]
         self.groups.redispatch(self.flows[name], is_over=False)
-        self.around.turn()
+        self.services.turn()
 
     def record(self, payload: bytes, qos: int = 1, shard: int = 0, expires_at: int = 0) -> Record:
         """Put a message into the log, and show it to nobody."""
@@ -62,7 +62,7 @@ class House:
         properties = b"\x02\x00\x00\x00\x64" if expires_at else b""
         value = encode_record(TOPIC, payload, qos, False, "p", properties, expires_at, 1 if expires_at else -1)
         record = Record(self.clock, value)
-        self.around.log.records.append((shard, record))
+        self.services.log.records.append((shard, record))
         return record
 
     def publish(self, payload: bytes, qos: int = 1, shard: int = 0) -> None:
@@ -88,11 +88,11 @@ class House:
     def acknowledge(self, name: str, packet_id: int, reason: int = 0) -> None:
         self.channels[name].acknowledged(PacketType.PUBACK, packet_id, reason)
         self.group.log.wake()  # as the connection does: somebody waits for its room
-        self.around.turn()
+        self.services.turn()
 
     def places(self, *payloads: bytes) -> tuple[tuple[int, int], ...]:
         """Where these messages are in the log, in order of time."""
-        return tuple((shard, record.timestamp) for shard, record in self.around.log.records if record.payload in payloads)
+        return tuple((shard, record.timestamp) for shard, record in self.services.log.records if record.payload in payloads)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_what_nobody_has_room_for_is_read_in_the_log_in_order_of_time(house: Hou
     house.publish(b"1")
     house.publish(b"2", shard=1)
     house.publish(b"3", shard=0)
-    assert (house.group.log.is_following, house.around.awaited) == (False, ["a"])
+    assert (house.group.log.is_following, house.services.awaited) == (False, ["a"])
     assert house.group.log.row() == GroupRow("g", "t/+", (1001, 1002 - 1), house.places(b"1")), "just before the second"
 
     for packet_id in (1, 2):
@@ -136,13 +136,13 @@ def test_with_everybody_away_nothing_is_read_until_one_returns(house: House) -> 
     house.lose("a")
     for number in range(5):
         house.publish(b"%d" % number)
-    assert not house.around.reading
+    assert not house.services.reading
 
     house.connect("a")
 
     assert house.received("a") == [b"0", b"1", b"2", b"3", b"4"]
     assert house.group.log.is_following
-    assert not house.around.reading
+    assert not house.services.reading
 
 
 def test_what_a_lost_connection_did_not_acknowledge_comes_before_everything_else_in_order(house: House) -> None:
@@ -157,7 +157,7 @@ def test_what_a_lost_connection_did_not_acknowledge_comes_before_everything_else
 
     house.join("b")
     house.groups.relieve_all([house.group])
-    house.around.turn()
+    house.services.turn()
 
     assert house.received("b") == [b"1", b"2", b"3"]
 
@@ -185,9 +185,9 @@ def test_what_is_too_large_for_the_chosen_member_counts_as_acknowledged(house: H
 
 def test_qos_2_is_written_at_once_and_stays_with_its_session(house: House) -> None:
     house.join("a", qos=2)
-    house.around.written.clear()
+    house.services.written.clear()
     house.publish(b"1", qos=2)
-    assert True in house.around.written
+    assert True in house.services.written
     assert house.group.log.row().outstanding == ()
     house.join("b", qos=2)
 
@@ -216,8 +216,8 @@ def test_qos_2_that_could_not_be_written_down_is_given_to_another(house: House) 
 def test_after_a_restart_outstanding_messages_are_read_again_before_the_rest(house: House) -> None:
     for number in range(200):
         house.record(b"%d" % number, shard=number % 2)
-    house.around.log.records_per_slice = 7
-    house.bench.state.marks = list(house.around.log.watermarks.values())
+    house.services.log.records_per_slice = 7
+    house.bench.state.marks = list(house.services.log.watermarks.values())
     house.join("a", window=200)
     house.lose("a")
 
@@ -226,7 +226,7 @@ def test_after_a_restart_outstanding_messages_are_read_again_before_the_rest(hou
     house.connect("a", window=200)
 
     assert house.received("a") == [b"3", b"4", b"9", b"150", b"198", b"199"]
-    assert house.around.lost == 0
+    assert house.services.lost == 0
 
 
 def test_outstanding_messages_that_retention_took_are_counted_and_hold_nobody_up(house: House) -> None:
@@ -235,21 +235,21 @@ def test_outstanding_messages_that_retention_took_are_counted_and_hold_nobody_up
     for number in range(3):
         house.record(b"%d" % number)
     outstanding = house.places(b"0", b"1", b"2")
-    del house.around.log.records[:2]
-    house.bench.state.marks = list(house.around.log.watermarks.values())
+    del house.services.log.records[:2]
+    house.bench.state.marks = list(house.services.log.watermarks.values())
 
     house.groups.restore([GroupRow("g", "t/+", (1003, 1), outstanding)])
     house.connect("a")
 
     assert house.received("a") == [b"2"]
-    assert house.around.lost == 2
+    assert house.services.lost == 2
     assert house.group.log.is_following
 
 
 def test_a_row_without_members_is_removed(house: House) -> None:
     house.groups.restore([GroupRow("gone", "x/#", (1, 1), ())])
 
-    assert house.around.forgotten == [("gone", "x/#")]
+    assert house.services.forgotten == [("gone", "x/#")]
 
 
 def test_qos_0_is_for_those_who_are_there(house: House) -> None:
@@ -285,7 +285,7 @@ def test_a_hook_is_asked_anew_for_the_next_member_and_shown_the_original(house: 
     def sign(message: Message, client_id: str) -> Message:
         return Message(message.topic, message.payload + client_id.encode(), message.qos, False, "p")
 
-    house.around.hook = sign
+    house.services.hook = sign
     house.join("a")
     house.publish(b"1")
     assert house.received("a") == [b"1a"]
@@ -298,7 +298,7 @@ def test_a_hook_is_asked_anew_for_the_next_member_and_shown_the_original(house: 
 
 
 def test_what_a_hook_keeps_back_is_settled(house: House) -> None:
-    house.around.hook = lambda message, client_id: None
+    house.services.hook = lambda message, client_id: None
     house.join("a")
 
     house.publish(b"1")
@@ -320,7 +320,7 @@ def test_messages_are_recorded_for_a_group_as_long_as_it_has_a_durable_member(ho
     assert keep_qos() == 1
     house.groups.leave(house.group, house.flows["a"])
     assert keep_qos() == NEVER
-    assert house.around.forgotten == [("g", "t/+")]
+    assert house.services.forgotten == [("g", "t/+")]
     assert house.bench.routes.count == 1
 
 
@@ -333,7 +333,7 @@ def test_a_group_is_forgotten_with_its_last_member(house: House) -> None:
     house.groups.leave(house.group, house.flows["a"])
     house.lose("a")
 
-    assert house.around.forgotten == [("g", "t/+")]
+    assert house.services.forgotten == [("g", "t/+")]
     assert log.is_over
     assert len(house.groups) == 0
     assert house.flows["a"].inflight_messages() == 1, "what it has been sent stays its own"
@@ -359,7 +359,7 @@ def test_the_first_member_sets_where_the_group_begins(house: House) -> None:
     house.join("a", start=(house.places(b"1")[0][1], 1))
     house.join("b", start=(1, 1))
     house.groups.relieve_all([house.group])
-    house.around.turn()
+    house.services.turn()
 
     assert sorted(house.received("a") + house.received("b")) == [b"2", b"3"]
 
@@ -368,13 +368,13 @@ def test_a_group_without_a_place_to_read_goes_on_when_it_gets_one(house: House) 
     house.join("a")
     house.lose("a")
     house.publish(b"1")
-    house.around.has_place = False
+    house.services.has_place = False
     house.connect("a")
     assert house.received("a") == []
 
-    house.around.has_place = True
+    house.services.has_place = True
     house.group.log.wake()
-    house.around.turn()
+    house.services.turn()
 
     assert house.received("a") == [b"1"]
 

@@ -122,7 +122,7 @@ def test_beyond_the_bound_a_recorded_message_is_left_to_the_log(house: WideHouse
     house.pass_on(b"3", is_wide=True)
 
     assert not house.group.log.is_following
-    house.around.turn()
+    house.services.turn()
     assert house.received("a") == [b"3", b"1", b"2"]
     assert house.bench.state.deferred_bytes == 2 * DEFERRED_BYTES_MAX
 

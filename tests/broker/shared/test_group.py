@@ -14,7 +14,7 @@ from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec
 from tests.support.present import present
-from tests.support.simulator.group_around import GroupAround
+from tests.support.simulator.group_services import GroupAround
 from tests.support.simulator.lane import Bench, FakeChannel
 
 
@@ -320,8 +320,8 @@ def test_looking_for_a_member_among_the_absent_counts_as_work(bench: Bench) -> N
 
 def test_a_member_of_very_many_groups_that_comes_is_given_what_waits_over_several_turns() -> None:
     bench = Bench()
-    around = GroupAround(bench)
-    groups = Groups(bench.routes, "round_robin", around)
+    services = GroupAround(bench)
+    groups = Groups(bench.routes, "round_robin", services)
     absent = LogFlow("absent", bench.state, 1000, 1_000_000, False, False)
     arrived = LogFlow("arrived", bench.state, 1000, 1_000_000, False, False)
     for number in range(2000):
@@ -334,8 +334,8 @@ def test_a_member_of_very_many_groups_that_comes_is_given_what_waits_over_severa
     channel = bench.channel(arrived, MQTT5)
 
     groups.relieve_all(groups)
-    assert len(around.waiting) == 1, "the rest is for later turns"
-    around.turn()
+    assert len(services.waiting) == 1, "the rest is for later turns"
+    services.turn()
     bench.lane.flush()
 
     assert sorted(packet.topic for packet in channel.sent() if isinstance(packet, Publish)) == ["t/0", "t/1999"]

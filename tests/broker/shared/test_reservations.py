@@ -25,10 +25,10 @@ class Kept(House):
 
     def commit(self) -> None:
         """The row is on disk."""
-        self.around.promising.clear()
-        self.group.log.keep(self.group.log.take_promises())
+        self.services.reserving.clear()
+        self.group.log.keep(self.group.log.take_reservations())
         self.bench.lane.flush()
-        self.around.turn()
+        self.services.turn()
 
 
 def test_qos_2_for_a_session_in_memory_is_sent_when_the_row_of_the_group_is_on_disk() -> None:
@@ -38,7 +38,7 @@ def test_qos_2_for_a_session_in_memory_is_sent_when_the_row_of_the_group_is_on_d
     house.publish(b"2", qos=2)
 
     assert house.received("m") == []
-    assert house.around.promising == [house.group.log] * 2
+    assert house.services.reserving == [house.group.log] * 2
     assert house.group.log.row() == GroupRow("g", "t/+", (1002, 1), ()), "it says that the group has them no longer"
     house.commit()
     assert house.received("m") == [b"1", b"2"]
@@ -98,13 +98,13 @@ def test_a_promise_that_no_longer_fits_is_the_groups_again_and_written_at_once()
     house.publish(b"1", qos=2)
     flow = house.flows["m"]
     flow.deliver(Message(b"other", b"x", 1, False, "p"), Subscription(flow, b"other", 1), 1, False)
-    house.around.written.clear()
+    house.services.written.clear()
 
     house.commit()
 
     assert house.received("m") == [b"x"]
     assert house.group.log.row().outstanding == house.places(b"1")
-    assert True in house.around.written
+    assert True in house.services.written
     house.acknowledge("m", 1)
     house.commit()
     assert house.received("m") == [b"1"]
@@ -113,26 +113,26 @@ def test_a_promise_that_no_longer_fits_is_the_groups_again_and_written_at_once()
 def test_with_a_full_disk_nothing_is_sent_or_lost_and_it_is_tried_again_after_a_while() -> None:
     house = Kept("m")
     house.publish(b"1", qos=2)
-    promises = house.group.log.take_promises()
+    reservations = house.group.log.take_reservations()
 
-    house.group.log.break_promises()
-    house.around.turn()
-    house.group.log.keep(promises)  # a late word of an earlier write
+    house.group.log.release_reservations()
+    house.services.turn()
+    house.group.log.keep(reservations)  # a late word of an earlier write
 
     assert house.received("m") == []
     assert house.group.log.row().outstanding == house.places(b"1")
-    assert house.around.promising == [house.group.log], "not tried again at once"
+    assert house.services.reserving == [house.group.log], "not tried again at once"
     house.publish(b"2", qos=2)
-    (again,) = house.around.put_off
+    (again,) = house.services.put_off
     again()
-    house.around.turn()
+    house.services.turn()
     house.commit()
     assert house.received("m") == [b"1", b"2"]
 
 
 def test_a_hook_is_shown_the_original_of_what_was_promised_in_vain() -> None:
     house = Kept("m", "n")
-    house.around.hook = lambda message, client_id: Message(TOPIC, message.payload + client_id.encode(), 2, False, "p")
+    house.services.hook = lambda message, client_id: Message(TOPIC, message.payload + client_id.encode(), 2, False, "p")
     house.publish(b"1", qos=2)
     house.groups.leave(house.group, house.flows["m"])
 
@@ -148,7 +148,7 @@ def test_no_more_is_lent_than_a_row_may_hold(monkeypatch: pytest.MonkeyPatch) ->
     house.join("a", window=10)
     for number in range(5):
         house.publish(b"%d" % number)
-    house.around.turn()
+    house.services.turn()
     assert house.received("a") == [b"0", b"1", b"2"]
     assert not house.group.log.is_following
 
@@ -173,29 +173,31 @@ def test_an_acknowledgement_of_one_that_has_left_makes_room_for_the_others(monke
     assert house.received("b") == []
 
     house.channels["a"].acknowledged(PacketType.PUBACK, 1, 0)
-    house.around.turn()
+    house.services.turn()
 
     assert house.received("b") == [b"2"]
 
 
-def test_history_from_before_the_group_is_shown_as_to_any_look_back() -> None:
+def test_history_from_before_the_group_is_shown_as_to_any_replay() -> None:
     house = House()
     hidden = encode_record(TOPIC, b"hidden", 1, False, "p", b"", 0, -1, 0, True)
     house.record(b"0", qos=0)
-    house.around.log.records.append((0, Record(house.clock + 1, hidden)))
+    house.services.log.records.append((0, Record(house.clock + 1, hidden)))
     house.clock += 1
     house.record(b"1")
     house.bench.state.marks[0] = house.clock
     house.join("a", window=1, start=(1, 1))
     house.lose("a")
     house.record(b"missed", qos=0)
-    house.around.log.records.append((0, Record(house.clock + 1, encode_record(TOPIC, b"2", 1, False, "p", b"", 0, -1, 0, True))))
+    house.services.log.records.append(
+        (0, Record(house.clock + 1, encode_record(TOPIC, b"2", 1, False, "p", b"", 0, -1, 0, True)))
+    )
     house.bench.state.marks[0] = house.clock + 1
     row = house.group.log.row()
     assert row.since == (house.clock - 1, 1)
 
     again = House()
-    again.around.log.records = house.around.log.records
+    again.services.log.records = house.services.log.records
     again.bench.state.marks = list(house.bench.state.marks)
     again.join("a")
     again.lose("a")
@@ -212,13 +214,13 @@ def test_a_group_that_must_wait_for_memory_to_read_does_not_spin() -> None:
     house.join("a")
     house.lose("a")
     house.publish(b"1")
-    house.around.log.is_out_of_memory = True
+    house.services.log.is_out_of_memory = True
 
     house.connect("a")
 
     assert house.received("a") == []
-    (again,) = house.around.put_off
-    house.around.log.is_out_of_memory = False
+    (again,) = house.services.put_off
+    house.services.log.is_out_of_memory = False
     again()
-    house.around.turn()
+    house.services.turn()
     assert house.received("a") == [b"1"]

@@ -54,7 +54,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.members: set[str] = set()
         self.recorded = 0  # of the log's records, those that the oracle has looked at
         self.owed: set[bytes] = set()
-        self.promised: set[bytes] = set()  # to the session in memory, since the disk had everything last
+        self.reserved: set[bytes] = set()  # to the session in memory, since the disk had everything last
         self.taken: list[tuple[str, bytes, int]] = []  # client, payload, QoS, in the order of acceptance
         self.numbers = iter(range(1_000_000))
 
@@ -97,10 +97,10 @@ class GroupMachine(RuleBasedStateMachine):
                 self.owed.add(record.payload)
         self.recorded = len(self.log.records)
         for group in self.broker.groups:
-            promises = group.log._promises._open
-            self.promised |= {promise.message.payload for promise in promises}
-            if not promises and not self.log.uncommitted and not group.log.is_changed:
-                self.promised.clear()
+            reservations = group.log._reservations._open
+            self.reserved |= {reservation.message.payload for reservation in reservations}
+            if not reservations and not self.log.uncommitted and not group.log.is_changed:
+                self.reserved.clear()
         for name, client in self.clients.items():
             for payload, qos in client.accepted:
                 before = [(who, at) for who, what, at in self.taken if what == payload]
@@ -224,7 +224,7 @@ class GroupMachine(RuleBasedStateMachine):
     def crash(self, kept: int, returning: set[str]) -> None:
         """The process dies with so many of its writes on disk that were not committed, and is started again."""
         self._abandon()
-        self.owed -= self.promised
+        self.owed -= self.reserved
         self._forget_member(MORTAL)
         for client in self.clients.values():
             client.forget_connection()

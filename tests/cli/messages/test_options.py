@@ -77,7 +77,7 @@ def test_the_version_is_3_1_1_unless_something_needs_5(arguments: list[str], ver
     assert read(*arguments).login.version == version
 
 
-def test_keeping_the_session_asks_mqtt_5_for_one_that_never_expires() -> None:
+def test_turn_writer_the_session_asks_mqtt_5_for_one_that_never_expires() -> None:
     assert read("-c", "-V", "5").login.properties.session_expiry_interval == 0xFFFFFFFF
     assert read("-c", "-x", "60").login.properties.session_expiry_interval == 60
     assert read("-x", "-1").login.properties.session_expiry_interval == 0xFFFFFFFF

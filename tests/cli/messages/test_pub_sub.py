@@ -149,7 +149,7 @@ def test_topics_can_be_filtered_out(port: str) -> None:
 
 
 def test_a_session_is_kept_and_unsubscribed(port: str) -> None:
-    session = ("-i", "keeper", "-c", "-q", "1")
+    session = ("-i", "turn_writer", "-c", "-q", "1")
     assert sub(port, *session, "-t", "kept", "-E").exit_code == 0
     pub(port, "-t", "kept", "-m", "while away", "-q", "1")
 

@@ -98,7 +98,7 @@ def test_clients_that_come_and_go_between_two_parts_have_each_message_once(actio
         assert [each.packet_id for each in answers if isinstance(each, Pubrec)] == list(range(1, sent + 1))
 
 
-def test_a_look_back_that_comes_to_its_end_between_two_parts_misses_nothing() -> None:
+def test_a_replay_that_comes_to_its_end_between_two_parts_misses_nothing() -> None:
     for turns in range(12):
         with World(work_max=1) as world:
             crowd = Crowd(world)

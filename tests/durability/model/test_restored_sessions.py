@@ -31,7 +31,7 @@ def will(delay: int | None, qos: int = 1) -> Will:
 
 def stored(world: World) -> list[str]:
     """The client ids whose sessions are on disk."""
-    return [each.session.client_id for each in world.broker.keeper.storage.sessions.load()]
+    return [each.session.client_id for each in world.broker.turn_writer.storage.sessions.load()]
 
 
 # Expiry

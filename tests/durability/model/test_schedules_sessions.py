@@ -21,7 +21,7 @@ def world() -> Iterator[World]:
 
 def inflight_of(world: World, client_id: str) -> list[tuple[int, int]]:
     """Packet ids and states of what is in flight, as the rows on disk have it."""
-    (stored,) = [each for each in world.broker.keeper.storage.sessions.load() if each.session.client_id == client_id]
+    (stored,) = [each for each in world.broker.turn_writer.storage.sessions.load() if each.session.client_id == client_id]
     return [(each.packet_id, each.state) for each in stored.cursor.inflight]
 
 
@@ -238,7 +238,7 @@ def test_s13_a_connected_session_that_matches_nothing_has_its_position_written_a
 
     world.tick(2 * 120)
 
-    (stored,) = [each for each in world.broker.keeper.storage.sessions.load() if each.session.client_id == "idle"]
+    (stored,) = [each for each in world.broker.turn_writer.storage.sessions.load() if each.session.client_id == "idle"]
     assert stored.cursor.positions == marks
     world.crash(loses_power=True)
     session = world.broker.sessions.get("idle")
@@ -267,4 +267,4 @@ def test_s13_a_step_of_qos_2_writes_the_cursor_and_no_filter(world: World) -> No
     session = world.broker.sessions.get("s")
     assert session is not None
 
-    assert len(world.broker.durable.cursor_changes(session)) == 1
+    assert len(world.broker.session_storage.cursor_changes(session)) == 1

@@ -1,4 +1,4 @@
-"""Brokers for the tests of look-backs; those of the scenarios."""
+"""Brokers for the tests of replays; those of the scenarios."""
 
 from __future__ import annotations
 

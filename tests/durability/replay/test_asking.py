@@ -18,7 +18,7 @@ from braidmq.mqtt.packets import (
     SubscribeOption,
 )
 from braidmq.mqtt.reasons import Reason
-from tests.durability.replay.looking import amid, ask, bodies, look_back, read, read_to_end, record, refusal
+from tests.durability.replay.asking import amid, ask, bodies, read, read_to_end, record, refusal, replay
 from tests.support.clients.wire import unique
 from tests.support.present import present
 from tests.support.stage import Stage
@@ -38,7 +38,7 @@ def test_earliest_gives_everything_in_order_of_time_and_then_the_end(stage: Stag
     sent = record(stage, f"{topic}/x", 30, clients=7)  # their homes are different shards
     client = stage.connect(version=version)
 
-    written = look_back(client, f"{topic}/+", end=True)
+    written = replay(client, f"{topic}/+", end=True)
 
     assert bodies(read_to_end(client, written)) == sent
     client.expect_silence()
@@ -50,7 +50,7 @@ def test_without_being_asked_for_there_is_no_end_marker(stage: Stage, version: i
     sent = record(stage, topic, 3)
     client = stage.connect(version=version)
 
-    look_back(client, topic)
+    replay(client, topic)
 
     assert bodies(read(client, 3)) == sent
     client.expect_silence()
@@ -97,7 +97,7 @@ def test_a_start_in_time_gives_what_was_recorded_since(stage: Stage, version: in
         start = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since // 1000)) + f".{since % 1000:03d}Z"
     else:
         start = f"-{now_ms() - since}ms"
-    written = look_back(client, topic, start, end=True)
+    written = replay(client, topic, start, end=True)
 
     assert bodies(read_to_end(client, written)) == sent
 
@@ -107,7 +107,7 @@ def test_a_start_in_the_future_is_now(stage: Stage) -> None:
     record(stage, topic, 2)
     client = stage.connect()
 
-    look_back(client, topic, str(now_ms() + 3_600_000))
+    replay(client, topic, str(now_ms() + 3_600_000))
     sent = record(stage, topic, 1, stem=b"new")
 
     assert bodies(read(client, 1)) == sent
@@ -205,13 +205,13 @@ def test_access_is_decided_on_the_filter_inside(start: Start, tmp_path: Path) ->
 
 
 @VERSIONS
-def test_a_look_back_ends_with_the_right_to_it(start: Start, tmp_path: Path, version: int) -> None:
+def test_a_replay_ends_with_the_right_to_it(start: Start, tmp_path: Path, version: int) -> None:
     rules = tmp_path / "acl"
     rules.write_text("topic readwrite #\n")
     stage = start(access={"acl_file": str(rules)}, mqtt={"inflight_max": 5})
     record(stage, "secret", 30)
     client = stage.connect(version=version)
-    look_back(client, "secret")
+    replay(client, "secret")
     first = client.receive_publishes(5)
 
     rules.write_text("topic write #\n")
@@ -284,12 +284,12 @@ def test_who_wants_all_of_it_gets_it_when_nothing_is_gone(start: Start) -> None:
     assert bodies(read(client, len(kept))) == kept
 
 
-def test_what_retention_takes_from_a_look_back_midway_is_counted(start: Start) -> None:
+def test_what_retention_takes_from_a_replay_midway_is_counted(start: Start) -> None:
     stage = start(history={"shards": 1})
     sent = record(stage, "t", 20)
     name = unique()
     client = stage.connect(name, persistent=True, receive_maximum=2)
-    look_back(client, "t")
+    replay(client, "t")
     client.receive_publishes(2)
     client.close()
 
@@ -301,7 +301,7 @@ def test_what_retention_takes_from_a_look_back_midway_is_counted(start: Start) -
     assert stage.look(lambda inside: (present(inside.sessions.get(name)).gaps, inside.statistics.lost_to_retention)) == (1, 1)
 
 
-def test_more_look_backs_than_a_session_may_have_are_refused(stage: Stage) -> None:
+def test_more_replays_than_a_session_may_have_are_refused(stage: Stage) -> None:
     topic = unique()
     record(stage, f"{topic}/x", 1, qos=1)
     client = stage.connect(receive_maximum=1)
@@ -318,11 +318,11 @@ def test_more_look_backs_than_a_session_may_have_are_refused(stage: Stage) -> No
 
 
 @VERSIONS
-def test_unsubscribe_ends_a_look_back_midway(start: Start, version: int) -> None:
+def test_unsubscribe_ends_a_replay_midway(start: Start, version: int) -> None:
     stage = start(mqtt={"inflight_max": 10})
     sent = record(stage, "t", 50)
     client = stage.connect(version=version)
-    written = look_back(client, "t")
+    written = replay(client, "t")
     first = client.receive_publishes(10)  # as many as may be in flight
 
     client.unsubscribe(written)
@@ -339,7 +339,7 @@ def test_renewing_without_an_offset_goes_on_and_with_one_starts_again(stage: Sta
     topic = unique()
     sent = record(stage, topic, 50)
     client = stage.connect(receive_maximum=10)
-    look_back(client, topic, end=True)
+    replay(client, topic, end=True)
     first = read(client, 5)
 
     before, _ = amid(client, Subscribe(client.next_packet_id(), [SubscribeOption(topic, 1)]), Suback)
@@ -349,11 +349,11 @@ def test_renewing_without_an_offset_goes_on_and_with_one_starts_again(stage: Sta
     assert bodies(read_to_end(client, topic)) == sent
 
 
-def test_a_renewed_look_back_has_its_new_options(stage: Stage) -> None:
+def test_a_renewed_replay_has_its_new_options(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 30)
     client = stage.connect(receive_maximum=2)
-    look_back(client, topic)
+    replay(client, topic)
     client.receive_publishes(2)
 
     client.subscribe(topic, qos=0)

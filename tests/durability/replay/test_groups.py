@@ -12,7 +12,7 @@ from braidmq.mqtt.packets import MQTT5, MQTT311
 from braidmq.mqtt.reasons import Reason
 from tests.durability.campaigns.node import client, kill, stop, write_config
 from tests.durability.campaigns.node import start as start_node
-from tests.durability.replay.looking import ask, bodies, read, record, refusal
+from tests.durability.replay.asking import ask, bodies, read, record, refusal
 from tests.durability.replay.test_asking import forget_first
 from tests.durability.replay.test_restart import numbered, publish_all
 from tests.support.clients.wire import Wire, unique
@@ -156,7 +156,7 @@ def test_history_of_qos_0_is_shown_and_what_comes_later_is_for_those_who_are_the
     member.expect_silence()
 
 
-def test_a_start_older_than_what_is_kept_is_told_or_refused_as_for_any_look_back(start: Start) -> None:
+def test_a_start_older_than_what_is_kept_is_told_or_refused_as_for_any_replay(start: Start) -> None:
     stage = start()
     _, kept = forget_first(stage, "t")
     member = stage.connect()
@@ -207,8 +207,8 @@ def test_a_group_held_in_two_forms_is_left_with_the_last_of_them(stage: Stage) -
     topic = unique()
     sent = record(stage, topic, 3)
     member = stage.connect(persistent=True)
-    plain, look_back = f"$share/g/{topic}", f"$share/g/$replay/earliest/{topic}"
-    member.subscribe(look_back, qos=1)
+    plain, replay = f"$share/g/{topic}", f"$share/g/$replay/earliest/{topic}"
+    member.subscribe(replay, qos=1)
     assert bodies(read(member, 3)) == sent
     member.subscribe(plain, qos=0)
 
@@ -216,7 +216,7 @@ def test_a_group_held_in_two_forms_is_left_with_the_last_of_them(stage: Stage) -
     record(stage, topic, 1)
     back = member.receive_publish()
     member.acknowledge(back)
-    member.unsubscribe(look_back)
+    member.unsubscribe(replay)
 
     assert back.qos == 1, "as the form that is left says"
     assert stage.connect().publish(topic, b"nobody's", 1) == Reason.NO_MATCHING_SUBSCRIBERS

@@ -12,7 +12,7 @@ import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Disconnect, Puback, Publish, Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import Properties
-from tests.durability.replay.looking import amid, ask, bodies, look_back, read, read_to_end, record
+from tests.durability.replay.asking import amid, ask, bodies, read, read_to_end, record, replay
 from tests.support.clients.wire import Wire, payloads, unique
 from tests.support.stage import Stage
 
@@ -54,7 +54,7 @@ def test_nothing_is_missing_and_nothing_comes_twice_while_many_publish(start: St
     with publishers(stage, "t", qos, count, each):
         stage.connect().publish("t/9", b"9 0", 1)  # history has begun
         for client in clients:
-            look_back(client, "t/+", qos=qos)
+            replay(client, "t/+", qos=qos)
 
     wanted = {name: list(range(each)) for name in range(count)} | {9: [0]}
     for client in clients:
@@ -70,20 +70,20 @@ def test_a_durable_session_gets_all_of_it_once_while_many_publish(start: Start, 
 
     with publishers(stage, "t", qos, count, each):
         client.subscribe("live/#", qos=qos)
-        look_back(client, "t/#", qos=qos)
+        replay(client, "t/#", qos=qos)
 
     assert numbers_by_publisher(read(client, count * each)) == {name: list(range(each)) for name in range(count)}
     assert payloads(client.drain()) == []
 
 
 @pytest.mark.parametrize("is_rude", [False, True])
-def test_connections_that_end_midway_do_not_disturb_a_durable_look_back(start: Start, is_rude: bool) -> None:
+def test_connections_that_end_midway_do_not_disturb_a_durable_replay(start: Start, is_rude: bool) -> None:
     stage = start()
     sent = record(stage, "t", 120, clients=4, qos=2)
     name, dice = unique(), random.Random(7)
     held: set[int] = set()
     client = stage.connect(name, persistent=True, receive_maximum=8)
-    look_back(client, "t", qos=2, end=True)
+    replay(client, "t", qos=2, end=True)
     seen: list[bytes] = []
 
     for _ in range(5):
@@ -100,7 +100,7 @@ def test_connections_that_end_midway_do_not_disturb_a_durable_look_back(start: S
     assert bodies(read(client, 1, held=held)) == [b"live00000"]
 
 
-def test_a_look_back_may_be_over_before_its_session_has_caught_up(start: Start) -> None:
+def test_a_replay_may_be_over_before_its_session_has_caught_up(start: Start) -> None:
     stage = start(mqtt={"inflight_max": 65535, "receive_maximum": 65535})
     name, backlog = unique(), 15_000
     client = stage.connect(name, persistent=True)
@@ -126,7 +126,7 @@ def record_at_once(stage: Stage, topic: str, count: int) -> None:
         publisher.receive(Puback)
 
 
-def test_several_look_backs_of_one_client_go_side_by_side(stage: Stage) -> None:
+def test_several_replays_of_one_client_go_side_by_side(stage: Stage) -> None:
     topic = unique()
     sent = {name: record(stage, f"{topic}/{name}", 80, stem=name.encode()) for name in "ab"}
     client = stage.connect(receive_maximum=4)

@@ -1,4 +1,4 @@
-"""Look-backs of durable sessions beside their other subscriptions, and over kill -9 (S3)."""
+"""Replays of durable sessions beside their other subscriptions, and over kill -9 (S3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish, Suback, Subscr
 from braidmq.mqtt.properties import Properties
 from tests.durability.campaigns.node import client, kill, stop, write_config
 from tests.durability.campaigns.node import start as start_node
-from tests.durability.replay.looking import amid, ask, bodies, look_back, read, read_to_end, record
+from tests.durability.replay.asking import amid, ask, bodies, read, read_to_end, record, replay
 from tests.support.clients.wire import unique
 from tests.support.stage import Stage
 
@@ -52,7 +52,7 @@ def test_a_session_that_is_behind_gets_nothing_from_before_a_plain_subscription(
     slow.expect_silence()
 
 
-def test_nothing_of_a_look_back_comes_before_its_suback(start: Start) -> None:
+def test_nothing_of_a_replay_comes_before_its_suback(start: Start) -> None:
     stage = start()
     session = stage.connect(persistent=True, receive_maximum=3)
     session.subscribe("a", qos=1)
@@ -87,7 +87,7 @@ def numbered(count: int, stem: bytes = b"") -> list[bytes]:
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_kill_9_a_look_back_goes_on_where_it_was(tmp_path: Path, qos: int, version: int) -> None:
+def test_after_kill_9_a_replay_goes_on_where_it_was(tmp_path: Path, qos: int, version: int) -> None:
     file = write_config(tmp_path, mqtt={"inflight_max": 5})
     sent = numbered(60)
     seen: list[bytes] = []
@@ -100,7 +100,7 @@ def test_after_kill_9_a_look_back_goes_on_where_it_was(tmp_path: Path, qos: int,
                 publish_all(port, "t/x", sent, qos)
             reader = client(port, version, client_id="r", persistent=True)
             if is_first:
-                written = look_back(reader, "t/+", qos=qos, end=True)
+                written = replay(reader, "t/+", qos=qos, end=True)
             seen += bodies(read(reader, 12, held=held))
             kill(node)
     with start_node(file) as node:
@@ -150,7 +150,7 @@ def test_what_is_in_flight_is_so_after_a_second_kill_9_right_after_the_client_is
         port = node.await_port()
         publish_all(port, "t", sent, qos)
         reader = client(port, client_id="r", persistent=True)
-        look_back(reader, "t", qos=qos)
+        replay(reader, "t", qos=qos)
         first = reader.receive_publishes(3)
         reader.close()
         stop(node)
@@ -193,7 +193,7 @@ def test_an_end_that_was_not_told_before_a_restart_is_told_after_it(tmp_path: Pa
         port = node.await_port()
         publish_all(port, "t/x", sent)
         reader = client(port, client_id="r", persistent=True, receive_maximum=10)
-        look_back(reader, "t/+", end=True)
+        replay(reader, "t/+", end=True)
         stop(node)
     with start_node(file) as node:
         reader = client(node.await_port(), client_id="r", persistent=True)

@@ -1,4 +1,4 @@
-"""What of the log a look-back shows, and how the messages look."""
+"""What of the log a replay shows, and how the messages look."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, SubscribeOption
-from tests.durability.replay.looking import ask, bodies, look_back, read, read_to_end, record
+from tests.durability.replay.asking import ask, bodies, read, read_to_end, record, replay
 from tests.support.clients.wire import Wire, unique
 from tests.support.present import present
 from tests.support.stage import Stage, resident_bytes, wait_until
@@ -23,7 +23,7 @@ def test_each_message_has_its_own_qos_limited_by_the_subscription(stage: Stage, 
     record(stage, topic, 1, qos=2)
     client = stage.connect()
 
-    look_back(client, topic, qos=granted)
+    replay(client, topic, qos=granted)
 
     assert [each.qos for each in read(client, 2)] == [min(granted, 1), min(granted, 2)]
 
@@ -50,7 +50,7 @@ def test_what_has_expired_is_not_shown_and_the_rest_of_an_expiry_is(stage: Stage
     publisher.publish(topic, b"long", 1, message_expiry_interval=1000)
     time.sleep(1.1)  # an expiry is whole seconds
 
-    look_back(client, topic, end=True)
+    replay(client, topic, end=True)
 
     (shown,) = read_to_end(client, topic)
     assert shown.payload == b"long"
@@ -90,7 +90,7 @@ def test_retained_messages_come_as_retain_handling_says_and_never_with_a_replay_
     client.subscribe(topic, qos=1, user_properties=ask("latest"))
     assert client.receive_publish().retain
 
-    written = look_back(old, topic, end=True)
+    written = replay(old, topic, end=True)
     assert [(each.payload, each.retain) for each in read_to_end(old, written)] == [(b"kept", False)]
     old.expect_silence()
 
@@ -101,7 +101,7 @@ def test_what_was_recorded_for_durable_sessions_alone_is_no_history_but_comes_fr
     record(stage, "t", 3, stem=b"before")
     client = stage.connect(receive_maximum=5)
 
-    # Its look-back lasts until the messages of the other topic are acknowledged.
+    # Its replay lasts until the messages of the other topic are acknowledged.
     history = record(stage, "other/x", 20)
     client.subscribe("$replay/earliest/#", qos=1)
     first = client.receive_publishes(5)
@@ -113,7 +113,7 @@ def test_what_was_recorded_for_durable_sessions_alone_is_no_history_but_comes_fr
     client.expect_silence()
 
 
-def test_what_is_not_recorded_comes_live_although_the_look_back_is_not_over(start: Start) -> None:
+def test_what_is_not_recorded_comes_live_although_the_replay_is_not_over(start: Start) -> None:
     stage = start(history={"topics": ["kept/#"]})
     history = record(stage, "kept/x", 20)
     client = stage.connect(receive_maximum=5)
@@ -143,16 +143,16 @@ def test_an_overlapping_subscription_stays_live_meanwhile(stage: Stage) -> None:
     rest = read(client, 16)
 
     assert (live.payload, live.qos, live.properties.subscription_identifiers) == (new, 0, (1,))
-    assert bodies(first + rest) == [*history, new], "the look-back shows everything, what is new too"
+    assert bodies(first + rest) == [*history, new], "the replay shows everything, what is new too"
     assert {each.properties.subscription_identifiers for each in first + rest} == {(2,)}
 
 
-def test_a_deliver_hook_is_asked_for_what_a_look_back_shows(start: Start) -> None:
-    stage = start(hooks={"load": ["tests.durability.replay.looking:Censor"]})
+def test_a_deliver_hook_is_asked_for_what_a_replay_shows(start: Start) -> None:
+    stage = start(hooks={"load": ["tests.durability.replay.asking:Censor"]})
     record(stage, "t", 20)
     client = stage.connect(receive_maximum=2)
 
-    look_back(client, "t", end=True)
+    replay(client, "t", end=True)
     record(stage, "t", 1)  # while it is behind
 
     assert bodies(read_to_end(client, "t")) == [b"%05d" % number for number in range(0, 20, 2)] + [b"00000"]
@@ -167,7 +167,7 @@ def test_clients_that_do_not_read_cost_little_memory_and_lose_nothing(start: Sta
 
     lazy = [stage.connect() for _ in range(40)]
     for each in lazy:
-        look_back(each, "t", qos=0)
+        replay(each, "t", qos=0)
     for each in lazy:
         wait_until(lambda client=each: not has_room(stage, client), "the client's outbox is full")  # type: ignore[misc]
     publisher.ping()
@@ -188,7 +188,7 @@ def test_others_are_served_while_a_long_history_is_read(stage: Stage, version: i
     record(stage, topic, 300, clients=3)
     readers = [stage.connect(version=version) for _ in range(5)]
     for each in readers:
-        look_back(each, topic)
+        replay(each, topic)
 
     live, publisher = stage.connect(), stage.connect()
     live.subscribe(f"{topic}/live", qos=1)

@@ -95,7 +95,7 @@ def test_publishers_are_held_while_the_log_is_slow_and_then_go_on(is_quick: thre
 def test_publishers_are_held_by_a_slow_log_also_when_its_queue_is_short_again() -> None:
     with World(LogOptions(pending_bytes_max=20_000)) as world:
         publishers = [world.connect(f"p{number}", expiry=0) for number in range(4)]
-        world.broker.keeper.note_slow(True)
+        world.broker.turn_writer.note_slow(True)
 
         for publisher in publishers:
             publisher.send(*(Publish("t", bytes(4000), 1, packet_id=packet_id) for packet_id in range(1, 4)))
@@ -106,7 +106,7 @@ def test_publishers_are_held_by_a_slow_log_also_when_its_queue_is_short_again() 
         assert (was_congested, world.log.is_congested) == (True, False)
         assert [len(publisher.take()) for publisher in publishers] == [1, 1, 1, 1]
         assert not any(publisher.is_read for publisher in publishers)
-        world.broker.keeper.note_slow(False)
+        world.broker.turn_writer.note_slow(False)
         assert [len(publisher.receive()) for publisher in publishers] == [2, 2, 2, 2]
         assert all(publisher.is_read for publisher in publishers)
 

@@ -83,7 +83,7 @@ def test_a_hook_that_gives_the_same_message_each_time_leaves_cursors_right() -> 
         publisher.publish("t", b"2")
         assert payloads(subscriber.receive()) == [b"hidden"] * 2
         world.tick(2)
-        (stored,) = [each for each in world.broker.keeper.storage.sessions.load() if each.session.client_id == "s"]
+        (stored,) = [each for each in world.broker.turn_writer.storage.sessions.load() if each.session.client_id == "s"]
         assert len({each.timestamp for each in stored.cursor.inflight}) == 2
 
 

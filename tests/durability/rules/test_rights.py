@@ -51,7 +51,7 @@ def test_the_withdrawn_subscription_is_gone_from_the_disk_too(acl: Path) -> None
         world.crash()
         world.tick(2)
 
-        (stored,) = world.broker.keeper.storage.sessions.load()
+        (stored,) = world.broker.turn_writer.storage.sessions.load()
 
         assert [each.written for each in stored.subscriptions] == ["a/#"]
 

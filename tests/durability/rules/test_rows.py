@@ -100,7 +100,7 @@ def test_a_recorded_message_of_the_brokers_own_topics_is_retained() -> None:
 
 def stored_sessions(world: World) -> list[str]:
     """Client ids of the sessions on disk, with their wills' topics if they have one."""
-    sessions = world.broker.keeper.storage.sessions.load()
+    sessions = world.broker.turn_writer.storage.sessions.load()
     return [each.session.client_id if each.will is None else f"{each.session.client_id} {each.will.topic}" for each in sessions]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braidmq.history.node_side.node_load import Burden
+from braidmq.history.node_side.node_load import NodeLoad
 
 
 class Node:
@@ -11,7 +11,7 @@ class Node:
     def __init__(self) -> None:
         self.now = 100.0
         self.used_s = 7.0
-        self.burden = Burden(lambda: self.used_s, lambda: self.now)
+        self.burden = NodeLoad(lambda: self.used_s, lambda: self.now)
 
     def passes(self, seconds: float, used_s: float) -> bool:
         self.now += seconds

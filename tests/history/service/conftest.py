@@ -14,7 +14,7 @@ import pytest
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.history import messages
 from braidmq.history.node_side.answers import Answers
-from braidmq.history.node_side.node_load import Burden
+from braidmq.history.node_side.node_load import NodeLoad
 from braidmq.history.node_side.supervisor import Conversation
 from braidmq.history.node_side.tokens import Tokens
 from braidmq.history.service.node_link import NodeLink
@@ -114,7 +114,7 @@ class FakeLog:
         pass
 
 
-class FakeBurden(Burden):
+class FakeBurden(NodeLoad):
     """As busy as it is told."""
 
     is_told_high = False

@@ -9,8 +9,8 @@ import pytest
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.reading.epoch_scan import ScanCache, ScanLimits
-from braidmq.storage.reading.merge import MergedReplay
-from braidmq.storage.reading.reader import LogReader, Replay
+from braidmq.storage.reading.merge import MergedScan
+from braidmq.storage.reading.reader import LogReader, LogScan
 from braidmq.storage.shard.shard import Shard
 from tests.storage.log import Log, stamps_of
 
@@ -39,7 +39,7 @@ class Desk:
         self.reader = LogReader(self.log.store, self.log.shard, self.scans, self.clock, ScanLimits(steps=10))
         self.log.store.records_read = 0
 
-    def replay(self, number: int) -> Replay:
+    def replay(self, number: int) -> LogScan:
         """A reader of everything whose filters nobody else has."""
         return self.reader.start_replay(["t/#", f"other/{number}"], 0)
 
@@ -207,10 +207,10 @@ def test_readers_of_several_shards_that_hold_what_each_other_needs_all_come_to_a
         log.append(*["t"] * 1500)
         readers.append(LogReader(log.store, log.shard, scans, clock, ScanLimits(steps=100)))
 
-    def merged(number: int) -> MergedReplay:
+    def merged(number: int) -> MergedScan:
         seniority = scans.seniority()
         replays = (each.start_replay(["t", f"x/{number}"], 0, seniority=seniority) for each in readers)
-        return MergedReplay(enumerate(replays), clock)
+        return MergedScan(enumerate(replays), clock)
 
     replays = [merged(number) for number in range(3)]
     counts = [0, 0, 0]

@@ -1,4 +1,4 @@
-"""What a durable session promises, as a model beside a real broker and log.
+"""What a durable session reservations, as a model beside a real broker and log.
 
 - A message that was acknowledged while a subscription of QoS 1 or 2 was there comes, as long as that subscription stays.
 - QoS 2 on both sides means once, whatever happens.
@@ -354,7 +354,7 @@ class DurableSession:
 
     def check_closure(self) -> None:
         """Every record at or below the position is answered or in flight, by what is on disk."""
-        stored = [each for each in self.world.broker.keeper.storage.sessions.load() if each.session.client_id == "s"]
+        stored = [each for each in self.world.broker.turn_writer.storage.sessions.load() if each.session.client_id == "s"]
         if not stored:
             assert not self.has_session
             return

@@ -21,12 +21,9 @@ from braidmq.broker.connection.deadlines import TICK_S
 from braidmq.broker.connection.rates import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
 from braidmq.broker.messages.hooks import Client
-from braidmq.broker.packets import connect as connecting
-from braidmq.broker.packets import publish as publishing
-from braidmq.broker.packets import subscribe as subscribing
+from braidmq.broker.packets import connect, publish, subscribe
 from braidmq.broker.ports import Change, Refusal
-from braidmq.broker.reading import catch_up as catching_up
-from braidmq.broker.reading import replay as look_back
+from braidmq.broker.reading import catch_up, replay
 from braidmq.broker.session.session import Session
 from braidmq.broker.timers import Timer
 from braidmq.lane.path.channel import HOLD_CLOSED, HOLD_DECODE, HOLD_LARGE, HOLD_OUTBOX, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
@@ -154,7 +151,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         if session is None:
             return
         if was_open:
-            connecting.on_closed(self, session, reason, detail, discard_will)
+            connect.on_closed(self, session, reason, detail, discard_will)
         elif session.connection is self:  # it was to be told of its session, which waited for the disk
             self.session = None
             self.broker.lifecycle.abandon(session)
@@ -260,10 +257,10 @@ class Connection(Channel, asyncio.BufferedProtocol):
             if not isinstance(packet, Connect):
                 raise ProtocolViolation(Reason.PROTOCOL_ERROR, "the first packet is not a CONNECT")
             self.is_greeted = True
-            connecting.on_connect(self, packet)
+            connect.on_connect(self, packet)
             return
         if isinstance(packet, Auth):
-            connecting.on_auth(self, packet)
+            connect.on_auth(self, packet)
             return
         if not self.is_open:
             # [MQTT-3.1.2-30]: until CONNACK only AUTH and DISCONNECT may come from a client that authenticates in steps.
@@ -273,11 +270,11 @@ class Connection(Channel, asyncio.BufferedProtocol):
             raise ProtocolViolation(Reason.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNACK")
         match packet:
             case Subscribe():
-                subscribing.on_subscribe(self, packet)
+                subscribe.on_subscribe(self, packet)
             case Unsubscribe():
-                subscribing.on_unsubscribe(self, packet)
+                subscribe.on_unsubscribe(self, packet)
             case Disconnect():
-                connecting.on_disconnect(self, packet)
+                connect.on_disconnect(self, packet)
             case Puback() | Pubrec() | Pubrel() | Pubcomp():
                 self.acknowledged(_ACKS[type(packet)], packet.packet_id, packet.reason)
             case Connect():
@@ -315,7 +312,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
     # What the lane hands up
 
     def on_publish(self, message: Message, route: Route, payload_format: int, packet_id: int) -> int:
-        return publishing.publish(self, message, route, payload_format, packet_id)
+        return publish.publish(self, message, route, payload_format, packet_id)
 
     def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
         if not self.is_open or self.flow is not flow:
@@ -344,13 +341,13 @@ class Connection(Channel, asyncio.BufferedProtocol):
         return 0 if self._rest is None else len(self._rest)
 
     def received_row(self, packet_id: int) -> Change:
-        return self.broker.keeper.storage.sessions.put_received(self.client_id, packet_id)
+        return self.broker.turn_writer.storage.sessions.put_received(self.client_id, packet_id)
 
     def on_release(self, packet_id: int) -> None:
         flow = self.flow
         assert flow is not None  # the connection is open
-        change = self.broker.keeper.storage.sessions.remove_received(self.client_id, packet_id)
-        self.broker.keeper.change([change], partial(self._released, flow, packet_id), self._not_released)
+        change = self.broker.turn_writer.storage.sessions.remove_received(self.client_id, packet_id)
+        self.broker.turn_writer.change([change], partial(self._released, flow, packet_id), self._not_released)
 
     def _released(self, flow: Flow, packet_id: int) -> None:
         flow.forget_received(packet_id)
@@ -368,7 +365,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self.on_violation(reason, "PUBLISH to an invalid topic name")
 
     def on_denied(self, topic: bytes) -> bool:
-        return publishing.deny(self, topic)
+        return publish.deny(self, topic)
 
     def may_publish(self, topic: bytes) -> bool:
         rules = self.rules
@@ -445,10 +442,10 @@ class Connection(Channel, asyncio.BufferedProtocol):
         session = self.session
         if session is None or not self.is_open:
             return
-        goes_on = subscribing.feed_retained(self)
+        goes_on = subscribe.feed_retained(self)
         try:
-            goes_on |= catching_up.feed(self.broker, session)
-            goes_on |= look_back.feed(self, session)
+            goes_on |= catch_up.feed(self.broker, session)
+            goes_on |= replay.feed(self, session)
             self.broker.sharing.feed(session)
         except Corruption as problem:
             log.error("cannot read recorded messages for %s: %s", self.client_id, problem)
@@ -470,7 +467,7 @@ class Connection(Channel, asyncio.BufferedProtocol):
     def is_still_allowed(self) -> bool:
         """Whether the client would be accepted now."""
         access = self.broker.access
-        shown = connecting.credentials(self, self.user_name)
+        shown = connect.credentials(self, self.user_name)
         return not access.is_banned(shown) if self.is_vouched else access.is_still_allowed(shown, self.user_name)
 
     def take_rules(self) -> None:

@@ -73,9 +73,9 @@ class DelayedMessages:
     def keep(self, message: Message, delay_s: int, user_name: str | None) -> tuple[Callable[[], None], Callable[[], None]]:
         """Write the message with what this turn records; what to call once it is on disk, and what if it is refused."""
         broker = self._broker
-        row_id, change = broker.keeper.storage.delayed.put(message, user_name, time() + delay_s)
-        broker.keeper.recorder.change(change)
-        home = broker.keeper.log.shard_of(message.publisher)
+        row_id, change = broker.turn_writer.storage.delayed.put(message, user_name, time() + delay_s)
+        broker.turn_writer.recorder.change(change)
+        home = broker.turn_writer.log.shard_of(message.publisher)
         waiting = _Waiting(broker.loop.time() + delay_s, row_id, home, message.cost())
         self._add(waiting.size)
         return partial(self._wait, waiting), partial(self._remove, waiting.size)
@@ -84,7 +84,7 @@ class DelayedMessages:
         """Let a message wait that was found at start; one that is overdue is published at once."""
         message = stored.message
         due_at = self._broker.loop.time() + max(0.0, stored.due - now)
-        home = self._broker.keeper.log.shard_of(message.publisher)
+        home = self._broker.turn_writer.log.shard_of(message.publisher)
         self._add(message.cost())
         self._wait(_Waiting(due_at, stored.row_id, home, message.cost()))
 
@@ -125,7 +125,7 @@ class DelayedMessages:
             self._needs_rules = not broker.access.has_rules
             if self._needs_rules:
                 break  # ``publish_overdue`` goes on
-            if broker.keeper.recorder.is_congested:
+            if broker.turn_writer.recorder.is_congested:
                 self._wake_at(now + _RETRY_S)
                 break
             self._publish(heapq.heappop(self._waiting))
@@ -143,7 +143,7 @@ class DelayedMessages:
     def _publish(self, waiting: _Waiting) -> None:
         self._remove(waiting.size)
         broker = self._broker
-        rows = broker.keeper.storage.delayed
+        rows = broker.turn_writer.storage.delayed
         try:
             stored = rows.read(waiting.home, waiting.row_id)
         except BraidError as problem:
@@ -158,16 +158,16 @@ class DelayedMessages:
         rules = broker.access.rules_for(message.publisher, user_name)
         if rules.unrestricted or rules.may_publish(message.topic.decode()):
             if self._waits_for_disk(message):
-                broker.keeper.recorder.change(removal)  # as one with the record: it is in either place
+                broker.turn_writer.recorder.change(removal)  # as one with the record: it is in either place
             else:
-                broker.keeper.write(removal)
+                broker.turn_writer.write(removal)
             session = broker.sessions.get(message.publisher)
             broker.statistics.own_messages += session is not None
             flow = None if session is None else session.flow  # for No Local
             broker.publisher.publish(message, flow, user_name, on_refused=partial(self._try_again, waiting))
             broker.lane.flush()
         else:
-            broker.keeper.write(removal)
+            broker.turn_writer.write(removal)
             broker.statistics.dropped_revoked += 1
             broker.state.drop("not_authorized", message.publisher, message.topic)
 

@@ -92,7 +92,7 @@ class Publisher:
                 self._retain_on_commit(pending, message, user_name, self._storing)
             elif message.retain:
                 if is_kept:
-                    self._broker.keeper.write(self._retained_row(message, user_name))
+                    self._broker.turn_writer.write(self._retained_row(message, user_name))
                 self._retain(message, user_name, is_on_disk=False)
             if packet is None or route.flags & WIDE:
                 self._show(message, publisher, packet)
@@ -108,7 +108,7 @@ class Publisher:
 
     def _show(self, message: Message, publisher: Flow | None, packet: Packet | None) -> None:
         """Deliver a message that waits for nothing, but may be more than this turn has work for: then in later ones."""
-        recorder = self._broker.keeper.recorder
+        recorder = self._broker.turn_writer.recorder
         if packet is not None:
             connection, qos, packet_id = packet
             flow = connection.flow
@@ -129,7 +129,7 @@ class Publisher:
     def _retain_on_commit(self, pending: Pending, message: Message, user_name: str | None, waiting: Counter[bytes]) -> None:
         is_kept = not message.topic.startswith(b"$")
         if is_kept:
-            self._broker.keeper.recorder.change(self._retained_row(message, user_name))
+            self._broker.turn_writer.recorder.change(self._retained_row(message, user_name))
         waiting[message.topic] += 1
         reserved = self._broker.retained.bytes_of(message) if is_kept and message.payload else 0
         self._broker.retained.reserved_bytes += reserved
@@ -160,7 +160,7 @@ class Publisher:
         if now is None or not now.is_on_disk:
             return now
         try:
-            stored = self._broker.keeper.storage.retained.read(topic)
+            stored = self._broker.turn_writer.storage.retained.read(topic)
         except BraidError as problem:
             log.error("%s", problem)
             return None
@@ -180,13 +180,13 @@ class Publisher:
         if packet is not None:
             connection, qos, packet_id = packet
             return connection.record(message, qos, packet_id, session_only, is_recorded)
-        recorder = self._broker.keeper.recorder
+        recorder = self._broker.turn_writer.recorder
         if is_recorded:
             return recorder.record(message, publisher, None, 0, 0, session_only)
         return recorder.await_rows(message, publisher, None, 0, 0)
 
     def _retained_row(self, message: Message, user_name: str | None) -> Change:
-        rows = self._broker.keeper.storage.retained
+        rows = self._broker.turn_writer.storage.retained
         return rows.put(message, user_name) if message.payload else rows.remove(message.topic)
 
     def _may_retain(self, message: Message) -> bool:

@@ -155,7 +155,7 @@ class Producers:
         request = read_request(packet)
         if not isinstance(request, Request) or not request.name:
             return request
-        log = self._broker.keeper.log
+        log = self._broker.turn_writer.log
         if request.is_keyed and log.shard_of(packet.client_id) != log.shard_of(request.name):
             # What must be true together is in one shard.
             return NotTaken(
@@ -212,7 +212,7 @@ class Producers:
         if first - 1 <= sequence < end:
             sequence = end
         name = self._rows.name_of(client_id, user_name)
-        connection.producer = Producer(name, self._broker.keeper.log.shard_of(client_id), sequence, request.stops)
+        connection.producer = Producer(name, self._broker.turn_writer.log.shard_of(client_id), sequence, request.stops)
         told = [(SEQUENCE, str(sequence)), self.shards()]
         if request.is_keyed:
             connection.producer.is_keyed = True
@@ -246,7 +246,7 @@ class Producers:
 
     @property
     def _rows(self) -> ProducerStore:
-        return self._broker.keeper.storage.producers
+        return self._broker.turn_writer.storage.producers
 
     # Messages with keys
 
@@ -286,7 +286,7 @@ class Producers:
             self._broker.loop.call_soon(self._fresh.clear)
         self._fresh[book.name, key] = producer
         for change in book.take_old(self._rows):
-            self._broker.keeper.recorder.change(change)
+            self._broker.turn_writer.recorder.change(change)
 
 
 def find_key(properties: bytes) -> tuple[int, int] | None:

@@ -65,7 +65,7 @@ def _particulars(
     if asked.authentication_method is not None:
         more["authentication_method"] = asked.authentication_method
         more["authentication_data"] = data or None
-    gap = connection.broker.durable.gap_of(session) if session is not None else ""
+    gap = connection.broker.session_storage.gap_of(session) if session is not None else ""
     if gap or told:
         more["user_properties"] = (("session-gap", gap), *told) if gap else told
     return more

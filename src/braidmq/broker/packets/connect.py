@@ -223,7 +223,7 @@ def _open(connection: Connection, packet: Connect, data: bytes, claim: Claim, is
         connection.refuse(opening.reason, opening.detail)
         return
     session = connection.session = opening.session
-    changes = broker.durable.opened(opening) if session.is_durable else []
+    changes = broker.session_storage.opened(opening) if session.is_durable else []
     if request is not None:
         changes = [*changes, *broker.producers.opening(connection, request)]
     elif not session.is_durable:
@@ -231,7 +231,7 @@ def _open(connection: Connection, packet: Connect, data: bytes, claim: Claim, is
         return
     if not connection.hold_bits & HOLD_BUSY:
         connection.hold(HOLD_BUSY)
-    broker.keeper.change(
+    broker.turn_writer.change(
         changes,
         partial(_greet_kept, connection, packet, data, opening, request),
         partial(_not_kept, connection, session),

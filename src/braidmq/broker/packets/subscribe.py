@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.broker.messages.retained import Retained, RetainedFeed
 from braidmq.broker.ports import Change, Refusal
-from braidmq.broker.reading import replay as look_back
-from braidmq.broker.reading.replay import LookBack
+from braidmq.broker.reading import replay
+from braidmq.broker.reading.replay import Replay
 from braidmq.broker.reading.request import NOTHING, ReplayRequest, find_start, read_properties, read_start, time_text
 from braidmq.broker.session.ports import RetainedReads
 from braidmq.broker.session.session import Session, levels_of
@@ -106,7 +106,7 @@ class _Subscribing:
         self._identifiers = b"\x0b" + wire.write_varint(identifiers[0]) if identifiers else b""
         self._asked, self._fault = NOTHING, ""
         try:
-            self._asked = read_properties(packet.properties.user_properties, connection.broker.keeper.storage.parse_start)
+            self._asked = read_properties(packet.properties.user_properties, connection.broker.turn_writer.storage.parse_start)
         except UsageError as problem:
             self._fault = str(problem)  # of the whole packet
         self._whole_from = 0  # before this time, in microseconds since 1970, something is gone that was asked for
@@ -115,7 +115,7 @@ class _Subscribing:
         self._reasons: list[int] = []
         self._feeds: dict[bytes, RetainedFeed] = {}
         self._joined: list[Group] = []
-        self._look_backs: list[LookBack] = []
+        self._replays: list[Replay] = []
         self._changes: list[Change] = []
 
     def run(self, work: int) -> bool:
@@ -163,12 +163,12 @@ class _Subscribing:
         if session.is_durable or not session.flow.is_following:  # else there is nothing to read that is older than this
             session.starts.setdefault(option.topic_filter, tuple(broker.state.marks))
         if target.group is None:
-            begun = look_back.begin(broker, session, option.topic_filter, subscription, request.tells_end, positions)
+            begun = replay.begin(broker, session, option.topic_filter, subscription, request.tells_end, positions)
             if begun is not None:
-                self._look_backs.append(begun)
+                self._replays.append(begun)
             broker.route(session, subscription.topic_filter)
         if session.is_durable:
-            self._changes.append(broker.durable.subscription_row(session, option.topic_filter))
+            self._changes.append(broker.session_storage.subscription_row(session, option.topic_filter))
         session.catch_up = None  # what it reads for has changed
         group = group_of(subscription)
         if group is not None:
@@ -184,14 +184,14 @@ class _Subscribing:
         return option.qos
 
     def _find_start(self, written: str, target: SubscriptionTarget) -> tuple[ReplayRequest, list[int] | None]:
-        """What the filter asks for, and where a look-back or a new group begins; None if it does not look back."""
+        """What the filter asks for, and where a replay or a new group begins; None if it does not replay."""
         broker = self._connection.broker
         if self._fault:
             raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, self._fault)
         try:
             request = self._asked
             if target.replay is not None:
-                request = read_start(target.replay, request, broker.keeper.storage.parse_start)
+                request = read_start(target.replay, request, broker.turn_writer.storage.parse_start)
             if request == NOTHING:
                 return request, None
             if target.group is not None and request.tells_end:
@@ -201,8 +201,8 @@ class _Subscribing:
             if target.group is not None and broker.groups.has(target.group, target.topic_filter.encode()):
                 self._is_late = True
                 return request, None
-            self._check_look_backs(written)
-            positions, whole_from = find_start(broker.keeper.log, request, target.topic_filter, broker.state.marks)
+            self._check_replays(written)
+            positions, whole_from = find_start(broker.turn_writer.log, request, target.topic_filter, broker.state.marks)
         except UsageError as problem:
             raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(problem)) from None
         self._whole_from = max(self._whole_from, whole_from)
@@ -216,9 +216,9 @@ class _Subscribing:
         if session.filter_bytes + len(topic_filter) > limits.filter_bytes_max:
             raise _Refused(Reason.QUOTA_EXCEEDED, "the filters of this client are too long together")
 
-    def _check_look_backs(self, written: str) -> None:
-        if written not in self._session.look_backs and self._session.replays() >= look_back.LOOK_BACKS_MAX:
-            raise _Refused(Reason.QUOTA_EXCEEDED, f"{look_back.LOOK_BACKS_MAX} replays are running already")
+    def _check_replays(self, written: str) -> None:
+        if written not in self._session.replays and self._session.replay_count() >= replay.REPLAYS_MAX:
+            raise _Refused(Reason.QUOTA_EXCEEDED, f"{replay.REPLAYS_MAX} replays are running already")
 
     def answer(self) -> None:
         """Send the SUBACK; that of a durable session when its subscriptions are on disk."""
@@ -227,7 +227,7 @@ class _Subscribing:
             return
         connection = self._connection
         connection.hold(HOLD_BUSY)
-        connection.broker.keeper.change(self._changes, self._on_kept, partial(_not_kept, connection))
+        connection.broker.turn_writer.change(self._changes, self._on_kept, partial(_not_kept, connection))
 
     def _on_kept(self) -> None:
         connection = self._connection
@@ -253,7 +253,7 @@ class _Subscribing:
             connection.wants_room = True
             if feed_retained(connection, _SEND_AT_ONCE):
                 connection.on_room()
-        for begun in self._look_backs:
+        for begun in self._replays:
             begun.begin()
             connection.on_room()
         connection.wants_room = session.wants_room
@@ -300,7 +300,7 @@ class _Unsubscribing:
             broker.statistics.unsubscribed += 1
             broker.drop_subscription(self._session, written, subscription)
             if self._session.is_durable:
-                self._changes.append(broker.keeper.storage.sessions.remove_subscription(self._session.client_id, written))
+                self._changes.append(broker.turn_writer.storage.sessions.remove_subscription(self._session.client_id, written))
             return Reason.SUCCESS
         try:
             check_filter(parse_subscription(written).topic_filter, broker.settings.mqtt.topic_levels_max)
@@ -316,7 +316,7 @@ class _Unsubscribing:
             return
         self._session.catch_up = None
         connection.hold(HOLD_BUSY)
-        connection.broker.keeper.change(self._changes, self._on_kept, partial(_not_kept, connection))
+        connection.broker.turn_writer.change(self._changes, self._on_kept, partial(_not_kept, connection))
 
     def _on_kept(self) -> None:
         connection = self._connection

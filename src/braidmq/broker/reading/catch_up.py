@@ -12,8 +12,8 @@ from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from braidmq.broker.ports import Replay
-from braidmq.broker.reading.shown import ShownReplay
+from braidmq.broker.ports import LogScan
+from braidmq.broker.reading.shown import ShownScan
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import from_record
 from braidmq.lane.path.routes import RouteTable
@@ -104,7 +104,7 @@ class Wanted:
 class CatchUp:
     """One session's reading of the log, from its cursor to the end."""
 
-    def __init__(self, broker: Broker, session: Session, log_replay: Replay, wanted: Wanted) -> None:
+    def __init__(self, broker: Broker, session: Session, log_replay: LogScan, wanted: Wanted) -> None:
         self._broker = broker
         self._session = session
         self._replay = log_replay
@@ -121,8 +121,8 @@ class CatchUp:
         if not filters:
             return None
         start = dict(enumerate(flow.positions))
-        replay = broker.keeper.log.replay(filters, start, with_session_only=True)
-        return cls(broker, session, ShownReplay(replay, broker.state), wanted)
+        replay = broker.turn_writer.log.replay(filters, start, with_session_only=True)
+        return cls(broker, session, ShownScan(replay, broker.state), wanted)
 
     def run(self) -> bool:
         """Read and send for a slice; True when the session has caught up and follows."""
@@ -194,7 +194,7 @@ def offer(broker: Broker, flow: LogFlow, subscription: Subscription, shard: int,
     return True
 
 
-def note_gaps(broker: Broker, session: Session, replay: Replay) -> None:
+def note_gaps(broker: Broker, session: Session, replay: LogScan) -> None:
     """Count what retention took before this session could read it."""
     for _ in replay.take_gaps():
         session.gaps += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from braidmq.broker.ports import Replay
+from braidmq.broker.ports import LogScan
 from braidmq.lane.records.records import Record
 
 Place = tuple[int, int]  # shard and timestamp
@@ -12,10 +12,10 @@ Place = tuple[int, int]  # shard and timestamp
 _READ = 64  # records asked for at a time: they lie apart
 
 
-class PlaceSearch:
+class RecordFetch:
     """Reads records of one shard: the first, and those of the others that lie in the same stretch."""
 
-    def __init__(self, replay: Callable[[list[int]], Replay], marks: list[int], first: Place, others: Iterable[Place]) -> None:
+    def __init__(self, replay: Callable[[list[int]], LogScan], marks: list[int], first: Place, others: Iterable[Place]) -> None:
         """``replay`` reads what is above the positions that it is given."""
         self._shard, start = first
         self._missing = sorted({start, *(timestamp for _, timestamp in others)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.broker.ports import Replay
+from braidmq.broker.ports import LogScan
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.message import from_record
 
@@ -34,13 +34,13 @@ class Recall:
     def __init__(self, broker: Broker, session: Session) -> None:
         self._broker = broker
         self._session = session
-        # By place: a look-back may have sent what another subscription has sent too.
+        # By place: a replay may have sent what another subscription has sent too.
         self._missing: dict[Place, list[Entry]] = {}
         self._unmatched: dict[Place, list[Entry]] = {}  # not found by the filters that there are now
         self._next: Delivery | None = None  # what is sent next
         self._found_bytes = 0
         self._filters: list[str] = []
-        self._replay: Replay | None = None
+        self._replay: LogScan | None = None
 
     @property
     def can_go_on(self) -> bool:
@@ -67,7 +67,7 @@ class Recall:
         if self._session.connection is not None:
             self._session.connection.on_room()
 
-    def _begin(self) -> Replay | None:
+    def _begin(self) -> LogScan | None:
         """Look for the next messages; None if the client takes none now."""
         entries = self._session.flow.next_unread(_AHEAD)
         if not entries:
@@ -82,12 +82,12 @@ class Recall:
         self._filters = list(own) or _ALL
         return self._open()
 
-    def _open(self) -> Replay:
+    def _open(self) -> LogScan:
         """Read from the first that is missing, in each shard."""
         first = dict(enumerate(self._broker.state.marks))
         for shard, timestamp in self._missing:
             first[shard] = min(first[shard], timestamp - 1)
-        self._replay = self._broker.keeper.log.replay(self._filters, first, with_session_only=True)
+        self._replay = self._broker.turn_writer.log.replay(self._filters, first, with_session_only=True)
         return self._replay
 
     def _is_over(self) -> bool:
@@ -96,7 +96,7 @@ class Recall:
             return True
         return self._found_bytes >= _AHEAD_BYTES and self._next is not None and not self._next.is_unread()
 
-    def _read(self, replay: Replay) -> None:
+    def _read(self, replay: LogScan) -> None:
         records = replay.next(_READ, slice_s=_SLICE_S)
         before = len(self._missing)
         for shard, record in records:
@@ -104,7 +104,7 @@ class Recall:
                 if self._found_bytes < _AHEAD_BYTES or delivery is self._next:
                     message = from_record(shard, record)
                     self._found_bytes += message.cost()
-                    self._broker.durable.found(self._session, packet_id, delivery, message)
+                    self._broker.session_storage.found(self._session, packet_id, delivery, message)
         is_in_vain = len(self._missing) == before
         self._give_up_passed(replay)
         if not self._missing and self._unmatched:
@@ -113,9 +113,9 @@ class Recall:
             self._filters = _ALL
             self._open()
         elif self._missing and records and is_in_vain:
-            self._open()  # what a look-back has in flight may be days older than the rest: pass over those days
+            self._open()  # what a replay has in flight may be days older than the rest: pass over those days
 
-    def _give_up_passed(self, replay: Replay) -> None:
+    def _give_up_passed(self, replay: LogScan) -> None:
         """What reading has passed without finding it is no longer there."""
         positions = {} if replay.is_caught_up else replay.positions()
         for shard, timestamp in list(self._missing):
@@ -125,4 +125,4 @@ class Recall:
                     self._unmatched[shard, timestamp] = entries
                     continue
                 for packet_id, delivery in entries:
-                    self._broker.durable.lost(self._session, packet_id, delivery)
+                    self._broker.session_storage.lost(self._session, packet_id, delivery)

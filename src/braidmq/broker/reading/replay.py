@@ -20,9 +20,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from braidmq.broker.messages.message import make_message
-from braidmq.broker.ports import Positions, Refusal, Replay
+from braidmq.broker.ports import LogScan, Positions, Refusal
 from braidmq.broker.reading.catch_up import note_gaps, offer
-from braidmq.broker.reading.shown import ShownReplay
+from braidmq.broker.reading.shown import ShownScan
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection
     from braidmq.broker.session.session import Session
 
-LOOK_BACKS_MAX = 32  # of one session at the same time
+REPLAYS_MAX = 32  # of one session at the same time
 READERS_MAX = 128  # of a node: those who read at the same time
 
 _SLICE_S = 0.0005  # of reading for one session, before others have their turn
@@ -52,8 +52,8 @@ class Turn(Enum):
     OVER = auto()
 
 
-class LookBack:
-    """The look-back of one subscription. It may wait, with or without a client, as long as its session lives."""
+class Replay:
+    """The replay of one subscription. It may wait, with or without a client, as long as its session lives."""
 
     def __init__(
         self, broker: Broker, session: Session, written: str, subscription: Subscription, positions: list[int], since: Positions
@@ -68,7 +68,7 @@ class LookBack:
         self._session = session
         self._written = written
         self._since = since
-        self._replay: Replay | None = None
+        self._replay: LogScan | None = None
         self._read_ahead: list[tuple[int, Record]] = []
         self._place = 0  # in it: what comes next was not sent yet
         self._is_stored = not session.is_durable  # the row says that it is merged
@@ -76,7 +76,7 @@ class LookBack:
         self._is_answered = False  # SUBACK is under way
 
     @classmethod
-    def merged(cls, broker: Broker, session: Session, written: str, subscription: Subscription) -> LookBack:
+    def merged(cls, broker: Broker, session: Session, written: str, subscription: Subscription) -> Replay:
         """One with nothing left to do but to tell the end."""
         over = cls(broker, session, written, subscription, [], ())
         over.tells_end = over.is_merged = over._is_stored = True
@@ -125,8 +125,8 @@ class LookBack:
         if replay is None:
             start = dict(enumerate(self.positions))
             topic_filter = self.subscription.topic_filter.decode()
-            found = self._broker.keeper.log.replay([topic_filter], start, with_session_only=True)
-            replay = self._replay = ShownReplay(found, self._broker.state)
+            found = self._broker.turn_writer.log.replay([topic_filter], start, with_session_only=True)
+            replay = self._replay = ShownScan(found, self._broker.state)
         while True:
             if not self._send_waiting():
                 readers.note_idle(self)
@@ -169,7 +169,7 @@ class LookBack:
             return True
         return self.subscription.for_publisher(record.publisher) is None
 
-    def _adopt(self, replay: Replay) -> None:
+    def _adopt(self, replay: LogScan) -> None:
         for shard, position in replay.positions().items():
             self.positions[shard] = position
         self._session.flow.note_change()
@@ -192,7 +192,7 @@ class LookBack:
         if not self._is_stored:
             if not self._is_storing:
                 self._is_storing = True
-                broker.keeper.change(broker.durable.cursor_changes(session), self._on_stored, self._on_not_stored)
+                broker.turn_writer.change(broker.session_storage.cursor_changes(session), self._on_stored, self._on_not_stored)
             return Turn.WAITS
         if self.tells_end:
             connection = session.connection
@@ -201,7 +201,7 @@ class LookBack:
             session.flow.deliver(_end_mark(self._written), self.subscription, 0, False)
             self.tells_end = False
             if session.is_durable:
-                broker.keeper.write(broker.durable.subscription_row(session, self._written))
+                broker.turn_writer.write(broker.session_storage.subscription_row(session, self._written))
         return Turn.OVER
 
     def _on_stored(self) -> None:
@@ -221,61 +221,61 @@ def _end_mark(written: str) -> Message:
 
 def begin(
     broker: Broker, session: Session, written: str, subscription: Subscription, tells_end: bool, positions: list[int] | None
-) -> LookBack | None:
+) -> Replay | None:
     """A subscription was made or renewed, and looks back from these positions; None: as it did before.
 
     What comes back is to be begun when the client has its answer.
     """
-    look_back = session.look_backs.get(written)
+    replay = session.replays.get(written)
     if positions is not None:
-        if look_back is not None:
-            look_back.pause()
+        if replay is not None:
+            replay.pause()
         since = session.starts[written] = tuple(broker.state.marks)
-        look_back = LookBack(broker, session, written, subscription, positions, since)
-    elif look_back is not None:
-        look_back.subscription = subscription
+        replay = Replay(broker, session, written, subscription, positions, since)
+    elif replay is not None:
+        replay.subscription = subscription
     elif tells_end:
-        look_back = LookBack.merged(broker, session, written, subscription)
+        replay = Replay.merged(broker, session, written, subscription)
     else:
         return None
-    look_back.tells_end |= tells_end
-    subscription.is_behind = not look_back.is_merged
-    session.look_backs[written] = look_back
-    return look_back
+    replay.tells_end |= tells_end
+    subscription.is_behind = not replay.is_merged
+    session.replays[written] = replay
+    return replay
 
 
 def restore(
     broker: Broker, session: Session, written: str, subscription: Subscription, tells_end: bool, cursor: list[int] | None
 ) -> None:
-    """Take up what a subscription's row says of its look-back, if it does."""
+    """Take up what a subscription's row says of its replay, if it does."""
     if cursor is None and not tells_end:
         return
-    look_back = LookBack.merged(broker, session, written, subscription)
+    replay = Replay.merged(broker, session, written, subscription)
     if cursor is not None:
-        look_back = LookBack(broker, session, written, subscription, cursor, session.starts[written])
+        replay = Replay(broker, session, written, subscription, cursor, session.starts[written])
         subscription.is_behind = True
-    look_back.tells_end = tells_end
-    look_back.begin()
-    session.look_backs[written] = look_back
+    replay.tells_end = tells_end
+    replay.begin()
+    session.replays[written] = replay
 
 
 def feed(connection: Connection, session: Session) -> bool:
-    """Let the session's look-backs read, as far as its client takes it; True if they can go on at once in another turn."""
-    look_backs = session.look_backs
-    if not look_backs or session.recall is not None:
+    """Let the session's replays read, as far as its client takes it; True if they can go on at once in another turn."""
+    replays = session.replays
+    if not replays or session.recall is not None:
         return False
     deadline = monotonic() + _SLICE_S
     goes_on = False
-    for written, look_back in list(look_backs.items()):
-        turn = look_back.run(deadline)
-        if look_backs.get(written) is not look_back:
+    for written, replay in list(replays.items()):
+        turn = replay.run(deadline)
+        if replays.get(written) is not replay:
             continue  # sending has ended the connection
         if turn is Turn.OVER:
-            del look_backs[written]
+            del replays[written]
             continue
         # Another begins in the next turn.
-        del look_backs[written]
-        look_backs[written] = look_back
+        del replays[written]
+        replays[written] = replay
         if turn is Turn.FULL or monotonic() >= deadline:
             goes_on = True
             break
@@ -286,6 +286,6 @@ def feed(connection: Connection, session: Session) -> bool:
 
 def pause_all(session: Session) -> None:
     """The client has disconnected; pending end markers are sent when it returns."""
-    for look_back in session.look_backs.values():
-        look_back.pause()
-        look_back.begin()
+    for replay in session.replays.values():
+        replay.pause()
+        replay.begin()

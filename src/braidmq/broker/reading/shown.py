@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from braidmq.broker.ports import Gap, Replay
+from braidmq.broker.ports import Gap, LogScan
 from braidmq.lane.path.state import State
 from braidmq.lane.records.records import Record
 
 _SLICE_S = 0.0005  # of reading, before others have their turn
 
 
-class ShownReplay:
-    """A replay that ends where the live messages begin; fills `ports.Replay`."""
+class ShownScan:
+    """A replay that ends where the live messages begin; fills `ports.LogScan`."""
 
-    def __init__(self, replay: Replay, state: State) -> None:
+    def __init__(self, replay: LogScan, state: State) -> None:
         self._replay = replay
         self._state = state
         self._held: list[tuple[int, Record]] = []  # read, and not to be handed out before the first of them was shown

@@ -12,9 +12,9 @@ from functools import partial
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.session.session import SessionTable
-from braidmq.broker.session.storage import DurableSessions
-from braidmq.broker.shared.binding import Sharing
-from braidmq.broker.shared.cursor import GroupLog
+from braidmq.broker.session.storage import SessionStorage
+from braidmq.broker.shared.binding import GroupBinding
+from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Groups
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.log_flow import LogFlow
@@ -35,9 +35,9 @@ class SessionCursors:
         lane: Lane,
         writer: TurnWriter,
         sessions: SessionTable,
-        durable: DurableSessions,
+        durable: SessionStorage,
         groups: Groups,
-        sharing: Sharing,
+        sharing: GroupBinding,
     ) -> None:
         self._loop = loop
         self._lane = lane
@@ -80,7 +80,7 @@ class SessionCursors:
             flow.make_ready(packet_ids)
         self._lane.flush()
 
-    def _not_ready(self, steps: list[Step], groups: list[GroupLog], refusal: Refusal) -> None:
+    def _not_ready(self, steps: list[Step], groups: list[GroupCursor], refusal: Refusal) -> None:
         """A session cannot go on while nothing can be written: its client is let go and comes back."""
         for flow, _ in steps:
             flow.note_change()

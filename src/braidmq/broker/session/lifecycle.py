@@ -15,12 +15,12 @@ from braidmq.access.contract import Refused
 from braidmq.broker.bounds.holdings import Holdings
 from braidmq.broker.connection import presence
 from braidmq.broker.messages.hooks import Hooks
-from braidmq.broker.reading import replay as look_back
+from braidmq.broker.reading import replay
 from braidmq.broker.reading.catch_up import IdleReaders
 from braidmq.broker.session.opening import Newcomer, Opening
 from braidmq.broker.session.ports import Claim, Registry
 from braidmq.broker.session.session import NEVER, Session, SessionTable
-from braidmq.broker.session.storage import DurableSessions
+from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.session.takeover import NEW, Facts, Step, resolve
 from braidmq.broker.session.wills import Wills
@@ -48,7 +48,7 @@ class Lifecycle:
         registry: Registry,
         subscriptions: Subscriptions,
         wills: Wills,
-        storage: DurableSessions,
+        storage: SessionStorage,
         *,
         groups: Groups,
         holdings: Holdings,
@@ -242,7 +242,7 @@ class Lifecycle:
             self._sessions.set_next_will(session, None)
         session.catch_up = session.recall = None
         self._idle_readers.forget(session)
-        look_back.pause_all(session)
+        replay.pause_all(session)
         session.flow.detach()
 
     def wait_for_return(self, session: Session, gone_s: float) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from braidmq.broker.ports import Positions
     from braidmq.broker.reading.catch_up import CatchUp
     from braidmq.broker.reading.recall import Recall
-    from braidmq.broker.reading.replay import LookBack
-    from braidmq.broker.shared.cursor import GroupLog
+    from braidmq.broker.reading.replay import Replay
+    from braidmq.broker.shared.cursor import GroupCursor
     from braidmq.broker.timers import Timer
 
 SMALL_WILL_BYTES = 1024
@@ -35,7 +35,7 @@ class Session:
     __slots__ = (
         "away_since", "catch_up", "client_id", "connection", "created_at", "created_wall", "ended_at", "expiry_s",
         "expiry_timer", "feeds", "filter_bytes", "filter_levels", "flow", "gaps", "guard", "is_clean", "is_provisional",
-        "look_backs", "lost", "next_will", "recall", "replay_forms", "replaying", "shares", "starts", "stays_anonymous",
+        "replays", "lost", "next_will", "recall", "replay_forms", "replaying", "shares", "starts", "stays_anonymous",
         "subscriptions", "user_name", "will", "will_timer",
     )  # fmt: skip
 
@@ -63,12 +63,12 @@ class Session:
         self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
         self.recall: Recall | None = None  # reads what is in flight and in the log alone
         self.catch_up: CatchUp | None = None  # reads what is above the cursor
-        self.look_backs: dict[str, LookBack] = {}  # by filter as written: subscriptions that still read with cursors of their own
+        self.replays: dict[str, Replay] = {}  # by filter as written: subscriptions that still read with cursors of their own
         # As which $replay subscriptions a filter was written, by filter; if it is shared, by the key of its group.
         self.replay_forms: dict[bytes | tuple[str, bytes], list[str]] = {}
         self.lost = self.gaps = 0  # messages in flight, and stretches of the log, that retention took before the client had them
-        self.shares: dict[GroupLog, None] | None = None  # groups that wait until it, or another member, takes more
-        self.replaying: list[GroupLog] | None = None  # groups that it has made with a start: some may follow by now
+        self.shares: dict[GroupCursor, None] | None = None  # groups that wait until it, or another member, takes more
+        self.replaying: list[GroupCursor] | None = None  # groups that it has made with a start: some may follow by now
         self.feeds: OrderedDict[bytes, RetainedFeed] | None = None  # retained messages still to be delivered, by filter
 
     @property
@@ -90,11 +90,11 @@ class Session:
         """The owner of its log readers: its user, or the client id without a user."""
         return ("client", self.client_id) if self.user_name is None else ("user", self.user_name)
 
-    def replays(self) -> int:
+    def replay_count(self) -> int:
         """How many of its subscriptions read the log from a start of their own, those of groups that it has made included."""
         if self.replaying is not None:
             self.replaying = [log for log in self.replaying if log.is_replaying] or None
-        return len(self.look_backs) + len(self.replaying or ())
+        return len(self.replays) + len(self.replaying or ())
 
     def match(self, message: Message) -> Subscription | None:
         """What a message is delivered by, of its own subscriptions; None if none matches any more."""
@@ -123,9 +123,9 @@ class Session:
         self.filter_bytes -= len(subscription.topic_filter)
         self.starts.pop(written, None)
         self.catch_up = None
-        look_back = self.look_backs.pop(written, None)
-        if look_back is not None:
-            look_back.pause()
+        replay = self.replays.pop(written, None)
+        if replay is not None:
+            replay.pause()
         forms = self.replay_forms.get(_root(subscription), [])
         if written in forms:
             forms.remove(written)
@@ -152,7 +152,7 @@ class Session:
     @property
     def wants_room(self) -> bool:
         """Whether something waits until the client takes more."""
-        return self.recall is not None or bool(self.feeds or self.look_backs or self.shares) or not self.flow.is_following
+        return self.recall is not None or bool(self.feeds or self.replays or self.shares) or not self.flow.is_following
 
     @property
     def will_delay_s(self) -> int:

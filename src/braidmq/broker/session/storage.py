@@ -23,7 +23,7 @@ from braidmq.broker.ports import (
     StoredSession,
     SubscriptionRow,
 )
-from braidmq.broker.reading import replay as look_back
+from braidmq.broker.reading import replay
 from braidmq.broker.session.opening import Opening
 from braidmq.broker.session.session import Session
 from braidmq.broker.shared.cursor import is_lease
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("braidmq.durability")
 
 
-class DurableSessions:
+class SessionStorage:
     """The rows of this node's durable sessions."""
 
-    def __init__(self, broker: Broker, keeper: TurnWriter) -> None:
+    def __init__(self, broker: Broker, turn_writer: TurnWriter) -> None:
         self._broker = broker
-        self._keeper = keeper
-        self._rows = keeper.storage.sessions
+        self._turn_writer = turn_writer
+        self._rows = turn_writer.storage.sessions
 
     # While running
 
@@ -72,28 +72,28 @@ class DurableSessions:
 
     def put_back(self, session: Session, ended_at: float) -> None:
         """The client was not told that it has this session: write down the terms that it still has, and since when it waits."""
-        self._keeper.write(
+        self._turn_writer.write(
             self._row_of(session, ended_at), *self.cursor_changes(session), self._will_row(session.client_id, session.will)
         )
 
     def left(self, session: Session) -> None:
         """The connection has ended: write down since when, and where the session is."""
-        self._keeper.write(self._row_of(session, ended_at=time()), *self.cursor_changes(session))
+        self._turn_writer.write(self._row_of(session, ended_at=time()), *self.cursor_changes(session))
         if session.will is None:
-            self._keeper.write(self._rows.remove_will(session.client_id))
+            self._turn_writer.write(self._rows.remove_will(session.client_id))
 
     def will_is_over(self, session: Session) -> None:
         """The will was published or withdrawn."""
-        self._keeper.write(self._rows.remove_will(session.client_id))
+        self._turn_writer.write(self._rows.remove_will(session.client_id))
 
     def ended(self, session: Session) -> None:
         """The session is over."""
         received = session.flow.received_ids()
-        self._keeper.write(*self._rows.remove_session(session.client_id, session.subscriptions, received))
+        self._turn_writer.write(*self._rows.remove_session(session.client_id, session.subscriptions, received))
 
     def subscription_row(self, session: Session, written: str) -> Change:
         """A subscription as it is now; written before a client is told that it has it."""
-        running = session.look_backs.get(written)
+        running = session.replays.get(written)
         subscription = session.subscriptions[written]
         row = SubscriptionRow(
             written,
@@ -109,7 +109,7 @@ class DurableSessions:
 
     def unsubscribed(self, session: Session, written: str) -> None:
         """A subscription was removed; its removal is written with what comes next."""
-        self._keeper.write(self._rows.remove_subscription(session.client_id, written))
+        self._turn_writer.write(self._rows.remove_subscription(session.client_id, written))
 
     def _row_of(self, session: Session, ended_at: float) -> Change:
         return self._rows.put_session(
@@ -126,10 +126,10 @@ class DurableSessions:
         )
 
     def cursor_changes(self, session: Session) -> list[Change]:
-        """Where the session is, its look-backs too: what is in flight came from either, so all is written together."""
+        """Where the session is, its replays too: what is in flight came from either, so all is written together."""
         session.flow.is_changed = False
         cursor = self._rows.put_cursor(session.client_id, self._cursor_row(session))
-        return [cursor, *(self.subscription_row(session, written) for written in session.look_backs)]
+        return [cursor, *(self.subscription_row(session, written) for written in session.replays)]
 
     def _cursor_row(self, session: Session) -> CursorRow:
         inflight = (
@@ -161,7 +161,7 @@ class DurableSessions:
         if flow.is_following or not flow.positions:
             return ""
         filters = [each.topic_filter.decode() for each in session.subscriptions.values()]
-        gaps = self._keeper.log.gaps(dict(enumerate(flow.positions)), filters) if filters else {}
+        gaps = self._turn_writer.log.gaps(dict(enumerate(flow.positions)), filters) if filters else {}
         if not gaps:
             return ""
         floor = max(gap.floor for gap in gaps.values())
@@ -178,7 +178,7 @@ class DurableSessions:
             count += 1
             if self._broker.state.is_pressed:
                 self._broker.holdings.relieve()
-        self._broker.groups.restore(self._keeper.storage.groups.load())
+        self._broker.groups.restore(self._turn_writer.storage.groups.load())
         return count
 
     def _restore(self, stored: StoredSession, now: float) -> None:
@@ -194,7 +194,7 @@ class DurableSessions:
         session.is_clean = row.is_clean
         session.guard = row.guard
         session.is_provisional = False
-        self._keeper.log.fences.fence(row.client_id, row.guard)
+        self._turn_writer.log.fences.fence(row.client_id, row.guard)
         broker.sessions.set_will(session, stored.will)
         flow.positions = self._fit(stored.cursor.positions)
         for each in stored.subscriptions:
@@ -235,7 +235,7 @@ class DurableSessions:
         session.hold(row.written, subscription)
         session.starts[row.written] = tuple(self._fit(row.start))
         cursor = None if row.cursor is None else self._fit(row.cursor)
-        look_back.restore(broker, session, row.written, subscription, row.tells_end, cursor)
+        replay.restore(broker, session, row.written, subscription, row.tells_end, cursor)
         if target.group is None:
             broker.route(session, topic_filter)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from braidmq.access.contract import Authorizer
 from braidmq.broker.messages.message import make_message
 from braidmq.broker.session.session import Session, SessionTable
-from braidmq.broker.session.storage import DurableSessions
+from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
@@ -25,7 +25,7 @@ class Wills:
     def __init__(
         self,
         sessions: SessionTable,
-        storage: DurableSessions,
+        storage: SessionStorage,
         access: Authorizer,
         lane: Lane,
         statistics: Statistics,

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from braidmq.broker.ports import Change, Refusal, Replay
-from braidmq.broker.shared.cursor import GroupLog
-from braidmq.broker.shared.reservations import Promise
+from braidmq.broker.ports import Change, LogScan, Refusal
+from braidmq.broker.shared.cursor import GroupCursor
+from braidmq.broker.shared.reservations import Reservation
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
@@ -31,19 +31,19 @@ _WORK_PER_ROW = 20  # what a row costs beside those
 _IDLE_ROUND_TICKS = 120  # in which every group has its position written once, so that little is read after a crash (S13)
 
 
-class Sharing:
-    """The broker services for all groups of a node; implements `ports.Surroundings`."""
+class GroupBinding:
+    """The broker services for all groups of a node; implements `ports.GroupServices`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._changed: dict[GroupLog, None] = {}  # to be looked at when a tick comes
-        self._due: dict[GroupLog, None] = {}  # to be written at the end of this turn
-        self._promising: dict[GroupLog, None] = {}  # the same, and then something is to be sent
+        self._changed: dict[GroupCursor, None] = {}  # to be looked at when a tick comes
+        self._due: dict[GroupCursor, None] = {}  # to be written at the end of this turn
+        self._reserving: dict[GroupCursor, None] = {}  # the same, and then something is to be sent
         self._ticks = 0
         self._turns = broker.turns
-        self._idle: list[GroupLog] = []  # still to be written in this round
+        self._idle: list[GroupCursor] = []  # still to be written in this round
         self._idle_share = 0
-        self._deferring: dict[object, deque[GroupLog]] = {}  # by owner: groups that have something to hand out
+        self._deferring: dict[object, deque[GroupCursor]] = {}  # by owner: groups that have something to hand out
         self._is_sorting = False
         broker.state.on_deferring = self._note_deferring
 
@@ -61,11 +61,11 @@ class Sharing:
         """The message for this member after the hooks; None if a hook withholds it."""
         return self._broker.publisher.ask_deliver_hooks(message, client_id)
 
-    def replay(self, topic_filter: str, positions: list[int]) -> Replay:
+    def replay(self, topic_filter: str, positions: list[int]) -> LogScan:
         """Read everything that was recorded above these positions."""
-        return self._broker.keeper.log.replay([topic_filter], dict(enumerate(positions)), with_session_only=True)
+        return self._broker.turn_writer.log.replay([topic_filter], dict(enumerate(positions)), with_session_only=True)
 
-    def soon(self, log: GroupLog, callback: Callable[[], None]) -> None:
+    def soon(self, log: GroupCursor, callback: Callable[[], None]) -> None:
         """Call back when the log's owner has its turn."""
         self._turns.add(log.owner, callback)
 
@@ -73,15 +73,15 @@ class Sharing:
         """Call back after this time."""
         self._broker.loop.call_later(delay_s, callback)
 
-    def may_read(self, log: GroupLog) -> bool:
+    def may_read(self, log: GroupCursor) -> bool:
         """Whether there is a place for one more reader; if not, it is woken when there is."""
         return self._broker.readers.admit(log)
 
-    def note_idle(self, log: GroupLog) -> None:
+    def note_idle(self, log: GroupCursor) -> None:
         """The group has read-ahead that no member accepts now."""
         self._broker.readers.note_idle(log)
 
-    def stop_reading(self, log: GroupLog) -> None:
+    def stop_reading(self, log: GroupCursor) -> None:
         """It needs no place any more."""
         self._broker.readers.leave(log)
 
@@ -107,7 +107,7 @@ class Sharing:
             log = flow.group
             if log is None:
                 continue
-            assert isinstance(log, GroupLog)
+            assert isinstance(log, GroupCursor)
             waiting = self._deferring.get(log.owner)
             if waiting is None:
                 waiting = self._deferring[log.owner] = deque()
@@ -118,7 +118,7 @@ class Sharing:
         if flows:
             self._turns.add(self, self._sort_deferring)
 
-    def _hand_out_deferred(self, owner: object, waiting: deque[GroupLog]) -> None:
+    def _hand_out_deferred(self, owner: object, waiting: deque[GroupCursor]) -> None:
         try:
             for _ in range(min(_HAND_OUT, len(waiting))):
                 waiting.popleft().hand_out_deferred()
@@ -131,7 +131,7 @@ class Sharing:
 
     # Room
 
-    def await_room(self, log: GroupLog, flow: Flow) -> None:
+    def await_room(self, log: GroupCursor, flow: Flow) -> None:
         """``wake`` the log when this member takes more."""
         session = self._broker.sessions.get(flow.client_id)
         if session is None or session.flow is not flow or session.connection is None:
@@ -155,52 +155,54 @@ class Sharing:
 
     # Rows
 
-    def note_change(self, log: GroupLog, at_once: bool) -> None:
+    def note_change(self, log: GroupCursor, at_once: bool) -> None:
         """The row on disk is behind; ``at_once``: write it at the end of this turn."""
         if not log.group.flow.is_durable:
             return
         if at_once:
             self._due[log] = None
-            self._broker.keeper.ask_for_turn()
+            self._broker.turn_writer.ask_for_turn()
         else:
             self._changed[log] = None
 
-    def note_promise(self, log: GroupLog) -> None:
-        """Write the row at the end of this turn; then what the log has promised may be sent, or is the group's again."""
-        if not self._promising:
-            self._broker.loop.call_soon(self._write_promises)
-        self._promising[log] = None
+    def note_reservation(self, log: GroupCursor) -> None:
+        """Write the row at the end of this turn; then what the log has reserved may be sent, or is the group's again."""
+        if not self._reserving:
+            self._broker.loop.call_soon(self._write_reservations)
+        self._reserving[log] = None
 
-    def _write_promises(self) -> None:
-        promising, self._promising = self._promising, {}
-        for log in promising:
-            promises = log.take_promises()
-            if not promises:
+    def _write_reservations(self) -> None:
+        reserving, self._reserving = self._reserving, {}
+        for log in reserving:
+            reservations = log.take_reservations()
+            if not reservations:
                 continue
             if log.group.flow.is_durable:
-                self._broker.keeper.change([self.row_of(log)], partial(self._keep, log, promises), partial(self._break, log))
+                self._broker.turn_writer.change(
+                    [self.row_of(log)], partial(self._keep, log, reservations), partial(self._break, log)
+                )
             else:  # no longer
-                self._keep(log, promises)
+                self._keep(log, reservations)
 
-    def _keep(self, log: GroupLog, promises: list[Promise]) -> None:
-        log.keep(promises)
+    def _keep(self, log: GroupCursor, reservations: list[Reservation]) -> None:
+        log.keep(reservations)
         self._broker.lane.flush()
 
-    def _break(self, log: GroupLog, refusal: Refusal) -> None:
-        log.break_promises()
+    def _break(self, log: GroupCursor, refusal: Refusal) -> None:
+        log.release_reservations()
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         """Remove the row of a group."""
-        self._broker.keeper.write(self._broker.keeper.storage.groups.remove(name, topic_filter))
+        self._broker.turn_writer.write(self._broker.turn_writer.storage.groups.remove(name, topic_filter))
 
-    def row_of(self, log: GroupLog) -> Change:
+    def row_of(self, log: GroupCursor) -> Change:
         """The row as it is to be on disk."""
         row = log.row()
         log.is_kept = True
         log.is_changed = False
-        return self._broker.keeper.storage.groups.put(row)
+        return self._broker.turn_writer.storage.groups.put(row)
 
-    def take_due(self) -> list[GroupLog]:
+    def take_due(self) -> list[GroupCursor]:
         """Groups whose rows are to be written at the end of this turn."""
         due, self._due = self._due, {}
         return [log for log in due if not log.is_over and log.group.flow.is_durable]
@@ -224,8 +226,8 @@ class Sharing:
                 work += _WORK_PER_ROW + log.outstanding
 
     def stop(self) -> None:
-        """Let every row that is behind be written; what was promised and not sent is the group's again."""
+        """Let every row that is behind be written; what was reserved and not sent is the group's again."""
         for group in self._broker.groups:
-            group.log.break_promises()
+            group.log.release_reservations()
         for log in self._changed:
             self.note_change(log, at_once=True)

@@ -3,14 +3,14 @@
     following   every recorded message is given to a member at its commit; the positions are the log's marks
     deferring   the same, but what was for very many groups waits to be handed out (`lane.group_flow`), and what came after it
     behind      no member had room for a message: it and all later ones are read in the log, as soon as one has room.
-                So is a group that was made with a start: what is older than the group is read as a look-back shows it
+                So is a group that was made with a start: what is older than the group is read as a replay shows it
 
 Messages are *leased*, and only when they are sent. A lease of QoS 1 belongs to the member's connection: what that has not
 acknowledged when it ends is *returned*, and handed out before anything else, in order of time. A lease of QoS 2 belongs to the
 member's session and never comes back once the message may have been sent; that the group has it no longer is written before
 PUBLISH, in one batch with the cursor of the member's session if that is on disk too (else see `reservations`).
 
-At every moment each record at or below the positions that is for the group was acknowledged, or is promised or in flight to a
+At every moment each record at or below the positions that is for the group was acknowledged, or is reserved or in flight to a
 member, or is returned. On disk are the positions and all of QoS 1 that is in flight or returned; after a crash that is the
 group's again. It is bounded, for all of it is written each time.
 """
@@ -27,11 +27,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from braidmq.base.errors import Unavailable
-from braidmq.broker.ports import GroupRow, Positions, Replay
-from braidmq.broker.reading.fetch import Place, PlaceSearch
-from braidmq.broker.reading.shown import ShownReplay
-from braidmq.broker.shared.ports import Surroundings
-from braidmq.broker.shared.reservations import Promise, Promises
+from braidmq.broker.ports import GroupRow, LogScan, Positions
+from braidmq.broker.reading.fetch import Place, RecordFetch
+from braidmq.broker.reading.shown import ShownScan
+from braidmq.broker.shared.ports import GroupServices
+from braidmq.broker.shared.reservations import Reservation, Reservations
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message, from_record
@@ -53,32 +53,32 @@ _RETRY_S = 0.05  # after which to look again whether there is memory for what is
 _STORE_AGAIN_S = 1.0
 
 
-class GroupLog:
+class GroupCursor:
     """The cursor of one group. A group that is new begins at the end of the log, or where its first member wants it to."""
 
     __slots__ = (
-        "_around", "_is_barred", "_is_scheduled", "_leased", "_order", "_promises", "_replay", "_returned", "_search", "_since",
-        "_waiting", "group", "is_changed", "is_kept", "is_over", "owner", "positions",
+        "_is_barred", "_is_scheduled", "_leased", "_order", "_replay", "_reservations", "_returned", "_search", "_services",
+        "_since", "_waiting", "group", "is_changed", "is_kept", "is_over", "owner", "positions",
     )  # fmt: skip
 
-    def __init__(self, group: Group, around: Surroundings, start: Sequence[int] | None = None, owner: object = None) -> None:
+    def __init__(self, group: Group, services: GroupServices, start: Sequence[int] | None = None, owner: object = None) -> None:
         self.group = group
         self.owner = owner  # whom its reading is counted for: that of the session that made the group
         self.is_kept = False  # the group has a row
         self.is_over = False  # the group has no members any more
         self.is_changed = False  # since the row was written
         self.positions = [] if start is None else list(start)  # while it does not follow
-        self._around = around
-        self._since: Positions = () if start is None else tuple(around.state.marks)  # where the log was when it was made
+        self._services = services
+        self._since: Positions = () if start is None else tuple(services.state.marks)  # where the log was when it was made
         self._is_scheduled = False
         self._is_barred = False  # nothing can be written for a moment
-        self._promises = Promises()
+        self._reservations = Reservations()
         self._returned: dict[Place, Message | None] = {}  # without the message: to be read again
         self._order: list[Place] = []  # a heap of the returned ones, timestamp first; some may be gone
         self._leased: dict[Place, None] = {}  # with QoS 1, and not settled
-        self._replay: Replay | None = None
+        self._replay: LogScan | None = None
         self._waiting: deque[tuple[int, Record]] = deque()  # read and not handed out
-        self._search: PlaceSearch | None = None
+        self._search: RecordFetch | None = None
 
     @property
     def is_following(self) -> bool:
@@ -94,7 +94,7 @@ class GroupLog:
 
     def offer(self, message: Message) -> None:
         """A message is there. If it is recorded, hence committed, and nobody has room for it, the group is behind from it on."""
-        self._around.state.work += GROUP_WEIGHT
+        self._services.state.work += GROUP_WEIGHT
         if not message.timestamp or not message.qos:
             self._pass_on(message)
         elif self.is_following and (self._is_full() or not self._hand_out(message, -1)):
@@ -106,7 +106,7 @@ class GroupLog:
         flow = self.group.flow
         deferred = flow.take_deferred()
         for place, message in enumerate(deferred):
-            self._around.state.work += GROUP_WEIGHT
+            self._services.state.work += GROUP_WEIGHT
             if not message.timestamp or not message.qos:
                 self._pass_on(message)
             elif self.is_following and (self._is_full() or not self._hand_out_late(message)):
@@ -116,7 +116,7 @@ class GroupLog:
     def give_back(self, leases: Iterable[tuple[Place, Message | None]], at_once: bool = False) -> None:
         """These leases have ended without an acknowledgement; ``at_once``: the disk does not have them as the group's."""
         self.fall_behind()
-        is_soon = self.group.has_client() and not self._around.asks_hooks
+        is_soon = self.group.has_client() and not self._services.asks_hooks
         for place, message in leases:
             # What a hook has changed is read again: the next member's is to be made of the original. So are large messages, and
             # those for which no member is there: the log has them, and memory need not.
@@ -138,30 +138,30 @@ class GroupLog:
         self._leased.pop(place, None)
         self._note_change()
 
-    def take_promises(self) -> list[Promise]:
-        """What was promised since the last call: it is to be kept once the row, as it is now, is on disk."""
-        return self._promises.take_unwritten()
+    def take_reservations(self) -> list[Reservation]:
+        """What was reserved since the last call: it is to be kept once the row, as it is now, is on disk."""
+        return self._reservations.take_unwritten()
 
-    def keep(self, promises: Iterable[Promise]) -> None:
+    def keep(self, reservations: Iterable[Reservation]) -> None:
         """The disk knows that these are the group's no longer: send them. What cannot be sent now is the group's again."""
         broken: list[Message] = []
-        for promise in promises:
-            if not self._promises.end(promise):
+        for reservation in reservations:
+            if not self._reservations.end(reservation):
                 continue
-            member, given = promise.member, promise.given
+            member, given = reservation.member, reservation.given
             is_wanted = self.group.has_member(member.flow)  # else it has unsubscribed, or its session is over
-            if not is_wanted or not flow_of(member).take(given, member, 2, member.retain_for(given), promise.expiry):
-                broken.append(promise.message)
+            if not is_wanted or not flow_of(member).take(given, member, 2, member.retain_for(given), reservation.expiry):
+                broken.append(reservation.message)
         if broken:
             self.give_back(map(_lease, broken), at_once=True)
 
-    def break_promises(self) -> None:
-        """Nothing can be written, now or any more: what was promised is the group's again. It tries again after a while."""
-        broken = self._promises.end_all()
+    def release_reservations(self) -> None:
+        """Nothing can be written, now or any more: what was reserved is the group's again. It tries again after a while."""
+        broken = self._reservations.end_all()
         if broken:
             self._is_barred = True
-            self.give_back((_lease(promise.message) for promise in broken), at_once=True)
-            self._around.later(_STORE_AGAIN_S, self._unbar)
+            self.give_back((_lease(reservation.message) for reservation in broken), at_once=True)
+            self._services.later(_STORE_AGAIN_S, self._unbar)
 
     def _unbar(self) -> None:
         self._is_barred = False
@@ -171,7 +171,7 @@ class GroupLog:
         """A member may have room."""
         if not (self._is_scheduled or self.is_following or self.is_over or self._is_barred):
             self._is_scheduled = True
-            self._around.soon(self, self._run)
+            self._services.soon(self, self._run)
 
     def restore(self, positions: list[int], outstanding: Iterable[Place], since: Positions) -> None:
         """Restore the group from its row after a restart."""
@@ -188,7 +188,7 @@ class GroupLog:
         self.pause()
         self._returned.clear()
         self._order.clear()
-        self._promises.end_all()
+        self._reservations.end_all()
         # Whoever still refers to one of the three finds what is left of it; that they do not refer to each other any more spares
         # the collector the groups that are over.
         self.group.flow.end()
@@ -210,22 +210,22 @@ class GroupLog:
 
     def _hand_out(self, message: Message, expiry: int) -> bool:
         """Lease a message to a member that has room; False if there is none."""
-        around = self._around
+        services = self._services
         for member in self.group.candidates(message):
             flow = cast("LogFlow", member.flow)
-            if not flow.has_room() or not self._promises.leaves_room(flow):
+            if not flow.has_room() or not self._reservations.leaves_room(flow):
                 continue
             given = message
-            if around.asks_hooks:
-                changed = around.ask_hooks(message, flow.client_id)
+            if services.asks_hooks:
+                changed = services.ask_hooks(message, flow.client_id)
                 if changed is None:
                     return True
                 given = changed
             qos = member.qos_for(given)
             if qos == 2 and not flow.is_durable and self.group.flow.is_durable:
                 self.group.note_choice()
-                self._promises.add(Promise(member, message, given, expiry))
-                around.note_promise(self)
+                self._reservations.add(Reservation(member, message, given, expiry))
+                services.note_reservation(self)
                 return True
             before = flow.inflight_messages()
             if not flow.take(given, member, qos, member.retain_for(given), expiry):
@@ -242,7 +242,7 @@ class GroupLog:
         expiry = message.seconds_left()
         if expiry:
             return self._hand_out(message, expiry)
-        self._around.state.drop_expired(self.group.key[0], message.topic)
+        self._services.state.drop_expired(self.group.key[0], message.topic)
         return True
 
     def _is_full(self) -> bool:
@@ -251,7 +251,7 @@ class GroupLog:
 
     def _pass_on(self, message: Message) -> None:
         """Give a message that the log does not keep for the group to the member that is best off, as it is."""
-        state = self._around.state
+        state = self._services.state
         member = self.group.choose(message)
         if member is None:
             if message.qos:
@@ -261,7 +261,7 @@ class GroupLog:
             state.drop("queue_full" if message.qos else "absent", self.group.key[0], message.topic)
             return
         original = message.unrecorded() if message.timestamp else message
-        given = self._around.ask_hooks(original, member.flow.client_id) if self._around.asks_hooks else original
+        given = self._services.ask_hooks(original, member.flow.client_id) if self._services.asks_hooks else original
         if given is not None:
             member.flow.deliver(given, member, member.qos_for(given), member.retain_for(given))
 
@@ -283,8 +283,8 @@ class GroupLog:
                     break
         except Unavailable as problem:  # such as no descriptor for a table: it may work in a moment
             log.warning("the shared group %s has to wait for recorded messages: %s", self.group.names[0], problem.detail)
-            self._around.later(_STORE_AGAIN_S, self.wake)
-        self._around.flush()
+            self._services.later(_STORE_AGAIN_S, self.wake)
+        self._services.flush()
 
     def _step(self) -> bool:
         """Deal with what is next; False if there is nothing to do now."""
@@ -303,7 +303,7 @@ class GroupLog:
 
     def _is_for_group(self, shard: int, record: Record) -> bool:
         if self._since and record.timestamp <= self._since[shard]:
-            return not record.session_only  # as for any look-back
+            return not record.session_only  # as for any replay
         # QoS 0 is for those who were there; what was offered to them at its commit does not wait.
         return record.qos > 0
 
@@ -321,16 +321,16 @@ class GroupLog:
         return True
 
     def _read_on(self) -> bool:
-        state = self._around.state
+        state = self._services.state
         if self.positions == state.marks and state.part_shard < 0:
             return self._follow()
-        if not self._around.may_read(self):
+        if not self._services.may_read(self):
             return False
         replay = self._replay
         if replay is None:
-            replay = self._replay = ShownReplay(self._around.replay(self.group.names[1], self.positions), state)
+            replay = self._replay = ShownScan(self._services.replay(self.group.names[1], self.positions), state)
         for _ in replay.take_gaps():
-            self._around.note_lost()
+            self._services.note_lost()
         if replay.is_caught_up:
             return self._follow()
         self._waiting.extend(replay.next(_READ, slice_s=_SLICE_S))
@@ -342,17 +342,17 @@ class GroupLog:
         return True
 
     def _await_memory(self) -> bool:
-        self._around.later(_RETRY_S, self.wake)
+        self._services.later(_RETRY_S, self.wake)
         return False
 
     def _read_again(self, first: Place) -> bool:
         """Read returned messages for a slice, this one and some that are near it; False if that cannot be now."""
         if self._search is None:
-            if not self._around.may_read(self):
+            if not self._services.may_read(self):
                 return False
             missing = (place for place, message in self._returned.items() if message is None and place[0] == first[0])
-            replay = partial(self._around.replay, self.group.names[1])
-            self._search = PlaceSearch(replay, self._around.state.marks, first, islice(missing, _READ_AGAIN))
+            replay = partial(self._services.replay, self.group.names[1])
+            self._search = RecordFetch(replay, self._services.state.marks, first, islice(missing, _READ_AGAIN))
         found = self._search.run(_SLICE_S)
         if found is None:
             return self._await_memory() if self._search.is_waiting else True
@@ -360,7 +360,7 @@ class GroupLog:
         for place, record in found.items():
             if record is None:
                 del self._returned[place]
-                self._around.note_lost()
+                self._services.note_lost()
             else:
                 self._returned[place] = from_record(place[0], record)
         return True
@@ -390,20 +390,20 @@ class GroupLog:
 
     def _await_room(self) -> bool:
         for flow in self.group.clients():
-            self._around.await_room(self, flow)
-        self._around.note_idle(self)
+            self._services.await_room(self, flow)
+        self._services.note_idle(self)
         return False
 
     def pause(self) -> None:
         """Release the read-ahead."""
         self._replay = self._search = None
         self._waiting.clear()
-        self._around.stop_reading(self)
+        self._services.stop_reading(self)
 
     def _note_change(self, at_once: bool = False) -> None:
         if at_once or not self.is_changed:
             self.is_changed = True
-            self._around.note_change(self, at_once)
+            self._services.note_change(self, at_once)
 
 
 def flow_of(member: Subscription) -> LogFlow:

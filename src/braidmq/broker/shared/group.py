@@ -11,8 +11,8 @@ from zlib import crc32
 
 from braidmq.broker.ports import GroupRow
 from braidmq.broker.reading.fetch import Place
-from braidmq.broker.shared.cursor import GroupLog, flow_of, is_lease
-from braidmq.broker.shared.ports import Surroundings
+from braidmq.broker.shared.cursor import GroupCursor, flow_of, is_lease
+from braidmq.broker.shared.ports import GroupServices
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.group_flow import GroupFlow
@@ -42,14 +42,14 @@ class Group:
         self,
         key: tuple[str, bytes],
         strategy: Strategy,
-        around: Surroundings,
+        services: GroupServices,
         start: Sequence[int] | None,
         owner: object = None,
     ) -> None:
         self.key = key
         self.strategy = strategy
-        self.log = GroupLog(self, around, start, owner)
-        self.flow = GroupFlow(key[0], around.state, self.log, is_durable=False)  # what stands for the group in the routes
+        self.log = GroupCursor(self, services, start, owner)
+        self.flow = GroupFlow(key[0], services.state, self.log, is_durable=False)  # what stands for the group in the routes
         self.flow.is_following = start is None
         self._members: list[Subscription] = []
         self._place = 0
@@ -177,9 +177,9 @@ def group_of(subscription: Subscription) -> Group | None:
 class Groups:
     """All groups of the node; keeps their entries in the route table."""
 
-    def __init__(self, routes: RouteTable, strategy: Strategy, around: Surroundings) -> None:
+    def __init__(self, routes: RouteTable, strategy: Strategy, services: GroupServices) -> None:
         self._routes = routes
-        self._around = around
+        self._services = services
         self._groups: dict[tuple[str, bytes], Group] = {}
         self._strategy: Strategy = strategy
         self.members = 0  # of all groups together
@@ -219,7 +219,7 @@ class Groups:
         key = (name, topic_filter)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(key, self._strategy, self._around, start, owner)
+            group = self._groups[key] = Group(key, self._strategy, self._services, start, owner)
             self._put_route(group)
         member = Subscription(flow, topic_filter, qos, False, retain_as_published, identifiers, group)
         is_new = group.put(member)
@@ -239,7 +239,7 @@ class Groups:
         self._routes.remove(group.key[1], group.flow)
         group.log.end()
         if group.flow.is_durable:
-            self._around.forget_row(*group.names)
+            self._services.forget_row(*group.names)
 
     def _put_route(self, group: Group) -> None:
         # With whatever QoS and flags a message has: a member's own are applied when it is chosen.
@@ -251,14 +251,14 @@ class Groups:
         if is_durable != group.flow.is_durable:
             self._routes.remove(group.key[1], group.flow)
             before = group.flow
-            group.flow = GroupFlow(group.key[0], self._around.state, group.log, is_durable)
+            group.flow = GroupFlow(group.key[0], self._services.state, group.log, is_durable)
             group.flow.succeed(before)
             self._put_route(group)
             if not is_durable:
                 group.log.is_kept = False
-                self._around.forget_row(*group.names)
+                self._services.forget_row(*group.names)
         if is_durable:
-            self._around.note_change(group.log, at_once=True)
+            self._services.note_change(group.log, at_once=True)
 
     def relieve_all(self, groups: Iterable[Group]) -> None:
         """A member of these has come: what waits in the log or for those who are away need not wait any longer.
@@ -285,7 +285,7 @@ class Groups:
                 work += flow.queue_messages() + flow.inflight_messages()
                 self.redispatch(flow, is_over=False)
         if waiting:
-            self._around.soon(waiting[0].log, partial(self._relieve, waiting, relieved))
+            self._services.soon(waiting[0].log, partial(self._relieve, waiting, relieved))
 
     def redispatch(self, flow: LogFlow, is_over: bool, packet_ids: list[int] | None = None) -> int:
         """Give what a leaving member did not acknowledge to others; how many messages. ``packet_ids``: of those in flight alone.
@@ -294,7 +294,7 @@ class Groups:
         of QoS 1 return to their group. Of others, while the session lives, only a connected member takes over; what nobody takes
         stays where it is.
         """
-        returned: dict[GroupLog, list[Lease]] = {}
+        returned: dict[GroupCursor, list[Lease]] = {}
 
         def is_taken_over(delivery: Delivery) -> bool:
             group = group_of(delivery.subscription)
@@ -325,7 +325,7 @@ class Groups:
 
     def take_back(self, flow: LogFlow) -> None:
         """What this member was to get with QoS 2 could not be written down, so it was not sent: it is the groups' again."""
-        returned: dict[GroupLog, list[Lease]] = {}
+        returned: dict[GroupCursor, list[Lease]] = {}
 
         def is_unsent(delivery: Delivery) -> bool:
             group = group_of(delivery.subscription)
@@ -343,11 +343,11 @@ class Groups:
 
     def restore(self, rows: Iterable[GroupRow]) -> None:
         """Let the groups, whose members are there already, go on from their rows; those without members are forgotten."""
-        marks = self._around.state.marks
+        marks = self._services.state.marks
         for row in rows:
             group = self._groups.get((row.name, row.topic_filter.encode()))
             if group is None:
-                self._around.forget_row(row.name, row.topic_filter)
+                self._services.forget_row(row.name, row.topic_filter)
                 continue
             positions = [row.positions[shard] if shard < len(row.positions) else mark for shard, mark in enumerate(marks)]
             since = row.since if len(row.since) == len(marks) else ()

@@ -2,7 +2,7 @@
 
 The lease of such a message ends with the member's session, at the latest with the process. The disk can only record that the
 message no longer belongs to the group. That is written before PUBLISH: otherwise the group would assign it again after a crash,
-and two members would have it. In between it is *promised*: it occupies a slot of the member's window, and is not sent yet.
+and two members would have it. In between it is *reserved*: it occupies a slot of the member's window, and is not sent yet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 
 
-class Promise:
+class Reservation:
     """A message that a member is to get: as the log has it, and as a hook may have changed it."""
 
     __slots__ = ("expiry", "given", "member", "message")
@@ -24,44 +24,44 @@ class Promise:
         self.expiry = expiry
 
 
-class Promises:
+class Reservations:
     """The reservations of a group, in order."""
 
     __slots__ = ("_counts", "_open", "_unwritten")
 
     def __init__(self) -> None:
-        self._open: dict[Promise, None] = {}
+        self._open: dict[Reservation, None] = {}
         self._counts: dict[Flow, int] = {}  # of those, by member
-        self._unwritten: list[Promise] = []
+        self._unwritten: list[Reservation] = []
 
-    def add(self, promise: Promise) -> None:
+    def add(self, reservation: Reservation) -> None:
         """It is to be written down."""
-        flow = promise.member.flow
-        self._open[promise] = None
+        flow = reservation.member.flow
+        self._open[reservation] = None
         self._counts[flow] = self._counts.get(flow, 0) + 1
-        self._unwritten.append(promise)
+        self._unwritten.append(reservation)
 
     def leaves_room(self, flow: Flow) -> bool:
-        """Whether the member's window takes a message beside those that it was promised."""
+        """Whether the member's window takes a message beside those that it was reserved."""
         return flow.outstanding + self._counts.get(flow, 0) < flow.window
 
-    def take_unwritten(self) -> list[Promise]:
+    def take_unwritten(self) -> list[Reservation]:
         """The reservations not on disk yet; the caller must write them."""
         unwritten, self._unwritten = self._unwritten, []
-        return [promise for promise in unwritten if promise in self._open]
+        return [reservation for reservation in unwritten if reservation in self._open]
 
-    def end(self, promise: Promise) -> bool:
+    def end(self, reservation: Reservation) -> bool:
         """It is kept or broken; False if it was before."""
-        if promise not in self._open:
+        if reservation not in self._open:
             return False
-        del self._open[promise]
-        flow = promise.member.flow
+        del self._open[reservation]
+        flow = reservation.member.flow
         self._counts[flow] -= 1
         if not self._counts[flow]:
             del self._counts[flow]
         return True
 
-    def end_all(self) -> list[Promise]:
+    def end_all(self) -> list[Reservation]:
         """All of them are broken."""
         broken = list(self._open)
         self._open.clear()

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from braidmq.access.contract import Credentials, Granted, Refused, Rules, Verdict
 from braidmq.base.errors import UsageError
 from braidmq.history import messages
-from braidmq.history.node_side.node_load import Burden
+from braidmq.history.node_side.node_load import NodeLoad
 from braidmq.history.node_side.tokens import Tokens
 from braidmq.storage.rows.changes import Refusal
 from braidmq.storage.rows.named_readers import NamedReaders
@@ -66,7 +66,7 @@ class Answers:
         *,
         anonymous_allowed: bool,
         readers_max: int,
-        burden: Burden | None = None,
+        burden: NodeLoad | None = None,
     ) -> None:
         self._log = log
         self._access = access
@@ -74,7 +74,7 @@ class Answers:
         self._anonymous_allowed = anonymous_allowed
         self._readers_max = readers_max
         self.readers_refused = 0
-        self._burden = burden or Burden()
+        self._burden = burden or NodeLoad()
 
     async def to(self, question: messages.AnyQuestion) -> messages.AnyAnswer:
         """The answer to a request; never raises because of a reader's input."""

@@ -12,7 +12,7 @@ _HIGH: Final = 0.1
 _SPAN_S: Final = 0.05
 
 
-class Burden:
+class NodeLoad:
     """The CPU share of the node's process between two calls."""
 
     def __init__(self, used_s: Callable[[], float] = time.process_time, now: Callable[[], float] = time.monotonic) -> None:

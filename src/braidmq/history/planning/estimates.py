@@ -1,8 +1,8 @@
 """Estimates of a range, epoch by epoch: how many records it has, and how many of them match.
 
 For `#` the directory of epochs says it. For other filters some epochs are counted, spread over the range, within a bound of work;
-the others are taken to be like them. If the bound was enough for all, the weights are exact, and epochs without a match are left
-out.
+the others are assumed to be like them. If the bound was enough for all, the estimates are exact, and epochs without a match are
+left out.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ class _Place(Struct):
         return Weight(self.start, self.end, rows_max, bytes_max, rows_max * share, bytes_max * share)
 
 
-def weigh(log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, steps_max: int = STEPS_MAX) -> list[list[list[Weight]]]:
-    """The weights of each range, family by family, in order. Without the lock of the log."""
+def estimate(
+    log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, steps_max: int = STEPS_MAX
+) -> list[list[list[Weight]]]:
+    """The estimates of each range, family by family, in order. Without the lock of the log."""
     with log.lock:
         places = [[[*_places(each, family, searches)] for family in each.families] for each in wanted]
     share = 1.0

@@ -37,7 +37,7 @@ class Caller(NamedTuple):
     key: str
 
 
-class Gate:
+class Authorization:
     """Authenticates callers and checks whether they may read each filter."""
 
     def __init__(self, node: NodeLink) -> None:
@@ -145,14 +145,14 @@ class _Shown(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no ty
 class ShownFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
     """Takes the headers of every call; a handshake is answered with a token."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, authorization: Authorization) -> None:
+        self._authorization = authorization
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Shown:
         """Called by Flight before each call."""
         if info.method == flight.FlightMethod.HANDSHAKE:
             try:
-                return _Shown(headers, self._gate.handshake(headers))
+                return _Shown(headers, self._authorization.handshake(headers))
             except HistoryError as error:
                 raise to_flight(error.problem) from None
         return _Shown(headers)

@@ -17,7 +17,7 @@ from braidmq.flight import wire
 from braidmq.flight.columns import choose
 from braidmq.history import messages
 from braidmq.history.scanning.batches import cut
-from braidmq.history.service.authorization import MIDDLEWARE, Caller, Gate, ShownFactory
+from braidmq.history.service.authorization import MIDDLEWARE, Authorization, Caller, ShownFactory
 from braidmq.history.service.errors import HistoryError
 from braidmq.history.service.flight_errors import to_flight
 from braidmq.history.service.node_link import NodeLink
@@ -92,34 +92,34 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
         self._node = node
         self._rest = rest
         self._view = view
-        self._gate = Gate(node)
+        self._authorization = Authorization(node)
         self.quotas = Quotas(setup.limits)
         self._is_node_busy = False
         super().__init__(
             f"{'grpc+tls' if setup.tls else 'grpc'}://{_host(setup.host)}:{setup.port}",
             auth_handler=_Handshakes(),
-            middleware={MIDDLEWARE: ShownFactory(self._gate)},
+            middleware={MIDDLEWARE: ShownFactory(self._authorization)},
             **_tls(setup),
         )
 
     @problems_in_words()
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """All of history as one flight, for callers that may read it."""
-        caller = self._gate.enter(context)
-        self._gate.check(caller, ["#"])
+        caller = self._authorization.enter(context)
+        self._authorization.check(caller, ["#"])
         return iter([self._planned(wire.Plan(["#"]), flight.FlightDescriptor.for_path("#"))])
 
     @problems_in_words()
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """The schema that a read would have."""
-        self._gate.enter(context)
+        self._authorization.enter(context)
         return flight.SchemaResult(choose(_plan_in(descriptor).columns))
 
     @problems_in_words()
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """Plan a read."""
         plan = _plan_in(descriptor)
-        self._gate.check(self._gate.enter(context), plan.filters)
+        self._authorization.check(self._authorization.enter(context), plan.filters)
         return self._planned(plan, descriptor)
 
     def _planned(self, plan: wire.Plan, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
@@ -140,9 +140,9 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
         """Stream a part of a plan."""
         wanted = wire.decode(ticket.ticket, wire.Ticket)
         _check_version(wanted.version)
-        caller = self._gate.enter(context)
+        caller = self._authorization.enter(context)
         # A ticket is the caller's word: what it may read is asked for again, and may have changed since the plan.
-        self._gate.check(caller, wanted.filters)
+        self._authorization.check(caller, wanted.filters)
         schema = choose(wanted.columns)
         self._refresh()
         return flight.GeneratorStream(schema, self._batches(caller, wanted))
@@ -155,7 +155,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
                     asked_at = time.monotonic()
                     for batch in batches:
                         if time.monotonic() - asked_at >= _ASK_EVERY_S:
-                            self._gate.check_again(caller, ticket.filters)
+                            self._authorization.check_again(caller, ticket.filters)
                             self._refresh()
                             asked_at = time.monotonic()
                         self.quotas.sent(caller.key, batch.num_rows, batch.nbytes)
@@ -175,7 +175,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
     @problems_in_words()
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         """Answer one of `list_actions`."""
-        caller = self._gate.enter(context)
+        caller = self._authorization.enter(context)
         return iter([flight.Result(wire.encode(self._answer(caller, action.type, action.body.to_pybytes())))])
 
     def _answer(self, caller: Caller, name: str, body: bytes) -> msgspec.Struct:
@@ -186,20 +186,20 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
             case wire.ADVANCE:
                 advance = wire.decode(body, wire.Advance)
                 _check_version(advance.version)
-                self._gate.check(caller, advance.filters)
+                self._authorization.check(caller, advance.filters)
                 self._refresh()
                 return self._view.advance(advance)
             case wire.NOTE_READER:
                 note = wire.decode(body, wire.NoteReader)
                 _check_version(note.version)
-                self._gate.check(caller, note.filters)
+                self._authorization.check(caller, note.filters)
                 positions = wire.from_wire(note.positions)
                 self._node.ask(messages.NoteReader(note.name, caller.user_name, positions, note.filters), messages.Noted)
                 return wire.Nothing()
             case wire.BACKLOG:
                 backlog = wire.decode(body, wire.AskBacklog)
                 _check_version(backlog.version)
-                self._gate.check(caller, backlog.filters)
+                self._authorization.check(caller, backlog.filters)
                 self._refresh()
                 return self._view.backlog(backlog)
             case _:

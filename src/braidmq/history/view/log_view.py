@@ -32,7 +32,7 @@ from braidmq.flight.wire import (
     to_wire,
 )
 from braidmq.history.planning.admission import advance
-from braidmq.history.planning.estimates import STEPS_MAX, count_rows, weigh
+from braidmq.history.planning.estimates import STEPS_MAX, count_rows, estimate
 from braidmq.history.planning.parts import split, target_of
 from braidmq.history.planning.ranges import ShardRange, begin, ends_of, starts_of, with_all
 from braidmq.history.planning.searches import Searches
@@ -90,12 +90,12 @@ class LogView:
                 marks = _watermarks(log)
                 starts, ends = starts_of(plan.start, marks), ends_of(plan.end, marks)
                 ranges, gaps = begin(log, plan.filters, starts, ends, plan.on_loss, gone_from_wire(plan.start.gone))
-            weights = weigh(log, ranges, searches)
-            all_weights = (weight for shard in weights for family in shard for weight in family)
+            estimates = estimate(log, ranges, searches)
+            all_weights = (weight for shard in estimates for family in shard for weight in family)
             target = target_of(all_weights, plan.partitions, plan.part_rows_max, plan.part_bytes_max)
             parts = [
                 (_ticket(log, plan, each, part.start, part.end), Part(each.shard, part.rows_max, part.bytes_max))
-                for each, families in zip(ranges, weights, strict=True)
+                for each, families in zip(ranges, estimates, strict=True)
                 for part in split(families, target)
             ]
             begun = to_wire({each.shard: each.start for each in ranges})

@@ -121,7 +121,7 @@ def decode_session(client_id: str, value: bytes) -> SessionRow:
 
 
 def encode_subscription(row: SubscriptionRow) -> bytes:
-    """The value of a subscription's row; its look-back cursor has as many positions as its start."""
+    """The value of a subscription's row; its replay cursor has as many positions as its start."""
     places: Sequence[int] = row.start
     flags = row.qos | (_NO_LOCAL if row.no_local else 0) | (_AS_PUBLISHED if row.retain_as_published else 0)
     flags |= _TELLS_END if row.tells_end else 0

@@ -17,17 +17,17 @@ from typing import Final
 from braidmq.lane.records.merging import merge_runs, note_last
 from braidmq.lane.records.records import Record
 from braidmq.storage.format.rows import TIMESTAMP_MAX
-from braidmq.storage.reading.reader import CHUNK_BYTES, SLICE_S, Gap, Replay
+from braidmq.storage.reading.reader import CHUNK_BYTES, SLICE_S, Gap, LogScan
 
 # Read ahead of a shard in one go.
 _AHEAD_RECORDS: Final = 1024
 _AHEAD_BYTES_MIN: Final = 16 * 1024
 
 
-class MergedReplay:
+class MergedScan:
     """Replays of several families as one. Made by `MessageLog.replay`."""
 
-    def __init__(self, replays: Iterable[tuple[int, Replay]], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, replays: Iterable[tuple[int, LogScan]], now: Callable[[], float] = time.monotonic) -> None:
         """Replays with the shard that each one reads, families of one shard together."""
         pairs = list(replays)
         self._shards = [shard for shard, _ in pairs]

@@ -69,7 +69,7 @@ class LogReader:
 
     def start_replay(
         self, filters: Sequence[str], start: int, *, with_session_only: bool = False, seniority: Seniority | None = None
-    ) -> Replay:
+    ) -> LogScan:
         """Read records later than the position `start`, or all there are from EARLIEST on, that match one of the filters.
 
         Replays that are read as one share a seniority of `scans`. Records kept for durable sessions alone are hidden unless asked
@@ -77,7 +77,7 @@ class LogReader:
         """
         if not filters or start < 0:
             raise UsageError("a replay needs at least one filter and a non-negative position")
-        return Replay(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
+        return LogScan(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
 
     def plan(self, epoch: EpochRow, filters: tuple[str, ...]) -> list[Query] | None:
         """The queries to run over an epoch; None if it is as well to look at every record."""
@@ -107,7 +107,7 @@ def _may_hold(epoch: EpochRow, query: Query) -> bool:
     return epoch.static_ids is None or query.static is None or query.static in epoch.static_ids
 
 
-class Replay:
+class LogScan:
     """One reader: `position` says how far it has come, matches or not.
 
     `is_waiting` says that the last call of `next` ended early because older readers have all the room for lists.

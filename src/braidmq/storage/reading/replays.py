@@ -8,7 +8,7 @@ from typing import Final
 from braidmq.base.errors import UsageError
 from braidmq.storage.ports import Reads
 from braidmq.storage.reading.epoch_scan import ScanCache, ScanLimits
-from braidmq.storage.reading.merge import MergedReplay
+from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import EARLIEST
 from braidmq.storage.reading.reader import Gap, LogReader
 from braidmq.storage.shard.class_shard import LogShard
@@ -29,11 +29,11 @@ class LogReaders:
         limits = ScanLimits(values_bytes_max=scan_bytes_max // (2 * families))
         self._readers = [[LogReader(store, family, scans, limits=limits) for family in shard] for shard in shards]
 
-    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, with_session_only: bool) -> MergedReplay:
+    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, with_session_only: bool) -> MergedScan:
         """See `MessageLog.replay`."""
         positions = self._positions(start)
         seniority = self._scans.seniority()
-        return MergedReplay(
+        return MergedScan(
             (shard, reader.start_replay(filters, positions[shard], with_session_only=with_session_only, seniority=seniority))
             for shard, reader in self._for(filters)
         )

@@ -24,7 +24,7 @@ _RETAIN_CHECKS: Final = 10  # checks between two steps of retention
 _LEARN_CHECKS: Final = 600  # and between two looks at what was learned
 
 
-class LogCare:
+class Watchdog:
     """Timers on the loop; `health` is what the last check has found."""
 
     def __init__(self, message_log: MessageLog, *, relearns: bool = False, on_slow: Callable[[bool], None] | None = None) -> None:

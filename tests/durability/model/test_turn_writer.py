@@ -20,7 +20,7 @@ def world() -> Iterator[World]:
 
 def in_flight(world: World) -> dict[str, int]:
     """How much of each session is in flight, by what is on disk."""
-    return {each.session.client_id: len(each.cursor.inflight) for each in world.broker.keeper.storage.sessions.load()}
+    return {each.session.client_id: len(each.cursor.inflight) for each in world.broker.turn_writer.storage.sessions.load()}
 
 
 def subscribers(world: World, count: int) -> list[Peer]:

@@ -32,7 +32,7 @@ def ask(start: str, *, end: bool = False, complete: bool = False) -> tuple[tuple
     return tuple(pairs)
 
 
-def look_back(wire: Wire, topic_filter: str, start: str = "earliest", *, qos: int = 1, end: bool = False) -> str:
+def replay(wire: Wire, topic_filter: str, start: str = "earliest", *, qos: int = 1, end: bool = False) -> str:
     """Subscribe from this start on, in the way that the client's version has; gives the filter as it was written."""
     if wire.version == MQTT5:
         wire.subscribe(topic_filter, qos=qos, user_properties=ask(start, end=end))

@@ -1,10 +1,10 @@
-"""The services that a shared group's cursor depends on (`broker.shared.ports.Surroundings`), for tests without a broker."""
+"""The services that a shared group's cursor depends on (`broker.shared.ports.GroupServices`), for tests without a broker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from braidmq.broker.shared.cursor import GroupLog
+from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
@@ -22,10 +22,10 @@ class GroupAround:
         self.awaited: list[str] = []  # client ids whose room was asked for
         self.written: list[bool] = []  # notes of changes; True: at once
         self.forgotten: list[tuple[str, str]] = []
-        self.reading: set[GroupLog] = set()
+        self.reading: set[GroupCursor] = set()
         self.lost = 0
         self.put_off: list[Callable[[], None]] = []  # until some time has passed
-        self.promising: list[GroupLog] = []
+        self.reserving: list[GroupCursor] = []
         self._bench = bench
         self.waiting: list[Callable[[], None]] = []  # for the next turn
         bench.state.marks = list(self.log.watermarks.values())
@@ -46,7 +46,7 @@ class GroupAround:
     def replay(self, topic_filter: str, positions: list[int]) -> FakeReplay:
         return self.log.replay([topic_filter], dict(enumerate(positions)))
 
-    def soon(self, log: GroupLog, callback: Callable[[], None]) -> None:
+    def soon(self, log: GroupCursor, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)
 
     def later(self, delay_s: float, callback: Callable[[], None]) -> None:
@@ -57,28 +57,28 @@ class GroupAround:
         while self.waiting:
             self.waiting.pop(0)()
 
-    def may_read(self, log: GroupLog) -> bool:
+    def may_read(self, log: GroupCursor) -> bool:
         if self.has_place:
             self.reading.add(log)
         return self.has_place
 
-    def note_idle(self, log: GroupLog) -> None:
+    def note_idle(self, log: GroupCursor) -> None:
         """Nobody else wants its place."""
 
-    def stop_reading(self, log: GroupLog) -> None:
+    def stop_reading(self, log: GroupCursor) -> None:
         self.reading.discard(log)
 
     def flush(self) -> None:
         self._bench.lane.flush()
 
-    def await_room(self, log: GroupLog, flow: Flow) -> None:
+    def await_room(self, log: GroupCursor, flow: Flow) -> None:
         self.awaited.append(flow.client_id)
 
-    def note_change(self, log: GroupLog, at_once: bool) -> None:
+    def note_change(self, log: GroupCursor, at_once: bool) -> None:
         self.written.append(at_once)
 
-    def note_promise(self, log: GroupLog) -> None:
-        self.promising.append(log)
+    def note_reservation(self, log: GroupCursor) -> None:
+        self.reserving.append(log)
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         self.forgotten.append((name, topic_filter))
