@@ -1,0 +1,75 @@
+"""Version 1 of the messages between nodes. Once a release has it, nothing here changes: a change is a new module.
+
+A message travels in a frame that also names its destination, so a message for many receivers is encoded once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+VERSION: Final = 1
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """One message, or a part of one."""
+
+
+# The replication log
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+    """How far a copy of an origin's rows has come. A higher incarnation is newer, whatever its sequence."""
+
+    incarnation: int
+    sequence: int
+
+
+class Watch(_Message, frozen=True):
+    """Asks a server for entries from these positions on. ``own``: the origin whose rows the asker writes itself."""
+
+    own: str
+    is_core: bool
+    vector: dict[str, Position]
+
+
+class Entries(_Message, frozen=True):
+    """Consecutive entries of one origin. Each states the result for its key: a value, or None if the row is gone."""
+
+    origin: str
+    incarnation: int
+    first: int
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+class Snapshot(_Message, frozen=True):
+    """Some rows of an origin. Entries above ``sequence`` arrive in parallel; rows that no part names are gone at the end."""
+
+    origin: str
+    incarnation: int
+    sequence: int
+    keys: list[bytes]
+    values: list[bytes]
+    is_first: bool
+    is_last: bool
+
+
+class CaughtUp(_Message, frozen=True):
+    """Everything that the server had when it was asked has been sent."""
+
+
+class Applied(_Message, frozen=True):
+    """The receiver has applied this much of an origin; ``size`` bytes of credit are free again."""
+
+    origin: str
+    position: Position
+    size: int
+
+
+class NotWatched(_Message, frozen=True):
+    """The receiver does not watch this server, or no longer under this number."""
+
+
+RlogMessage = Watch | Entries | Snapshot | CaughtUp | Applied | NotWatched
