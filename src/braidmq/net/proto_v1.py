@@ -16,6 +16,39 @@ class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False)
     """One message, or a part of one."""
 
 
+# The handshake
+
+
+class Hello(_Message, frozen=True):
+    """Who a node is and what it speaks. ``purpose``: calls or messages; each pair of nodes has a connection for either."""
+
+    cluster: str
+    name: str
+    role: str
+    incarnation: int
+    purpose: str
+    shards: int
+    version_min: int
+    version_max: int
+    nonce: bytes = b""
+
+
+class Proof(_Message, frozen=True):
+    """Shows that the sender knows the cluster's secret, on this connection and on this side of it."""
+
+    digest: bytes
+
+
+class Welcome(_Message, frozen=True):
+    """The peer is accepted: from now on it may send anything."""
+
+
+class Refusal(_Message, frozen=True):
+    """The peer is not accepted."""
+
+    reason: str
+
+
 # The replication log
 
 

@@ -1,0 +1,56 @@
+"""Frames between nodes: any cut of the stream gives the same frames, and illegal lengths are refused at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.net.frames import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES, BadFrame, Frame, FrameReader, Kind, encode
+
+frames = st.builds(Frame, st.sampled_from(Kind), st.integers(0, 255), st.integers(0, 2**64 - 1), st.binary(max_size=300))
+
+
+@given(st.lists(frames, max_size=5), st.lists(st.integers(1, 40), min_size=1))
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(sent: list[Frame], cuts: list[int]) -> None:
+    stream = b"".join(encode(frame.kind, frame.destination, frame.body, frame.flags) for frame in sent)
+    reader = FrameReader()
+
+    received: list[Frame] = []
+    at = turn = 0
+    while at < len(stream):
+        size = cuts[turn % len(cuts)]
+        received += reader.feed(stream[at : at + size])
+        at, turn = at + size, turn + 1
+
+    assert received == sent
+
+
+def test_the_bytes_of_a_frame() -> None:
+    assert encode(Kind.CALL, 5, b"ab", 1) == bytes.fromhex("0000000c02010000000000000005") + b"ab"
+
+
+def test_the_largest_frame_is_legal() -> None:
+    body = b"x" * BODY_BYTES_MAX
+
+    (frame,) = FrameReader().feed(encode(Kind.RLOG, 1, body))
+
+    assert frame.body == body
+
+
+@pytest.mark.parametrize("length", [0, HEAD_BYTES - 5, FRAME_BYTES_MAX - 3, 2**32 - 1])
+def test_an_illegal_length_is_refused_before_the_rest_arrives(length: int) -> None:
+    with pytest.raises(BadFrame, match="legal"):
+        list(FrameReader().feed(length.to_bytes(4, "big")))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(BadFrame, match="unknown kind of frame: 99"):
+        list(FrameReader().feed(bytes.fromhex("0000000a63000000000000000000")))
+
+
+def test_a_stranger_may_send_small_frames_only() -> None:
+    reader = FrameReader(4096)
+
+    with pytest.raises(BadFrame):
+        list(reader.feed(encode(Kind.HELLO, 0, b"x" * 4096)[:20]))
