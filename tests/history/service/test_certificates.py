@@ -96,7 +96,7 @@ def publish_much(broker: Broker) -> None:
                 client.finish_publish(1, each)
 
 
-@pytest.mark.row("H5")
+@pytest.mark.row("K5")
 def test_a_stream_goes_on_by_itself_while_the_service_gets_new_certificates(
     broker: Broker, authority: Authority, served: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_stream_goes_on_by_itself_while_the_service_gets_new_certificates(
     assert len(attempts) > 1  # it did break off
 
 
-@pytest.mark.row("H5")
+@pytest.mark.row("K5")
 def test_certificates_that_cannot_be_used_leave_the_service_as_it_is(
     broker: Broker, authority: Authority, served: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,7 +154,7 @@ def test_certificates_that_cannot_be_used_leave_the_service_as_it_is(
     assert shown_by(broker.history_port) == content(served.cert_file) != first
 
 
-@pytest.mark.row("H5")
+@pytest.mark.row("K5")
 def test_a_service_that_dies_while_bad_files_lie_there_comes_back_with_the_certificates_it_had(
     broker: Broker, authority: Authority, served: Pair
 ) -> None:
@@ -236,7 +236,7 @@ def test_tls_begins_and_ends_by_a_reload_and_not_with_files_that_cannot_be_used(
             assert reader.shards().shards
 
 
-@pytest.mark.row("H5")
+@pytest.mark.row("K5")
 def test_a_hangup_brings_new_certificates_and_refuses_bad_ones_in_one_line(
     tmp_path: Path, authority: Authority, served: Pair
 ) -> None:

@@ -58,7 +58,7 @@ def save(broker: Broker, name: str, position: int) -> None:
     assert not failed
 
 
-@pytest.mark.row("H9")
+@pytest.mark.row("K9")
 def test_a_user_has_a_bounded_number_of_named_readers_and_others_have_theirs(broker: Broker) -> None:
     refused = metric(broker, "history_readers_refused")
     with reader_of(broker, "ann") as ann, reader_of(broker, "bob") as bob:
@@ -76,7 +76,7 @@ def test_a_user_has_a_bounded_number_of_named_readers_and_others_have_theirs(bro
     assert metric(broker, "history_readers_count") == len(names(broker))
 
 
-@pytest.mark.row("H9")
+@pytest.mark.row("K9")
 def test_a_reader_without_a_user_makes_no_named_reader_where_there_are_users(broker: Broker) -> None:
     with reader_of(broker) as stranger:
         assert stranger.shards().shards, "it may read"
@@ -86,7 +86,7 @@ def test_a_reader_without_a_user_makes_no_named_reader_where_there_are_users(bro
     assert "planted" not in names(broker)
 
 
-@pytest.mark.row("H9")
+@pytest.mark.row("K9")
 def test_a_reader_of_nobody_goes_on_and_counts_for_the_user_who_takes_it_over(broker: Broker) -> None:
     for number in range(READERS_MAX + 1):
         save(broker, f"old {number}", 1)
@@ -100,7 +100,7 @@ def test_a_reader_of_nobody_goes_on_and_counts_for_the_user_who_takes_it_over(br
             job.note_reader("old 0", {0: 1})
 
 
-@pytest.mark.row("H9")
+@pytest.mark.row("K9")
 def test_without_users_the_readers_of_nobody_are_bounded_together() -> None:
     with Broker(history=SERVED) as broker, reader_of(broker) as job:
         for number in range(READERS_MAX):

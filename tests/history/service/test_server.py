@@ -197,7 +197,7 @@ def test_one_reader_has_so_many_streams_and_no_more(service: Service) -> None:
     assert service.server.quotas.served().streams == 1
 
 
-@pytest.mark.row("H11")
+@pytest.mark.row("K11")
 def test_a_client_waits_for_a_free_stream_though_it_would_give_up_a_lost_server_at_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,7 @@ def test_named_readers_are_behind_by_what_they_read() -> None:
         assert (found["none"].records_behind, found["none"].is_estimate) == (230, True)
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 def test_rules_and_passwords_are_those_of_the_broker(tmp_path: Path) -> None:
     passwords, rules = tmp_path / "passwords", tmp_path / "rules"
     passwords.write_text(f"ann:{hashes.make(b'secret')}\nbob:{hashes.make(b'other')}\n")
@@ -187,7 +187,7 @@ def test_it_speaks_tls_and_asks_for_certificates_if_told_to(tmp_path: Path) -> N
             client.shards()
 
 
-@pytest.mark.row("H4")
+@pytest.mark.row("K4")
 def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
     with Broker(history=SERVED) as broker:
         publish(broker, "before", b"1")
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_both_without_complaints(tmp_path: Path) -> None:
         assert [line for line in node.log if "error" in line or "Traceback" in line] == []
 
 
-@pytest.mark.row("H4")
+@pytest.mark.row("K4")
 def test_a_port_that_is_taken_does_not_stop_the_broker_and_is_taken_when_it_is_free(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

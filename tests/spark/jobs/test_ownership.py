@@ -109,7 +109,7 @@ def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
     return Setting(tmp_path, request.param)
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_a_second_checkpoint_is_refused_and_the_query_that_wrote_the_table_is_named(setting: Setting) -> None:
     setting.run("first", 0, end_at(10), filters=("a/#", "b"))
 
@@ -126,7 +126,7 @@ def test_a_second_checkpoint_is_refused_and_the_query_that_wrote_the_table_is_na
     assert setting.rows() == 1
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_a_checkpoint_that_was_removed_is_refused_under_the_same_path(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     shutil.rmtree(setting.folder / "first")
@@ -145,7 +145,7 @@ def test_the_query_of_a_table_goes_on_and_new_queries_have_new_tables(setting: S
     assert record == Record(query_of("first"), 1, "archive", str(setting.folder / "first"), ("#",), end_at(20))
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_a_query_that_adopts_begins_where_the_table_ends_and_replaces_the_one_before(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     setting.run("first", 1, end_at(20, version=2, gone={"1": {"raw": 7}}))
@@ -208,7 +208,7 @@ def test_who_means_it_appends_and_goes_on_without_the_flag(setting: Setting) -> 
     assert setting.rows() == 4
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_of_two_new_queries_that_begin_at_the_same_time_one_writes(setting: Setting) -> None:
     one, other = setting.ask("one"), setting.ask("other")
     frame: Any = Frame()
@@ -246,7 +246,7 @@ def written_by_an_older_version(setting: Setting, query: str) -> None:
     setting.table.append(frame, BatchName(query, 4))
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_a_table_of_an_older_version_is_refused_too_and_cannot_be_adopted(setting: Setting) -> None:
     written_by_an_older_version(setting, query_of("first"))
 

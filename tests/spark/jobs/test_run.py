@@ -113,7 +113,7 @@ def test_an_archive_has_every_record_once_by_day_and_pattern_over_several_runs(
     assert (reader.records_behind, reader.pins) == (0, True)
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_an_archive_with_a_second_checkpoint_is_refused_and_one_that_lost_its_own_adopts_the_table(
     spark: SparkSession, publish: Publish, run: Run, tmp_path: Path
 ) -> None:

@@ -163,7 +163,7 @@ def test_a_batch_with_a_name_goes_on_where_it_failed(spark: SparkSession, broker
     assert sorted(numbers(recorded(broker))) == list(range(40_000))
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_other_partitions_than_before_fail_in_words(spark: SparkSession, broker: Broker) -> None:
     write(rows(spark, 4000, 2), broker.port, producerName="import")
 
@@ -297,7 +297,7 @@ class Killer(threading.Thread):
             self.node.await_port()
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_a_broker_that_is_killed_in_the_middle_of_a_batch_has_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
     port = free_port()
     file = write_config(tmp_path, listeners={"tcp": {"default": {"bind": f"127.0.0.1:{port}"}}}, history={"bind": ""})
@@ -327,7 +327,7 @@ writer.option("servers", "127.0.0.1:" + port).trigger(availableNow=True).start()
 """
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_a_driver_that_is_killed_in_the_middle_of_a_batch_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
     for first in range(0, 200_000, 100_000):
         put_file(tmp_path / "in", first, first + 100_000)

@@ -24,7 +24,7 @@ def checkpoint_of(history: FakeHistoryService, topic_filter: str, **options: str
     return found
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_a_checkpoint_of_other_filters_is_refused_before_anything_is_read(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, "a/#")
@@ -36,7 +36,7 @@ def test_a_checkpoint_of_other_filters_is_refused_before_anything_is_read(histor
     assert history.plans == []
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_a_batch_that_was_begun_with_other_filters_is_refused_too(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     end = checkpoint_of(history, "a/#")
@@ -47,7 +47,7 @@ def test_a_batch_that_was_begun_with_other_filters_is_refused_too(history: FakeH
         again.partitions(again.initialOffset(), end)
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_older_sparks_are_told_of_other_filters_when_the_first_batch_is_planned(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, "a/#")

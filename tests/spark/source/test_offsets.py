@@ -83,7 +83,7 @@ def test_filters_that_match_the_same_topics_are_the_same(kept: list[str] | None,
     offsets.check_filters(Offset({0: 1}, "00ff", filters=None if kept is None else offsets.to_filters(kept)), now)
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 @pytest.mark.parametrize(
     ("kept", "now", "message"),
     [

@@ -141,7 +141,7 @@ def test_a_slip_of_the_pen_is_refused_with_the_nearest_name(key: str, message: s
         parse_read_options({"path": "a", key: "s3cret"})
 
 
-@pytest.mark.row("H13")
+@pytest.mark.row("K13")
 @pytest.mark.parametrize(
     ("option", "ours"),
     [
@@ -177,7 +177,7 @@ def test_options_of_another_source_are_refused_with_ours_in_their_place(option: 
             parse_read_options({"path": "a", key: "s3cret"})
 
 
-@pytest.mark.row("H13")
+@pytest.mark.row("K13")
 @pytest.mark.parametrize(
     ("option", "ours"), [("topic", "a column topic"), ("kafka.bootstrap.servers", "mqtt://"), ("kafka.acks", "servers")]
 )

@@ -102,7 +102,7 @@ def test_a_server_lost_in_the_middle_of_a_task_costs_no_row(spark: SparkSession,
     assert plant.broken_after == []
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession, plant: FakeHistoryService) -> None:
     plant.users = {"ann": "s3cret-right"}
     good = read(spark, plant, user="ann", password="s3cret-right")
@@ -116,7 +116,7 @@ def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession
     assert "s3cret" not in plans + str(caught.value)
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 @pytest.mark.parametrize(
     ("topic_filter", "options", "message"),
     [
@@ -208,7 +208,7 @@ def test_trigger_once_reads_everything_whatever_the_limit(spark: SparkSession, p
     assert batch_sizes(query) == [12]
 
 
-@pytest.mark.row("H1")
+@pytest.mark.row("K1")
 def test_a_loss_fails_the_stream_with_the_gap_until_it_is_let_pass(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_log_is_refused_in_words(spark: SparkSession, pl
         run(stream(spark, plant).load().select("position"), tmp_path)
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_a_checkpoint_of_other_filters_is_refused_in_words_until_that_is_meant(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
