@@ -12,6 +12,7 @@ reported as the latest offset has `"behind"` as well, for people. Rules:
 - A shard that an offset does not name begins at its beginning: shards that are new are read whole.
 - An end is nowhere below its start, also if the service has just restarted and knows less than it did.
 - With a target (`availableNow`) nothing goes past it, and shards that came after it wait for the next run.
+- A batch has the same rows whenever it is read (P1).
 - Positions are tokens, and mean something in their log only. 0 is the beginning: who starts there misses nothing, ever.
 - A stream is nowhere at 0 once it has begun, but where each shard began then, at 1 at least: what retention takes from then on is
   told, and what it had taken before, in whichever class, is not. Old checkpoints that are at 0 begin with their next batch.
