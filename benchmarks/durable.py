@@ -59,11 +59,11 @@ def log(bench: Bench) -> list[Figure]:
 
 
 def resume(bench: Bench) -> list[Figure]:
-    """Durable sessions that all come back at once: each with messages of its own, and all with the same ones."""
+    """Durable sessions that all reconnect at once: each with its own messages, and all with the same ones."""
     clients = bench.scale.resuming
     figures = []
-    for topics, words in ((clients, "a topic each"), (1, "one topic for all")):
-        title = f"{clients:,} durable sessions come back at once to {MESSAGES_EACH} messages each, {words}"
+    for topics, words in ((clients, "one topic per session"), (1, "one topic for all")):
+        title = f"{clients:,} durable sessions reconnect at once, {MESSAGES_EACH} messages each, {words}"
         with running(bench, "braidmq", is_recorded=True) as broker:
             try:
                 found, memory_mib = _resume(bench, broker, clients, topics)
@@ -103,7 +103,7 @@ def _restart_and_replay(bench: Bench, data: DataSet) -> list[Figure]:
         serving_s = time.perf_counter() - began
         restart = Figure(
             f"restart with {data.sessions:,} durable sessions and {data.records:,} records",
-            f"serves after {serving_s:.1f} s, {broker.cpu_s():.1f} s of a processor",
+            f"serves after {serving_s:.1f} s, {broker.cpu_s():.1f} s of CPU",
             f"under {RESTART_TARGET_S:g} s",
             serving_s < RESTART_TARGET_S,
         )

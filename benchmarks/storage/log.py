@@ -132,7 +132,7 @@ def measure_reads(data: DataSet) -> list[Figure]:
             whole / bare >= ALL_TARGET,
         ),
         Figure(
-            "bytes on disk for each byte of topic and payload, compacted, without the write-ahead log",
+            "bytes on disk per byte of topic and payload, compacted, without the write-ahead log",
             f"{ratio:.2f}",
             f"at most {DISK_TARGET:g}",
             ratio <= DISK_TARGET,
