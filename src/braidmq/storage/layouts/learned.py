@@ -2,7 +2,7 @@
 
 `braidmq.lane.records.topic_trie` has the trie and its rules. This is what goes to disk: an entry of the trie is a row, whose
 key ends in the entry's number, so that a parent is always read before what is below it. Numbers are given once in the
-life of a shard; those from a certain `next_id` on are what was learned after it, which lets a follower drop what its
+life of a shard (S8); those from a certain `next_id` on are what was learned after it, which lets a follower drop what its
 leader never sent.
 """
 
