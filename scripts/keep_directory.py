@@ -1,9 +1,9 @@
-"""Keeps a small data directory of today's format in tests/golden: ``python scripts/keep_directory.py``.
+"""Stores a small data directory of the current format in tests/golden: ``python scripts/keep_directory.py``.
 
-What a release has written, every later one must read. So each format has a directory, ``data_N.txt``: an archive (tar, xz,
-base64) below the versions of all the formats that it was written with. ``tests/storage/test_kept_directories.py`` opens each of
-them, says what must be in it, and fails when a version was raised and no directory of it is here. Then this script adds one. The
-others stay as they are; only one that no release has written may be replaced (``--replace``).
+Every release must read what earlier ones have written. So each format has a directory, ``data_N.txt``: the versions of all
+formats it was written with, followed by an archive (tar, xz, base64). ``tests/storage/test_kept_directories.py`` opens each of
+them, checks its contents, and fails if a version was raised and there is no directory for it. Then this script adds one. The
+others stay unchanged; only one that no release has written may be replaced (``--replace``).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ SHARDS = 2
 BEGIN_US = 1_704_067_200_000_000  # 2024-01-01T00:00:00Z
 NEVER_S = 4_102_444_800.0  # 2100-01-01T00:00:00Z
 EXPIRY = bytes.fromhex("0200015180")  # Message Expiry Interval of a day
-EPOCH_RECORDS = 6  # so few that there are many epochs
-# Logs of the engine, its lock, and files that it makes anew.
+EPOCH_RECORDS = 6  # few, so that there are many epochs
+# The engine's logs, its lock, and files that it creates again.
 NOT_KEPT = ("LOG", "LOCK")
 _FORMATS = ("format", "layouts")  # folders whose names are part of a format's
 
@@ -107,7 +107,7 @@ class OneRecord:
         return self._marks
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
-        """Nobody waits for it."""
+        """Do nothing: the script does not wait for it."""
 
     def refused(self, refusal: Refusal) -> None:
         """End the script."""
@@ -115,7 +115,7 @@ class OneRecord:
 
 
 class Writing:
-    """A log whose clock stands still between two steps: step n is n seconds after the beginning."""
+    """A log whose clock advances only between steps: step n is n seconds after the beginning."""
 
     def __init__(self, data_dir: Path, layout: str) -> None:
         self._step = 0
@@ -162,7 +162,7 @@ class Writing:
     def save_reader(
         self, name: str, positions: dict[int, int], pins: bool, owner: str | None = None, filters: tuple[str, ...] = ()
     ) -> None:
-        """Write down where a named reader is."""
+        """Store the position of a named reader."""
         readers = self.log.readers
         readers.save(name, positions, owner=owner, filters=filters, pins=pins, on_saved=lambda: None, on_refused=_refused)
         self._settle()
@@ -174,7 +174,7 @@ class Writing:
 
 
 def _refused(refusal: Refusal) -> None:
-    raise SystemExit(f"it cannot be written: {refusal.reason}")
+    raise SystemExit(f"the log rejected a write: {refusal.reason}")
 
 
 def write_directory(data_dir: Path) -> None:
@@ -186,7 +186,7 @@ def write_directory(data_dir: Path) -> None:
         second = Writing(Path(folder), "learned")
         _write_learned(second)
         _write_rows(second)
-        # Before it is closed, for then the engine makes tables of everything. Nothing is being written.
+        # Before the log is closed, because closing moves everything into tables. Nothing is being written.
         shutil.copytree(folder, data_dir, dirs_exist_ok=True)
         second.log.close()
 
@@ -214,7 +214,7 @@ def _write_learned(log: Writing) -> None:
 
 
 def _write_rows(log: Writing) -> None:
-    """Everything beside the records; the last write of all is a record once more."""
+    """Everything except the records; the very last write is a record again."""
     _write_sessions(log)
     retained = LogRetained(log.log, wall=lambda: log.at(54) / 1e6, now=lambda: 100.0)
     message = Message(b"state/a", b"on", 1, True, "anna")
