@@ -199,6 +199,20 @@ def test_only_positions_of_the_same_filters_are_adopted(setting: Setting) -> Non
         setting.ask("second", "adopt", filters=("c/#",))
 
 
+@pytest.mark.row("H10")
+def test_a_table_of_two_queries_with_the_same_filters_is_not_adopted(setting: Setting) -> None:
+    setting.run("first", 0, end_at(10))
+    setting.run("latest", 0, end_at(99), "append")  # began at 50: nothing has read from 10 to 50
+
+    with pytest.raises(UsageError, match="several queries with these topic filters have written to it") as refused:
+        setting.ask("second", "adopt")
+
+    words = str(refused.value)
+    assert f"the query {query_of('first')} " in words
+    assert f"the query {query_of('latest')} " in words
+    assert "continue with the --checkpoint of one of them" in words
+
+
 def test_who_means_it_appends_and_goes_on_without_the_flag(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     setting.run("second", 0, end_at(10), "append")

@@ -135,7 +135,7 @@ def _refusal(path: str, others: Sequence[Record], checkpoint: Checkpoint, *, can
 
 
 def _positions_in(path: str, others: Sequence[Record], filters: Sequence[str]) -> tuple[Offset, set[str]]:
-    """How far the queries have come whose filters are those of the new one, and which they are."""
+    """The end of the one query that has the filters of the new one, and the queries that the new one then replaces."""
     replaced = {former for each in others for former in each.adopts}
     current = [each for each in others if each.query not in replaced]
     unknown = next((each for each in current if each.offset is None), None)
@@ -146,23 +146,15 @@ def _positions_in(path: str, others: Sequence[Record], filters: Sequence[str]) -
     if not alike:
         hint = f"give its topic filters, or use a new table; {_ANYWAY}"
         raise UsageError(f"the table {path} cannot be adopted: other topics were read by {current[-1].words()}", hint)
-    offsets = [parse_offset(each.offset) for each in alike]
-    if len({each.log for each in offsets}) > 1:
-        hint = f"use a new table; {_ANYWAY}"
-        raise UsageError(f"the table {path} cannot be adopted: it has records of several logs", hint)
-    return _furthest(offsets), {each.query for each in alike} | replaced
-
-
-def _furthest(offsets: Sequence[Offset]) -> Offset:
-    """How far they are together: what one of them has read is in the table."""
-    shards: dict[int, int] = {}
-    gone: dict[int, dict[str, int]] = {}
-    for each in offsets:
-        for shard, position in each.shards.items():
-            if position > shards.get(shard, -1):
-                shards[shard] = position
-                gone[shard] = each.gone.get(shard, {})
-    return Offset(shards, offsets[0].log, {shard: classes for shard, classes in gone.items() if classes})
+    last, *more = alike
+    if more:
+        # A record says where its query ended, not where it began: the table may lack what is between them.
+        names = " and ".join(each.words() for each in alike)
+        hint = "continue with the --checkpoint of one of them, use a new table, or give --append-anyway and --from"
+        raise UsageError(
+            f"the table {path} cannot be adopted: several queries with these topic filters have written to it: {names}", hint
+        )
+    return parse_offset(last.offset), {last.query} | replaced
 
 
 def _start_of(adopted: dict[str, Offset], checkpoint: Checkpoint) -> Offset | None:
