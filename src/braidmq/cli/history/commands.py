@@ -172,6 +172,8 @@ def history_stats(ctl: Ctl) -> None:
 
 
 def _behind(reader: api.ReaderInfo) -> str:
+    if reader.is_upper_bound:
+        return f"at most {reader.records_behind}"
     return f"~{reader.records_behind}" if reader.is_estimate else str(reader.records_behind)
 
 
