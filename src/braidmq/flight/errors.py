@@ -30,7 +30,7 @@ class Busy(Unavailable):
 class DataLoss(BraidError):
     """Retention took a part of what was asked for; ``gaps`` says of each shard what was wanted and what is kept."""
 
-    def __init__(self, gaps: Mapping[int, wire.Gap], hint: str = "") -> None:
+    def __init__(self, gaps: Mapping[int, wire.ShardGap], hint: str = "") -> None:
         super().__init__(dict(gaps), hint)
         self.gaps = dict(gaps)
         self.hint = hint
@@ -40,7 +40,7 @@ class DataLoss(BraidError):
         return f"{sentence}; {self.hint}" if self.hint else sentence
 
 
-def describe_gaps(gaps: Mapping[int, wire.Gap]) -> str:
+def describe_gaps(gaps: Mapping[int, wire.ShardGap]) -> str:
     """The gaps as text: shard, wanted, earliest kept; each as position and as time."""
     return "; ".join(
         f"shard {shard}: wanted everything after {_moment(gap.wanted)}, the earliest kept is {_moment(gap.kept)}"
@@ -48,7 +48,7 @@ def describe_gaps(gaps: Mapping[int, wire.Gap]) -> str:
     )
 
 
-def from_wire_gaps(gaps: Mapping[str, wire.Gap]) -> dict[int, wire.Gap]:
+def from_wire_gaps(gaps: Mapping[str, wire.ShardGap]) -> dict[int, wire.ShardGap]:
     """Gaps with numbers as keys."""
     return {int(shard): gap for shard, gap in gaps.items()}
 

@@ -35,7 +35,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No arguments, or no result."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RangeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a range begins or ends: a position for each shard, a time in microseconds since 1970, or `earliest` or `latest`.
 
     A range that begins at a time has what was stored at it or later; one that ends at a time has what was stored before it.
@@ -55,16 +55,16 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             raise ValueError("`gone` needs positions")
 
 
-EARLIEST: Final = Place(at="earliest")
-LATEST: Final = Place(at="latest")
+EARLIEST: Final = RangeBound(at="earliest")
+LATEST: Final = RangeBound(at="latest")
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The command of GetFlightInfo: which records, of them which columns (None: all), in about how many parts."""
 
     filters: list[str]
-    start: Place = EARLIEST
-    end: Place = LATEST
+    start: RangeBound = EARLIEST
+    end: RangeBound = LATEST
     columns: list[str] | None = None
     partitions: int = 0  # 0: as many as the size suggests
     part_rows_max: int | None = None  # about so many in a part; None: as usual
@@ -73,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     version: int = VERSION
 
 
-class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShardGap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a shard's records later than `wanted` those before `kept` are gone: retention removed them."""
 
     wanted: int
@@ -86,7 +86,7 @@ class Planned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: str
     start: Positions
     end: Positions
-    gaps: dict[str, Gap] = {}
+    gaps: dict[str, ShardGap] = {}
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,7 +201,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     code: Code
     detail: str
-    gaps: dict[str, Gap] = {}
+    gaps: dict[str, ShardGap] = {}
 
 
 T = TypeVar("T")

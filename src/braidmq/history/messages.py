@@ -89,7 +89,7 @@ class AskWatermarks(_Message, frozen=True):
 
 
 class Authenticate(_Message, frozen=True):
-    """Authenticate a user and password, a token, or an anonymous reader. Answered with `Granted` or `Denied`."""
+    """Authenticate a user and password, a token, or an anonymous reader. Answered with `ReaderGranted` or `Denied`."""
 
     reader: str
     peer_host: str
@@ -110,7 +110,7 @@ class MayRead(_Message, frozen=True):
     filters: list[str]
 
 
-class NoteReader(_Message, frozen=True):
+class SaveReader(_Message, frozen=True, tag="NoteReader"):
     """Store the positions and filters of a user's named reader. Answered with `Noted` or `Denied`."""
 
     name: str
@@ -126,14 +126,14 @@ class Watermarks(_Message, frozen=True):
     is_busy: bool = False
 
 
-class Granted(_Message, frozen=True):
+class ReaderGranted(_Message, frozen=True, tag="Granted"):
     """The reader is accepted under this name; `token` can replace the password for a while."""
 
     user_name: str | None
     token: str = ""
 
     def __repr__(self) -> str:
-        return f"Granted(user_name={self.user_name!r})"
+        return f"ReaderGranted(user_name={self.user_name!r})"
 
 
 class Denied(_Message, frozen=True):
@@ -152,8 +152,8 @@ class Noted(_Message, frozen=True):
     """It is on disk."""
 
 
-AnyQuestion = AskWatermarks | Authenticate | MayRead | NoteReader
-AnyAnswer = Watermarks | Granted | Denied | Filters | Noted
+AnyQuestion = AskWatermarks | Authenticate | MayRead | SaveReader
+AnyAnswer = Watermarks | ReaderGranted | Denied | Filters | Noted
 
 
 class Question(_Message, frozen=True):
@@ -199,14 +199,14 @@ class Backlogs(_Message, frozen=True):
 
 
 FromService = Listening | CannotListen | Served | Question | Backlogs
-FromCore = Setup | Answer | AskBacklogs
+FromNode = Setup | Answer | AskBacklogs
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _from_service: Final[msgspec.msgpack.Decoder[FromService]] = msgspec.msgpack.Decoder(FromService)
-_from_core: Final[msgspec.msgpack.Decoder[FromCore]] = msgspec.msgpack.Decoder(FromCore)
+_from_node: Final[msgspec.msgpack.Decoder[FromNode]] = msgspec.msgpack.Decoder(FromNode)
 
 
-def frame(message: FromService | FromCore) -> bytes:
+def frame(message: FromService | FromNode) -> bytes:
     """The bytes of a message, its length before it."""
     data = _encoder.encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
@@ -228,9 +228,9 @@ def from_service(data: bytes) -> FromService:
         raise Corruption(f"the history service sent an invalid message: {problem}") from None
 
 
-def from_core(data: bytes) -> FromCore:
+def from_node(data: bytes) -> FromNode:
     """Decode a message of the node; raises Corruption if it is invalid."""
     try:
-        return _from_core.decode(data)
+        return _from_node.decode(data)
     except msgspec.MsgspecError as problem:
         raise Corruption(f"the node sent an invalid message: {problem}") from None

@@ -210,7 +210,7 @@ class Subscriber(BenchConnection):
             self._on_batch()
 
 
-class Publisher(BenchConnection):
+class BenchPublisher(BenchConnection):
     """Sends from its block when it is told to; ``window`` bounds what is not yet acknowledged (QoS 1 and 2)."""
 
     def __init__(

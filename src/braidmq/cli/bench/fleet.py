@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from braidmq.cli.bench.connection import BenchConnection
-from braidmq.cli.bench.plan import Plan
+from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Tally
 from braidmq.cli.errors import CommandFailed
 from braidmq.client import transport
@@ -27,7 +27,7 @@ AnyConnection = TypeVar("AnyConnection", bound=BenchConnection)
 class Fleet:
     """All connections of one run; ``first_failure`` is the error to report if none connects."""
 
-    def __init__(self, plan: Plan, tally: Tally, stop: asyncio.Event) -> None:
+    def __init__(self, plan: BenchPlan, tally: Tally, stop: asyncio.Event) -> None:
         self.wanted = 0
         self.first_failure: ClientError | None = None
         self._plan = plan

@@ -8,10 +8,10 @@ import time
 import zlib
 from typing import Final
 
-from braidmq.cli.bench.connection import Publisher, Subscriber, TimedConnection
+from braidmq.cli.bench.connection import BenchPublisher, Subscriber, TimedConnection
 from braidmq.cli.bench.fleet import TICK_S, Fleet, until
 from braidmq.cli.bench.frames import BLOCK_FRAMES_MAX, PublishBlock, payload_with_header
-from braidmq.cli.bench.plan import Plan
+from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Sequences, Tally
 from braidmq.cli.errors import CommandFailed
 
@@ -25,7 +25,7 @@ class Load:
 
     role = "conn"
 
-    def __init__(self, plan: Plan, tally: Tally, stop: asyncio.Event) -> None:
+    def __init__(self, plan: BenchPlan, tally: Tally, stop: asyncio.Event) -> None:
         self.plan = plan
         self.tally = tally
         self.stop = stop
@@ -55,7 +55,7 @@ class PublishLoad(Load):
         self._left = self.plan.limit or _FOREVER
         await self.fleet.bring_up(self._publishers)
 
-    def _publisher(self, number: int) -> Publisher:
+    def _publisher(self, number: int) -> BenchPublisher:
         plan = self.plan
         login = plan.login(self.role, number)
         payload = plan.message
@@ -63,7 +63,7 @@ class PublishLoad(Load):
             payload = payload_with_header(zlib.crc32(login.client_id.encode()), plan.size)
         frames_max = 1 if plan.message_gap_s else BLOCK_FRAMES_MAX
         block = PublishBlock(plan.message_of(self.role, number, payload), plan.version, frames_max)
-        return Publisher(login, self.tally, block, qos=plan.qos, window=plan.inflight)
+        return BenchPublisher(login, self.tally, block, qos=plan.qos, window=plan.inflight)
 
     async def run(self) -> None:
         """Publish until the limit is reached, then await the last acknowledgements."""
@@ -87,7 +87,7 @@ class PublishLoad(Load):
     async def _at_full_speed(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def pump(publisher: Publisher) -> None:
+        def pump(publisher: BenchPublisher) -> None:
             if self.stop.is_set():
                 return
             sent = publisher.send(self._left)
@@ -173,10 +173,10 @@ class FlowLoad(Load):
             topic_filters = [self.plan.topic.replace("%i", "+")]
         await subscriber.subscribe(topic_filters, self.plan.qos)
 
-    def _publisher(self, index: int) -> Publisher:
+    def _publisher(self, index: int) -> BenchPublisher:
         plan, number = self.plan, self.plan.first_number + index
         message = plan.message_of("pub", number, payload_with_header(index, plan.size))
-        publisher = Publisher(
+        publisher = BenchPublisher(
             plan.login("pub", number),
             self.tally,
             PublishBlock(message, plan.version, min(BLOCK_FRAMES_MAX, self._window)),
@@ -228,7 +228,7 @@ class FlowLoad(Load):
             self._pump(index)
 
 
-def make_load(plan: Plan, tally: Tally, stop: asyncio.Event) -> Load:
+def make_load(plan: BenchPlan, tally: Tally, stop: asyncio.Event) -> Load:
     """The load of the plan; raises CommandFailed if it is not possible."""
     match plan.kind:
         case "conn":

@@ -16,7 +16,7 @@ Kind = Literal["conn", "pub", "sub", "flow"]
 Shape = Literal["pair", "fanout", "fanin"]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one run. Times are in seconds; ``limit``, ``inflight`` and ``duration_s`` of 0 mean no bound."""
 
     kind: Kind

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from braidmq.cli.bench.fleet import Fleet
 from braidmq.cli.bench.histogram import Histogram
-from braidmq.cli.bench.plan import Plan
+from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Tally
 
 _BAR: Final = 40
@@ -29,7 +29,7 @@ _LATENCY_OF: Final = {
 }
 
 
-async def show_progress(plan: Plan, tally: Tally, fleet: Fleet) -> None:
+async def show_progress(plan: BenchPlan, tally: Tally, fleet: Fleet) -> None:
     """Tell on standard error how it goes, once a second until cancelled: on a terminal in one line that changes."""
     began = time.monotonic()
     console = Console(stderr=True)
@@ -55,7 +55,7 @@ async def show_progress(plan: Plan, tally: Tally, fleet: Fleet) -> None:
             live.stop()
 
 
-def _progress_line(plan: Plan, tally: Tally, rates: list[float], wanted: int) -> str:
+def _progress_line(plan: BenchPlan, tally: Tally, rates: list[float], wanted: int) -> str:
     connecting, sending, receiving = rates
     parts = [f"{tally.connected - tally.disconnected}/{wanted} up"]  # all of it fits into 80 columns
     if connecting and (plan.kind == "conn" or tally.connected < wanted):
@@ -78,7 +78,7 @@ def _progress_line(plan: Plan, tally: Tally, rates: list[float], wanted: int) ->
     return "  ".join(parts)
 
 
-def as_json(plan: Plan, tally: Tally, wanted: int, connect_s: float, measured_s: float) -> dict[str, Any]:
+def as_json(plan: BenchPlan, tally: Tally, wanted: int, connect_s: float, measured_s: float) -> dict[str, Any]:
     """The result as plain values; times in milliseconds, rates per second of the measured time."""
     latency = tally.latency
     return {
@@ -120,7 +120,7 @@ def _latency_json(latency: Histogram) -> dict[str, float] | None:
     }
 
 
-def print_report(plan: Plan, tally: Tally, result: dict[str, Any]) -> None:
+def print_report(plan: BenchPlan, tally: Tally, result: dict[str, Any]) -> None:
     """The table and the histogram, on standard output."""
     console = Console(file=sys.stdout)
     click.echo(f"bench {plan.kind}: {result['target']}, MQTT {result['mqtt']}, {result['measured_seconds']:g} s")

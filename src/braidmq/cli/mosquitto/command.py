@@ -14,7 +14,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.errors import CommandFailed
 from braidmq.cli.mosquitto import conf as mosquitto_conf
 from braidmq.cli.mosquitto.convert import Import
-from braidmq.cli.mosquitto.report import Outcome, Row
+from braidmq.cli.mosquitto.report import Outcome, ReportRow
 
 CONFIG_FILE = "braidmq.toml"
 
@@ -53,7 +53,7 @@ def _as_toml(result: Import, conf: Path) -> str:
     return "\n".join(head) + "\n\n" + tomli_w.dumps(result.tables)
 
 
-def _print_rows(rows: list[Row]) -> None:
+def _print_rows(rows: list[ReportRow]) -> None:
     cells = [("-", "-") if row.line is None else (row.line.where, row.line.shown) for row in rows]
     where_width = max((len(where) for where, _ in cells), default=0)
     shown_width = min(50, max((len(shown) for _, shown in cells), default=0))

@@ -8,16 +8,16 @@ import msgspec
 
 from braidmq.base.config.keys import Path, dotted, format_value
 from braidmq.base.errors import UsageError
-from braidmq.cli.mosquitto.conf import Line
+from braidmq.cli.mosquitto.conf import ConfLine
 
 Outcome = Literal["taken", "changed", "none"]
 
 
-class Row(msgspec.Struct, frozen=True):
+class ReportRow(msgspec.Struct, frozen=True):
     """What became of one line; ``line`` is None for something that Mosquitto does without being told."""
 
     outcome: Outcome
-    line: Line | None
+    line: ConfLine | None
     text: str
 
 
@@ -26,19 +26,19 @@ class Report:
 
     def __init__(self) -> None:
         self.tables: dict[str, Any] = {}
-        self.rows: list[Row] = []
+        self.rows: list[ReportRow] = []
         self.held: dict[str, str] = {}  # listeners that are written but not enabled, and why
 
-    def tell(self, outcome: Outcome, line: Line | None, text: str) -> None:
+    def tell(self, outcome: Outcome, line: ConfLine | None, text: str) -> None:
         """Say what became of a line."""
-        self.rows.append(Row(outcome, line, text))
+        self.rows.append(ReportRow(outcome, line, text))
 
-    def tell_overruled(self, line: Line | None) -> None:
+    def tell_overruled(self, line: ConfLine | None) -> None:
         """Say that a later line is what counts."""
         if line is not None:
             self.tell("none", line, "overridden by a later line")
 
-    def set(self, line: Line, path: Path, value: Any, *, note: str = "", outcome: Outcome = "taken") -> None:
+    def set(self, line: ConfLine, path: Path, value: Any, *, note: str = "", outcome: Outcome = "taken") -> None:
         """Write a key, and say so."""
         table = self.tables
         for part in path[:-1]:
@@ -47,14 +47,14 @@ class Report:
         self.tell(outcome, line, f"{dotted(path)} = {format_value(value)}" + (f" ({note})" if note else ""))
 
 
-def is_true(line: Line) -> bool:
+def is_true(line: ConfLine) -> bool:
     """The value of an option that is true or false; UsageError if it is neither."""
     if line.value not in ("true", "false"):
         raise bad_value(line, "must be true or false")
     return line.value == "true"
 
 
-def number(line: Line, least: int = 0) -> int:
+def number(line: ConfLine, least: int = 0) -> int:
     """The value of an option that is a whole number; UsageError if it is not."""
     try:
         value = int(line.value)
@@ -65,6 +65,6 @@ def number(line: Line, least: int = 0) -> int:
     return value
 
 
-def bad_value(line: Line, why: str) -> UsageError:
+def bad_value(line: ConfLine, why: str) -> UsageError:
     """The error of a line that Mosquitto itself would not take."""
     return UsageError(f"{line.file}:{line.number}: {line.shown} {why}")

@@ -22,7 +22,7 @@ LISTENER: Final = "history"
 _TOKEN_S: Final = 24 * 3600.0
 
 
-class Access(Protocol):
+class ReaderAccess(Protocol):
     """What the answers need from access control."""
 
     @property
@@ -61,7 +61,7 @@ class Answers:
     def __init__(
         self,
         log: Log,
-        access: Access,
+        access: ReaderAccess,
         tokens: Tokens,
         *,
         anonymous_allowed: bool,
@@ -85,20 +85,20 @@ class Answers:
                 return await self._authenticate(question)
             case messages.MayRead():
                 return self._may_read(question)
-            case messages.NoteReader():
+            case messages.SaveReader():
                 return await self._note(question)
 
-    async def _authenticate(self, question: messages.Authenticate) -> messages.Granted | messages.Denied:
+    async def _authenticate(self, question: messages.Authenticate) -> messages.ReaderGranted | messages.Denied:
         password = question.password.encode() if question.password is not None else None
         credentials = self._credentials(question.reader, question.peer_host, question.user_name, password)
         if question.token is not None:
             user_name = self._tokens.read(question.token, self._access.fingerprint)
             if user_name is None or not self._access.is_still_allowed(credentials, user_name):
                 return messages.Denied("the token is invalid or has expired")
-            return messages.Granted(user_name)
+            return messages.ReaderGranted(user_name)
         match await self._access.authenticate(credentials):
             case Granted(user_name):
-                return messages.Granted(user_name, self._token_for(user_name))
+                return messages.ReaderGranted(user_name, self._token_for(user_name))
             case Refused(_, detail):
                 return messages.Denied(detail)
 
@@ -142,7 +142,7 @@ class Answers:
             )
         return ""
 
-    async def _note(self, note: messages.NoteReader) -> messages.Noted | messages.Denied:
+    async def _note(self, note: messages.SaveReader) -> messages.Noted | messages.Denied:
         name, user_name, wanted = note.name, note.user_name, note.positions
         refused = self._refusal_of_reader(name, user_name)
         if refused:

@@ -24,7 +24,7 @@ from braidmq.base.config.settings import HistorySettings, Settings
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.listeners.listener_set import CERTIFICATE_POLL_S
 from braidmq.history import messages
-from braidmq.history.node_side.answers import Access, Answers, Log
+from braidmq.history.node_side.answers import Answers, Log, ReaderAccess
 from braidmq.history.node_side.certificates import ServiceCertificates
 from braidmq.history.node_side.tokens import Tokens
 
@@ -44,7 +44,7 @@ _SCRATCH: Final = "history"
 class HistoryService:
     """The service of one node; `start`, then `stop`. `address` is where it listens, once it does; it stays the same."""
 
-    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: Access) -> None:
+    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: ReaderAccess) -> None:
         """Raises ConfigError for an invalid address or TLS file, Corruption for an invalid key file."""
         history = settings.history
         try:
@@ -249,7 +249,7 @@ class Conversation:
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_QUESTIONS_MAX)
 
-    def send(self, message: messages.FromCore) -> None:
+    def send(self, message: messages.FromNode) -> None:
         """Send, without waiting: what is said in this direction is small, and asked for."""
         self._writer.write(messages.frame(message))
 

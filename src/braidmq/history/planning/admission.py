@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from braidmq.flight.wire import Gap, OnLoss
+from braidmq.flight.wire import OnLoss, ShardGap
 from braidmq.history.planning.ranges import ShardRange, fail_for_loss
 from braidmq.history.planning.searches import Searches
-from braidmq.history.scanning.epoch_reading import UNLIMITED, EpochReading, Limits
+from braidmq.history.scanning.epoch_reading import UNLIMITED, BatchLimits, EpochReading
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import EpochLost, FamilyView
 from braidmq.lane.records.columns import Columns
@@ -91,7 +91,7 @@ def _numbers(kind: pa.DataType, rows: int, column: Taken) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column[1][1])])
 
 
-class Walk:
+class ShardWalk:
     """A way through one shard, record by record in order of time: `position` is how far it has come."""
 
     def __init__(self, log: OpenLog, wanted: ShardRange, searches: Searches, on_loss: OnLoss) -> None:
@@ -142,7 +142,7 @@ class Walk:
                 fits = window.rows_max <= rows_max - rows and window.bytes_max <= bytes_max - size_bytes
                 if fits and self._searches.is_everything and window.is_one_whole:
                     # Records that are hidden from history count, too, but not if there is nothing else.
-                    if len(self._look_into(window, Limits(1, _NO_LIMIT))):
+                    if len(self._look_into(window, BatchLimits(1, _NO_LIMIT))):
                         rows += window.rows_max
                         size_bytes += window.bytes_max
                     self._pass_window()
@@ -162,7 +162,7 @@ class Walk:
         self.rows += rows
         return rows, size_bytes
 
-    def _look_into(self, window: _Window, limits: Limits) -> Columns:
+    def _look_into(self, window: _Window, limits: BatchLimits) -> Columns:
         """Count the records of the first window."""
         columns = Columns(("position", "size"))
         for family, epoch in window.epochs:
@@ -175,7 +175,7 @@ class Walk:
                 self.steps += reading.steps
             except EpochLost as lost:
                 if self._on_loss == "fail":
-                    fail_for_loss({self.shard: Gap(max(self.position, epoch.start - 1), lost.floor)})
+                    fail_for_loss({self.shard: ShardGap(max(self.position, epoch.start - 1), lost.floor)})
         return columns
 
     def _pass_window(self) -> None:
@@ -189,7 +189,7 @@ def advance(
 ) -> tuple[dict[int, int], int]:
     """The positions that a batch may go to in each shard, and its rows at most. Without the lock of the log."""
     with log.lock:
-        walks = [Walk(log, each, searches, on_loss) for each in wanted]
+        walks = [ShardWalk(log, each, searches, on_loss) for each in wanted]
     rows_left = _NO_LIMIT if rows_max is None else max(rows_max, 1)
     bytes_left = _NO_LIMIT if bytes_max is None else max(bytes_max, 1)
     if sum(walk.rows_max for walk in walks) <= rows_left and sum(walk.bytes_max for walk in walks) <= bytes_left:
@@ -200,7 +200,7 @@ def advance(
     return {walk.shard: walk.position for walk in walks}, sum(walk.rows for walk in walks)
 
 
-def _take_shares(walks: Sequence[Walk], rows_left: int, bytes_left: int) -> None:
+def _take_shares(walks: Sequence[ShardWalk], rows_left: int, bytes_left: int) -> None:
     has_any = False
     going = [walk for walk in walks if not walk.is_done]
     steps_max = _STEPS_MAX // max(len(going), 1)
@@ -241,7 +241,7 @@ def _shares(total: int, backlogs: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-def _behind(walk: Walk) -> tuple[int, int]:
+def _behind(walk: ShardWalk) -> tuple[int, int]:
     return walk.position, walk.shard
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from braidmq.history.planning.parts import Weight
 from braidmq.history.planning.ranges import ShardRange
-from braidmq.history.planning.searches import Range, Searches
+from braidmq.history.planning.searches import KeyRange, Searches
 from braidmq.history.scanning.epoch_reading import UNLIMITED, EpochReading
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import EpochLost, FamilyView
@@ -33,7 +33,7 @@ class _Place(Struct):
     epoch: EpochRow
     start: int
     end: int
-    ranges: list[Range] = []
+    ranges: list[KeyRange] = []
     counted: tuple[int, int] | None = None  # rows and bytes
 
     @property
@@ -93,7 +93,7 @@ def _places(wanted: ShardRange, family: FamilyView, searches: Searches) -> Itera
                 yield place
 
 
-class _Counted(Struct):
+class _Tally(Struct):
     """The result of a count: matching records, examined records, and the cost."""
 
     matched: int = 0
@@ -106,9 +106,9 @@ class _Counted(Struct):
         return self.matched / self.looked_at if self.matched else 1 / max(self.looked_at, 1)
 
 
-def _count(log: OpenLog, places: Iterable[_Place], steps_max: int) -> _Counted:
+def _count(log: OpenLog, places: Iterable[_Place], steps_max: int) -> _Tally:
     """Count places in their order, as many as the steps allow."""
-    counted = _Counted()
+    counted = _Tally()
     for place in places:
         if counted.steps >= steps_max:
             break

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from msgspec import Struct
 
 from braidmq.base.errors import UsageError
-from braidmq.flight.wire import Gap, OnLoss, Place, Positions, from_wire
+from braidmq.flight.wire import OnLoss, Positions, RangeBound, ShardGap, from_wire
 from braidmq.history.service.errors import fail
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import FamilyView, gone_after
@@ -42,13 +42,13 @@ def begin(
     ends: Mapping[int, int],
     on_loss: OnLoss,
     gone: Mapping[int, Positions],
-) -> tuple[list[ShardRange], dict[int, Gap]]:
+) -> tuple[list[ShardRange], dict[int, ShardGap]]:
     """The ranges of all shards, and what is missing of them; raises HistoryError `data-loss` if that must not be.
 
     With the lock of the log. Of `gone` nothing is missing.
     """
     ranges: list[ShardRange] = []
-    gaps: dict[int, Gap] = {}
+    gaps: dict[int, ShardGap] = {}
     for number, shard in enumerate(log.shards):
         families = shard.for_filters(filters)
         wanted, end = starts[number], ends[number]
@@ -62,16 +62,16 @@ def begin(
     return ranges, gaps
 
 
-def _gap(families: Sequence[FamilyView], wanted: int, end: int, gone: Positions) -> Gap | None:
+def _gap(families: Sequence[FamilyView], wanted: int, end: int, gone: Positions) -> ShardGap | None:
     """The missing part of (wanted, end], as one gap over all families."""
     if wanted == _BEGINNING:
         return None
     known = [(max(wanted, gone.get(family.log_class, 0)), family.floor) for family in families]
     lost = [(position, floor) for position, floor in known if position < min(floor - 1, end)]
-    return Gap(min(position for position, _ in lost), max(floor for _, floor in lost)) if lost else None
+    return ShardGap(min(position for position, _ in lost), max(floor for _, floor in lost)) if lost else None
 
 
-def starts_of(place: Place, watermarks: Mapping[int, int]) -> dict[int, int]:
+def starts_of(place: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
     """Where a range begins in each shard; 0 for the beginning."""
     if place.positions is not None:
         return with_all(place.positions, dict.fromkeys(watermarks, _BEGINNING))
@@ -80,7 +80,7 @@ def starts_of(place: Place, watermarks: Mapping[int, int]) -> dict[int, int]:
     return dict(watermarks) if place.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
 
 
-def ends_of(place: Place, watermarks: Mapping[int, int]) -> dict[int, int]:
+def ends_of(place: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
     """Where a range ends in each shard. Positions may be above the watermarks, times are not."""
     if place.positions is not None:
         return with_all(place.positions, watermarks)
@@ -98,7 +98,7 @@ def with_all(positions: Positions, others: Mapping[int, int]) -> dict[int, int]:
     return {**others, **found}
 
 
-def fail_for_loss(gaps: Mapping[int, Gap]) -> NoReturn:
+def fail_for_loss(gaps: Mapping[int, ShardGap]) -> NoReturn:
     """Raise HistoryError `data-loss`."""
     told = "; ".join(
         f"shard {shard} after {gap.wanted}{_time(gap.wanted)}, before {gap.kept}{_time(gap.kept)}"

@@ -21,7 +21,7 @@ from braidmq.storage.layouts.contract import Query
 SEEK_STEPS: Final = 32
 
 
-class Range(Struct, frozen=True):
+class KeyRange(Struct, frozen=True):
     """Keys to look at (no query: all), filters of which a record must match one, and filters of which it must match none."""
 
     query: Query | None
@@ -51,16 +51,16 @@ class Searches:
             shared = [before for before in wild[:number] if overlaps(before, each)]
             self._each.append(_Search((each,), _matcher([each]), _matcher(shared) if shared else None))
 
-    def ranges(self, epoch: EpochRow, plan: Callable[[str], list[Query]]) -> list[Range]:
+    def ranges(self, epoch: EpochRow, plan: Callable[[str], list[Query]]) -> list[KeyRange]:
         """Where records of the epoch may be that match, by the plan of its layout; nowhere if the epoch has none for certain."""
-        found: list[Range] = []
+        found: list[KeyRange] = []
         for search in self._each:
             queries = (query for each in search.filters for query in plan(each))
             for query in _once(query for query in queries if _may_hold(epoch, query)):
                 # A query that begins with the empty index begins with the first record: `#` and its like.
                 if len(found) * SEEK_STEPS > epoch.count or not query.first():
-                    return [Range(None, self._all, None)]
-                found.append(Range(query, search.wanted, search.excluded))
+                    return [KeyRange(None, self._all, None)]
+                found.append(KeyRange(query, search.wanted, search.excluded))
         return found
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from braidmq.history.planning.searches import SEEK_STEPS, Range
+from braidmq.history.planning.searches import SEEK_STEPS, KeyRange
 from braidmq.history.view.shard_view import EpochLost, read_row
 from braidmq.lane.records.columns import RAN_OUT, Columns
 from braidmq.lane.records.scan import ENDED, FAR
@@ -26,14 +26,14 @@ _STEPS: Final = 2048
 _ITERATOR_AGE_MAX_S: Final = 10.0
 
 
-class Limits(Struct, frozen=True, gc=False):
+class BatchLimits(Struct, frozen=True, gc=False):
     """When a batch is full."""
 
     rows: int
     size_bytes: int
 
 
-UNLIMITED: Final = Limits(1 << 62, 1 << 62)
+UNLIMITED: Final = BatchLimits(1 << 62, 1 << 62)
 
 
 class EpochReading:
@@ -47,7 +47,7 @@ class EpochReading:
         store: Secondary,
         family: str,
         epoch: EpochRow,
-        ranges: Sequence[Range],
+        ranges: Sequence[KeyRange],
         after: int,
         upto: int,
         now: Callable[[], float] = time.monotonic,
@@ -62,13 +62,13 @@ class EpochReading:
         self._prefix = epoch.start.to_bytes(8, "big")
         self._end = (epoch.start + 1).to_bytes(8, "big")
         self._waiting = iter(ranges)
-        self._range: Range | None = None
+        self._range: KeyRange | None = None
         self._pairs: Iterator[tuple[bytes, bytes]] = iter(())
         self._next_key = b""
         self._opened = 0
         self._opened_at = 0.0
 
-    def collect(self, columns: Columns, limits: Limits) -> bool:
+    def collect(self, columns: Columns, limits: BatchLimits) -> bool:
         """Go on until the columns are full or the epoch is done; True if it is done. Raises EpochLost, Corruption."""
         while len(columns) < limits.rows and columns.size_bytes < limits.size_bytes:
             if self._range is None and not self._begin_range():
@@ -79,7 +79,7 @@ class EpochReading:
             self._step(columns, limits)
         return False
 
-    def _step(self, columns: Columns, limits: Limits) -> None:
+    def _step(self, columns: Columns, limits: BatchLimits) -> None:
         found = self._range
         assert found is not None
         if self._now() - self._opened_at > _ITERATOR_AGE_MAX_S:

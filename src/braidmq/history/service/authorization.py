@@ -56,9 +56,9 @@ class Authorization:
         token = self._authenticate(headers, _HANDSHAKE_HOST).token
         return f"Bearer {token}" if token else ""
 
-    def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.Granted:
+    def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.ReaderGranted:
         question = _question(headers.get("authorization", ()), _reader(headers), host)
-        return self._ask_who(question, messages.Granted)
+        return self._ask_who(question, messages.ReaderGranted)
 
     def _ask_who(self, question: messages.Authenticate | messages.MayRead, kind: type[Answer]) -> Answer:
         """Ask the node to authenticate; a denial becomes `unauthenticated`."""

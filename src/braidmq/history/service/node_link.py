@@ -111,9 +111,9 @@ class NodeLink:
         with self._sending:
             self._socket.sendall(framed)
 
-    def _receive(self) -> messages.FromCore | None:
+    def _receive(self) -> messages.FromNode | None:
         head = self._read(messages.LENGTH_BYTES)
-        return messages.from_core(self._read(messages.length_of(head))) if head else None
+        return messages.from_node(self._read(messages.length_of(head))) if head else None
 
     def _read(self, count: int) -> bytes:
         """Read this many bytes; empty at the end of the stream."""

@@ -194,7 +194,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
                 _check_version(note.version)
                 self._authorization.check(caller, note.filters)
                 positions = wire.from_wire(note.positions)
-                self._node.ask(messages.NoteReader(note.name, caller.user_name, positions, note.filters), messages.Noted)
+                self._node.ask(messages.SaveReader(note.name, caller.user_name, positions, note.filters), messages.Noted)
                 return wire.Nothing()
             case wire.BACKLOG:
                 backlog = wire.decode(body, wire.AskBacklog)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
-from braidmq.history.view.served_positions import Following
+from braidmq.history.view.served_positions import ServedPositions
 from braidmq.history.view.shard_view import FamilyView, ShardView
 from braidmq.storage.engine.open import family_of
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY
@@ -61,7 +61,7 @@ class Follower:
         self._scratch_dir = scratch_dir
         self._idle_s = idle_s
         self._now = now
-        self._following = Following()
+        self._following = ServedPositions()
         # Guards everything below and the watermarks; told of new watermarks, and when it is over.
         self._changed = threading.Condition()
         self._catching_up = threading.Lock()

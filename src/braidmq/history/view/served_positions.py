@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 
-class Following:
+class ServedPositions:
     """Watermarks by shard: `held` as the node told them, `served` as readers may see them. Neither ever goes back."""
 
     def __init__(self) -> None:

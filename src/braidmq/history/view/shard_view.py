@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from braidmq.base.errors import Corruption
-from braidmq.history.planning.searches import Range, Searches
+from braidmq.history.planning.searches import KeyRange, Searches
 from braidmq.storage.format.rows import (
     EPOCH_PREFIX,
     GENERATION_PREFIX,
@@ -102,7 +102,7 @@ class FamilyView:
             found.append(opened.row())
         return found
 
-    def ranges(self, epoch: EpochRow, searches: Searches) -> list[Range]:
+    def ranges(self, epoch: EpochRow, searches: Searches) -> list[KeyRange]:
         """The key ranges to search in an epoch; raises EpochLost if retention has removed it."""
         if epoch.start < self.floor:
             raise EpochLost(self.floor)

@@ -26,7 +26,7 @@ from braidmq.spark.jobs.sparkplug.payload import COLUMNS
 from braidmq.spark.jobs.sparkplug.state import KeptBirths
 from braidmq.spark.jobs.tables.ownership import own_tables
 from braidmq.spark.jobs.tables.parquet_table import own_place
-from braidmq.spark.jobs.tables.tables import BatchName, Kind, Table, Written, open_table
+from braidmq.spark.jobs.tables.tables import BatchName, Kind, OutputTable, Written, open_table
 
 _WHY_NAMELESS: Final = " metrics: their births are older than the start: start earlier (--from), or request a rebirth"
 _WHY_BIRTHS_ARE_LOST: Final = (
@@ -122,7 +122,7 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
     )
 
 
-def append_metrics(table: Table, rows: DataFrame, kept: KeptBirths, batch: BatchName) -> tuple[Written, int]:
+def append_metrics(table: OutputTable, rows: DataFrame, kept: KeptBirths, batch: BatchName) -> tuple[Written, int]:
     """Add the metrics of decoded Sparkplug messages, named by the births before them; tells how many aliases were without one.
 
     A batch that is in the table already is not counted again.

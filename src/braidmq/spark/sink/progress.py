@@ -15,7 +15,7 @@ from __future__ import annotations
 from braidmq.base.errors import UsageError
 
 
-class Progress:
+class SettledRows:
     """The settled rows of one attempt at a partition."""
 
     def __init__(self) -> None:

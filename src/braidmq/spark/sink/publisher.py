@@ -24,7 +24,7 @@ from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import FAILURE, Reason
 from braidmq.spark.sink.options import WriteOptions
 from braidmq.spark.sink.producer_client import Joined, LaterBatch, ProducerClient, TakenOver, WrongShard
-from braidmq.spark.sink.progress import Progress
+from braidmq.spark.sink.progress import SettledRows
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
 ROWS_BITS: Final = 32
@@ -38,7 +38,7 @@ _PAUSE_MAX_S: Final = 3.0
 OnRefused = Callable[[int, RowBatch, int, int, str], None]
 
 
-class Part(Struct, frozen=True):
+class ProducerPart(Struct, frozen=True):
     """The producer, batch and partition of some rows; `keys` if rows are identified by keys."""
 
     producer: str
@@ -75,9 +75,9 @@ class _Queued(Struct):
 class RowPublisher:
     """One attempt at a partition: `open`, `add` batches, `finish`. Blocks, and raises what ends the attempt."""
 
-    def __init__(self, part: Part, options: WriteOptions, maker: RowMaker, on_refused: OnRefused) -> None:
+    def __init__(self, part: ProducerPart, options: WriteOptions, maker: RowMaker, on_refused: OnRefused) -> None:
         self.part = part
-        self.progress = Progress()
+        self.progress = SettledRows()
         self.resumed_at = 0  # rows that an earlier attempt had published
         self.parts = 0  # one more than the highest partition of which the broker knows in this batch
         self.is_done = False  # the broker has a later batch, and this one is to be skipped
@@ -397,7 +397,7 @@ def _changed(detail: str) -> UsageError:
     )
 
 
-def _earlier(part: Part, known: int) -> UsageError:
+def _earlier(part: ProducerPart, known: int) -> UsageError:
     return UsageError(
         f"the broker has batch {known} of {part.producer}, and this is batch {part.batch}: "
         "the checkpoint is new, or an older one, and nobody can tell whether these rows were published",

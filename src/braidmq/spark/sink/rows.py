@@ -67,7 +67,7 @@ class _Topics(dict[bytes | None, bytes]):
 _HEADERS: Final = {first: _Headers(first) for first in range(0x30, 0x36)}
 
 
-class Problem(Exception):
+class RowProblem(Exception):
     """A row that cannot become a message: the reason code a broker would send, and an explanation."""
 
     def __init__(self, reason: int, detail: str) -> None:
@@ -84,7 +84,7 @@ class RowBatch:
     ) -> None:
         self.topics = topics
         self.payloads = payloads
-        self.problems: dict[int, Problem] = {}
+        self.problems: dict[int, RowProblem] = {}
         self._firsts = firsts  # first bytes: QoS and retain
         self._properties = properties  # with their length; None: no row has any
 
@@ -158,7 +158,7 @@ class RowMaker:
         payloads = _bytes(batch.column(self._places["payload"]))
         if batch.column(self._places["payload"]).null_count:
             payloads = [b"" if payload is None else payload for payload in payloads]
-        problems: dict[int, Problem] = {}
+        problems: dict[int, RowProblem] = {}
         rows = RowBatch(topics, payloads, self._firsts(batch, problems), self._properties(batch, problems))
         self._check_topics(topics, problems)
         rows.problems = problems
@@ -167,7 +167,7 @@ class RowMaker:
                 topics[row] = b""
         return rows
 
-    def _firsts(self, batch: pa.RecordBatch, problems: dict[int, Problem]) -> list[int] | int:
+    def _firsts(self, batch: pa.RecordBatch, problems: dict[int, RowProblem]) -> list[int] | int:
         given = [self._column(batch, name, problems) for name in ("qos", "retain")]
         if given == [None, None]:
             return 0x30 | self._qos << 1
@@ -177,12 +177,12 @@ class RowMaker:
         for row, (qos, retain) in enumerate(zip(qos_of, retain_of, strict=True)):
             level = self._qos if qos is None else qos
             if not 0 <= level <= 2:
-                problems[row] = Problem(Reason.QOS_NOT_SUPPORTED, f"the QoS is {level}")
+                problems[row] = RowProblem(Reason.QOS_NOT_SUPPORTED, f"the QoS is {level}")
                 level = 0
             firsts.append(0x30 | level << 1 | bool(retain))
         return firsts[0] if len(set(firsts)) == 1 else firsts
 
-    def _properties(self, batch: pa.RecordBatch, problems: dict[int, Problem]) -> list[bytes] | None:
+    def _properties(self, batch: pa.RecordBatch, problems: dict[int, RowProblem]) -> list[bytes] | None:
         texts = ("content_type", "response_topic", "correlation_data", "user_properties")
         names = ("payload_format", *texts, "message_expiry_interval", "expires_at", "key")
         found = {name: self._column(batch, name, problems) for name in names}
@@ -197,11 +197,11 @@ class RowMaker:
             try:
                 properties.append(write_properties(_properties_of(fields, now, found["key"] is not None), PacketType.PUBLISH))
             except (UsageError, ProtocolViolation, UnicodeEncodeError, OverflowError) as problem:
-                problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"a property cannot be sent: {problem}")
+                problems[row] = RowProblem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"a property cannot be sent: {problem}")
                 properties.append(_NO_PROPERTIES)
         return properties
 
-    def _column(self, batch: pa.RecordBatch, name: str, problems: dict[int, Problem]) -> list[Any] | None:
+    def _column(self, batch: pa.RecordBatch, name: str, problems: dict[int, RowProblem]) -> list[Any] | None:
         place = self._places.get(name)
         if place is None:
             return None
@@ -217,7 +217,7 @@ class RowMaker:
             found = [_value(name, each, row, problems) for row, each in enumerate(column)]
         return found
 
-    def _check_topics(self, topics: Sequence[bytes | None], problems: dict[int, Problem]) -> None:
+    def _check_topics(self, topics: Sequence[bytes | None], problems: dict[int, RowProblem]) -> None:
         bad: dict[bytes | None, str] = {}
         for topic in set(topics):
             try:
@@ -227,27 +227,27 @@ class RowMaker:
         if bad:
             for row, topic in enumerate(topics):
                 if topic in bad:
-                    problems[row] = Problem(Reason.TOPIC_NAME_INVALID, bad[topic])
+                    problems[row] = RowProblem(Reason.TOPIC_NAME_INVALID, bad[topic])
 
 
-def _keys_alone(keys: list[Any], problems: dict[int, Problem]) -> list[bytes]:
+def _keys_alone(keys: list[Any], problems: dict[int, RowProblem]) -> list[bytes]:
     """The properties of rows that have nothing but keys, which is how most of them are."""
     properties = []
     for row, key in enumerate(keys):
         if key is None:
-            problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, _NULL_KEY)
+            problems[row] = RowProblem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, _NULL_KEY)
             properties.append(_NO_PROPERTIES)
         else:
             properties.append(_KEY_PROPERTY + _hash_key(key).encode())
     return properties
 
 
-def _value(name: str, value: pa.Scalar, row: int, problems: dict[int, Problem]) -> Any:
+def _value(name: str, value: pa.Scalar, row: int, problems: dict[int, RowProblem]) -> Any:
     """The value of a row; None and a problem if Python cannot represent it."""
     try:
         return value.as_py()
     except (ValueError, OverflowError) as problem:
-        problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} cannot be read: {problem}")
+        problems[row] = RowProblem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} cannot be read: {problem}")
         return None
 
 

@@ -32,7 +32,7 @@ from braidmq.spark.option_table import warn_of_unknown
 from braidmq.spark.sink.columns import check_columns
 from braidmq.spark.sink.dead_letters import DeadLetters, make_letter
 from braidmq.spark.sink.options import WriteOptions, parse_write_options
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from braidmq.spark.source.format import restore
 
@@ -77,7 +77,7 @@ class Sink:
     def __reduce__(self) -> tuple[Any, ...]:
         return restore, (type(self).__module__, type(self).__name__), self.__dict__
 
-    def _part(self) -> Part:
+    def _part(self) -> ProducerPart:
         raise NotImplementedError
 
     def _publish(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -129,7 +129,7 @@ class Sink:
         found: dict[int, int] = {}
         partition, end = first, first + 1
         while partition < end:
-            publisher = RowPublisher(Part(producer, batch, partition), self._options, RowMaker(self._places, 0), _never)
+            publisher = RowPublisher(ProducerPart(producer, batch, partition), self._options, RowMaker(self._places, 0), _never)
             try:
                 publisher.open()
             finally:
@@ -140,13 +140,20 @@ class Sink:
         return found
 
 
-def _letters(part: Part, options: WriteOptions) -> DeadLetters:
+def _letters(part: ProducerPart, options: WriteOptions) -> DeadLetters:
     attempt = uuid.uuid4().hex[:12]
     return DeadLetters(options.dead_letter_path, part.producer, part.batch, part.partition, attempt)
 
 
 def _refuse(
-    part: Part, options: WriteOptions, letters: DeadLetters, row: int, batch: RowBatch, place: int, reason: int, detail: str
+    part: ProducerPart,
+    options: WriteOptions,
+    letters: DeadLetters,
+    row: int,
+    batch: RowBatch,
+    place: int,
+    reason: int,
+    detail: str,
 ) -> None:
     """A row was refused: keep it, or fail."""
     topic, payload = batch.topics[place], batch.payloads[place]
@@ -180,8 +187,8 @@ class BatchSink(Sink):
         warn_of_unknown(self._options.unknown)
         self._name = self._options.producer_name or f"write-{uuid.uuid4()}"
 
-    def _part(self) -> Part:
-        return Part(self._name, 0, _context().partitionId(), bool(self._options.key_column))
+    def _part(self) -> ProducerPart:
+        return ProducerPart(self._name, 0, _context().partitionId(), bool(self._options.key_column))
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         reports = _tell(messages)
@@ -192,12 +199,14 @@ class BatchSink(Sink):
 class StreamSink(Sink):
     """A stream: the batch and the query are known to the task, by properties that Spark gives it."""
 
-    def _part(self) -> Part:
+    def _part(self) -> ProducerPart:
         context = _context()
         batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
         if batch is None or query is None:
             raise UsageError("Spark did not pass batch and query to the task", "this version of Spark is not supported")
-        return Part(self._options.producer_name or query, int(batch), context.partitionId(), bool(self._options.key_column))
+        return ProducerPart(
+            self._options.producer_name or query, int(batch), context.partitionId(), bool(self._options.key_column)
+        )
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         # A writer is made twice for each batch, but commits come to a process that Spark keeps.

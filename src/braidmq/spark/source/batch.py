@@ -32,11 +32,16 @@ class BatchReader(Reading, DataSourceReader):
             start, end = self._places(client)
             return self._cut(client, self._options.filters, start, end)
 
-    def _places(self, client: HistoryClient) -> tuple[wire.Place, wire.Place]:
+    def _places(self, client: HistoryClient) -> tuple[wire.RangeBound, wire.RangeBound]:
         return place_of(self._options.start or EARLIEST, client), place_of(self._options.end or LATEST, client)
 
     def _cut(
-        self, client: HistoryClient, filters: Sequence[str], start: wire.Place, end: wire.Place, forgiven: Set[int] = frozenset()
+        self,
+        client: HistoryClient,
+        filters: Sequence[str],
+        start: wire.RangeBound,
+        end: wire.RangeBound,
+        forgiven: Set[int] = frozenset(),
     ) -> list[InputPartition]:
         planning = self._plan(client, filters, start, end, forgiven)
         for bound in (self._options.start, self._options.end):
@@ -86,9 +91,9 @@ def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader
 
 def _narrowed(
     first: Mapping[int, int], last: Mapping[int, int], pushed: Pushed, gone: wire.Gone
-) -> tuple[wire.Place, wire.Place]:
+) -> tuple[wire.RangeBound, wire.RangeBound]:
     """The range within the bounds of the query."""
     starts = {shard: max(position, pushed.after) for shard, position in first.items()}
     ends = {shard: position if pushed.until is None else min(position, pushed.until) for shard, position in last.items()}
-    start = wire.Place(positions=wire.to_wire(starts), gone=gone)
-    return start, wire.Place(positions=offsets.ends_to_ask_for(starts, ends))
+    start = wire.RangeBound(positions=wire.to_wire(starts), gone=gone)
+    return start, wire.RangeBound(positions=offsets.ends_to_ask_for(starts, ends))

@@ -69,9 +69,9 @@ class Offset(msgspec.Struct, frozen=True):
         """Whether both are the same place, wherever a batch that ends there began."""
         return (self.shards, self.log, self.gone) == (other.shards, other.log, other.gone)
 
-    def to_place(self) -> wire.Place:
+    def to_place(self) -> wire.RangeBound:
         """The start of a range that continues from here."""
-        return wire.Place(positions=wire.to_wire(self.shards), gone=wire.gone_to_wire(self.gone))
+        return wire.RangeBound(positions=wire.to_wire(self.shards), gone=wire.gone_to_wire(self.gone))
 
 
 def parse_offset(data: object) -> Offset:
@@ -179,7 +179,7 @@ def latest_of(shards: wire.Shards) -> dict[int, int]:
     return {shard: state.latest for shard, state in _states(shards).items()}
 
 
-def start_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
+def start_at(place: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
     """The position after which each shard is read, of a range that begins at this place. A time to come is now."""
     latest = latest_of(shards)
     if place.positions is not None:
@@ -191,7 +191,7 @@ def start_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
     return dict.fromkeys(latest, _BEGINNING)
 
 
-def begin_at(place: wire.Place, shards: wire.Shards) -> Offset:
+def begin_at(place: wire.RangeBound, shards: wire.Shards) -> Offset:
     """Where a stream begins that is to begin at this place."""
     return settle(Offset(start_at(place, shards), shards.log, wire.gone_from_wire(place.gone)), shards)
 
@@ -204,7 +204,7 @@ def settle(start: Offset, shards: wire.Shards) -> Offset:
     return Offset(found, start.log, _beyond(found, start.gone | {shard: state.gone for shard, state in states.items()}))
 
 
-def end_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
+def end_at(place: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
     """The last position of each shard, of a range that ends at this place."""
     latest = latest_of(shards)
     if place.positions is not None:

@@ -82,7 +82,12 @@ class Reading:
 
     @losses_in_words()
     def _plan(
-        self, client: HistoryClient, filters: Sequence[str], start: wire.Place, end: wire.Place, forgiven: Set[int] = frozenset()
+        self,
+        client: HistoryClient,
+        filters: Sequence[str],
+        start: wire.RangeBound,
+        end: wire.RangeBound,
+        forgiven: Set[int] = frozenset(),
     ) -> Planning:
         """The parts of a range, at least `minPartitions` where the range has that many; gaps that are let pass are warned of.
 
@@ -102,7 +107,7 @@ class Reading:
         if 0 < len(planning.parts) < wanted:
             # Up to the end that was settled, so that nothing more gets in.
             settled = ends_to_ask_for(wire.from_wire(planning.planned.start), wire.from_wire(planning.planned.end))
-            again = msgspec.structs.replace(plan, end=wire.Place(positions=settled), partitions=wanted)
+            again = msgspec.structs.replace(plan, end=wire.RangeBound(positions=settled), partitions=wanted)
             planning = Planning(planning.planned, client.plan(again).parts)
         gaps = {shard: gap for shard, gap in from_wire_gaps(planning.planned.gaps).items() if shard not in forgiven}
         if gaps and self._options.fail_on_data_loss:
@@ -114,13 +119,13 @@ class Reading:
         return Planning(planning.planned, parts)
 
 
-def place_of(bound: Bound, client: HistoryClient) -> wire.Place:
+def place_of(bound: Bound, client: HistoryClient) -> wire.RangeBound:
     """Where a bound is on the wire; times that are relative are so to the clock of the service."""
     if bound.offset is not None:
         return bound.offset.to_place()
     if bound.moment is not None:
         return to_place(bound.moment, lambda: client.shards().now)
-    return wire.Place(at=bound.at)
+    return wire.RangeBound(at=bound.at)
 
 
 def to_partitions(tickets: Sequence[wire.Ticket]) -> list[InputPartition]:

@@ -127,7 +127,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._planned = last
         if offsets.is_empty(first, last):
             return []
-        until = wire.Place(positions=offsets.ends_to_ask_for(first.shards, last.shards))
+        until = wire.RangeBound(positions=offsets.ends_to_ask_for(first.shards, last.shards))
         # Those that the batch was offered with: if it runs again it has the same rows.
         filters = self._options.filters if last.filters is None else last.filters
         planning = self._plan(self._client, filters, first.to_place(), until)

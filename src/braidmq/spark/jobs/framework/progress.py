@@ -20,7 +20,7 @@ from braidmq.spark.jobs.framework.at_work import AtWork
 _LINE_EVERY_S: Final = 10.0
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class JobBacklog(msgspec.Struct, frozen=True):
     """The maximum number of rows left to read, and the age of the oldest, if known."""
 
     rows: int
@@ -65,7 +65,7 @@ class Meter:
         """Rows a second, over all the time."""
         return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
-    def words(self, backlog: Backlog | None, at_work: AtWork | None = None) -> str:
+    def words(self, backlog: JobBacklog | None, at_work: AtWork | None = None) -> str:
         """One line for a person. The backlog is what is later than the last batch that is over; `at_work` is a part of it."""
         rows_at_work = 0 if at_work is None else at_work.rows
         rows, elapsed_s = self.rows + rows_at_work, self.elapsed_s

@@ -14,7 +14,7 @@ from braidmq.spark.jobs.framework.at_work import BatchAtWork
 from braidmq.spark.jobs.framework.checkpoint import Checkpoint, open_checkpoint
 from braidmq.spark.jobs.framework.failures import AGAIN_FROM_CHECKPOINT, explain
 from braidmq.spark.jobs.framework.job import HistoryOptions, Job
-from braidmq.spark.jobs.framework.progress import Backlog, Display, Meter
+from braidmq.spark.jobs.framework.progress import Display, JobBacklog, Meter
 from braidmq.spark.jobs.framework.stop import StopRequest
 from braidmq.spark.jobs.tables.ownership import Ownership
 from braidmq.spark.jobs.tables.tables import BatchName, for_spark
@@ -130,9 +130,9 @@ class Watch:
         self._history = history
         self._client: HistoryClient | None = None
         self._asked_at = 0.0
-        self._backlog: Backlog | None = None
+        self._backlog: JobBacklog | None = None
 
-    def backlog(self, end: Mapping[str, int], begin: Begin = dict) -> Backlog | None:
+    def backlog(self, end: Mapping[str, int], begin: Begin = dict) -> JobBacklog | None:
         """What is later than these positions, or than where the query began; not asked for more often than every other second."""
         if time.monotonic() - self._asked_at < _ASK_EVERY_S:
             return self._backlog
@@ -148,7 +148,7 @@ class Watch:
         # A shard at 1 has had nothing yet (0 in old checkpoints); how old what comes first is, nobody knows.
         behind_us = [answer.latest.get(shard, 0) - position for shard, position in end.items() if position > 1]
         known_s = max(behind_us) / 1e6 if behind_us else None
-        self._backlog = Backlog(answer.rows_max, known_s if answer.rows_max else 0.0)
+        self._backlog = JobBacklog(answer.rows_max, known_s if answer.rows_max else 0.0)
         return self._backlog
 
     def note(self, end: Mapping[str, int]) -> None:

@@ -26,13 +26,13 @@ from braidmq.mqtt.topics import matches
 from braidmq.spark.jobs.framework.expressions import matches_filter, moment
 from braidmq.spark.jobs.framework.failures import AGAIN
 from braidmq.spark.jobs.framework.job import Job, job_command, pairs, secret_of
-from braidmq.spark.jobs.framework.progress import Backlog, Display, Meter, show_summary
+from braidmq.spark.jobs.framework.progress import Display, JobBacklog, Meter, show_summary
 from braidmq.spark.jobs.framework.run import run_stream
 from braidmq.spark.jobs.replay.pacing import CHUNK_ROWS_MAX, Pacer, TopicMap, parse_speed
-from braidmq.spark.jobs.replay.range import Range, settle
+from braidmq.spark.jobs.replay.range import ReplayRange, settle
 from braidmq.spark.jobs.tables.tables import BatchName, Kind, open_table
 from braidmq.spark.sink.options import WriteOptions, parse_write_options
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
 # What a message is made of. Its expiry is left out: it would have expired long ago.
@@ -72,7 +72,7 @@ class Replayer:
         Raises UsageError for a row that is refused, and OtherRows.
         """
         maker = RowMaker({each: place for place, each in enumerate(SENT)}, self._options.qos)
-        publisher = RowPublisher(Part(self.name, batch, 0), self._options, maker, self._refuse)
+        publisher = RowPublisher(ProducerPart(self.name, batch, 0), self._options, maker, self._refuse)
         before = self.published
         try:
             publisher.open()
@@ -222,7 +222,7 @@ def command(
     )
 
 
-def _lake(frame: DataFrame, range_: Range) -> DataFrame:
+def _lake(frame: DataFrame, range_: ReplayRange) -> DataFrame:
     # Days first: they are directories, which need not be read.
     if range_.start != "earliest":
         first = moment(range_.start)
@@ -241,7 +241,7 @@ def _replay_once(job: Job, replayer: Replayer, lake: str | None, kind: Kind, end
         range_ = settle(job.history.start, end, None)
         table = open_table(kind, lake, ()).read(job.spark)
 
-    def rows_of(range_: Range) -> DataFrame:
+    def rows_of(range_: ReplayRange) -> DataFrame:
         frame = job.batch(**range_.options()) if lake is None else _lake(table, range_)
         return ordered(frame, job.history.asking.filters, drops_retain=no_retain)
 
@@ -257,7 +257,7 @@ def _replay_once(job: Job, replayer: Replayer, lake: str | None, kind: Kind, end
         with Display(job.name) as display:
             for done in replayer.run(rows.toLocalIterator(prefetchPartitions=True)):
                 meter.rows = done
-                display.show(meter.words(Backlog(max(total - done, 0), 0.0)))
+                display.show(meter.words(JobBacklog(max(total - done, 0), 0.0)))
     except OtherRows:
         job.how_to_go_on = AGAIN  # the range is not that of the earlier run
         raise

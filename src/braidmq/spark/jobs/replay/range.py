@@ -26,15 +26,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEFORE_ALL_US: Final = 86_400_000_000
 
 
-class Range(msgspec.Struct, frozen=True):
+class ReplayRange(msgspec.Struct, frozen=True):
     """Where a replay begins and ends, as `--from` and `--to` are written."""
 
     start: str
     end: str
 
-    def until(self, last_us: int) -> Range:
+    def until(self, last_us: int) -> ReplayRange:
         """The same, but it ends with what was stored at this time."""
-        return Range(self.start, _written(last_us + 1))
+        return ReplayRange(self.start, _written(last_us + 1))
 
     def options(self) -> dict[str, str]:
         """The range as options of `format("braidmq")`."""
@@ -45,7 +45,7 @@ class Range(msgspec.Struct, frozen=True):
         return shlex.join(["--from", self.start, "--to", self.end])
 
 
-def settle(start: str, end: str, client: HistoryClient | None) -> Range:
+def settle(start: str, end: str, client: HistoryClient | None) -> ReplayRange:
     """A range that means the same whenever it is read, but for an end that is open; raises UsageError for what is none.
 
     `client` is of the history that is read; None for a table, which keeps what it has.
@@ -53,7 +53,7 @@ def settle(start: str, end: str, client: HistoryClient | None) -> Range:
     shards = None if client is None else client.shards()
     now = time.time_ns() // 1000 if shards is None else shards.now
     first = _settled(start, now) if shards is None or start != "earliest" else _beginning(shards)
-    return Range(first, _settled(end, now))
+    return ReplayRange(first, _settled(end, now))
 
 
 def _settled(text: str, now: int) -> str:

@@ -1,6 +1,6 @@
 """A Delta table, written through `deltalake` without any jar of Delta. Each batch is one transaction that names the batch.
 
-What a query is (`tables.Record`) is in the commit info of each transaction, under `braidmq`.
+What a query is (`tables.QueryRecord`) is in the commit info of each transaction, under `braidmq`.
 
 Compaction is a transaction of its own that changes no row, so that a driver may die before or after it. If two have read the same
 files, deltalake lets both commit, and each row is there twice. So ours have a lock, in the file system of the table. In an object
@@ -25,7 +25,7 @@ from braidmq.spark.jobs.tables.parquet_table import OWN, own_place
 from braidmq.spark.jobs.tables.tables import (
     BatchName,
     Compacted,
-    Record,
+    QueryRecord,
     Written,
     check_folder,
     check_others,
@@ -76,12 +76,12 @@ class DeltaFiles:
         version = None if table is None else table.transaction_version(query)
         return None if version is None else int(version)
 
-    def records(self, until: str = "") -> list[Record]:
+    def records(self, until: str = "") -> list[QueryRecord]:
         """The last record of each query that has written to the table; may stop looking at that of the query `until`."""
         table = self._open()
         if table is None:
             return []
-        found: dict[str, Record] = {}
+        found: dict[str, QueryRecord] = {}
         limit = _COMMITS_FIRST
         while True:
             commits = table.history(limit)
@@ -93,7 +93,7 @@ class DeltaFiles:
                 break
             limit *= 8
         if not found and _files_of(table):
-            return [Record("")]
+            return [QueryRecord("")]
         return list(found.values())
 
     def finish_commits(self) -> None:
@@ -208,12 +208,12 @@ class DeltaFiles:
         return tuple(file[f"partition.{name}"] for name in self._partitioned_by)
 
 
-def _record_in(commit: dict[str, Any]) -> Record | None:
+def _record_in(commit: dict[str, Any]) -> QueryRecord | None:
     text = commit.get(_RECORD)
     if not isinstance(text, str):
         return None
     try:
-        return msgspec.json.decode(text, type=Record)
+        return msgspec.json.decode(text, type=QueryRecord)
     except msgspec.MsgspecError:
         return None  # of another program, or of a version to come
 

@@ -22,7 +22,7 @@ import msgspec
 from braidmq.base.errors import UsageError
 from braidmq.spark.jobs.framework.checkpoint import Checkpoint, local_checkpoint, open_checkpoint
 from braidmq.spark.jobs.framework.job import Job, OtherQueries
-from braidmq.spark.jobs.tables.tables import BatchName, Record, Table, check_folder, local_path, taken_over
+from braidmq.spark.jobs.tables.tables import BatchName, OutputTable, QueryRecord, check_folder, local_path, taken_over
 from braidmq.spark.source.offsets import Offset, parse_offset
 
 _LOCK: Final = "braidmq.lock"
@@ -42,11 +42,11 @@ class Ownership(msgspec.Struct, frozen=True):
 
     def batch(self, query: str, number: int, end: dict[str, Any] | None) -> BatchName:
         """The name of a batch that ends there, with its record."""
-        record = Record(query, number, self.job, self.checkpoint, self.filters, end, self.adopts)
+        record = QueryRecord(query, number, self.job, self.checkpoint, self.filters, end, self.adopts)
         return BatchName(query, number, record, self.known)
 
 
-def own_tables(job: Job, checkpoint_path: str, tables: Sequence[Table], *, cannot_adopt: str = "") -> Ownership:
+def own_tables(job: Job, checkpoint_path: str, tables: Sequence[OutputTable], *, cannot_adopt: str = "") -> Ownership:
     """Check that the job may write to all of its tables, of which the first is the main one; raises UsageError if it may not.
 
     A job that adopts is set to begin where the table ends. `cannot_adopt` says why a job cannot do that.
@@ -74,7 +74,7 @@ def own_tables(job: Job, checkpoint_path: str, tables: Sequence[Table], *, canno
 
 
 def decide(
-    wanted: Ownership, checkpoint: Checkpoint, tables: Sequence[Table], choice: OtherQueries, cannot_adopt: str = ""
+    wanted: Ownership, checkpoint: Checkpoint, tables: Sequence[OutputTable], choice: OtherQueries, cannot_adopt: str = ""
 ) -> Ownership:
     """What `own_tables` does, without a job: the queries beside which the tables may be written, and where to begin."""
     query, finished = checkpoint.query(), checkpoint.finished()
@@ -120,7 +120,7 @@ def _is_behind(own: int | None, finished: int, *, is_main: bool) -> bool:
     return is_main if own is None else own < finished
 
 
-def _refusal(path: str, others: Sequence[Record], checkpoint: Checkpoint, *, can_adopt: bool) -> UsageError:
+def _refusal(path: str, others: Sequence[QueryRecord], checkpoint: Checkpoint, *, can_adopt: bool) -> UsageError:
     last = max(others, key=lambda each: (bool(each.checkpoint), each.batch))
     is_lost = bool(last.checkpoint) and last.checkpoint == checkpoint.path
     ways = ["--adopt continues where the table ends" if can_adopt else "use a new table"]
@@ -134,7 +134,7 @@ def _refusal(path: str, others: Sequence[Record], checkpoint: Checkpoint, *, can
     return UsageError(detail, "; ".join(ways))
 
 
-def _positions_in(path: str, others: Sequence[Record], filters: Sequence[str]) -> tuple[Offset, set[str]]:
+def _positions_in(path: str, others: Sequence[QueryRecord], filters: Sequence[str]) -> tuple[Offset, set[str]]:
     """The end of the one query that has the filters of the new one, and the queries that the new one then replaces."""
     replaced = {former for each in others for former in each.adopts}
     current = [each for each in others if each.query not in replaced]

@@ -1,7 +1,7 @@
 """A table that is a directory of Parquet files, on a file system that all machines share.
 
     date=2024-03-01/pattern=plant%2F+%2Ftemp/0000000012-3f2a90c1-0003.parquet      batch 12 of a query, file 3
-    _braidmq/commits/QUERY.json      the last batch of each query, where its files go, and what it is (`tables.Record`)
+    _braidmq/commits/QUERY.json      the last batch of each query, where its files go, and what it is (`tables.QueryRecord`)
     _braidmq/staging/                what is being written
     _braidmq/lock, compacting        held while files are moved or directories exchanged; shared by compactions at work
 
@@ -37,7 +37,7 @@ from braidmq.base.errors import UsageError
 from braidmq.spark.jobs.tables.tables import (
     BatchName,
     Compacted,
-    Record,
+    QueryRecord,
     Written,
     check_folder,
     check_others,
@@ -63,7 +63,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     batch: int
     files: dict[str, str]
-    record: Record | None = None
+    record: QueryRecord | None = None
 
 
 class ParquetTable:
@@ -93,14 +93,14 @@ class ParquetTable:
         commit = self._commit_of(query)
         return None if commit is None else commit.batch
 
-    def records(self, until: str = "") -> list[Record]:
+    def records(self, until: str = "") -> list[QueryRecord]:
         """The last record of each query that has written to the table."""
         found = []
         for file in sorted(self._commits.glob("*.json")):
             commit = _read_commit(file)
-            found.append(commit.record or Record(file.stem, commit.batch))
+            found.append(commit.record or QueryRecord(file.stem, commit.batch))
         if not found and any(self.directories()):
-            return [Record("")]
+            return [QueryRecord("")]
         return found
 
     def finish_commits(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["parquet", "delta"]
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class QueryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the last commit of a query says about it. Only the first two are known of a commit of an older version.
 
     `offset` is the end of the batch, as the source writes it into a checkpoint. `adopts` are the queries that this one replaces:
@@ -54,7 +54,7 @@ class BatchName(msgspec.Struct, frozen=True):
 
     query: str
     number: int
-    record: Record | None = None
+    record: QueryRecord | None = None
     known: frozenset[str] | None = None
 
 
@@ -82,7 +82,7 @@ class Compacted(msgspec.Struct, frozen=True):
         )
 
 
-class Table(Protocol):
+class OutputTable(Protocol):
     """A table whose rows come in batches, each of them once."""
 
     path: str
@@ -93,7 +93,7 @@ class Table(Protocol):
     def last_batch(self, query: str) -> int | None:
         """The last batch of a query that is in the table."""
 
-    def records(self, until: str = "") -> list[Record]:
+    def records(self, until: str = "") -> list[QueryRecord]:
         """The last record of each query that has written to the table; may stop looking at that of the query `until`."""
 
     def finish_commits(self) -> None:
@@ -109,7 +109,7 @@ class Table(Protocol):
         """The whole table as of now."""
 
 
-def check_others(batch: BatchName, path: str, has_commits: bool, records: Iterable[Record]) -> None:
+def check_others(batch: BatchName, path: str, has_commits: bool, records: Iterable[QueryRecord]) -> None:
     """Raise UsageError if a batch must not go into the table at `path`: another query has begun to write there, or took over."""
     if batch.known is None:
         return
@@ -122,7 +122,7 @@ def check_others(batch: BatchName, path: str, has_commits: bool, records: Iterab
             raise UsageError(f"{each.words()} has started to write to the table {path} in the meantime", hint)
 
 
-def taken_over(path: str, by: Record) -> UsageError:
+def taken_over(path: str, by: QueryRecord) -> UsageError:
     """The error for a query that another query has replaced."""
     hint = f"continue with --checkpoint {by.checkpoint}, or use --append-anyway if duplicate rows are acceptable"
     return UsageError(f"the table {path} was adopted by {by.words()}", hint)
@@ -153,7 +153,7 @@ def local_path(path: str) -> Path | None:
     return None if "://" in path else Path(path).absolute()
 
 
-def open_table(kind: Kind, path: str, partitioned_by: Sequence[str]) -> Table:
+def open_table(kind: Kind, path: str, partitioned_by: Sequence[str]) -> OutputTable:
     """The table at a path, which need not be there yet; raises UsageError if it cannot be one."""
     if kind == "delta":
         from braidmq.spark.jobs.tables.delta_table import DeltaFiles
