@@ -188,7 +188,7 @@ def test_a_refusal_says_what_to_check_and_not_the_password(history: FakeHistoryS
     history.users = {"ann": "right"}
 
     with flight.connect(history.address, user="ann", password="s3cret-word") as client:
-        with pytest.raises(UsageError, match="refuses access: not authorized") as caught:
+        with pytest.raises(UsageError, match="denied access: not authorized") as caught:
             client.shards()
         assert "s3cret-word" not in repr(client) + str(caught.value) + repr(caught.value)
 

@@ -1,4 +1,4 @@
-"""Converts times as people write them into places of the protocol."""
+"""Converts times as users write them into bounds of the protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_microseconds(moment: datetime) -> int:
 
 
 def to_place(moment: str | datetime, now: Callable[[], int]) -> wire.RangeBound:
-    """The place of a moment; `now`, the server's clock in microseconds since 1970, is asked for times that are relative to it."""
+    """Convert a time; `now`, the server's clock in microseconds since 1970, is called only for relative times."""
     if isinstance(moment, datetime):
         return wire.RangeBound(time=max(to_microseconds(moment), 0))
     start = parse_start(moment)

@@ -1,7 +1,7 @@
 """Answers the requests of the history service from the node's own state.
 
-The service asks and decides nothing about rights by itself: passwords, rules and bans are the same, at the same moment, as for
-a client that connects with MQTT.
+The service makes no access decisions itself: the passwords, rules and bans that apply to a reader at any moment are those that
+apply to an MQTT client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braidmq.storage.rows.changes import Refusal
 from braidmq.storage.rows.named_readers import NamedReaders
 
 LISTENER: Final = "history"
-# A token of a handshake is for the calls that follow it; longer ones are made by an operator.
+# A handshake returns a token for the calls that follow it. Operators can create tokens that last longer.
 _TOKEN_S: Final = 24 * 3600.0
 
 
@@ -52,11 +52,11 @@ class Log(Protocol):
         """The last committed timestamp of each shard."""
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected changes."""
 
 
 class Answers:
-    """Answers questions, on the node's loop."""
+    """Answers questions on the node's event loop."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Answers:
         )
 
     def _refusal_of_reader(self, name: str, user_name: str | None) -> str:
-        """Why this user may not have, or move, the reader of this name; empty if they may."""
+        """Why this user may not create or move the reader with this name; empty if they may."""
         readers = self._log.readers
         if readers.owner(name) not in (None, user_name):
             return f"{name!r} belongs to another user; choose another reader name"
@@ -148,7 +148,7 @@ class Answers:
         if refused:
             self.readers_refused += 1
             return messages.Denied(refused)
-        # Nobody has dealt with what is not there yet. A shard that has had nothing is at 1.
+        # A reader cannot be ahead of the watermark. The position in a shard that has never had a record is 1.
         marks = self._log.watermarks
         positions = {shard: min(position, max(marks.get(shard, position), 1)) for shard, position in wanted.items()}
         done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()

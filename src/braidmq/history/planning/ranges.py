@@ -1,9 +1,9 @@
 """The start and end positions of a read, and what retention has deleted from it.
 
-A position of 0 is before everything: who begins there takes what there is, and nothing is missing. Who begins at any other
-position or time is told if retention has taken something later than it. Classes of a shard have floors of their own; for a read
-from the beginning each of them begins where it begins. Whoever goes on with such a read later says how much of each class was
-gone when it began (`gone`): that is no loss, and what was taken since is one.
+Position 0 is before all records: a read from there takes what exists, and has no gap. A read from any other position or time is
+told if retention has deleted later records. Each class of a shard has its own floor, and a read from the beginning starts each
+class at its floor. A reader that resumes such a read says how much of each class had been deleted when it began (`gone`): only
+what was deleted since then is a loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ShardRange(Struct, frozen=True):
-    """(start, end] of a shard's families that may have something for the filters; `gone` as in a ticket."""
+    """The range (start, end] of a shard, with the families that may match the filters; `gone` as in a ticket."""
 
     shard: int
     start: int
@@ -43,9 +43,9 @@ def begin(
     on_loss: OnLoss,
     gone: Mapping[int, Positions],
 ) -> tuple[list[ShardRange], dict[int, ShardGap]]:
-    """The ranges of all shards, and what is missing of them; raises HistoryError `data-loss` if that must not be.
+    """The ranges of all shards and the gaps in them; raises HistoryError `data-loss` if gaps are not allowed.
 
-    With the lock of the log. Of `gone` nothing is missing.
+    Requires the lock of the log. Records up to `gone` are not counted as missing.
     """
     ranges: list[ShardRange] = []
     gaps: dict[int, ShardGap] = {}
@@ -90,7 +90,7 @@ def ends_of(place: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
 
 
 def with_all(positions: Positions, others: Mapping[int, int]) -> dict[int, int]:
-    """A position for every shard: those given, and of the other shards these. Raises UsageError for what is no shard."""
+    """The given positions, completed with `others` for the remaining shards. Raises UsageError for an unknown shard."""
     found = from_wire(positions)
     unknown = sorted(found.keys() - others.keys())
     if unknown:
@@ -108,7 +108,7 @@ def fail_for_loss(gaps: Mapping[int, ShardGap]) -> NoReturn:
 
 
 def _time(position: int) -> str:
-    """The time of a position in brackets, for people; empty if the position is out of range."""
+    """The time of a position in parentheses, for error messages; empty if the position is out of range."""
     if position > TIMESTAMP_MAX:
         return ""
     return f" ({(_EPOCH + timedelta(microseconds=position)).isoformat(sep=' ', timespec='milliseconds')[:-6]} UTC)"
