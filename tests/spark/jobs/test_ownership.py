@@ -190,7 +190,7 @@ def test_a_checkpoint_that_began_elsewhere_cannot_adopt(setting: Setting) -> Non
     setting.run("first", 0, end_at(10))
     setting.plan("second", 0, end_at(30, version=2, began={"shards": {"0": 1, "1": 1}}))
 
-    with pytest.raises(UsageError, match="it is in use already: use a new --checkpoint"):
+    with pytest.raises(UsageError, match="it is already in use: use a new --checkpoint"):
         setting.ask("second", "adopt")
 
 

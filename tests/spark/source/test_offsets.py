@@ -87,9 +87,9 @@ def test_filters_that_match_the_same_topics_are_the_same(kept: list[str] | None,
 @pytest.mark.parametrize(
     ("kept", "now", "message"),
     [
-        (["a/#"], ["b/#"], "of the topic filters a/#, but the query has b/#: older records .*onFilterChange=continue"),
-        (["a/#"], ["a/#", "b"], "of the topic filters a/#, but the query has a/#, b"),
-        (["a/#"], ["a/b"], "of the topic filters a/#, but the query has a/b"),
+        (["a/#"], ["b/#"], "to the topic filters a/#, but the query has b/#: older records .*onFilterChange=continue"),
+        (["a/#"], ["a/#", "b"], "to the topic filters a/#, but the query has a/#, b"),
+        (["a/#"], ["a/b"], "to the topic filters a/#, but the query has a/b"),
         (["a"], [f"t/{n}" for n in range(9)], "but the query has t/0, t/1, t/2, t/3, t/4 and 4 more"),
     ],
 )

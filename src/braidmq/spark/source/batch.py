@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BatchReader(Reading, DataSourceReader):
-    """A range that is fixed when Spark plans; each action on a DataFrame plans again."""
+    """A range that is fixed when Spark plans; each action on a DataFrame plans anew."""
 
     def partitions(self) -> Sequence[InputPartition]:
         warn_of_unknown(self._options.unknown)
@@ -51,7 +51,7 @@ class BatchReader(Reading, DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """The same, and filters of the query are taken over. Spark refuses a reader that can do this unless its own switch is on."""
+    """The same with filter pushdown. Spark rejects a reader with this method unless its own setting enables pushdown."""
 
     _pushed: Pushed | None = None
 
@@ -74,14 +74,14 @@ class PushingReader(BatchReader):
                 return self._cut(client, pushed.filters, start, end)
             shards = client.shards()
             first = offsets.start_at(start, shards)
-            # Who starts at the beginning misses nothing, also where the query's own bound is before what is kept.
+            # A read from the beginning has no gaps, even if the query's own bound is before the earliest record.
             forgiven = {shard for shard, position in first.items() if not position}
             first_place, last_place = _narrowed(first, offsets.end_at(end, shards), pushed, start.gone)
             return self._cut(client, pushed.filters, first_place, last_place, forgiven)
 
 
 def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for these options; raises ConfigError if this Spark cannot do what they ask for."""
+    """The reader for these options; raises ConfigError if this version of Spark does not support them."""
     if not parse_read_options(options).pushdown:
         return BatchReader(options, schema)
     if not hasattr(pyspark.sql.datasource, "Filter"):
