@@ -30,7 +30,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _optional_truth(*names: str, default: str, help: str) -> Callable[[Decorated], Decorated]:
-    """An option as emqtt_bench has them: ``-r``, ``-r true`` and ``-r false``."""
+    """An option in the style of emqtt_bench: ``-r``, ``-r true`` and ``-r false``."""
     return click.option(*names, type=bool, is_flag=False, flag_value="true", default=default, show_default=True, help=help)
 
 
@@ -208,7 +208,7 @@ async def _measure(plan: BenchPlan, tally: Tally, quiet: bool) -> dict[str, Any]
         began = time.monotonic()
         await load.prepare()
         connect_s = time.monotonic() - began
-        gc.freeze()  # thousands of connections need not be looked at again and again
+        gc.freeze()  # the collector need not scan thousands of connections repeatedly
         if plan.duration_s is not None:
             loop.call_later(plan.duration_s, stop.set)
         began = time.monotonic()

@@ -15,13 +15,13 @@ from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Sequences, Tally
 from braidmq.cli.errors import CommandFailed
 
-_DRAIN_S: Final = 10.0  # for the acknowledgements of what was sent last
-_STALL_S: Final = 2.0  # a closed loop in which nothing moves for so long has lost what it waits for
+_DRAIN_S: Final = 10.0  # for the last acknowledgements
+_STALL_S: Final = 2.0  # a closed loop without progress for this long has lost the messages it waits for
 _FOREVER: Final = 1 << 62
 
 
 class Load:
-    """One run: ``prepare`` connects, ``run`` makes the load until it is done or stopped."""
+    """One run: ``prepare`` connects, ``run`` generates the load until it is done or stopped."""
 
     role = "conn"
 
@@ -45,7 +45,7 @@ class Load:
 
 
 class PublishLoad(Load):
-    """Every client publishes at its interval, or as fast as it can if that is 0."""
+    """Every client publishes at its interval, or as fast as possible if that is 0."""
 
     role = "pub"
 
@@ -78,7 +78,7 @@ class PublishLoad(Load):
         while self._left and not self.stop.is_set() and self._anybody_left():
             elapsed_s = time.monotonic() - began
             for index, publisher in enumerate(self._publishers):
-                # The clients take turns within the interval, so that the load is even.
+                # Clients are spread over the interval, so that the load is even.
                 due = int((elapsed_s - gap_s * index / number_of) // gap_s) + 1 - publisher.sent
                 if due > 0:
                     self._left -= publisher.send(min(due, self._left))
@@ -93,7 +93,7 @@ class PublishLoad(Load):
             sent = publisher.send(self._left)
             self._left -= sent
             if sent and not self.plan.qos:
-                loop.call_soon(pump, publisher)  # the others have their turn in between
+                loop.call_soon(pump, publisher)  # other publishers run in between
 
         for publisher in self._publishers:
             publisher.on_room = functools.partial(pump, publisher)
@@ -105,13 +105,13 @@ class PublishLoad(Load):
 
 
 class SubscribeLoad(Load):
-    """Every client subscribes and counts; loss is told by the sequence numbers of ``bench pub``."""
+    """Every client subscribes and counts; the sequence numbers of ``bench pub`` reveal loss."""
 
     role = "sub"
 
     async def prepare(self) -> None:
         """Connect and subscribe."""
-        # The members of a shared subscription get only their share of a sequence.
+        # Members of a shared subscription receive only part of a sequence.
         counts_loss = not self.plan.topic.startswith("$share/")
         subscribers = [
             Subscriber(self.plan.login(self.role, number), self.tally, Sequences(self.tally, counts_loss=counts_loss))
@@ -130,7 +130,7 @@ class SubscribeLoad(Load):
 
 
 class FlowLoad(Load):
-    """Publishers that have at most ``inflight`` messages which some subscriber has not seen, or which are not acknowledged."""
+    """Publishers with at most ``inflight`` messages that are unacknowledged or not yet received by all subscribers."""
 
     role = "flow"
 
@@ -141,14 +141,14 @@ class FlowLoad(Load):
         self._left = plan.limit or _FOREVER
         self._ready: set[int] = set()
         subscriber_count = {"pair": plan.clients, "fanin": 1}.get(plan.shape, plan.subscribers or 10)
-        # seen[publisher][subscriber]: how far that subscriber has come; in pairs there is only one.
+        # seen[publisher][subscriber]: the last sequence number received; in pairs there is only one subscriber.
         self._seen = [[0] * (1 if plan.shape == "pair" else subscriber_count) for _ in range(plan.clients)]
         subscribers = [self._subscriber(index) for index in range(subscriber_count)]
         await self.fleet.bring_up(subscribers, self._subscribe)
         self._publishers = [self._publisher(index) for index in range(plan.clients)]
         await self.fleet.bring_up(self._publishers)
         if self.fleet.first_failure is not None:
-            raise self.fleet.first_failure  # with somebody missing, the figures would mean nothing
+            raise self.fleet.first_failure  # the figures would be meaningless if a client is missing
 
     def _subscriber(self, index: int) -> Subscriber:
         slot = 0 if self.plan.shape == "pair" else index
@@ -220,7 +220,7 @@ class FlowLoad(Load):
         )
 
     def _give_up_waiting(self) -> None:
-        """Count what did not come as lost, and go on."""
+        """Count missing messages as lost, and continue."""
         for index, (publisher, seen) in enumerate(zip(self._publishers, self._seen, strict=True)):
             self.tally.lost += sum(publisher.sent - each for each in seen)
             seen[:] = [publisher.sent] * len(seen)

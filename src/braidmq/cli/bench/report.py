@@ -30,7 +30,7 @@ _LATENCY_OF: Final = {
 
 
 async def show_progress(plan: BenchPlan, tally: Tally, fleet: Fleet) -> None:
-    """Tell on standard error how it goes, once a second until cancelled: on a terminal in one line that changes."""
+    """Show progress on standard error once a second until cancelled; on a terminal in one changing line."""
     began = time.monotonic()
     console = Console(stderr=True)
     before = (tally.connected, tally.sent, tally.received)
@@ -57,7 +57,7 @@ async def show_progress(plan: BenchPlan, tally: Tally, fleet: Fleet) -> None:
 
 def _progress_line(plan: BenchPlan, tally: Tally, rates: list[float], wanted: int) -> str:
     connecting, sending, receiving = rates
-    parts = [f"{tally.connected - tally.disconnected}/{wanted} up"]  # all of it fits into 80 columns
+    parts = [f"{tally.connected - tally.disconnected}/{wanted} up"]  # the line fits into 80 columns
     if connecting and (plan.kind == "conn" or tally.connected < wanted):
         parts.append(f"{count_in_words(connecting)} connects/s")
     if plan.kind in ("pub", "flow"):
@@ -72,7 +72,7 @@ def _progress_line(plan: BenchPlan, tally: Tally, rates: list[float], wanted: in
         if tally.duplicates:
             parts.append(f"duplicates {tally.duplicates}")
     if tally.refused:
-        parts.append(f"refused {tally.refused}")
+        parts.append(f"rejected {tally.refused}")
     if tally.failures:
         parts.append(f"failed {sum(tally.failures.values())}")
     return "  ".join(parts)
@@ -121,7 +121,7 @@ def _latency_json(latency: Histogram) -> dict[str, float] | None:
 
 
 def print_report(plan: BenchPlan, tally: Tally, result: dict[str, Any]) -> None:
-    """The table and the histogram, on standard output."""
+    """Print the table and the histogram to standard output."""
     console = Console(file=sys.stdout)
     click.echo(f"bench {plan.kind}: {result['target']}, MQTT {result['mqtt']}, {result['measured_seconds']:g} s")
     table = Table()
@@ -165,7 +165,7 @@ def histogram_lines(latency: Histogram) -> list[str]:
 
 
 def count_in_words(number: float) -> str:
-    """A number as people say it: ``950``, ``12.3 k``, ``4.56 M``."""
+    """A number in short form: ``950``, ``12.3 k``, ``4.56 M``."""
     for unit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if number >= unit:
             return f"{number / unit:.3g}{letter}"

@@ -24,7 +24,9 @@ EXIT_NEEDS_A_HAND = 3
 
 @click.command("import-mosquitto")
 @click.argument("conf", type=click.Path(path_type=Path))
-@click.option("-o", "--output", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@click.option(
+    "-o", "--output", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Output directory."
+)
 @click.option("--force", is_flag=True, help="Overwrite the output of an earlier import.")
 def import_mosquitto(conf: Path, folder: Path, force: bool) -> None:
     """Write braidmq.toml, and copies of the password and ACL files, from the mosquitto.conf CONF.
@@ -36,7 +38,7 @@ def import_mosquitto(conf: Path, folder: Path, force: bool) -> None:
     to_write = {folder.absolute() / CONFIG_FILE: _as_toml(result, conf), **result.files}
     in_the_way = [path for path in to_write if path.exists()]
     if in_the_way and not force:
-        raise CommandFailed(f"{in_the_way[0]} exists already; --force overwrites it")
+        raise CommandFailed(f"{in_the_way[0]} already exists; use --force to overwrite it")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in to_write.items():
         files.replace(str(path), text.encode())

@@ -8,7 +8,7 @@ import msgspec
 
 from braidmq.base.errors import UsageError
 
-# A directory that includes itself must end somewhere.
+# Stops includes that form a cycle.
 _DEPTH_MAX = 8
 
 _SECRET_OPTIONS = ("password", "remote_password", "local_password", "bridge_psk", "tls_engine_kpass_sha1")
@@ -16,9 +16,9 @@ _SECRET_PREFIXES = ("auth_opt_", "plugin_opt_")
 
 
 class ConfLine(msgspec.Struct, frozen=True):
-    """One option as it stands in a file."""
+    """One option in a file."""
 
-    index: int  # place among all lines, over all files
+    index: int  # position among the lines of all files
     file: Path
     number: int
     option: str
@@ -44,7 +44,7 @@ def read(path: Path) -> list[ConfLine]:
 
 
 def resolve(line: ConfLine, name: str) -> Path:
-    """The file that an option names: as it is, else beside the file that names it."""
+    """The file that an option names: the path itself, or relative to the file that names it."""
     path = Path(name)
     beside = line.file.parent / path
     return (beside if not path.exists() and beside.exists() else path).absolute()
@@ -72,7 +72,7 @@ def _read_into(lines: list[ConfLine], path: Path, depth: int) -> None:
 
 
 def included(line: ConfLine) -> list[Path]:
-    """The files that an ``include_dir`` line brings in, in Mosquitto's order: digits, then A, a, B, b."""
+    """The files that an ``include_dir`` line includes, in Mosquitto's order: digits, then A, a, B, b."""
     folder = resolve(line, line.value)
     try:
         names = [file for file in folder.iterdir() if file.suffix == ".conf" and file.is_file()]

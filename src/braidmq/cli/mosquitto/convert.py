@@ -1,7 +1,7 @@
 """Converts the lines of a ``mosquitto.conf`` to braidmq's tables and reports the outcome of each line.
 
-No line is lost silently: each gives at least one row. Where something that kept clients out has no counterpart (a mount point, a
-pre-shared key, an interface), the listener is written with ``enabled = false``: better closed than wider open than before.
+No line is dropped silently: each produces at least one row. If a restriction has no counterpart (a mount point, a pre-shared key,
+an interface), the listener is written with ``enabled = false``, so that it never admits more clients than before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 _LOG_LEVELS = {"debug": "debug", "all": "debug", "error": "error", "warning": "warning", "none": "error"}
 _LOG_ORDER = ("debug", "info", "warning", "error")
 
-# Room for a topic and properties beside the payload.
+# Room for a topic and properties in addition to the payload.
 _PACKET_OVERHEAD_BYTES = 1024
 
 
@@ -34,7 +34,7 @@ class Import:
     """The result: tables for ``braidmq.toml``, files to copy, and a row for each line."""
 
     def __init__(self, lines: list[ConfLine], folder: Path) -> None:
-        """Work through all lines; UsageError for one that Mosquitto itself would not take. Nothing is written."""
+        """Convert all lines; raises UsageError for one that Mosquitto itself would reject. Writes no files."""
         self.files: dict[Path, str] = {}  # to write: text by path
         self._report = Report()
         self._folder = folder.absolute()
@@ -53,17 +53,17 @@ class Import:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """What belongs into ``braidmq.toml``."""
+        """The contents of ``braidmq.toml``."""
         return self._report.tables
 
     @property
     def held(self) -> dict[str, str]:
-        """The listeners that are not enabled, and why."""
+        """The listeners that are not enabled, with the reasons."""
         return self._report.held
 
     @property
     def rows(self) -> list[ReportRow]:
-        """One row or more for each line, in their order; what Mosquitto does by default comes last."""
+        """One or more rows per line, in order; defaults of Mosquitto come last."""
         rows = self._report.rows
         answered = {row.line.index for row in rows if row.line is not None}
         unknown = [ReportRow("none", line, "unknown option") for line in self._lines if line.index not in answered]
@@ -193,7 +193,7 @@ class Import:
         if not lines:
             return
         paths = {resolve(line, line.value): line for line in reversed(lines)}
-        # For all listeners the last line counts; for each its own, and then the first is as good as any.
+        # If the option applies to all listeners, the last line counts; if each has its own, choose the first.
         chosen = lines[0] if self._is_per_listener else lines[-1]
         source = resolve(chosen, chosen.value)
         try:
@@ -250,7 +250,9 @@ class Import:
         if self._default not in listeners:
             for name, line in self._default.options.items():
                 if name not in options.ACCESS_OPTIONS:
-                    self._report.tell("none", line, "of the default listener, which Mosquitto does not start if there are others")
+                    self._report.tell(
+                        "none", line, "belongs to the default listener, which Mosquitto does not start if there are others"
+                    )
         common = None if self._is_per_listener else next(reversed(self._access["allow_anonymous"]), None)
         has_passwords = "password_file" in self.tables.get("access", {})
         for listener in listeners:

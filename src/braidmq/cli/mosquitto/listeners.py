@@ -12,7 +12,7 @@ from braidmq.cli.mosquitto.report import Outcome, Report, bad_value, is_true, nu
 
 _KINDS = {(False, False): "tcp", (True, False): "tls", (False, True): "ws", (True, True): "wss"}
 
-# What cannot be kept, and without which a listener would be wider open than before.
+# Restrictions without a counterpart: a listener without them would admit more clients than before.
 _FENCES = {
     "mount_point": "mount points are not supported",
     "bind_interface": "bind takes an address, not an interface",
@@ -21,18 +21,18 @@ _FENCES = {
 
 
 class MosquittoListener:
-    """The lines of one listener; ``line`` is None for the one that Mosquitto starts without being told."""
+    """The lines of one listener; ``line`` is None for Mosquitto's default listener."""
 
     def __init__(self, line: ConfLine | None) -> None:
         self.line = line
         self.options: dict[str, ConfLine] = {}
-        self.held: list[str] = []  # why it must not be enabled
+        self.held: list[str] = []  # reasons why it must not be enabled
 
 
 def take_listener(
     listener: MosquittoListener, report: Report, *, anonymous: ConfLine | None, has_passwords: bool, is_only: bool
 ) -> None:
-    """Write the listener's table. ``anonymous`` is the line that holds for all listeners, ``is_only``: there is no other."""
+    """Write the listener's table. ``anonymous`` is the line that applies to all listeners; ``is_only``: there is no other."""
     address = _address(listener, report, is_only=is_only)
     if address is None:
         return
@@ -58,7 +58,7 @@ def _address(listener: MosquittoListener, report: Report, *, is_only: bool) -> A
         port = number(given["port"]) if "port" in given else 1883
         host = given["bind_address"].value if "bind_address" in given else ""
         if is_only and not given.keys() & {"port", "bind_address"}:
-            host = "127.0.0.1"  # Mosquitto without any listener serves this machine only
+            host = "127.0.0.1"  # without a listener line, Mosquitto binds to localhost only
     else:
         port_text, _, host = listener.line.value.partition(" ")
         host = host.strip()
@@ -125,7 +125,7 @@ def _take_client_certificates(listener: MosquittoListener, report: Report, table
             _set(report, table, given["crlfile"], "crl_file", str(resolve(given["crlfile"], given["crlfile"].value)))
         else:
             report.tell("none", given["crlfile"], "client certificates are not required")
-    # The first of the two wins, as with Mosquitto.
+    # The first of the two takes precedence, as in Mosquitto.
     for name, form in (("use_identity_as_username", "cn"), ("use_subject_as_username", "dn")):
         if name not in given:
             continue

@@ -14,7 +14,7 @@ Outcome = Literal["taken", "changed", "none"]
 
 
 class ReportRow(msgspec.Struct, frozen=True):
-    """What became of one line; ``line`` is None for something that Mosquitto does without being told."""
+    """The outcome of one line; ``line`` is None for a default of Mosquitto."""
 
     outcome: Outcome
     line: ConfLine | None
@@ -27,19 +27,19 @@ class Report:
     def __init__(self) -> None:
         self.tables: dict[str, Any] = {}
         self.rows: list[ReportRow] = []
-        self.held: dict[str, str] = {}  # listeners that are written but not enabled, and why
+        self.held: dict[str, str] = {}  # listeners that are written but not enabled, with the reasons
 
     def tell(self, outcome: Outcome, line: ConfLine | None, text: str) -> None:
-        """Say what became of a line."""
+        """Report the outcome of a line."""
         self.rows.append(ReportRow(outcome, line, text))
 
     def tell_overruled(self, line: ConfLine | None) -> None:
-        """Say that a later line is what counts."""
+        """Report that a later line overrides this one."""
         if line is not None:
             self.tell("none", line, "overridden by a later line")
 
     def set(self, line: ConfLine, path: Path, value: Any, *, note: str = "", outcome: Outcome = "taken") -> None:
-        """Write a key, and say so."""
+        """Set a key, and report it."""
         table = self.tables
         for part in path[:-1]:
             table = table.setdefault(part, {})
@@ -48,14 +48,14 @@ class Report:
 
 
 def is_true(line: ConfLine) -> bool:
-    """The value of an option that is true or false; UsageError if it is neither."""
+    """The value of a boolean option; raises UsageError for any other value."""
     if line.value not in ("true", "false"):
         raise bad_value(line, "must be true or false")
     return line.value == "true"
 
 
 def number(line: ConfLine, least: int = 0) -> int:
-    """The value of an option that is a whole number; UsageError if it is not."""
+    """The value of an integer option; raises UsageError for any other value."""
     try:
         value = int(line.value)
     except ValueError:
@@ -66,5 +66,5 @@ def number(line: ConfLine, least: int = 0) -> int:
 
 
 def bad_value(line: ConfLine, why: str) -> UsageError:
-    """The error of a line that Mosquitto itself would not take."""
+    """The error for a line that Mosquitto itself would reject."""
     return UsageError(f"{line.file}:{line.number}: {line.shown} {why}")
