@@ -91,7 +91,7 @@ def render() -> str:
             case Named(element=element):
                 lines += _section(dotted(element.path), _sentence(element), element)
             case Key():
-                raise AssertionError(f"{name} stands outside any table")
+                raise AssertionError(f"{name} is outside any table")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,7 +1,7 @@
-"""Writes docs/conformance.md: every normative statement and the tests that show it: ``python scripts/conformance_table.py``.
+"""Writes docs/conformance.md, all normative statements and the tests that verify them: ``python scripts/conformance_table.py``.
 
-``tests/conformance/statements-5.0.txt`` and ``statements-3.1.1.txt`` have one line for each statement: number, whom it binds
-(S server, C client, B both), what it says in our words, and a remark: for one that no test shows, why not.
+``tests/conformance/statements-5.0.txt`` and ``statements-3.1.1.txt`` have one line per statement: number, whom it binds (S
+server, C client, B both), its meaning in our words, and a remark: the reason if no test verifies it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ TESTS = ROOT / "tests" / "conformance"
 PAGE = ROOT / "docs" / "conformance.md"
 
 SPECIFICATIONS = ("5.0", "3.1.1")
-FOR_CLIENTS = "binds the client, and its breach asks nothing of a server"
+FOR_CLIENTS = "binds the client; a server need not react to a violation"
 
 INTRODUCTION = """# Conformance
 
 <!-- Made by scripts/conformance_table.py from the tests in tests/conformance. -->
 
-Every numbered statement of MQTT 5.0 and MQTT 3.1.1, in our words, with the tests that show that the broker keeps to it. The
-standards themselves decide: this page is an index. *Binds* says whom: the server (S), the client (C) or both (B). A statement
-that binds the client has a test where a server must answer its breach.
+Every numbered statement of MQTT 5.0 and MQTT 3.1.1, in our words, with the tests that verify it. The standards are authoritative;
+this page is an index. *Binds* names the party: the server (S), the client (C) or both (B). A statement that binds the client has
+a test if a server must react to a violation.
 
-The tests speak MQTT over sockets to a running broker, and send what is malformed byte by byte. They can be pointed at any other:
+The tests speak MQTT over sockets to a running broker, and send malformed packets byte by byte. They can also test another broker:
 
 ```
 pytest tests/conformance                            # starts the brokers it needs
-BRAIDMQ_TEST_PORT=1883 pytest tests/conformance     # one that runs already, with MQTT over WebSocket on BRAIDMQ_TEST_WS_PORT
+BRAIDMQ_TEST_PORT=1883 pytest tests/conformance     # a running broker, with MQTT over WebSocket on BRAIDMQ_TEST_WS_PORT
 ```
 
-A test says what it shows by a decorator, `@shows("5.0: MQTT-3.1.2-22")`, and this page is made from these by
-`python scripts/conformance_table.py`.
+The decorator `@shows("5.0: MQTT-3.1.2-22")` names the statements that a test verifies; `python scripts/conformance_table.py`
+generates this page from them.
 """
 
 
 class Statement(NamedTuple):
-    """One numbered statement. ``remark`` says why no test shows it, if none does."""
+    """One numbered statement. ``remark`` is the reason if no test verifies it."""
 
     specification: str
     number: str
@@ -49,12 +49,12 @@ class Statement(NamedTuple):
 
     @property
     def key(self) -> str:
-        """How ``shows`` names it."""
+        """The name of the statement in ``shows``."""
         return f"{self.specification}: {self.number}"
 
 
 class ConformanceTest(NamedTuple):
-    """A test function and the file that it is in."""
+    """A test function and its file."""
 
     file: str
     name: str
@@ -76,7 +76,7 @@ def load_statements() -> dict[str, Statement]:
 
 
 def tests_by_statement() -> dict[str, list[ConformanceTest]]:
-    """For each statement's key the tests that show it, in the order of the files."""
+    """The tests that verify each statement, by its key, in the order of the files."""
     found: dict[str, list[ConformanceTest]] = {}
     for file in sorted(TESTS.glob("test_*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
