@@ -49,7 +49,7 @@ def passwd(file: str, user: str, delete: bool, with_scram: bool, scram_rounds: i
 
 
 def _read(file: str, *, must_exist: bool) -> passwords.Users | None:
-    """The users in the file; raises CommandFailed for a file that the broker would reject."""
+    """The users in the file, None if it does not exist; raises CommandFailed if the broker would reject the file."""
     try:
         text, _ = files.read_text(file)
     except FileNotFoundError:

@@ -25,7 +25,7 @@ from braidmq.flight.access import Access, parse_servers
 from braidmq.flight.errors import Busy, describe_gaps, from_wire_gaps, translate
 from braidmq.flight.resume import Resume
 from braidmq.flight.retry import BUSY_S, Retry
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 
 CALL_S: Final = 30.0
 RETRY_S: Final = 10.0
@@ -133,8 +133,8 @@ class HistoryClient:
         clock = self._clock()
         plan = wire.Plan(
             filters=[filters] if isinstance(filters, str) else list(filters),
-            start=to_place(since, clock),
-            end=to_place(until, clock),
+            start=to_bound(since, clock),
+            end=to_bound(until, clock),
             columns=None if columns is None else list(columns),
             on_loss="fail" if fail_on_data_loss else "skip",
         )

@@ -20,7 +20,7 @@ def to_microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def to_place(moment: str | datetime, now: Callable[[], int]) -> wire.RangeBound:
+def to_bound(moment: str | datetime, now: Callable[[], int]) -> wire.RangeBound:
     """Convert a time; `now`, the server's clock in microseconds since 1970, is called only for relative times."""
     if isinstance(moment, datetime):
         return wire.RangeBound(time=max(to_microseconds(moment), 0))

@@ -93,7 +93,7 @@ def change(stage: Viewed, what: str, how: object) -> None:
             stage.catch_up(counts=False)
 
 
-def place_of(stage: Viewed, number: int, kind: str, end: RangeBound) -> RangeBound:
+def bound_of(stage: Viewed, number: int, kind: str, end: RangeBound) -> RangeBound:
     """The place at a record, or an end of everything."""
     ordered = sorted(each.position for each in stage.known)
     if not 0 <= number < len(ordered):
@@ -145,8 +145,8 @@ def test_the_parts_of_a_plan_have_the_rows_of_a_naive_list(
         for topic_filters, first, last, kind, partitions in wanted:
             plan = Plan(
                 topic_filters,
-                place_of(stage, first, kind, EARLIEST),
-                place_of(stage, last, kind, LATEST),
+                bound_of(stage, first, kind, EARLIEST),
+                bound_of(stage, last, kind, LATEST),
                 partitions=partitions,
             )
             gaps = lost(stage, plan)
@@ -186,7 +186,7 @@ def test_what_happens_during_a_read_changes_nothing_of_it_but_a_loss_which_is_to
             change(stage, *step)
         stage.hear()
         topic_filters, first, last, kind, partitions = wanted
-        start, end = place_of(stage, first, kind, EARLIEST), place_of(stage, last, kind, LATEST)
+        start, end = bound_of(stage, first, kind, EARLIEST), bound_of(stage, last, kind, LATEST)
         plan = Plan(topic_filters, start, end, partitions=partitions, on_loss="skip" if skips else "fail")
         interruptions = iter(meanwhile)
         rows: list[Known] = []

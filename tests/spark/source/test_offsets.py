@@ -188,8 +188,8 @@ def test_a_stream_that_begins_at_the_beginning_is_at_positions_that_retention_ca
     assert offsets.begin_at(wire.RangeBound(time=5), shards) == Offset({0: 4, 1: 4, 2: 1}, "00ff")
     assert offsets.begin_at(wire.LATEST, shards) == Offset({0: 50, 1: 20, 2: 1}, "00ff")
     # Or at an offset of a stream that had begun before.
-    given_place = Offset({0: 12, 1: 5}, None, {0: {"short": 30}, 1: {"short": 4}}).to_place()
-    assert offsets.begin_at(given_place, shards) == Offset({0: 12, 1: 5, 2: 1}, "00ff", {0: {"short": 30}})
+    given_bound = Offset({0: 12, 1: 5}, None, {0: {"short": 30}, 1: {"short": 4}}).to_bound()
+    assert offsets.begin_at(given_bound, shards) == Offset({0: 12, 1: 5, 2: 1}, "00ff", {0: {"short": 30}})
 
 
 @given(marks, marks, st.none() | marks, st.dictionaries(shard_numbers, st.dictionaries(st.sampled_from("ab"), positions)))

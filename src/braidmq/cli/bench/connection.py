@@ -43,7 +43,7 @@ class BenchConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count a failure, unless this side is disconnecting."""
+        """Count a lost connection, unless this side closed it."""
         if self.is_open:
             self.is_open = False
             if not self._is_leaving:

@@ -96,7 +96,7 @@ def _client(chosen: dict[str, Any]) -> ControlClient:
     except OSError as error:
         if chosen["token_file"]:
             raise CommandFailed(f"{token_file}: {error.strerror}") from None
-        token = ""  # the node will ask for one
+        token = ""  # the node reports it if one is needed
     return ControlClient(url=chosen["api_url"], token=token)
 
 

@@ -71,22 +71,22 @@ def _gap(families: Sequence[FamilyView], wanted: int, end: int, gone: Positions)
     return ShardGap(min(position for position, _ in lost), max(floor for _, floor in lost)) if lost else None
 
 
-def starts_of(place: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
+def starts_of(bound: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
     """Where a range begins in each shard; 0 for the beginning."""
-    if place.positions is not None:
-        return with_all(place.positions, dict.fromkeys(watermarks, _BEGINNING))
-    if place.time is not None:
-        return dict.fromkeys(watermarks, max(place.time - 1, _BEGINNING))
-    return dict(watermarks) if place.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
+    if bound.positions is not None:
+        return with_all(bound.positions, dict.fromkeys(watermarks, _BEGINNING))
+    if bound.time is not None:
+        return dict.fromkeys(watermarks, max(bound.time - 1, _BEGINNING))
+    return dict(watermarks) if bound.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
 
 
-def ends_of(place: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
+def ends_of(bound: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
     """Where a range ends in each shard. Positions may be above the watermarks, times are not."""
-    if place.positions is not None:
-        return with_all(place.positions, watermarks)
-    if place.time is not None:
-        return {shard: max(min(place.time - 1, watermark), 0) for shard, watermark in watermarks.items()}
-    return dict(watermarks) if place.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
+    if bound.positions is not None:
+        return with_all(bound.positions, watermarks)
+    if bound.time is not None:
+        return {shard: max(min(bound.time - 1, watermark), 0) for shard, watermark in watermarks.items()}
+    return dict(watermarks) if bound.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
 
 
 def with_all(positions: Positions, others: Mapping[int, int]) -> dict[int, int]:

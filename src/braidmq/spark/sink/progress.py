@@ -53,7 +53,7 @@ class SettledRows:
     def give_up(self) -> tuple[int, int] | None:
         """The first and last row whose numbers the next CONNECT must give up; None if there are none."""
         if self._refused and not self._is_behind:
-            # Rows before them were in flight when the connection ended. If they were recorded, the numbers are contiguous.
+            # Rows before them were in flight when the connection ended. If they were recorded, the given-up numbers follow them.
             first = last = min(self._refused)
             while last + 1 in self._refused:
                 last += 1

@@ -24,7 +24,7 @@ from braidmq.mqtt.wire import TEXT_BYTES_MAX, write_varint
 _TOPICS_CACHED_MAX: Final = 100_000
 _EXPIRY_MAX: Final = 0xFFFF_FFFF
 _HASH_BYTES: Final = 16
-# In these encodings, text and bytes are identical.
+# In these columns, a string means the same as its UTF-8 bytes.
 _SENT_AS_BYTES: Final = ("correlation_data", "key")
 _NULL_KEY: Final = "the key is null"
 # A single user property with the key, up to the 32 digits of the hash: property length, identifier, name, length.

@@ -15,7 +15,7 @@ from braidmq.flight.client import HistoryClient
 from braidmq.spark.option_table import warn_of_unknown
 from braidmq.spark.source import offsets
 from braidmq.spark.source.options import EARLIEST, LATEST, parse_read_options
-from braidmq.spark.source.reading import Reading, place_of, to_partitions
+from braidmq.spark.source.reading import Reading, range_bound, to_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -29,11 +29,11 @@ class BatchReader(Reading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         warn_of_unknown(self._options.unknown)
         with self._connect() as client:
-            start, end = self._places(client)
+            start, end = self._bounds(client)
             return self._cut(client, self._options.filters, start, end)
 
-    def _places(self, client: HistoryClient) -> tuple[wire.RangeBound, wire.RangeBound]:
-        return place_of(self._options.start or EARLIEST, client), place_of(self._options.end or LATEST, client)
+    def _bounds(self, client: HistoryClient) -> tuple[wire.RangeBound, wire.RangeBound]:
+        return range_bound(self._options.start or EARLIEST, client), range_bound(self._options.end or LATEST, client)
 
     def _cut(
         self,
@@ -69,15 +69,15 @@ class PushingReader(BatchReader):
         if not pushed.filters:
             return []
         with self._connect() as client:
-            start, end = self._places(client)
+            start, end = self._bounds(client)
             if not pushed.has_bounds:
                 return self._cut(client, pushed.filters, start, end)
             shards = client.shards()
             first = offsets.start_at(start, shards)
             # A read from the beginning has no gaps, even if the query's own bound is before the earliest record.
             forgiven = {shard for shard, position in first.items() if not position}
-            first_place, last_place = _narrowed(first, offsets.end_at(end, shards), pushed, start.gone)
-            return self._cut(client, pushed.filters, first_place, last_place, forgiven)
+            first_bound, last_bound = _narrowed(first, offsets.end_at(end, shards), pushed, start.gone)
+            return self._cut(client, pushed.filters, first_bound, last_bound, forgiven)
 
 
 def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:

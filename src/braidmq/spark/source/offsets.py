@@ -58,13 +58,13 @@ class Offset(msgspec.Struct, frozen=True):
         """The form stored in a checkpoint; equal offsets have equal text."""
         data: dict[str, Any]
         if self.filters is not None:
-            data = {"version": VERSION, "log": self.log, "filters": list(self.filters), **self._places()}
+            data = {"version": VERSION, "log": self.log, "filters": list(self.filters), **self._position_fields()}
         else:
             version = _WITHOUT_FILTERS if self.gone or self.began else _POSITIONS_ONLY
-            data = {"version": version, "log": self.log, **self._places()}
-        return data | {"began": self.began._places()} if self.began else data
+            data = {"version": version, "log": self.log, **self._position_fields()}
+        return data | {"began": self.began._position_fields()} if self.began else data
 
-    def _places(self) -> dict[str, Any]:
+    def _position_fields(self) -> dict[str, Any]:
         shards = wire.to_wire(self.shards)
         return {"shards": shards, "gone": wire.gone_to_wire(self.gone)} if self.gone else {"shards": shards}
 
@@ -72,7 +72,7 @@ class Offset(msgspec.Struct, frozen=True):
         """Whether both are at the same positions, regardless of `began`."""
         return (self.shards, self.log, self.gone) == (other.shards, other.log, other.gone)
 
-    def to_place(self) -> wire.RangeBound:
+    def to_bound(self) -> wire.RangeBound:
         """The start of a range that continues from here."""
         return wire.RangeBound(positions=wire.to_wire(self.shards), gone=wire.gone_to_wire(self.gone))
 
@@ -101,7 +101,7 @@ def parse_offset(data: object) -> Offset:
         raise UsageError("this is not an offset of braidmq", "`log` must be a string")
     if not isinstance(began, dict | None):
         raise UsageError("this is not an offset of braidmq", "the start of a batch must be a JSON object")
-    found = _parse_places(data, log, None if began is None else _parse_places(began, log, None))
+    found = _parse_positions(data, log, None if began is None else _parse_positions(began, log, None))
     return structs.replace(found, filters=_parse_filters(filters))
 
 
@@ -113,7 +113,7 @@ def _parse_filters(data: object) -> tuple[str, ...] | None:
     return to_filters(data)
 
 
-def _parse_places(data: dict[str, Any], log: str | None, began: Offset | None) -> Offset:
+def _parse_positions(data: dict[str, Any], log: str | None, began: Offset | None) -> Offset:
     shards, gone = data.get("shards"), data.get("gone", {})
     if not _are_positions(shards):
         raise UsageError("this is not an offset of braidmq", "positions of shards must be numbers")
@@ -182,21 +182,21 @@ def latest_of(shards: wire.Shards) -> dict[int, int]:
     return {shard: state.latest for shard, state in _states(shards).items()}
 
 
-def start_at(place: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
+def start_at(bound: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
     """The position after which each shard is read for this start. A time in the future means now."""
     latest = latest_of(shards)
-    if place.positions is not None:
-        return dict.fromkeys(latest, _BEGINNING) | wire.from_wire(place.positions)
-    if place.time is not None:
-        return {shard: max(min(place.time - 1, end), _BEFORE_ALL) for shard, end in latest.items()}
-    if place.at == "latest":
+    if bound.positions is not None:
+        return dict.fromkeys(latest, _BEGINNING) | wire.from_wire(bound.positions)
+    if bound.time is not None:
+        return {shard: max(min(bound.time - 1, end), _BEFORE_ALL) for shard, end in latest.items()}
+    if bound.at == "latest":
         return {shard: max(end, _BEFORE_ALL) for shard, end in latest.items()}
     return dict.fromkeys(latest, _BEGINNING)
 
 
-def begin_at(place: wire.RangeBound, shards: wire.Shards) -> Offset:
+def begin_at(bound: wire.RangeBound, shards: wire.Shards) -> Offset:
     """The offset at which a stream with this start begins."""
-    return settle(Offset(start_at(place, shards), shards.log, wire.gone_from_wire(place.gone)), shards)
+    return settle(Offset(start_at(bound, shards), shards.log, wire.gone_from_wire(bound.gone)), shards)
 
 
 def settle(start: Offset, shards: wire.Shards) -> Offset:
@@ -207,14 +207,14 @@ def settle(start: Offset, shards: wire.Shards) -> Offset:
     return Offset(found, start.log, _beyond(found, start.gone | {shard: state.gone for shard, state in states.items()}))
 
 
-def end_at(place: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
+def end_at(bound: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
     """The last position of each shard for this end."""
     latest = latest_of(shards)
-    if place.positions is not None:
-        return latest | wire.from_wire(place.positions)
-    if place.time is not None:
-        return {shard: min(place.time - 1, end) for shard, end in latest.items()}
-    return latest if place.at == "latest" else dict.fromkeys(latest, _BEGINNING)
+    if bound.positions is not None:
+        return latest | wire.from_wire(bound.positions)
+    if bound.time is not None:
+        return {shard: min(bound.time - 1, end) for shard, end in latest.items()}
+    return latest if bound.at == "latest" else dict.fromkeys(latest, _BEGINNING)
 
 
 def bounds(start: Offset, latest: Mapping[int, int], target: Offset | None) -> dict[int, int]:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from braidmq.flight import wire
 from braidmq.flight.client import HistoryClient, Planning
 from braidmq.flight.errors import DataLoss, describe_gaps, from_wire_gaps
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 from braidmq.spark.source.format import restore
 from braidmq.spark.source.offsets import ends_to_ask_for
 from braidmq.spark.source.options import Bound, ReadOptions, parse_read_options
@@ -119,12 +119,12 @@ class Reading:
         return Planning(planning.planned, parts)
 
 
-def place_of(bound: Bound, client: HistoryClient) -> wire.RangeBound:
+def range_bound(bound: Bound, client: HistoryClient) -> wire.RangeBound:
     """Convert a bound to its wire format; relative times refer to the clock of the service."""
     if bound.offset is not None:
-        return bound.offset.to_place()
+        return bound.offset.to_bound()
     if bound.moment is not None:
-        return to_place(bound.moment, lambda: client.shards().now)
+        return to_bound(bound.moment, lambda: client.shards().now)
     return wire.RangeBound(at=bound.at)
 
 

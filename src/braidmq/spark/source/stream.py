@@ -31,7 +31,7 @@ from braidmq.spark.source.limits import (
 )
 from braidmq.spark.source.offsets import Offset, parse_offset
 from braidmq.spark.source.options import LATEST
-from braidmq.spark.source.reading import Reading, log, losses_in_words, place_of, to_partitions
+from braidmq.spark.source.reading import Reading, log, losses_in_words, range_bound, to_partitions
 
 
 class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,13 +61,13 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, Any]:
         self._warn_of_options()
-        place = place_of(self._options.start or LATEST, self._client)
+        bound = range_bound(self._options.start or LATEST, self._client)
         shards = self._client.shards()
         given = self._options.start.offset if self._options.start else None
         if given is not None:
             offsets.check_log(given, shards.log)
             offsets.check_shards(given, shards)
-        initial = structs.replace(offsets.begin_at(place, shards), filters=self._filters)
+        initial = structs.replace(offsets.begin_at(bound, shards), filters=self._filters)
         self._initial = self._planned = initial
         return initial.to_json()
 
@@ -130,7 +130,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         until = wire.RangeBound(positions=offsets.ends_to_ask_for(first.shards, last.shards))
         # The filters that the batch was offered with: a repeated batch has the same rows.
         filters = self._options.filters if last.filters is None else last.filters
-        planning = self._plan(self._client, filters, first.to_place(), until)
+        planning = self._plan(self._client, filters, first.to_bound(), until)
         offsets.check_log(first, planning.planned.log)
         offsets.check_log(last, planning.planned.log)
         # A shard that the end does not name was created later and belongs to a later batch.

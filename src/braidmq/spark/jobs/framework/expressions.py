@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from braidmq.base.errors import UsageError
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 from braidmq.spark.jobs.framework.patterns import OTHER, Patterns, varying_levels
 
 STORED = "store_timestamp"
@@ -70,10 +70,10 @@ def matches_filter(topic: Column, filters: Sequence[str]) -> Column:
 
 def moment(text: str) -> Column:
     """A time in the format of `--from` and `--to`: RFC 3339, milliseconds since 1970, or `-24h`. Raises UsageError."""
-    place = to_place(text, lambda: time.time_ns() // 1000)
-    if place.time is None:
+    bound = to_bound(text, lambda: time.time_ns() // 1000)
+    if bound.time is None:
         raise UsageError(f"{text!r} is not a time", "write 2024-03-01T12:00:00Z, or -24h for that long ago")
-    return F.timestamp_micros(F.lit(place.time))
+    return F.timestamp_micros(F.lit(bound.time))
 
 
 def event_time(chosen: str) -> Column:

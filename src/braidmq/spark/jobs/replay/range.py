@@ -17,7 +17,7 @@ import msgspec
 
 from braidmq.flight import wire
 from braidmq.flight.client import HistoryClient
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 from braidmq.spark.jobs.framework.job import bound
 from braidmq.spark.source.offsets import begin_at
 
@@ -59,8 +59,8 @@ def settle(start: str, end: str, client: HistoryClient | None) -> ReplayRange:
 def _settled(text: str, now: int) -> str:
     if text.startswith("{"):
         return text  # an offset
-    place = to_place(text, lambda: now)
-    return text if place.time is None else _written(place.time)
+    parsed = to_bound(text, lambda: now)
+    return text if parsed.time is None else _written(parsed.time)
 
 
 def _beginning(shards: wire.Shards) -> str:
