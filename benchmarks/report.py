@@ -1,4 +1,4 @@
-"""What a bench found, as JSON, as a page with tables, and as a picture."""
+"""The results as JSON, as a page with tables, and as a chart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLOURS = {"braidmq": "#1f6feb", "mosquitto": "#8c959f", "nats": "#bc8cff", "amq
 
 
 class Report(msgspec.Struct):
-    """Everything that was measured, and where."""
+    """All measurements, and the machine."""
 
     date: str
     commit: str
@@ -77,7 +77,7 @@ def today() -> str:
 
 
 def write(report: Report, results: Path, pages: Path) -> Path:
-    """Write the JSON into ``results`` and page and picture into ``pages``; gives the page."""
+    """Write the JSON to ``results``, and page and chart to ``pages``; returns the path of the page."""
     results.mkdir(parents=True, exist_ok=True)
     pages.mkdir(parents=True, exist_ok=True)
     stem = f"{report.date.replace(' ', 'T').replace(':', '')}-{report.commit}"

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 DEBS = TOOLS / "debs"
-PROGRAMS = TOOLS / "programs"  # not .tools/bin: pip replaces that folder whole
+PROGRAMS = TOOLS / "programs"  # not .tools/bin: pip replaces that whole directory
 UV = TOOLS / "bin" / "uv"
 # Debian keeps servers in sbin, which a user's PATH often lacks.
 SEARCH_PATH = os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])
@@ -67,7 +67,7 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 def apt_options() -> tuple[str, ...]:
     """Options for apt with our own updated lists and cache, so that those of the system are neither read nor locked."""
     if not shutil.which("apt-get"):
-        raise SystemExit("bootstrap: this is not a Debian; install the missing programs by hand")
+        raise SystemExit("bootstrap: this is not a Debian system; install the missing programs yourself")
     state = TOOLS / "apt"
     (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (state / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def build() -> None:
 
 
 def provide_python() -> None:
-    """``.venv`` with the locked dependencies and braidmq itself, editable."""
+    """Create ``.venv`` with the locked dependencies and braidmq itself, editable."""
     make_environment(ROOT / ".venv", "requirements.lock")
     install_braidmq(ROOT / ".venv")
 
@@ -213,7 +213,7 @@ def provide_debian_programs() -> None:
 
 
 def provide_node() -> None:
-    """node (from PyPI if the machine has none) and MQTT.js in ``.tools/node``."""
+    """Provide node (from PyPI if it is not installed) and MQTT.js in ``.tools/node``."""
     search = SEARCH_PATH
     if not (shutil.which("node", path=search) and shutil.which("npm", path=search)):
         say("fetching node")
@@ -254,7 +254,7 @@ def provide_peers() -> None:
 
 
 def provide_older_spark(version: str) -> None:
-    """An environment for ``make test-spark-matrix``."""
+    """Create an environment for ``make test-spark-matrix``."""
     folder = ROOT / f".spark-{version}"
     make_environment(folder, f"requirements-spark-{version}.lock")
     install_braidmq(folder)

@@ -85,7 +85,7 @@ Row = dict[str, Any]
 
 
 def name_of(row: Row) -> str:
-    """A machine by its line, such as `line 2, machine 5`; a pattern is `plant/line2/+/telemetry`, a device `machine5`."""
+    """The name of a machine, such as `line 2, machine 5`; a pattern is `plant/line2/+/telemetry`, a device `machine5`."""
     return f"line {line_of(row)}, machine {row['device'].removeprefix('machine')}"
 
 

@@ -51,7 +51,7 @@ EXPIRY = bytes.fromhex("0200015180")  # Message Expiry Interval of a day
 EPOCH_RECORDS = 6  # few, so that there are many epochs
 # The engine's logs, its lock, and files that it creates again.
 NOT_KEPT = ("LOG", "LOCK")
-_FORMATS = ("format", "layouts")  # folders whose names are part of a format's
+_FORMATS = ("format", "layouts")  # directories whose names are part of the name of a format
 
 
 def versions() -> dict[str, int]:
@@ -72,12 +72,12 @@ def kept_versions(file: Path) -> dict[str, int]:
 
 
 def kept_files() -> list[Path]:
-    """The kept directories, the oldest first."""
+    """The kept directories, oldest first."""
     return sorted(GOLDEN.glob("data_*.txt"), key=lambda file: int(file.stem.removeprefix("data_")))
 
 
 def unpack(file: Path, target: Path) -> None:
-    """Make the data directory of a kept file."""
+    """Unpack the data directory of a kept file."""
     packed = base64.b64decode(file.read_text().partition("\n\n")[2])
     with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as archive:
         for entry in archive:
@@ -98,7 +98,7 @@ class OneRecord:
         self._marks: list[tuple[int, bytes, int, int]] = []
 
     def mark(self, producer: bytes, sequence: int, check: int) -> None:
-        """The record is a producer's."""
+        """Mark the record as that of a producer."""
         [shard] = self.entries
         self._marks.append((shard, producer, sequence, check))
 
@@ -178,7 +178,7 @@ def _refused(refusal: Refusal) -> None:
 
 
 def write_directory(data_dir: Path) -> None:
-    """Write something of every kind: half of it is in tables of the engine, half in the write-ahead log, as after a crash."""
+    """Write data of every kind, half in tables of the engine, half in the write-ahead log, as after a crash."""
     with tempfile.TemporaryDirectory() as folder:
         first = Writing(Path(folder), "hashed")
         _write_hashed(first)
@@ -207,7 +207,7 @@ def _write_hashed(log: Writing) -> None:
 
 
 def _write_learned(log: Writing) -> None:
-    """The second generation: more children of a level than are learned one by one."""
+    """The second generation: more names at a level than are kept separate."""
     for step in range(24, 54):
         log.record(step, "anna" if step % 2 else "bob", f"plant/{step}/temp", b"%d" % step, 1)
     log.record(54, "bob", "slow/b", b"of a class", 1)
@@ -264,7 +264,7 @@ def _write_sessions(log: Writing) -> None:
 
 
 def pack(data_dir: Path) -> str:
-    """The directory as text."""
+    """Pack the directory as text."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for file in sorted(data_dir.rglob("*")):
@@ -281,12 +281,12 @@ def pack(data_dir: Path) -> str:
 
 
 def main() -> None:
-    """Add a directory of today's format."""
+    """Add a directory in the current format."""
     files = kept_files()
     newest = int(files[-1].stem.removeprefix("data_")) if files else 0
     is_replaced = "--replace" in sys.argv[1:] and files
     if files and not is_replaced and kept_versions(files[-1]) == versions():
-        raise SystemExit(f"{files[-1].name} has this format already; if no release has written it, say --replace")
+        raise SystemExit(f"{files[-1].name} already has this format; if no release has written it, use --replace")
     target = files[-1] if is_replaced else GOLDEN / f"data_{newest + 1}.txt"
     with tempfile.TemporaryDirectory() as folder:
         write_directory(Path(folder))

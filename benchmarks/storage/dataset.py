@@ -1,7 +1,7 @@
-"""The data of a node that has been running for long: millions of records and many durable sessions, made once and kept.
+"""The data of a node that has run for a long time: millions of records and many durable sessions, created once and kept.
 
-Records are of ten kinds from a million devices at most, ``devices/NUMBER/KIND``, with 100 bytes of noise each, so that
-``devices/+/temp`` is a tenth of them. Every session has one subscription and has read all there is.
+Records are of ten kinds from at most a million devices, ``devices/NUMBER/KIND``, with 100 random bytes each, so that
+``devices/+/temp`` matches a tenth of them. Every session has one subscription and has read everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAYLOAD_BYTES = 100
 TOPICS_MAX = 1_000_000
 KINDS = ["temp", *(f"kind{number}" for number in range(9))]
 TENTH = "devices/+/temp"
-# Longer than anybody keeps the files.
+# Longer than the files are kept.
 RETENTION = Seconds(100 * 365 * 86400)
 SETTINGS = HistorySettings(retention=RETENTION)
 _BLOCK = 2000
@@ -53,7 +53,7 @@ class DataSet(msgspec.Struct):
 
 
 def prepare(folder: Path, records: int, sessions: int, say: Say, topics: int = 0) -> DataSet:
-    """The data set in a folder of its own below ``folder``, made if it is not there. ``topics``: other than `topics_of`."""
+    """The data set in its own directory below ``folder``, created if missing. ``topics`` overrides `topics_of`."""
     topics = topics or topics_of(records)
     place = folder / f"{records}-records-{sessions}-sessions"
     notes = place / "dataset.json"
@@ -61,7 +61,7 @@ def prepare(folder: Path, records: int, sessions: int, say: Say, topics: int = 0
     if known is not None and known.topics == topics:
         return known
     shutil.rmtree(place, ignore_errors=True)
-    say(f"making {records:,} records and {sessions:,} sessions in {place}; they are kept for the next time")
+    say(f"creating {records:,} records and {sessions:,} sessions in {place}; they are kept for the next run")
     made = _make(place, records, topics, sessions)
     notes.write_bytes(msgspec.json.encode(made))
     return made
@@ -71,22 +71,22 @@ def _read_notes(notes: Path) -> DataSet | None:
     try:
         known = msgspec.json.decode(notes.read_bytes(), type=DataSet)
     except (FileNotFoundError, msgspec.ValidationError):
-        return None  # not made to its end, or by another version
+        return None  # incomplete, or created by another version
     return known if known.version == VERSION else None
 
 
 def topics_of(records: int) -> int:
-    """How many topics so many records have."""
+    """The number of topics for this many records."""
     return max(min(records // 10, TOPICS_MAX), 10)
 
 
 def topic_of(number: int, topics: int) -> str:
-    """The topic of a record; devices come in no order, as they do in life."""
+    """The topic of a record; devices are in no order, as in real data."""
     return f"devices/{number * 7919 % topics}/{KINDS[number % 10]}"
 
 
 class _Records:
-    """A block for the log: so many records, by shard."""
+    """A block of records for the log, by shard."""
 
     def __init__(self, entries: dict[int, list[tuple[bytes, bytes]]], changes: list[Any], size_bytes: int) -> None:
         self.entries = entries
@@ -95,19 +95,19 @@ class _Records:
         self.is_refused = False
 
     def marks(self) -> list[tuple[int, bytes, int, int]]:
-        """They have no producer."""
+        """The records have no producer."""
         return []
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Nobody waits."""
+        """Ignored: no publisher waits for it."""
 
     def refused(self, refusal: Any, /) -> None:
-        """The engine cannot keep up for a moment."""
+        """The engine cannot keep up at the moment."""
         self.is_refused = True
 
 
 class _Filling:
-    """A log that is filled as fast as it takes it."""
+    """Fills a log as fast as possible."""
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
@@ -115,7 +115,7 @@ class _Filling:
         log.start(self._calls.put)
 
     def write(self, block: _Records) -> None:
-        """Append, and wait if too much is under way."""
+        """Append, and wait if too much is pending."""
         while True:
             block.is_refused = False
             self._log.append_block(block)
@@ -183,12 +183,12 @@ def _sessions(log: MessageLog, sessions: int) -> Iterator[_Records]:
 
 
 def _compact(place: Path) -> int:
-    """Compact all tables; the bytes on disk then, without the write-ahead log."""
+    """Compact all tables; returns the bytes on disk, without the write-ahead log."""
     log = MessageLog.open(place, SETTINGS)
     store = log._store
     for family in store.families:
         store.compact(family, b"", b"\xff" * 32)
     log.close()
-    # Files that were compacted away are deleted in the background; after a new start they are gone for sure.
+    # Compacted files are deleted in the background; after reopening they are certainly gone.
     MessageLog.open(place, SETTINGS).close()
     return sum(file.stat().st_size for file in (place / "log").glob("*.sst"))

@@ -1,7 +1,7 @@
-"""The log against bare rocksdict on the same bytes: ``python -m benchmarks.storage.log [RECORDS]``.
+"""The log compared with bare rocksdict on the same bytes: ``python -m benchmarks.storage.log [RECORDS]``.
 
-Rates are of the thread's CPU time, which other work on the machine disturbs least; each is the best of several runs. Times to the
-first record are those of a clock, of topics that were not asked for before.
+Rates are per CPU time of the thread, which other work on the machine affects least; each is the best of several runs. Times to
+the first record are wall-clock times, for topics not requested before.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make_batches(count: int) -> list[list[Entry]]:
 
 
 def append_log(path: Path, batches: list[list[Entry]]) -> tuple[float, list[tuple[bytes, bytes]]]:
-    """Seconds to stamp, place and write all batches, and the rows that were written, in their order."""
+    """Seconds to stamp, place and write all batches, and the written rows, in order."""
     with Store.open(path, [FAMILY], durability="os") as store:
         shard = Shard(store, FAMILY, ShardClock(), make_layout, ShardOptions("learned", tail_bytes_max=0))
         began = time.thread_time()
@@ -71,7 +71,7 @@ def append_log(path: Path, batches: list[list[Entry]]) -> tuple[float, list[tupl
 
 
 def append_bare(path: Path, rows: list[tuple[bytes, bytes]]) -> float:
-    """Seconds to write the same rows in batches of the same size, with the store's options and nothing else."""
+    """Seconds to write the same rows in batches of the same size, with only the store's options."""
     with Store.open(path, [FAMILY], durability="os") as store:
         db: Rdict = store._database.db
         handle = store._database.handles[FAMILY]
@@ -85,7 +85,7 @@ def append_bare(path: Path, rows: list[tuple[bytes, bytes]]) -> float:
 
 
 def measure_append(folder: Path, count: int = APPENDED) -> Figure:
-    """Appending inside the store beside ``db.write`` of the same rows."""
+    """Appending inside the store, compared with ``db.write`` of the same rows."""
     batches = make_batches(count)
     log_s = bare_s = float("inf")
     for turn in range(ROUNDS):

@@ -160,9 +160,9 @@ def test_what_retention_took_is_named_exactly(history: FakeHistoryService) -> No
     history.expire(BEGINNING + 2 * SECOND)
 
     with flight.connect(history.address) as client, pytest.raises(DataLoss) as caught:
-        client.plan(wire.Plan(["a"], start=wire.Place(positions={"0": 0, "1": BEGINNING + SECOND})))
+        client.plan(wire.Plan(["a"], start=wire.RangeBound(positions={"0": 0, "1": BEGINNING + SECOND})))
 
-    assert caught.value.gaps == {1: wire.Gap(BEGINNING + SECOND, BEGINNING + 2 * SECOND + 1)}
+    assert caught.value.gaps == {1: wire.ShardGap(BEGINNING + SECOND, BEGINNING + 2 * SECOND + 1)}
     assert "shard 1: wanted everything after 1700000001000000 (2023-11-14T22:13:21.000000Z)" in str(caught.value)
     assert "the earliest kept is 1700000002000001 (2023-11-14T22:13:22.000001Z)" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -188,7 +188,7 @@ def test_a_refusal_says_what_to_check_and_not_the_password(history: FakeHistoryS
     history.users = {"ann": "right"}
 
     with flight.connect(history.address, user="ann", password="s3cret-word") as client:
-        with pytest.raises(UsageError, match="refuses access: not authorized") as caught:
+        with pytest.raises(UsageError, match="denied access: not authorized") as caught:
             client.shards()
         assert "s3cret-word" not in repr(client) + str(caught.value) + repr(caught.value)
 

@@ -38,7 +38,7 @@ _ERRORS = {
 }
 
 
-def problem(code: wire.Code, detail: str, gaps: dict[str, wire.Gap] | None = None) -> flight.FlightError:
+def problem(code: wire.Code, detail: str, gaps: dict[str, wire.ShardGap] | None = None) -> flight.FlightError:
     """The error by which Flight carries a problem."""
     return _ERRORS[code](detail, wire.encode(wire.Problem(code, detail, gaps or {})))
 
@@ -216,15 +216,15 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
 
     def _backlog(self, asked: wire.AskBacklog) -> wire.Backlog:
         self.backlogs.append(asked)
-        start = self._resolve(wire.Place(positions=asked.start), 0)
-        end = self._resolve(wire.Place(positions=asked.end or {}), None)
+        start = self._resolve(wire.RangeBound(positions=asked.start), 0)
+        end = self._resolve(wire.RangeBound(positions=asked.end or {}), None)
         rows = sum(len(self._range(shard, asked.filters, start[shard], end[shard])) for shard in self._rows)
         return wire.Backlog(rows, self.is_estimating)
 
     def _advance(self, advance: wire.Advance) -> wire.Advanced:
         """Record after record in order of time, which gives each shard its share."""
-        start = self._resolve(wire.Place(positions=advance.start), 0)
-        bounds = self._resolve(wire.Place(positions=advance.end or {}), None)
+        start = self._resolve(wire.RangeBound(positions=advance.start), 0)
+        bounds = self._resolve(wire.RangeBound(positions=advance.end or {}), None)
         self._gaps(start, bounds, advance.on_loss)
         self._reach(bounds)
         pending = sorted(
@@ -259,7 +259,7 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         rows = [row for row in self._rows[shard] if start < row["position"] <= end]
         return [row for row in rows if any(matches(each, row["topic"]) for each in filters)]
 
-    def _resolve(self, place: wire.Place, default: int | None) -> dict[int, int]:
+    def _resolve(self, place: wire.RangeBound, default: int | None) -> dict[int, int]:
         if place.positions is not None:
             named = wire.from_wire(place.positions)
             return {shard: named.get(shard, latest if default is None else default) for shard, latest in self.latest.items()}
@@ -273,9 +273,9 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         if any(position > self.latest[shard] for shard, position in end.items()):
             raise problem("unavailable", "the history service has not caught up with the end of this range yet")
 
-    def _gaps(self, start: Mapping[int, int], end: Mapping[int, int], on_loss: wire.OnLoss) -> dict[str, wire.Gap]:
+    def _gaps(self, start: Mapping[int, int], end: Mapping[int, int], on_loss: wire.OnLoss) -> dict[str, wire.ShardGap]:
         gaps = {
-            str(shard): wire.Gap(position, self.floors[shard] + 1)
+            str(shard): wire.ShardGap(position, self.floors[shard] + 1)
             for shard, position in start.items()
             if 0 < position < min(self.floors[shard], end[shard])
         }

@@ -143,8 +143,8 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A named reader and how far it is behind; ``user`` is whose it is.
 
-    ``records_behind`` are records of its ``filters`` that it has still to read, or an estimate of them. Without filters nobody
-    knows what it reads, and all records after its position count.
+    ``records_behind`` is the number of records of its ``filters`` that it has still to read. If the filters are unknown, or the
+    history service is away and cannot count them, all records after the position count and ``is_upper_bound`` is set.
     """
 
     name: str
@@ -154,6 +154,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     filters: list[str] = []
     is_estimate: bool = False
+    is_upper_bound: bool = False
 
 
 class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):

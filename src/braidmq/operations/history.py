@@ -289,6 +289,7 @@ def _reader(log: MessageLog, name: str) -> ReaderInfo:
         user=log.readers.owner(name),
         filters=list(log.readers.filters(name)),
         is_estimate=any(lag.records_max for lag in lags),
+        is_upper_bound=any(lag.records_max for lag in lags) and "#" not in log.readers.filters(name),
     )
 
 
@@ -298,5 +299,6 @@ def _with_count(reader: ReaderInfo, behind: messages.Behind) -> ReaderInfo:
         reader,
         records_behind=behind.records,
         is_estimate=behind.is_estimate,
+        is_upper_bound=False,
         lag_s=0.0 if is_done else reader.lag_s,
     )

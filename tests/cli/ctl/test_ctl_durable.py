@@ -111,7 +111,7 @@ def test_durability_tells_what_is_wrong(node: ApiNode, ctl: Ctl) -> None:
 
     shown = fields(output)
     assert shown["durability"].startswith("os: ")
-    assert shown["health"] == "stopped: the disk is gone (until the node is started again)"
+    assert shown["health"] == "stopped: the disk is gone (until the node is restarted)"
     assert shown["waiting for the disk"] == "1.0 KiB, publishers are throttled"
     assert shown["clock"] == "the wall clock is 9 s ahead"
     assert (shown["commits"], shown["last commit"]) == ("-", "2.0 s ago")

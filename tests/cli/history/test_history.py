@@ -239,8 +239,11 @@ def test_stats_show_shards_and_readers(node: ApiNode, history: History) -> None:
     wide = api.ReaderInfo(
         name="wide", records_behind=900, lag_s=0.0, pins=False, filters=["a", "b", "c", "d", "e"], is_estimate=True
     )
+    unread = api.ReaderInfo(
+        name="unread", records_behind=900, lag_s=0.0, pins=False, filters=["x"], is_estimate=True, is_upper_bound=True
+    )
     node.operations.history.stats_answer = api.HistoryStats(
-        log_id="ab12", records=5, size_bytes=1024**2, shards=[shard, empty], readers=[reader, wide], readers_more=3
+        log_id="ab12", records=5, size_bytes=1024**2, shards=[shard, empty], readers=[reader, wide, unread], readers_more=3
     )
 
     _, output, errors = history("stats")
@@ -251,6 +254,7 @@ def test_stats_show_shards_and_readers(node: ApiNode, history: History) -> None:
     assert ["1", "0", "0", "B", "0", "0", "-", "-"] in lines
     assert ["spark", "ann", "a/#", "7", "1", "m", "1", "s", "yes"] in lines
     assert ["wide", "-", "a", "b", "c", "and", "2", "more", "~900", "0", "s", "no"] in lines
+    assert ["unread", "-", "x", "at", "most", "900", "0", "s", "no"] in lines
     assert "3 more readers" in errors
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from braidmq.spark.sink.options import parse_write_options
 from braidmq.spark.sink.producer_client import ProducerClient
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from tests.durability.campaigns.node import read_log, write_config
 from tests.support.started import Started
@@ -35,7 +35,7 @@ class Writer(threading.Thread):
         self, port: int, partition: int, qos: int, chance: random.Random, work: threading.Semaphore, *, keys: bool
     ) -> None:
         super().__init__()
-        self.part = Part("kill", 1, partition, keys)
+        self.part = ProducerPart("kill", 1, partition, keys)
         self.problem: Exception | None = None
         self._work = work  # released for each chunk
         self._options = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "40s", "timeout": "20s"})

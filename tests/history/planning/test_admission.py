@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
-from braidmq.flight.wire import Advance, Place, Plan, from_wire, to_wire
+from braidmq.flight.wire import Advance, Plan, RangeBound, from_wire, to_wire
 from braidmq.history.planning import admission
 from braidmq.history.planning.admission import _shares
 from braidmq.history.service.errors import HistoryError
@@ -179,7 +179,7 @@ def test_a_start_below_the_floor_is_told_or_skipped(tmp_path: Path, on_loss: str
             assert caught.value.problem.gaps["0"].kept == floor > NOON
         # The beginning is where it begins, and nothing is missing there.
         assert stage.view.advance(Advance(["#"], {"0": 0})).rows_max >= 3
-        assert len(stage.rows(Plan(["#"], Place(positions={"0": 0})))) == 3
+        assert len(stage.rows(Plan(["#"], RangeBound(positions={"0": 0})))) == 3
 
 
 @given(total=st.integers(0, 1000), backlogs=st.dictionaries(st.integers(0, 9), st.integers(0, 10**6), min_size=1))

@@ -33,7 +33,7 @@ class FakeView:
 
     def plan(self, plan: wire.Plan) -> tuple[wire.Planned, list[tuple[wire.Ticket, wire.Part]]]:
         if plan.start.positions == {"0": 5}:
-            gaps = {"0": wire.Gap(5, 10)}
+            gaps = {"0": wire.ShardGap(5, 10)}
             raise HistoryError(wire.Problem("data-loss", "retention removed it", gaps))
         ticket = wire.Ticket(LOG, plan.filters, 0, 0, self.watermark, plan.columns)
         return wire.Planned(LOG, {"0": 0}, {"0": self.watermark}), [(ticket, wire.Part(0, len(self.records), 100))]

@@ -169,9 +169,9 @@ def test_commands_that_are_not_understood_are_refused_in_words(service: Service,
 
 def test_a_loss_is_told_with_its_gap(service: Service) -> None:
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
-        client.get_flight_info(plan("plant/#", start=wire.Place(positions={"0": 5})))
+        client.get_flight_info(plan("plant/#", start=wire.RangeBound(positions={"0": 5})))
 
-    assert problem_of(caught.value).gaps == {"0": wire.Gap(5, 10)}
+    assert problem_of(caught.value).gaps == {"0": wire.ShardGap(5, 10)}
 
 
 def test_a_fault_inside_is_logged_and_not_shown(service: Service, caplog: pytest.LogCaptureFixture) -> None:

@@ -146,11 +146,17 @@ def test_named_readers_are_behind_by_what_they_read() -> None:
         assert found["plant"].filters == ["plant/#"]
         assert (found["none"].lag_s, found["plant"].lag_s > 0) == (0.0, True)
 
-        # Without the service nobody counts, and there is an upper bound that says so.
+        assert {name for name, each in found.items() if each.is_upper_bound} == set()
+
+        # Without the service, all records after the position count, and the answer says that they are an upper bound.
         assert broker.node.history is not None
         broker.run(broker.node.history.stop())
         found = {each.name: each for each in broker.run(operations.stats()).readers}
-        assert (found["none"].records_behind, found["none"].is_estimate) == (230, True)
+        assert {name: (each.records_behind, each.is_upper_bound) for name, each in found.items()} == {
+            "plant": (230, True),
+            "none": (230, True),
+            "all": (230, False),
+        }
 
 
 @pytest.mark.row("K6")

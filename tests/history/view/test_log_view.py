@@ -12,7 +12,7 @@ import pytest
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.columns import SCHEMA
-from braidmq.flight.wire import EARLIEST, LATEST, Advance, Gap, Place, Plan, Ticket, from_wire
+from braidmq.flight.wire import EARLIEST, LATEST, Advance, Plan, RangeBound, ShardGap, Ticket, from_wire
 from braidmq.history.scanning import epoch_reading as scanning
 from braidmq.history.service.errors import HistoryError
 from braidmq.history.view import follower, log_view
@@ -81,10 +81,10 @@ def test_a_range_by_time_has_what_was_stored_from_its_beginning_to_before_its_en
         stage.publish_all(*[(shard, "a") for shard in (0, 1) * 8])
         times = sorted(row.position for row in stage.known)
 
-        rows = stage.rows(Plan(["#"], Place(time=times[3]), Place(time=times[9])))
+        rows = stage.rows(Plan(["#"], RangeBound(time=times[3]), RangeBound(time=times[9])))
 
         assert sorted(row.position for row in rows) == [each for each in times if times[3] <= each < times[9]]
-        assert stage.rows(Plan(["#"], Place(time=times[-1] + 1))) == []
+        assert stage.rows(Plan(["#"], RangeBound(time=times[-1] + 1))) == []
         assert stage.rows(Plan(["#"], LATEST)) == []
         assert stage.rows(Plan(["#"], end=EARLIEST)) == []
 
@@ -94,9 +94,9 @@ def test_positions_are_for_the_shards_that_they_name_and_the_others_are_read_who
         stage.publish_all((0, "a"), (1, "a"), (0, "a"), (1, "a"))
         first = stage.known[0]
 
-        planned, _ = stage.view.plan(Plan(["#"], Place(positions={"0": first.position})))
+        planned, _ = stage.view.plan(Plan(["#"], RangeBound(positions={"0": first.position})))
 
-        rows = stage.rows(Plan(["#"], Place(positions={"0": first.position})))
+        rows = stage.rows(Plan(["#"], RangeBound(positions={"0": first.position})))
         assert sorted(row.number for row in rows) == [1, 2, 3]
         assert from_wire(planned.start)[0] == first.position
         assert from_wire(planned.end) == stage.heard
@@ -170,18 +170,18 @@ def test_a_start_below_the_floor_is_told_with_its_gap_or_skipped(tmp_path: Path)
         stage.log.retain()
         stage.catch_up()
         wanted, floor = stage.known[1].position, stage.known[7].position + 1
-        start = Place(positions={"0": wanted, "1": 0})
+        start = RangeBound(positions={"0": wanted, "1": 0})
 
         with pytest.raises(HistoryError, match="retention has removed") as caught:
             stage.view.plan(Plan(["#"], start))
         planned, parts = stage.view.plan(Plan(["#"], start, on_loss="skip"))
 
         assert code_of(caught) == "data-loss"
-        assert caught.value.problem.gaps == planned.gaps == {"0": Gap(wanted, floor)}
+        assert caught.value.problem.gaps == planned.gaps == {"0": ShardGap(wanted, floor)}
         assert [row.number for row in stage.rows_of(parts)] == [8, 9, 10]
         assert [row.number for row in stage.rows(Plan(["#"]))] == [8, 9, 10]
         # The last record that was removed: nothing later than it is missing.
-        assert len(stage.rows(Plan(["#"], Place(positions={"0": floor - 1, "1": 0})))) == 3
+        assert len(stage.rows(Plan(["#"], RangeBound(positions={"0": floor - 1, "1": 0})))) == 3
 
 
 @pytest.mark.parametrize("on_loss", ["fail", "skip"])
@@ -199,7 +199,7 @@ def test_what_retention_takes_between_the_plan_and_the_read_is_told_or_skipped(t
         else:
             with pytest.raises(HistoryError) as caught:
                 [*stage.view.scan(ticket)]
-            assert caught.value.problem.gaps == {"0": Gap(ticket.start, stage.known[7].position + 1)}
+            assert caught.value.problem.gaps == {"0": ShardGap(ticket.start, stage.known[7].position + 1)}
 
 
 def test_a_class_that_keeps_less_is_no_loss_for_who_begins_at_the_beginning(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_class_that_keeps_less_is_no_loss_for_who_begins_at_the_beginning(tmp_
 def test_filters_that_a_class_cannot_match_do_not_miss_what_it_has_lost(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=1000, classes=SHORT) as stage:
         stage.publish_all(*[(0, topic) for topic in ("a", "x/1") * 6])
-        start = Place(positions={"0": stage.known[2].position})
+        start = RangeBound(positions={"0": stage.known[2].position})
         stage.hands.move(60 * SECOND)
         stage.log.retain()
         stage.publish_all((0, "a"))
@@ -279,10 +279,10 @@ def test_a_ticket_of_another_log_is_refused(tmp_path: Path) -> None:
     [
         Plan(["#"], columns=["colour"]),
         Plan(["#"], columns=[]),
-        Plan(["#"], Place(positions={"7": 1})),
-        Plan(["#"], end=Place(positions={"7": 1})),
-        Plan(["#"], Place(positions={"one": 1})),
-        Plan(["#"], Place(positions={"0": -1})),
+        Plan(["#"], RangeBound(positions={"7": 1})),
+        Plan(["#"], end=RangeBound(positions={"7": 1})),
+        Plan(["#"], RangeBound(positions={"one": 1})),
+        Plan(["#"], RangeBound(positions={"0": -1})),
     ],
     ids=repr,
 )
@@ -331,7 +331,7 @@ def test_an_end_that_is_not_committed_in_time_is_unavailable(tmp_path: Path, mon
         with pytest.raises(HistoryError) as by_ticket:
             [*stage.view.scan(Ticket(stage.log.log_id.hex(), ["#"], 0, 0, beyond))]
         with pytest.raises(HistoryError) as by_plan:
-            stage.view.plan(Plan(["#"], end=Place(positions={"0": beyond})))
+            stage.view.plan(Plan(["#"], end=RangeBound(positions={"0": beyond})))
 
         assert code_of(by_ticket) == code_of(by_plan) == "unavailable"
 
@@ -475,4 +475,4 @@ def test_positions_are_times_so_that_a_message_about_a_loss_says_when(tmp_path: 
         stage.publish_all((0, "a"))
 
         with pytest.raises(HistoryError, match=r"shard 0 after \d+ \(2023-11-14 22:13:20\.000 UTC\)"):
-            stage.view.plan(Plan(["#"], Place(time=NOON + 1)))
+            stage.view.plan(Plan(["#"], RangeBound(time=NOON + 1)))

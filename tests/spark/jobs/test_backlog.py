@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.spark.jobs.framework.checkpoint import local_checkpoint
 from braidmq.spark.jobs.framework.job import HistoryOptions, Job, Pace
-from braidmq.spark.jobs.framework.progress import Backlog, Display
+from braidmq.spark.jobs.framework.progress import Display, JobBacklog
 from braidmq.spark.jobs.framework.run import Watch, run_stream
 from braidmq.spark.jobs.framework.session import SparkOptions
 from braidmq.spark.jobs.tables.tables import BatchName
@@ -42,7 +42,7 @@ def test_before_the_first_batch_is_over_the_backlog_is_what_comes_after_its_begi
     backlog = watch.backlog({}, lambda: {"0": 1, "1": 1})
     watch.close()
 
-    assert backlog == Backlog(3, None)  # how old the first record is cannot be told
+    assert backlog == JobBacklog(3, None)  # how old the first record is cannot be told
 
 
 def test_where_a_query_goes_on_is_read_from_its_checkpoint(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from braidmq.spark.jobs.framework.job import HistoryOptions, Job, OtherQueries, 
 from braidmq.spark.jobs.framework.session import SparkOptions
 from braidmq.spark.jobs.tables.ownership import Ownership, alone_with, decide, own_tables
 from braidmq.spark.jobs.tables.parquet_table import OWN, ParquetTable
-from braidmq.spark.jobs.tables.tables import BatchName, Record, Table, open_table
+from braidmq.spark.jobs.tables.tables import BatchName, OutputTable, QueryRecord, open_table
 from braidmq.spark.source.offsets import Offset, parse_offset
 
 KINDS = ["parquet", "delta"]
@@ -63,7 +63,7 @@ class Setting:
         self.kind = kind
         self.table = self.open("lake")
 
-    def open(self, name: str) -> Table:
+    def open(self, name: str) -> OutputTable:
         return open_table(self.kind, str(self.folder / name), [])  # type: ignore[arg-type]
 
     def checkpoint(self, name: str) -> Checkpoint:
@@ -83,7 +83,11 @@ class Setting:
         (self.folder / name / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
     def ask(
-        self, name: str, choice: OtherQueries = "refuse", filters: tuple[str, ...] = ("#",), tables: list[Table] | None = None
+        self,
+        name: str,
+        choice: OtherQueries = "refuse",
+        filters: tuple[str, ...] = ("#",),
+        tables: list[OutputTable] | None = None,
     ) -> Ownership:
         wanted = Ownership("archive", str(self.folder / name), filters)
         return decide(wanted, self.checkpoint(name), tables or [self.table], choice)
@@ -142,7 +146,7 @@ def test_the_query_of_a_table_goes_on_and_new_queries_have_new_tables(setting: S
 
     assert setting.rows() == 2
     [record] = setting.table.records()
-    assert record == Record(query_of("first"), 1, "archive", str(setting.folder / "first"), ("#",), end_at(20))
+    assert record == QueryRecord(query_of("first"), 1, "archive", str(setting.folder / "first"), ("#",), end_at(20))
 
 
 @pytest.mark.row("K10")
@@ -186,7 +190,7 @@ def test_a_checkpoint_that_began_elsewhere_cannot_adopt(setting: Setting) -> Non
     setting.run("first", 0, end_at(10))
     setting.plan("second", 0, end_at(30, version=2, began={"shards": {"0": 1, "1": 1}}))
 
-    with pytest.raises(UsageError, match="it is in use already: use a new --checkpoint"):
+    with pytest.raises(UsageError, match="it is already in use: use a new --checkpoint"):
         setting.ask("second", "adopt")
 
 
@@ -197,6 +201,20 @@ def test_only_positions_of_the_same_filters_are_adopted(setting: Setting) -> Non
     assert setting.ask("second", "adopt", filters=("a/#",)).start == Offset({0: 10, 1: 1}, LOG)
     with pytest.raises(UsageError, match=r"other topics were read by .* topic filters [ab]/#"):
         setting.ask("second", "adopt", filters=("c/#",))
+
+
+@pytest.mark.row("H10")
+def test_a_table_of_two_queries_with_the_same_filters_is_not_adopted(setting: Setting) -> None:
+    setting.run("first", 0, end_at(10))
+    setting.run("latest", 0, end_at(99), "append")  # began at 50: nothing has read from 10 to 50
+
+    with pytest.raises(UsageError, match="several queries with these topic filters have written to it") as refused:
+        setting.ask("second", "adopt")
+
+    words = str(refused.value)
+    assert f"the query {query_of('first')} " in words
+    assert f"the query {query_of('latest')} " in words
+    assert "continue with the --checkpoint of one of them" in words
 
 
 def test_who_means_it_appends_and_goes_on_without_the_flag(setting: Setting) -> None:
@@ -272,7 +290,7 @@ def test_a_commit_file_of_an_older_version_is_read_as_it_was_written(tmp_path: P
     commits.mkdir(parents=True)
     (commits / "3f2a90c1.json").write_text('{"batch":12,"files":{}}')
 
-    assert ParquetTable(str(tmp_path)).records() == [Record("3f2a90c1", 12)]
+    assert ParquetTable(str(tmp_path)).records() == [QueryRecord("3f2a90c1", 12)]
 
 
 @pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "removed"])

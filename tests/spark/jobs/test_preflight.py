@@ -94,7 +94,7 @@ def test_a_service_that_refuses_the_job_or_has_another_log(
     assert "the offset belongs to log beef, but the servers have log 00ff" in told_by(command, *words, "--from", offset)
     assert "the log has no shard 7" in told_by(command, *words, "--from", '{"7": 1}')
     history.users = {"ann": "right"}
-    assert "refuses access" in told_by(command, *words)
+    assert "denied access" in told_by(command, *words)
 
 
 def test_a_checkpoint_of_another_log(history: FakeHistoryService, tmp_path: Path) -> None:

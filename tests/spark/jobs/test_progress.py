@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from braidmq.base.errors import BraidError, Unavailable, UsageError
 from braidmq.spark.jobs.framework.at_work import AtWork, BatchAtWork
 from braidmq.spark.jobs.framework.failures import AGAIN_FROM_CHECKPOINT, explain
-from braidmq.spark.jobs.framework.progress import Backlog, Display, Meter
+from braidmq.spark.jobs.framework.progress import Display, JobBacklog, Meter
 
 
 def report(batch: int, rows: int, end: int = 0, late: int = 0) -> dict[str, Any]:
@@ -35,14 +35,16 @@ def test_rows_of_a_batch_count_once_however_often_it_is_reported() -> None:
     assert (meter.rows, meter.batches, meter.late_rows, dict(meter.end)) == (150, 2, 2, {"0": 9})
     assert meter.rate == pytest.approx(30.0)
     assert meter.watermark == "2024-03-01T12:00:08.000Z"
-    assert meter.words(Backlog(rows=300, seconds=61.0)) == "150 rows, 30/s, at most 300 behind (1 m 1 s), 10 s left, 2 too late"
+    assert (
+        meter.words(JobBacklog(rows=300, seconds=61.0)) == "150 rows, 30/s, at most 300 behind (1 m 1 s), 10 s left, 2 too late"
+    )
 
 
 def test_nothing_is_promised_where_nothing_is_known() -> None:
     meter = Meter(lambda: 1.0)
 
     assert meter.words(None) == "0 rows, 0/s"
-    assert meter.words(Backlog(5, None)) == "0 rows, 0/s, at most 5 behind"
+    assert meter.words(JobBacklog(5, None)) == "0 rows, 0/s, at most 5 behind"
 
 
 def test_what_is_done_of_the_first_batch_counts_before_it_is_over() -> None:
@@ -53,7 +55,8 @@ def test_what_is_done_of_the_first_batch_counts_before_it_is_over() -> None:
     at_work = AtWork(rows=200, tasks_done=2, tasks=6)
 
     assert (
-        meter.words(Backlog(1000, None), at_work) == "200 rows, 20/s, at most 800 behind, 40 s left, current batch: 2 of 6 tasks"
+        meter.words(JobBacklog(1000, None), at_work)
+        == "200 rows, 20/s, at most 800 behind, 40 s left, current batch: 2 of 6 tasks"
     )
     assert meter.words(None, AtWork(0, 0, 6)) == "0 rows, 0/s, current batch: 0 of 6 tasks"
 

@@ -17,7 +17,7 @@ from braidmq.spark.jobs.framework.job import HistoryOptions
 from braidmq.spark.jobs.replay import command as replay
 from braidmq.spark.jobs.replay.command import SENT, OtherRows, Replayer
 from braidmq.spark.jobs.replay.pacing import Pacer, TopicMap
-from braidmq.spark.jobs.replay.range import Range, settle
+from braidmq.spark.jobs.replay.range import ReplayRange, settle
 from braidmq.spark.sink.options import parse_write_options
 from tests.spark.driving import at, batch_reader, read_positions
 from tests.spark.fake_history import BEGINNING, FakeHistoryService
@@ -94,14 +94,14 @@ def test_relative_times_become_those_of_the_clock_of_the_service(history: FakeHi
     with connect(history.address) as client:
         settled = settle("-1h", "-30m", client)
 
-    assert settled == Range("2023-11-14T23:13:20.000000Z", "2023-11-14T23:43:20.000000Z")
+    assert settled == ReplayRange("2023-11-14T23:13:20.000000Z", "2023-11-14T23:43:20.000000Z")
     assert settle("-1h", "latest", None).end == "latest"
-    assert settle("2024-03-01T12:00:00Z", "1700000000123", None) == Range(
+    assert settle("2024-03-01T12:00:00Z", "1700000000123", None) == ReplayRange(
         "2024-03-01T12:00:00.000000Z", "2023-11-14T22:13:20.123000Z"
     )
 
 
-def rows_of(history: FakeHistoryService, settled: Range) -> list[int]:
+def rows_of(history: FakeHistoryService, settled: ReplayRange) -> list[int]:
     options = HistoryOptions(servers=history.address, filters=("#",)).reader_options(settled.options())
     reader = batch_reader(history, **options)
     return read_positions(reader, reader.partitions())
@@ -123,7 +123,7 @@ def test_what_retention_takes_from_the_beginning_of_a_replay_is_told_by_the_next
     history.add_many("a", 3, shard=0)
 
     assert words[::2] == ["--from", "--to"]
-    assert Range(words[1], words[3]) == settled
+    assert ReplayRange(words[1], words[3]) == settled
     assert rows_of(history, settled) == expected
 
     history.expire(at(4))

@@ -18,7 +18,7 @@ from braidmq.spark.jobs.compact import old_enough
 from braidmq.spark.jobs.tables import parquet_table
 from braidmq.spark.jobs.tables.delta_table import DeltaFiles
 from braidmq.spark.jobs.tables.parquet_table import OWN, ParquetTable, exchange
-from braidmq.spark.jobs.tables.tables import BatchName, Compacted, Table, Written, local_path, open_table
+from braidmq.spark.jobs.tables.tables import BatchName, Compacted, OutputTable, Written, local_path, open_table
 
 QUERY = "0f6a1a52-query"
 
@@ -31,7 +31,7 @@ def frame_of(spark: SparkSession, numbers: range) -> DataFrame:
     return spark.range(numbers.start, numbers.stop, 1, 2).selectExpr("id AS number", "IF(id % 2 = 0, 'a/+', 'b') AS pattern")
 
 
-def numbers_in(table: Table, spark: SparkSession) -> list[int]:
+def numbers_in(table: OutputTable, spark: SparkSession) -> list[int]:
     return sorted(row["number"] for row in table.read(spark).collect())
 
 

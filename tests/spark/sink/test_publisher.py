@@ -17,7 +17,7 @@ from braidmq.base.errors import Unavailable, UsageError
 from braidmq.mqtt.reasons import Reason
 from braidmq.spark.sink.options import parse_write_options
 from braidmq.spark.sink.producer_client import TakenOver
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from braidmq.testing import Broker
 from tests.support.certificates import Authority
@@ -68,7 +68,7 @@ class Attempt:
         self.refused: list[tuple[int, int]] = []
         self.is_failing = False
         parsed = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "20s", "timeout": "10s", **options})
-        self.publisher = RowPublisher(Part(name, batch, partition, keys), parsed, MAKER, self._refuse)
+        self.publisher = RowPublisher(ProducerPart(name, batch, partition, keys), parsed, MAKER, self._refuse)
         self.publisher.open()
 
     def _refuse(self, row: int, batch: RowBatch, place: int, reason: int, detail: str) -> None:

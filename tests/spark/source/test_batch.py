@@ -164,7 +164,7 @@ def test_a_start_that_is_given_and_lost_is_a_loss_also_with_a_bound(history: Fak
 
     with pytest.raises(DataLoss) as caught:
         reader.partitions()
-    assert caught.value.gaps == {0: wire.Gap(at(2), at(3) + 1)}
+    assert caught.value.gaps == {0: wire.ShardGap(at(2), at(3) + 1)}
 
 
 def test_a_bound_of_the_query_and_a_shard_without_records_can_be_cut_in_more_parts(history: FakeHistoryService) -> None:

@@ -13,7 +13,7 @@ from braidmq.base.errors import UsageError
 from tests.spark.driving import at, read_positions, stream_reader
 from tests.spark.fake_history import FakeHistoryService
 
-OTHER = r"the checkpoint is of the topic filters a/#, but the query has b/#: .*onFilterChange=continue"
+OTHER = r"the checkpoint belongs to the topic filters a/#, but the query has b/#: .*onFilterChange=continue"
 
 
 def checkpoint_of(history: FakeHistoryService, topic_filter: str, **options: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_other_filters_are_read_from_the_checkpoint_on_when_that_is_meant(
     assert read_positions(reader, parts) == [at(4)]
     assert end["filters"] == ["b/#"]
     [warning] = caplog.messages
-    assert "of the topic filters a/#, but the query has b/#, which it reads from the checkpoint on" in warning
+    assert "to the topic filters a/#, but the query has b/#, which it reads from the checkpoint on" in warning
     # From now on it is a checkpoint of these filters.
     history.add("b/newer", shard=0)
     plain = stream_reader(history, topicFilter="b/#")
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_before_takes_over_the_filters_that_it_is_read_with(hist
 
     assert (end["version"], end["filters"]) == (3, ["b/#"])
     assert read_positions(reader, reader.partitions(kept, end)) == [at(1)]
-    with pytest.raises(UsageError, match="of the topic filters b/#, but the query has a/#"):
+    with pytest.raises(UsageError, match="to the topic filters b/#, but the query has a/#"):
         stream_reader(history, topicFilter="a/#").latestOffset(end, ReadAllAvailable())
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.errors import DataLoss
-from braidmq.flight.wire import Gap
+from braidmq.flight.wire import ShardGap
 from braidmq.storage.format.rows import EpochLimits
 from tests.history.staged import SECOND, Known, Viewed, folder
 from tests.spark.view_client import Query, read_batch
@@ -95,7 +95,7 @@ def test_what_a_shorter_class_loses_after_the_stream_began_is_a_loss_of_exactly_
         with pytest.raises(DataLoss) as caught:
             query.drain()
 
-        assert caught.value.gaps == {0: Gap(stage.known[5].position, stage.known[9].position + 1)}
+        assert caught.value.gaps == {0: ShardGap(stage.known[5].position, stage.known[9].position + 1)}
 
 
 @pytest.mark.parametrize("later_than", [None, 5])
@@ -126,7 +126,7 @@ def test_what_is_lost_between_the_beginning_and_the_first_batch_is_a_loss(
         with pytest.raises(DataLoss) as caught:
             query.batch()
 
-        assert caught.value.gaps == {0: Gap(1, stage.known[5].position + 1)}
+        assert caught.value.gaps == {0: ShardGap(1, stage.known[5].position + 1)}
 
 
 def test_a_filter_that_the_shorter_class_cannot_match_is_not_told_of_its_losses(
@@ -153,7 +153,7 @@ def test_records_that_came_and_went_while_the_reader_was_down_are_told_though_th
         with pytest.raises(DataLoss) as caught:
             query.batch()
 
-        assert caught.value.gaps == {0: Gap(1, stage.known[1].position + 1)}
+        assert caught.value.gaps == {0: ShardGap(1, stage.known[1].position + 1)}
 
 
 def test_an_old_checkpoint_at_the_beginning_of_an_empty_shard_goes_to_a_position_that_retention_can_pass(

@@ -1,4 +1,4 @@
-"""The commands of ``braidmq ctl``. Where the node is may be said right after ``ctl`` or at the end."""
+"""The commands of ``braidmq ctl``. Options that locate the node may follow ``ctl`` or the command."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def listeners_ls(ctl: Ctl) -> None:
         [f"{each.kind}:{each.name}", each.bind, each.running, each.connections, each.connections_max]
         for each in ctl.node.get("/listeners", list[ListenerInfo])
     ]
-    show_table(("listener", "address", "running", "connections", "at most"), rows, nothing="no listeners")
+    show_table(("listener", "address", "running", "connections", "maximum"), rows, nothing="no listeners")
 
 
 @node_command(_bans, "ls")
@@ -305,7 +305,7 @@ def _follow(ctl: Ctl, kind: str, value: str) -> None:
         for line in ctl.node.lines("/trace", kind=kind, value=value):
             click.echo(msgspec.json.encode({"line": line}) if ctl.json_wanted else printable(line))
     except KeyboardInterrupt:
-        return  # the usual way to end it
+        return  # Ctrl-C is the usual end
 
 
 @node_command(_log, "level")

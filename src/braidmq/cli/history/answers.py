@@ -24,7 +24,7 @@ _CUT_OFF: Final = "the node ended its answer early; the output is incomplete"
 def answer_lines(
     node: ControlClient, method: str, path: str, body: object = None, **parameters: object
 ) -> Iterator[lines.AnyLine]:
-    """The lines up to ``end``; raises CommandFailed if the node fails on the way or leaves."""
+    """The lines up to ``end``; raises CommandFailed if the node reports a failure or closes the connection."""
     for raw in node.stream(method, path, body, **parameters):
         try:
             line = lines.decode_line(raw)
@@ -39,12 +39,12 @@ def answer_lines(
 
 
 def tell_gap(gap: lines.Gap) -> None:
-    """Say on standard error that retention was there first."""
+    """Report on standard error that retention has deleted records."""
     click.echo(f"note: retention has removed the records of shard {gap.shard} from before {moment(gap.floor)}", err=True)
 
 
 class Bar:
-    """A progress bar on standard error; only on a terminal, and not between lines that go to the same terminal."""
+    """A progress bar on standard error; only on a terminal, and not if the output goes to the same terminal."""
 
     def __init__(self, what: str, *, is_output_elsewhere: bool) -> None:
         is_shown = sys.stderr.isatty() and is_output_elsewhere
@@ -63,7 +63,7 @@ class Bar:
         self._progress.stop()
 
     def see(self, line: lines.AnyLine) -> None:
-        """Take in a line of the answer; most say nothing about how far it is."""
+        """Process a line of the answer; only some lines change the progress."""
         match line:
             case lines.Begin():
                 self._began = line.start
@@ -79,6 +79,6 @@ class Bar:
                 pass
 
     def show_bytes(self, done_bytes: int, total_bytes: int) -> None:
-        """How many bytes are done."""
+        """Show how many bytes are done."""
         words = f"{size(done_bytes)} of {size(total_bytes)}"
         self._progress.update(self._task, total=max(total_bytes, 1), completed=done_bytes, words=words)

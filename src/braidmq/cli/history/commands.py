@@ -1,4 +1,4 @@
-"""The commands of ``braidmq history``. Everything goes through the running node, beside its other work."""
+"""The commands of ``braidmq history``. All of them use the running node, alongside its other work."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def history_tail(ctl: Ctl, topic_filters: tuple[str, ...], start: str, count: in
                 case api.Gap():
                     tell_gap(line)
     except KeyboardInterrupt:
-        return  # the usual way to end it
+        return  # Ctrl-C is the usual end
 
 
 def _line(record: api.Record) -> str:
@@ -172,6 +172,8 @@ def history_stats(ctl: Ctl) -> None:
 
 
 def _behind(reader: api.ReaderInfo) -> str:
+    if reader.is_upper_bound:
+        return f"at most {reader.records_behind}"
     return f"~{reader.records_behind}" if reader.is_estimate else str(reader.records_behind)
 
 

@@ -1,8 +1,8 @@
 """Keeps the history service from running out of file descriptors when strangers open connections.
 
-gRPC accepts whatever comes, keeps a silent connection for minutes, and takes no bound. Without a descriptor it accepts nobody,
-and the tables of the log cannot be opened. So the process looks at its own sockets: beyond a bound it closes connections that
-have never sent a byte, the newest first, and then the newest of the others.
+gRPC accepts every connection, keeps silent ones for minutes, and has no setting for a maximum. When descriptors run out, it
+accepts no connections, and tables of the log cannot be opened. So the process checks its own sockets: beyond a limit it closes
+connections that have never sent a byte, newest first, and then the newest of the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 log = logging.getLogger("braidmq.history")
 
 _LOOK_EVERY_S: Final = 0.2
-# Besides connections: files of the log, which are all held open, and what Python and gRPC have.
+# Descriptors for other uses: the files of the log, which are all kept open, and those of Python and gRPC.
 _FILES_SPARE: Final = 64
 _RECEIVED_OFFSET: Final = 128  # of tcpi_bytes_received in the kernel's struct tcp_info
 _RECEIVED: Final = struct.Struct("=Q")
@@ -30,7 +30,7 @@ class Crowd:
     """The connections to a port of this process; ``refused`` counts those that were closed."""
 
     def __init__(self, port: int, files_max: int) -> None:
-        """`files_max` is how many descriptors the process may have in use before connections are closed."""
+        """`files_max` is the number of descriptors in use above which connections are closed."""
         self.refused = 0
         self._port = port
         self._files_max = files_max
@@ -38,14 +38,14 @@ class Crowd:
 
     @classmethod
     def within_limit(cls, port: int) -> Crowd:
-        """One that leaves a part of the limit of this process unused."""
+        """A Crowd whose limit leaves part of this process's descriptors free."""
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return cls(port, files_max - max(_FILES_SPARE, files_max // 4))
 
     def watch(self, over: threading.Event) -> None:
-        """Look again and again; for a thread."""
+        """Check periodically until `over` is set; runs in a thread."""
         while not over.wait(_LOOK_EVERY_S):
-            with suppress(OSError):  # somebody else was faster to take the descriptor that it needs: the next look has it
+            with suppress(OSError):  # another thread took the descriptor that this needs; the next check has it
                 self.look()
 
     def look(self) -> int:
@@ -67,7 +67,7 @@ class Crowd:
         return closed
 
     def _files(self) -> list[int]:
-        """The descriptors of this process. Looking takes one itself, which is kept for that."""
+        """The descriptors of this process. Listing them needs a descriptor, which is reserved for it."""
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
@@ -84,7 +84,7 @@ class Crowd:
             with _borrowed(number) as connection:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != self._port:
                     return None
-                connection.getpeername()  # a listening socket has none
+                connection.getpeername()  # raises for a listening socket
                 told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_OFFSET + _RECEIVED.size)
                 return int(_RECEIVED.unpack_from(told, _RECEIVED_OFFSET)[0])
         except (OSError, struct.error):
@@ -92,7 +92,7 @@ class Crowd:
 
 
 def _hang_up(number: int) -> bool:
-    """End a connection; gRPC notices, and closes it."""
+    """Shut down a connection; gRPC notices and closes it."""
     try:
         with _borrowed(number) as connection:
             connection.shutdown(socket.SHUT_RDWR)
@@ -103,7 +103,7 @@ def _hang_up(number: int) -> bool:
 
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
-    """A descriptor of gRPC's as a socket, without a descriptor of its own."""
+    """Use a descriptor of gRPC as a socket, without duplicating it."""
     connection = socket.socket(fileno=number)
     try:
         yield connection
