@@ -1,7 +1,7 @@
 """Publishes the rows of one partition, each once and in order, over as many connections as needed.
 
-Rows are sent as far as the broker's window allows, and kept until they are settled. When the connection is gone, the broker says
-on the next one how far it has come, and what is behind that is sent again. `progress` has the rules (P2).
+Rows are sent as far as the broker's window allows, and kept until they are settled. After a lost connection, the broker reports
+its position on the next one, and later rows are sent again. `progress` has the rules (P2).
 """
 
 from __future__ import annotations

@@ -3,14 +3,22 @@
 An offset is `{"version": 3, "log": "<id>", "filters": ["<topic filter>", ...], "shards": {"0": <position>, ...}}`. A batch is the
 range `(start, end]` of every shard, for the filters in its end. Two optional fields:
 
-- Spark compares offsets as texts, so that one range has one text: shards are in order of their numbers.
-- A shard that an offset does not name begins at its beginning: shards that are new are read whole.
-- An end is nowhere below its start, also if the service has just restarted and knows less than it did.
-- With a target (`availableNow`) nothing goes past it, and shards that came after it wait for the next run.
+- `"gone": {"0": {"<class>": <position>}}`: what a class of a shard had lost to retention when the stream began at the earliest
+  record. It is dropped once the stream has passed that position.
+- `"began": {"shards": ..., "gone": ...}`, only in the end of the first batch: the start of that batch. Spark stores only the ends
+  of batches; when it repeats the first batch it asks again where the stream begins, which may have changed by then.
+
+Version 2 had no filters, version 1 neither `gone` nor `began`. A checkpoint without filters adopts those of the query that reads
+it. The latest offset in progress reports also has `"behind"`, for people. Rules:
+
+- Spark compares offsets as text, so each range has exactly one text: shards are sorted by number.
+- A shard that an offset does not name begins at its beginning: new shards are read whole.
+- An end is never below its start, even if the service has just restarted and knows less than before.
+- With a target (`availableNow`) nothing goes past it; shards created after it wait for the next run.
 - A batch has the same rows whenever it is read (P1).
-- Positions are tokens, and mean something in their log only. 0 is the beginning: who starts there misses nothing, ever.
-- A stream is nowhere at 0 once it has begun, but where each shard began then, at 1 at least: what retention takes from then on is
-  told, and what it had taken before, in whichever class, is not. Old checkpoints that are at 0 begin with their next batch.
+- Positions are opaque, and valid only in their log. 0 is the beginning: a read from there never has a gap.
+- Once a stream has begun, no shard is at 0, but at its earliest position at that moment, at least 1: what retention deletes from
+  then on is reported; what it had deleted before, in any class, is not. Old checkpoints at 0 are settled with their next batch.
 """
 
 from __future__ import annotations
