@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
-from braidmq.mqtt.packets import MQTT5, Publish, Will
+from braidmq.mqtt.packets import MQTT5, Connack, Publish, Will
+from braidmq.mqtt.properties import Properties
 from tests.support.clients import raw
 from tests.support.clients.wire import Wire
 from tests.support.held import message_bytes
@@ -123,6 +126,45 @@ def test_large_wills_have_a_bound_together_and_small_ones_are_always_accepted(st
     refused.expect_refusal(0x97)
     stage.connect("small", will=Will("w", bytes(500)))
     assert stage.look(lambda inside: inside.sessions.will_bytes) == 5 * 50_001
+
+
+@pytest.mark.row(52)
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(will_delay_interval=1000, user_properties=(("", ""),) * 12_000),
+        Properties(will_delay_interval=1000, user_properties=tuple((str(each + 100), str(each + 200)) for each in range(4_000))),
+        Properties(will_delay_interval=1000, content_type="x" * 60_000),
+        Properties(will_delay_interval=1000, content_type="\U0001f600" + "x" * 60_000),
+    ],
+    ids=["empty pairs", "short pairs", "content type", "wide text"],
+)
+def test_the_properties_of_wills_count_as_the_memory_that_they_take(start: Callable[..., Stage], properties: Properties) -> None:
+    stage = start(limits={"held_bytes_max": 16 * MIB}, history={"topics": []})
+
+    def leave_will(number: int) -> int:
+        client = stage.open()
+        client.send_request(client_id=f"client{number}", session_expiry_interval=1000, will=Will("w", b"", properties=properties))
+        return client.receive(Connack).reason
+
+    tracemalloc.start()
+    try:
+        reasons = [leave_will(number) for number in range(5)]
+        stage.wires.close()
+        stage.wait_empty()
+        before = tracemalloc.get_traced_memory()[0]
+        reasons += [leave_will(number) for number in range(5, 100)]
+        stage.wires.close()
+        stage.wait_empty()
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    accepted = reasons.count(0)
+    assert set(reasons) == {0, 0x97}
+    assert stage.look(lambda inside: inside.sessions.will_bytes) <= 4 * MIB
+    assert taken < 4 * MIB + accepted * 12 * 1024
 
 
 @pytest.mark.row(53)

@@ -60,7 +60,7 @@ _STATE: Final = {
         "Bytes in memory for offline and slow clients: messages in flight and queued, including overhead.",
         "state.held_bytes",
     ),
-    "wills_bytes": _gauge("Bytes of all wills larger than 1 KiB.", "sessions.will_bytes"),
+    "wills_bytes": _gauge("Memory of all wills that take more than 1 KiB.", "sessions.will_bytes"),
     "outboxes_bytes": _gauge("Unsent bytes of clients that are not reading.", "state.unread_bytes"),
     "parts_bytes": _gauge(
         "Bytes of large incomplete packets; includes some that were completed since the last check.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from sys import getsizeof
 from time import time
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from braidmq.broker.timers import Timer
 
 SMALL_WILL_BYTES = 1024
+_PAIR_BYTES = 80  # a user property beside its two texts: a tuple, and its place among the others
+_TEXT_BYTES = 64  # a text beside its characters; the empty one is there once for all
+_EMPTY_TEXT_BYTES = getsizeof("")
 NEVER = 0xFFFF_FFFF  # the Session Expiry Interval that means: do not expire
 
 
@@ -181,13 +185,21 @@ def _root(subscription: Subscription) -> bytes | tuple[str, bytes]:
 
 
 def will_bytes(will: Will | None) -> int:
-    """The bytes of a will that is large; those of any other are part of what a session takes."""
+    """The memory of a will that is large; that of any other is part of what a session takes."""
     if will is None:
         return 0
     properties = will.properties
-    size = len(will.topic) + len(will.payload) + len(properties.correlation_data or b"") + len(properties.response_topic or "")
-    size += sum(len(name) + len(value) for name, value in properties.user_properties)
+    size = _text_bytes(will.topic) + len(will.payload) + len(properties.correlation_data or b"")
+    size += _text_bytes(properties.response_topic or "") + _text_bytes(properties.content_type or "")
+    for name, value in properties.user_properties:
+        # An empty pair takes five bytes on the wire and many times that in memory.
+        size += _PAIR_BYTES + _text_bytes(name) + _text_bytes(value) + _TEXT_BYTES * (bool(name) + bool(value))
     return size if size > SMALL_WILL_BYTES else 0
+
+
+def _text_bytes(text: str) -> int:
+    """The bytes of its characters in memory: one that is not ASCII makes all of them wider."""
+    return getsizeof(text) - _EMPTY_TEXT_BYTES
 
 
 class SessionTable:
