@@ -156,7 +156,7 @@ class _Subscribing:
         if reason:
             return reason
         if option.topic_filter not in session.subscriptions:
-            self._check_size(target.topic_filter.encode())
+            self._check_size(option.topic_filter, target.topic_filter.encode())
         request, positions = self._find_start(option.topic_filter, target)
         subscription, is_new = _make(connection, session, option, target, self._identifiers, positions)
         session.hold(option.topic_filter, subscription)
@@ -208,12 +208,12 @@ class _Subscribing:
         self._whole_from = max(self._whole_from, whole_from)
         return request, positions
 
-    def _check_size(self, topic_filter: bytes) -> None:
+    def _check_size(self, written: str, topic_filter: bytes) -> None:
         """The filters of a client may have so many levels and bytes together: whatever their number, they cost memory."""
         session, limits = self._session, self._connection.broker.settings.session
         if session.filter_levels + levels_of(topic_filter) > limits.filter_levels_max:
             raise _Refused(Reason.QUOTA_EXCEEDED, "the filters of this client have too many levels together")
-        if session.filter_bytes + len(topic_filter) > limits.filter_bytes_max:
+        if session.filter_bytes + len(written.encode()) > limits.filter_bytes_max:
             raise _Refused(Reason.QUOTA_EXCEEDED, "the filters of this client are too long together")
 
     def _check_replays(self, written: str) -> None:

@@ -61,7 +61,7 @@ class Session:
         self.will_timer: Timer | None = None
         self.next_will: Will | None = None  # of a client that waits to be told of the session
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
-        self.filter_levels = self.filter_bytes = 0  # of all their filters together
+        self.filter_levels = self.filter_bytes = 0  # of all their filters together, bytes as the client wrote them
         self.created_wall = time()
         self.guard = 0  # version of the connection that owns it
         self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
@@ -113,7 +113,7 @@ class Session:
         """Add or replace the subscription that was written so."""
         if written not in self.subscriptions:
             self.filter_levels += levels_of(subscription.topic_filter)
-            self.filter_bytes += len(subscription.topic_filter)
+            self.filter_bytes += len(written.encode())
         self.subscriptions[written] = subscription
         if written.startswith("$") and parse_subscription(written).replay is not None:
             forms = self.replay_forms.setdefault(_root(subscription), [])
@@ -124,7 +124,7 @@ class Session:
         """Remove the subscription that was written so."""
         subscription = self.subscriptions.pop(written)
         self.filter_levels -= levels_of(subscription.topic_filter)
-        self.filter_bytes -= len(subscription.topic_filter)
+        self.filter_bytes -= len(written.encode())
         self.starts.pop(written, None)
         self.catch_up = None
         replay = self.replays.pop(written, None)
