@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.mqtt.packets import MQTT5, Connack, Publish, Will
+from braidmq.lane.path.log_flow import PACKED_BYTES
+from braidmq.mqtt.packets import MQTT5, Connack, Puback, Publish, Will
 from braidmq.mqtt.properties import Properties
 from tests.support.clients import raw
 from tests.support.clients.wire import Wire
@@ -41,10 +42,40 @@ def test_messages_in_flight_to_clients_that_left_are_not_in_memory_and_come_agai
         memory = memory or resident_bytes()
 
     assert message_bytes() - before < 2 * MIB
-    assert stage.look(lambda inside: (inside.state.held_bytes, inside.holdings.let_go)) == (0, count * clients)
+    assert stage.look(lambda inside: inside.state.held_bytes) == count * clients * PACKED_BYTES
+    assert stage.look(lambda inside: inside.holdings.let_go) == count * clients
     assert resident_bytes() - memory < 100 * MIB  # it would be 240 MiB
     back = stage.connect("reader0", clean_start=False, session_expiry_interval=1000)
     assert {packet.topic for packet in take_without_answer(back, count)} == {f"big/{number}" for number in range(count)}
+
+
+@pytest.mark.row(52)
+def test_many_small_messages_in_flight_to_clients_that_left_take_a_few_bytes_each(start: Callable[..., Stage]) -> None:
+    stage = start()
+    sender, count, clients = stage.connect(), 1000, 20
+    for number in range(count):
+        sender.send(Publish("small", b"%d " % number + bytes(100), 1, packet_id=number % 60_000 + 1))
+        sender.receive(Puback)
+
+    def take_and_leave(number: int) -> None:
+        reader = stage.connect(f"reader{number}", clean_start=False, session_expiry_interval=1000)
+        reader.subscribe("$replay/earliest/small", qos=1)
+        take_without_answer(reader, count)
+        reader.close()
+        wait_until(lambda: stage.look(lambda inside: not inside.statistics.live - 1), "the reader is gone")
+
+    take_and_leave(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, clients):
+            take_and_leave(number)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert stage.look(lambda inside: inside.state.held_bytes) == count * clients * PACKED_BYTES
+    assert taken / clients < 12 * 1024 + 2 * count * PACKED_BYTES
 
 
 @pytest.mark.row(52)
