@@ -157,7 +157,7 @@ def newest_journal(path: Path) -> tuple[int, int]:
 
 
 class MarkFile:
-    """Writes the mark of one log; used by one thread at a time. A file that cannot be written is told of once, and tried again."""
+    """Writes the mark of one log; used by one thread at a time. One that cannot be written is told of once, and tried again."""
 
     def __init__(self, log_path: Path, log_id: bytes, sequence: int) -> None:
         """Start with the current state on disk."""
