@@ -223,6 +223,9 @@ _CLIENTS: Final = {
     "api_connections_refused": _counter(
         "API connections rejected because the API's file descriptors are all in use.", "api_room.refused"
     ),
+    "control_connections_refused": _counter(
+        "Connections to the control socket rejected because its file descriptors are all in use.", "control_room.refused"
+    ),
     "session_created": _counter("Sessions made.", "statistics.created"),
     "session_resumed": _counter("Sessions resumed by their client.", "statistics.resumed"),
     "session_takenover": _counter("Sessions taken over by a newer connection of the same client id.", "statistics.taken_over"),

@@ -23,9 +23,7 @@ log = logging.getLogger("braidmq.history")
 _LOOK_EVERY_S: Final = 0.2
 # Besides connections: files of the log, which are all held open, and what Python and gRPC have.
 _FILES_SPARE: Final = 64
-_SILENT_OFFSET: Final = (
-    52  # of tcpi_last_data_recv in the kernel's struct tcp_info: milliseconds, from the start if there was none
-)
+_SILENT_OFFSET: Final = 52  # of tcpi_last_data_recv in the kernel's struct tcp_info: milliseconds, since the start if none came
 _SILENT: Final = struct.Struct("=I")
 
 
