@@ -57,6 +57,13 @@ def test_a_session_counts_with_what_it_may_have_in_flight() -> None:
     assert bound(subscriptions=1000) > bound()
 
 
+def test_a_connection_that_has_not_authenticated_counts_with_what_it_may_send() -> None:
+    settings = from_tables({}).settings
+    one = memory_bound(settings, connections=1, sessions=1, silent=1) - memory_bound(settings, connections=1, sessions=1)
+
+    assert 64 * 1024 < one < 128 * 1024
+
+
 def test_a_subscription_counts_with_the_bytes_of_its_filter() -> None:
     assert bound(subscriptions=1000, filter_bytes=50 * MIB) - bound(subscriptions=1000) >= 5 * 50 * MIB
 

@@ -19,6 +19,7 @@ from braidmq.storage.reading.reader import CHUNK_BYTES
 # The process as it is started: interpreter, libraries, routes and other caches that have bounds of their own.
 _PROCESS_BYTES = 192 * MIB
 _SESSION_BYTES = 4096 + 8192  # with the packet ids of QoS 2 messages that its client has not released
+_SILENT_BYTES = 8192  # a connection that has not authenticated, beside what it has sent of a CONNECT
 _SUBSCRIPTION_BYTES = 2048
 # A filter is there as the text that a client wrote, with up to four bytes for a character, as bytes, and in the tree of filters.
 _FILTER_COPIES = 6
@@ -33,12 +34,14 @@ def memory_bound(
     *,
     connections: int,
     sessions: int,
+    silent: int = 0,
     subscriptions: int = 0,
     filter_bytes: int = 0,
     packet_bytes: int = 0,
 ) -> int:
     """Bytes that the node's process stays below with at most so many connections, sessions and subscriptions.
 
+    ``silent``: connections, beside these, that have not authenticated.
     ``filter_bytes``: those of the filters of all subscriptions, as written; one client has ``session.filter_bytes_max`` at most.
     ``packet_bytes``: the largest packet that is sent, if that is less than ``mqtt.packet_bytes_max``. A bound of 0 (no limit) for
     retained or delayed messages counts as nothing: leave some for them. The history service is another process.
@@ -62,5 +65,6 @@ def memory_bound(
     session_bytes = _SESSION_BYTES + mqtt.inflight_max * PACKED_BYTES
     present_bytes = mqtt.inflight_max * HELD_COST
     clients_bytes = connections * connection_bytes + sessions * session_bytes + min(connections, sessions) * present_bytes
+    clients_bytes += silent * (_SILENT_BYTES + limits.preauth_packet_bytes)
     clients_bytes += subscriptions * _SUBSCRIPTION_BYTES + filter_bytes * _FILTER_COPIES
     return int((_PROCESS_BYTES + log_bytes + readers_bytes + node_bytes + clients_bytes) * _ALLOCATOR)
