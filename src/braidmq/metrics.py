@@ -45,6 +45,7 @@ class Figures:
         service: HistoryService | None,
         client_room: Room,
         api_room: Room,
+        control_room: Room,
     ) -> None:
         self.broker = broker
         self.access = access
@@ -55,6 +56,7 @@ class Figures:
         self.service = _NoService() if service is None else service
         self.client_room = client_room
         self.api_room = api_room
+        self.control_room = control_room
         self.named_readers = message_log.readers
         self.log = message_log.stats()
         self.log_health = _HEALTH[health.state]

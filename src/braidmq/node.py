@@ -58,7 +58,7 @@ class Node:
         self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._watch: LoopWatch | None = None
-        self.client_room, self.api_room, self._control_room = Room(), Room(), Room()
+        self.client_room, self.api_room, self.control_room = Room(), Room(), Room()
 
     @property
     def broker(self) -> Broker:
@@ -96,7 +96,7 @@ class Node:
         files = plan_files(files_max)
         self.client_room.connections_max = files.clients
         self.api_room.connections_max = files.api
-        self._control_room.connections_max = files.control
+        self.control_room.connections_max = files.control
         log.info("room for %d client and %d API connections (RLIMIT_NOFILE %d)", files.clients, files.api, files_max)
         return files
 
@@ -141,7 +141,7 @@ class Node:
             data_dir=data_dir,
             hosts=settings.api.hosts,
             room=self.api_room,
-            control_room=self._control_room,
+            control_room=self.control_room,
         )
         await self._api.start()
         await self._listeners.start()

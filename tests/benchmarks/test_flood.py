@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks.measure import build
+from benchmarks.measure import Run, build
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -196,7 +197,9 @@ def test_a_broker_that_closes_the_connection_is_an_error_in_words(flood: Path) -
     assert (done.returncode, done.stderr) == (1, "flood: the broker closed a connection\n")
 
 
-def test_a_connecting_client_subscribes_only_after_its_connack(flood: Path) -> None:
+@pytest.mark.parametrize("name", ["flood", "mqload"])
+def test_a_connecting_client_subscribes_only_after_its_connack(name: str, tmp_path: Path) -> None:
+    generator = build(tmp_path, name)
     order: list[int] = []
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -210,9 +213,10 @@ def test_a_connecting_client_subscribes_only_after_its_connack(flood: Path) -> N
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    command = [str(flood), "connect", "-p", str(server.getsockname()[1]), "-n", "1", "-c", "1"]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+    command = [str(generator), "connect", "-p", str(server.getsockname()[1]), "-n", "1", "-c", "1"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
     thread.join(10)
     server.close()
 
     assert order == [0, 0x82]
+    assert msgspec.json.decode(done.stdout, type=Run).connects_per_s > 0

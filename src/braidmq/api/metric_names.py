@@ -60,7 +60,7 @@ _STATE: Final = {
         "Bytes in memory for offline and slow clients: messages in flight and queued, including overhead.",
         "state.held_bytes",
     ),
-    "wills_bytes": _gauge("Bytes of all wills larger than 1 KiB.", "sessions.will_bytes"),
+    "wills_bytes": _gauge("Memory of all wills that take more than 1 KiB.", "sessions.will_bytes"),
     "outboxes_bytes": _gauge("Unsent bytes of clients that are not reading.", "state.unread_bytes"),
     "parts_bytes": _gauge(
         "Bytes of large incomplete packets; includes some that were completed since the last check.",
@@ -222,6 +222,9 @@ _CLIENTS: Final = {
     ),
     "api_connections_refused": _counter(
         "API connections rejected because the API's file descriptors are all in use.", "api_room.refused"
+    ),
+    "control_connections_refused": _counter(
+        "Connections to the control socket rejected because its file descriptors are all in use.", "control_room.refused"
     ),
     "session_created": _counter("Sessions made.", "statistics.created"),
     "session_resumed": _counter("Sessions resumed by their client.", "statistics.resumed"),

@@ -75,6 +75,8 @@ class RunningNode(RecordingNode, Protocol):
     def client_room(self) -> Room: ...
     @property
     def api_room(self) -> Room: ...
+    @property
+    def control_room(self) -> Room: ...
     async def reload(self, config: Config) -> list[str]:
         """Take over a changed configuration; the keys that need a restart."""
         ...
@@ -121,6 +123,7 @@ class NodeOperations:
             node.history,
             node.client_room,
             node.api_room,
+            node.control_room,
         ).collect()
 
     # Clients

@@ -10,9 +10,11 @@ import pytest
 from braidmq.broker import persistence
 from braidmq.broker.messages.hooks import Hook
 from braidmq.broker.reading import catch_up
+from braidmq.lane.path.log_flow import PACKED_BYTES
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Puback, Publish, Pubrec
 from tests.support.held import message_bytes
+from tests.support.present import present
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
 
@@ -70,12 +72,59 @@ def test_recorded_messages_in_flight_leave_memory_with_the_client_and_come_again
     world.settle()
 
     assert message_bytes() - before < LARGE
-    assert (world.broker.state.held_bytes, world.broker.holdings.let_go) == (0, 20)
+    assert (world.broker.state.held_bytes, world.broker.holdings.let_go) == (20 * PACKED_BYTES, 20)
     if ends == "crash":
         world.crash()
     again = take(world.connect("reader"))
     assert [(packet.packet_id, packet.payload) for packet in again] == [(packet.packet_id, packet.payload) for packet in first]
     assert all(packet.dup for packet in again)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_in_flight_to_an_absent_client_takes_a_few_bytes_that_count(world: World, qos: int) -> None:
+    sender = world.connect("sender", expiry=0)
+    reader = world.connect("reader")
+    reader.subscribe("t", qos=qos, subscription_identifiers=(7,))
+    for number in range(500):
+        sender.publish("t", b"%d " % number + bytes(200), 2)
+    first = take(reader)
+    if qos == 2:  # of these the client has only to release the packet ids
+        for packet in first[:100]:
+            assert packet.packet_id is not None
+            reader.send(Pubrec(packet.packet_id))
+        world.settle()
+    reader.cut()
+    world.settle()
+
+    session = present(world.broker.sessions.get("reader"))
+    assert session.flow.inflight_messages() == 500
+    assert world.broker.state.held_bytes == session.flow.held_bytes == 500 * PACKED_BYTES
+    again = take(world.connect("reader"))
+    expected = first[100:] if qos == 2 else first
+    assert [(packet.packet_id, packet.payload, packet.properties) for packet in again] == [
+        (packet.packet_id, packet.payload, packet.properties) for packet in expected
+    ]
+
+
+@pytest.mark.parametrize("end", ["expired", "settled", "restarted"])
+def test_bytes_of_deliveries_to_an_absent_client_are_released_with_them(world: World, end: str) -> None:
+    reader = world.connect("reader", expiry=100)
+    reader.subscribe("t", qos=1)
+    for number in range(20):
+        world.connect("sender", expiry=0).publish("t", large(number))
+    assert numbers(take(reader)) == list(range(20))
+    reader.cut()
+    world.settle()
+
+    if end == "expired":
+        world.wait(200)
+    else:
+        if end == "restarted":
+            world.crash()
+            assert world.broker.state.held_bytes == 20 * PACKED_BYTES
+        world.connect("reader").acknowledge_all()
+
+    assert world.broker.state.held_bytes == 0
 
 
 def test_a_client_that_comes_back_and_takes_nothing_costs_the_memory_of_a_few_messages(world: World) -> None:

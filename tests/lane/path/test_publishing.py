@@ -257,6 +257,33 @@ def test_an_alias_above_the_maximum_or_never_set_ends_the_connection(bench: Benc
     assert client.violations == [reason]
 
 
+def test_the_topics_of_all_aliases_have_a_bound_in_bytes_together(bench: Bench) -> None:
+    client = bench.channel(bench.flow("client"), MQTT5)
+    client.alias_in_max = 64
+    longest = "x" * 65535
+
+    for _ in range(5):
+        send(client, aliased(longest, 1), *(aliased("x" * 512, alias) for alias in range(2, 65)), aliased("", 1))
+    assert client.violations == [], "one may be as long as a topic can be, and an alias may be set anew"
+    send(client, aliased(longest, 2))
+
+    assert client.violations == [0x97]
+
+
+def test_a_long_topic_gets_no_alias_towards_a_client(bench: Bench) -> None:
+    flow = bench.flow()
+    listener = bench.channel(flow, MQTT5)
+    listener.allow_aliases(10)
+    bench.routes.add(Subscription(flow, b"#", 0))
+    client = bench.channel(bench.flow("client"), MQTT5)
+
+    send(client, *(Publish("x" * size, b"") for size in (513, 512, 512, 513)))
+
+    assert [(len(each.topic), each.properties.topic_alias) for each in publishes_of(listener)] == [
+        (513, None), (512, 1), (0, 1), (513, None),
+    ]  # fmt: skip
+
+
 def test_a_repeated_qos_2_message_still_sets_its_alias(bench: Bench) -> None:
     flow = bench.flow("client")
     listening = bench.flow()

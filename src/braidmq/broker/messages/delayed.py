@@ -14,7 +14,7 @@ from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.base.errors import BraidError
+from braidmq.base.errors import BraidError, Unavailable
 from braidmq.broker.ports import StoredMessage
 from braidmq.lane.path.message import Message
 
@@ -26,7 +26,7 @@ log = logging.getLogger("braidmq.durability")
 PREFIX = b"$delayed/"
 
 _SLICE_S = 0.001  # of reading and publishing, before others have their turn
-_STORE_AGAIN_S = 1.0  # after which to try again when the log has refused a message
+_STORE_AGAIN_S = 1.0  # after which to try again when the log could not be read, or has refused a message
 _RETRY_S = 0.05  # after which to look again whether the log takes more
 
 
@@ -146,6 +146,10 @@ class DelayedMessages:
         rows = broker.turn_writer.storage.delayed
         try:
             stored = rows.read(waiting.home, waiting.row_id)
+        except Unavailable as problem:  # such as no descriptor for a table: it may work in a moment
+            log.warning("delayed messages have to wait: %s", problem.detail)
+            self._try_again(waiting)
+            return
         except BraidError as problem:
             self._give_up(waiting, str(problem))
             return
@@ -177,7 +181,7 @@ class DelayedMessages:
         return route is not None and (message.qos >= route.keep_qos or (message.retain and message.qos > 0))
 
     def _try_again(self, waiting: _Waiting) -> None:
-        """It could not be stored, so it waits on; the others wait with it."""
+        """It could not be read or stored, so it waits on; the others wait with it."""
         self._paused_until = self._broker.loop.time() + _STORE_AGAIN_S
         self._add(waiting.size)
         self._wait(waiting)

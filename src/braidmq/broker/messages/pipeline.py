@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braidmq.base.errors import BraidError
+from braidmq.base.errors import BraidError, Unavailable
 from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
 from braidmq.broker.messages.hooks import Client
 from braidmq.broker.messages.retained import Retained
@@ -154,13 +154,18 @@ class Publisher:
             del waiting[topic]
 
     def load_retained(self, held: Retained) -> Retained | None:
-        """The message of this topic as it is now, with its payload; None if there is none any more, or it cannot be read."""
+        """The message of this topic as it is now, with its payload; None if there is none any more, or it is damaged.
+
+        Raises Unavailable if it cannot be read now.
+        """
         topic = held.message.topic
         now = self._broker.retained.get(topic)
         if now is None or not now.is_on_disk:
             return now
         try:
             stored = self._broker.turn_writer.storage.retained.read(topic)
+        except Unavailable:
+            raise
         except BraidError as problem:
             log.error("%s", problem)
             return None

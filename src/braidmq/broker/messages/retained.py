@@ -252,18 +252,29 @@ class RetainedStore:
 class RetainedFeed:
     """Retained messages on their way to a new subscription."""
 
-    __slots__ = ("_later", "_rounds", "is_waiting", "messages", "subscription")
+    __slots__ = ("_later", "_messages", "_rounds", "_unread", "is_waiting", "subscription")
 
     def __init__(self, messages: Iterator[Retained | None], subscription: Subscription) -> None:
-        self.messages = messages
+        self._messages = messages
         self.subscription = subscription
         self.is_waiting = False  # until it may be asked again
         self._later: list[Retained] = []
+        self._unread: Retained | None = None
         self._rounds = 0
 
     def put_off(self, held: Retained) -> None:
         """It cannot be read now, because another message is about to take its place: look again after the others."""
         self._later.append(held)
+
+    def wait_for(self, held: Retained) -> None:
+        """The log cannot be read now: go on with this message after a while."""
+        self._unread = held
+        self.is_waiting = True
+
+    def next(self, end: object) -> object:
+        """The next message, None after a stretch of the search that found nothing, or ``end``."""
+        held, self._unread = self._unread, None
+        return next(self._messages, end) if held is None else held
 
     def begin_again(self) -> bool:
         """All others were served: go on after a while with what was put off; False if nothing was, or it was too often."""
@@ -271,7 +282,7 @@ class RetainedFeed:
             return False
         self._rounds += 1
         self.is_waiting = True
-        self.messages, self._later = iter(self._later), []
+        self._messages, self._later = iter(self._later), []
         return True
 
 

@@ -85,7 +85,7 @@ def _judge(connection: Connection, packet: Connect) -> Refused | None:
         return Refused(Reason.TOPIC_NAME_INVALID, "the will's topic is not a topic name")
     wills_bytes_max = settings.limits.held_bytes_max // WILLS_PART
     if (size := will_bytes(packet.will)) and broker.sessions.will_bytes + size > wills_bytes_max:
-        return Refused(Reason.QUOTA_EXCEEDED, "too many large wills; one of up to 1 KiB is always accepted")
+        return Refused(Reason.QUOTA_EXCEEDED, "too many large wills; one that takes up to 1 KiB of memory is always accepted")
     return _judge_place(connection, packet.client_id)
 
 

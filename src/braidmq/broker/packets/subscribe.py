@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braidmq.base.errors import ProtocolViolation, UsageError
+from braidmq.base.errors import ProtocolViolation, Unavailable, UsageError
 from braidmq.broker.messages.retained import Retained, RetainedFeed
 from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.reading import replay
@@ -29,12 +30,15 @@ from braidmq.mqtt.topics import SubscriptionTarget, check_filter, parse_subscrip
 if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection
 
+log = logging.getLogger("braidmq.durability")
+
 _END = object()
 _WORK_AT_ONCE = 50  # in filters of one packet, before others have their turn: half a millisecond
 _LEVELS_PER_WORK = 8  # of a filter
 _SLICE = 256  # retained messages for one client before others have their turn
 _BYTES_PER_COUNT = 4096  # of payload take as long as a message
 _READ_AGAIN_S = 0.05  # after which a message that was being replaced is looked for again
+_RETRY_S = 1.0  # after the log could not be read
 _SEARCH_COST = 16  # a stretch of the search that finds nothing takes as long as this many messages
 _WORDS_MAX = 1000  # of what may speak of a filter, for a reason string
 # User properties of SUBACK.
@@ -156,7 +160,7 @@ class _Subscribing:
         if reason:
             return reason
         if option.topic_filter not in session.subscriptions:
-            self._check_size(target.topic_filter.encode())
+            self._check_size(option.topic_filter, target.topic_filter.encode())
         request, positions = self._find_start(option.topic_filter, target)
         subscription, is_new = _make(connection, session, option, target, self._identifiers, positions)
         session.hold(option.topic_filter, subscription)
@@ -208,12 +212,12 @@ class _Subscribing:
         self._whole_from = max(self._whole_from, whole_from)
         return request, positions
 
-    def _check_size(self, topic_filter: bytes) -> None:
+    def _check_size(self, written: str, topic_filter: bytes) -> None:
         """The filters of a client may have so many levels and bytes together: whatever their number, they cost memory."""
         session, limits = self._session, self._connection.broker.settings.session
         if session.filter_levels + levels_of(topic_filter) > limits.filter_levels_max:
             raise _Refused(Reason.QUOTA_EXCEEDED, "the filters of this client have too many levels together")
-        if session.filter_bytes + len(topic_filter) > limits.filter_bytes_max:
+        if session.filter_bytes + len(written.encode()) > limits.filter_bytes_max:
             raise _Refused(Reason.QUOTA_EXCEEDED, "the filters of this client are too long together")
 
     def _check_replays(self, written: str) -> None:
@@ -388,7 +392,7 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> bool:
         is_put_off = feed.is_waiting or not _takes_more(flow, feed)
         if is_put_off:
             break
-        held = next(feed.messages, _END)
+        held = feed.next(_END)
         if held is _END:
             if feed.begin_again():
                 connection.broker.loop.call_later(_READ_AGAIN_S, _go_on, session, feed)
@@ -401,7 +405,13 @@ def feed_retained(connection: Connection, count: int = _SLICE) -> bool:
         if held.is_on_disk and connection.broker.publisher.is_retaining(held.message.topic):
             feed.put_off(held)  # what is on disk now must not be shown before it is committed
             continue
-        message = _served(connection, held, feed.subscription)
+        try:
+            message = _served(connection, held, feed.subscription)
+        except Unavailable as problem:  # such as no descriptor for a table: it may work in a moment
+            log.warning("%s has to wait for retained messages: %s", connection.client_id, problem.detail)
+            feed.wait_for(held)
+            connection.broker.loop.call_later(_RETRY_S, _go_on, session, feed)
+            continue
         if message is not None:
             count -= len(message.payload) // _BYTES_PER_COUNT
             flow.deliver_late(message, feed.subscription, feed.subscription.qos_for(message), True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
+from sys import getsizeof
 from time import time
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from braidmq.broker.timers import Timer
 
 SMALL_WILL_BYTES = 1024
+_PAIR_BYTES = 112  # a user property beside its two texts: a tuple, its place among the others, and rounding
+_EMPTY_TEXT_BYTES = getsizeof("")
 NEVER = 0xFFFF_FFFF  # the Session Expiry Interval that means: do not expire
 
 
@@ -57,7 +61,7 @@ class Session:
         self.will_timer: Timer | None = None
         self.next_will: Will | None = None  # of a client that waits to be told of the session
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
-        self.filter_levels = self.filter_bytes = 0  # of all their filters together
+        self.filter_levels = self.filter_bytes = 0  # of all their filters together, bytes as the client wrote them
         self.created_wall = time()
         self.guard = 0  # version of the connection that owns it
         self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
@@ -109,7 +113,7 @@ class Session:
         """Add or replace the subscription that was written so."""
         if written not in self.subscriptions:
             self.filter_levels += levels_of(subscription.topic_filter)
-            self.filter_bytes += len(subscription.topic_filter)
+            self.filter_bytes += len(written.encode())
         self.subscriptions[written] = subscription
         if written.startswith("$") and parse_subscription(written).replay is not None:
             forms = self.replay_forms.setdefault(_root(subscription), [])
@@ -120,7 +124,7 @@ class Session:
         """Remove the subscription that was written so."""
         subscription = self.subscriptions.pop(written)
         self.filter_levels -= levels_of(subscription.topic_filter)
-        self.filter_bytes -= len(subscription.topic_filter)
+        self.filter_bytes -= len(written.encode())
         self.starts.pop(written, None)
         self.catch_up = None
         replay = self.replays.pop(written, None)
@@ -181,13 +185,21 @@ def _root(subscription: Subscription) -> bytes | tuple[str, bytes]:
 
 
 def will_bytes(will: Will | None) -> int:
-    """The bytes of a will that is large; those of any other are part of what a session takes."""
+    """The memory of a will that is large; that of any other is part of what a session takes."""
     if will is None:
         return 0
     properties = will.properties
-    size = len(will.topic) + len(will.payload) + len(properties.correlation_data or b"") + len(properties.response_topic or "")
-    size += sum(len(name) + len(value) for name, value in properties.user_properties)
+    size = _text_bytes(will.topic) + len(will.payload) + len(properties.correlation_data or b"")
+    size += _text_bytes(properties.response_topic or "") + _text_bytes(properties.content_type or "")
+    pairs = properties.user_properties
+    if pairs:  # an empty one takes five bytes on the wire and many times that in memory
+        size += _PAIR_BYTES * len(pairs) + sum(map(getsizeof, chain.from_iterable(pairs)))
     return size if size > SMALL_WILL_BYTES else 0
+
+
+def _text_bytes(text: str) -> int:
+    """The bytes of its characters in memory: one that is not ASCII makes all of them wider."""
+    return getsizeof(text) - _EMPTY_TEXT_BYTES
 
 
 class SessionTable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 from time import monotonic, time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from braidmq.broker.ports import (
     RELEASED,
@@ -28,7 +28,7 @@ from braidmq.broker.session.opening import Opening
 from braidmq.broker.session.session import Session
 from braidmq.broker.shared.cursor import is_lease
 from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.log_flow import UNKNOWN
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record, encode_record
@@ -203,6 +203,7 @@ class SessionStorage:
             flow.receive(packet_id)
         for entry in stored.cursor.inflight:
             self._restore_in_flight(session, entry)
+        flow.pack()
         broker.sessions.add(session)
         # Who was connected when the process ended has lost its connection just now.
         broker.lifecycle.wait_for_return(session, now - row.ended_at if row.ended_at else 0.0)
@@ -241,7 +242,7 @@ class SessionStorage:
 
     def _restore_in_flight(self, session: Session, entry: InFlight) -> None:
         """Put back what was in flight; a message that is in the log is read when its client is back."""
-        delivery = Delivery(None, _NOBODYS, entry.qos, entry.retain)
+        delivery = Delivery(None, UNKNOWN, entry.qos, entry.retain)
         delivery.is_released = entry.state == RELEASED
         delivery.shard, delivery.timestamp = entry.shard, entry.timestamp
         # It keeps its place in the order and its packet id until the message is there.
@@ -271,8 +272,8 @@ class SessionStorage:
                 self._let_go(session, packet_id, delivery)
                 return
             message = changed
-        if delivery.subscription is _NOBODYS:  # from before the start: who knows what it was
-            subscription = session.match(message) or _NOBODYS
+        if delivery.subscription is UNKNOWN:  # from before the start: who knows what it was
+            subscription = session.match(message) or UNKNOWN
             session.flow.restore(packet_id, Delivery(message, subscription, delivery.qos, delivery.retain))
         else:
             session.flow.refill(delivery, message)
@@ -293,7 +294,3 @@ class SessionStorage:
             session.flow.note_change()
         else:
             session.flow.forget(packet_id)
-
-
-# In the place of the subscription, where a message was in flight for one that is no longer there.
-_NOBODYS = Subscription(cast("Flow", None), b"#", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ _READER_HEADER: Final = "x-braidmq-reader"
 _READER_BYTES_MAX: Final = 255
 # The node looks up each filter on its event loop, in microseconds.
 _FILTERS_MAX: Final = 500
+_PEERS_MAX: Final = 4096  # connections that are known to belong to accepted callers
 # Arrow Flight does not report the address of a handshake. No host has this address; bans and failed logins of all handshakes
 # count under it. The calls that follow are checked under their own address.
 _HANDSHAKE_HOST: Final = "0.0.0.0"
@@ -42,14 +44,28 @@ class Authorization:
 
     def __init__(self, node: NodeLink) -> None:
         self._node = node
+        self._peers: dict[tuple[str, str], None] = {}  # hosts and ports whose last call was let in, in order
+        self._lock = threading.Lock()
 
     def enter(self, context: flight.ServerCallContext) -> Caller:
         """Authenticate the caller; raises HistoryError `unauthenticated`."""
         shown = context.get_middleware(MIDDLEWARE)
-        host = _host(context.peer())
+        host, port = _address(context.peer())
         granted = self._authenticate(shown.headers, host)
+        self._remember(host, port)
         key = f"user {granted.user_name}" if granted.user_name is not None else f"host {host}"
         return Caller(granted.user_name, _reader(shown.headers), host, key)
+
+    def _remember(self, host: str, port: str) -> None:
+        with self._lock:
+            self._peers.pop((host, port), None)
+            self._peers[host, port] = None
+            if len(self._peers) > _PEERS_MAX:
+                del self._peers[next(iter(self._peers))]
+
+    def is_known(self, host: str, port: int) -> bool:
+        """Whether a call from this address was let in; for any thread."""
+        return (host, str(port)) in self._peers
 
     def handshake(self, headers: Mapping[str, Sequence[str]]) -> str:
         """The authorization header for further calls of a user with a password; empty for other callers."""
@@ -123,11 +139,13 @@ def _reader(headers: Mapping[str, Sequence[str]]) -> str:
     return name
 
 
-def _host(peer: str) -> str:
-    """The host in gRPC's `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+def _address(peer: str) -> tuple[str, str]:
+    """Host and port in gRPC's `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
     family, _, rest = peer.partition(":")
-    host = rest.rpartition(":")[0]
-    return host.replace("%5B", "").replace("%5D", "").strip("[]") if family.startswith("ip") else peer
+    if not family.startswith("ip"):
+        return peer, ""
+    host, _, port = rest.rpartition(":")
+    return host.replace("%5B", "").replace("%5D", "").strip("[]"), port
 
 
 class _Shown(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types

@@ -66,7 +66,7 @@ def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None
         return
     node.count_backlogs = server.backlogs
     node.tell(messages.Listening(server.port))
-    crowd = Crowd.within_limit(server.port)
+    crowd = Crowd.within_limit(server.port, server.is_known)
     threading.Thread(target=crowd.watch, args=(over,), name="crowd", daemon=True).start()
     told = server.quotas.served()
     while not over.wait(_TELL_EVERY_S):

@@ -102,6 +102,10 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
             **_tls(setup),
         )
 
+    def is_known(self, host: str, port: int) -> bool:
+        """Whether a call from this address was let in."""
+        return self._authorization.is_known(host, port)
+
     @problems_in_words()
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """All of history as one flight, for callers that may read it."""

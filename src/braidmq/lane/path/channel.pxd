@@ -8,6 +8,7 @@ from braidmq.lane.path.routes cimport Route, RouteTable
 from braidmq.lane.path.scanner cimport Scanner
 from braidmq.lane.path.state cimport Counters, State
 from braidmq.lane.path.subscription cimport Subscription
+from braidmq.lane.path.topic_aliases cimport TopicAliases
 from braidmq.lane.path.writer cimport Writer
 
 
@@ -25,7 +26,9 @@ cdef class Channel(Writer):
     cdef public bint is_greeted, is_open, is_restricted, is_metered, is_strict_payload, wants_room
     cdef readonly int hold_bits
     cdef public Py_ssize_t receive_maximum, unreleased, alias_in_max
-    cdef dict _aliases_in, _verdicts
+    cdef TopicAliases _aliases_in
+    cdef dict _verdicts
+    cdef Py_ssize_t _verdict_bytes
     cdef readonly bytearray _rest
     cdef Py_ssize_t _carried
     cdef bytes _last_topic
@@ -50,7 +53,7 @@ cdef class Channel(Writer):
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
     @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
     cdef Route _find_route(self, Scanner scan)
-    @cython.locals(topic=bytes, known=bytes, aliases=dict)
+    @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)
     cdef bytes _find_topic(self, Scanner scan)
     cdef bint _may_publish(self, bytes topic) except *
     @cython.locals(code=int)

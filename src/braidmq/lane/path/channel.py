@@ -18,6 +18,7 @@ from braidmq.lane.path.message import Message, from_scan
 from braidmq.lane.path.recorder import LARGE_BYTES, Pending, Producer, Recorder
 from braidmq.lane.path.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.path.scanner import Scanner, topic_error
+from braidmq.lane.path.topic_aliases import TopicAliases
 from braidmq.lane.path.writer import Writer
 
 HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
@@ -38,7 +39,7 @@ _COLD_WORK = 200  # a packet that goes up costs about as much as this many deliv
 _LONG_WORK = 60  # and a message that goes the long way
 _RECORD_WORK = 10  # and a message that is recorded
 _RESOLVE_WORK = 20  # and a topic other than the last one
-_VERDICTS_MAX = 1024
+_VERDICTS_MAX, _VERDICTS_BYTES_MAX = 1024, 128 * 1024  # of access rules that are remembered, and of their topics
 _PINGRESP = b"\xd0\x00"
 _MALFORMED = 0x81
 _PROTOCOL_ERROR = 0x82
@@ -46,6 +47,7 @@ _NOT_AUTHORIZED = 0x87
 _NO_MATCHING_SUBSCRIBERS = 0x10
 _ID_NOT_FOUND = 0x92
 _TOPIC_NAME_INVALID = 0x90
+_QUOTA_EXCEEDED = 0x97
 _RECEIVE_MAXIMUM_EXCEEDED = 0x93
 _TOPIC_ALIAS_INVALID = 0x94
 _WRONG_ACK = "an acknowledgement of the wrong type for a message in flight"
@@ -55,10 +57,10 @@ class Channel(Writer):
     """A connection's fast half. The subclass sets the public fields when CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "alias_in_max",
-        "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open", "is_restricted",
-        "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum", "recorder", "unreleased",
-        "wants_room",
+        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdict_bytes", "_verdicts",
+        "alias_in_max", "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open",
+        "is_restricted", "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum",
+        "recorder", "unreleased", "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
@@ -81,10 +83,10 @@ class Channel(Writer):
         self.receive_maximum = 65535
         self.unreleased = 0  # QoS 2 messages of this connection: those of earlier ones do not count [MQTT-4.9.0-1]
         self.alias_in_max = 0
-        self._aliases_in: dict[int, bytes] | None = None
+        self._aliases_in: TopicAliases | None = None
         self._verdicts: dict[bytes, bool] | None = None
         self._rest: bytearray | None = None
-        self._carried = 0
+        self._carried = self._verdict_bytes = 0
         self._last_topic = b""
         self._last_route: Route | None = None
         self._last_version = -1
@@ -365,14 +367,13 @@ class Channel(Writer):
         if scan.alias > self.alias_in_max:
             self.on_violation(_TOPIC_ALIAS_INVALID, "a topic alias above the maximum")
             return None
-        aliases = self._aliases_in
-        if aliases is None:
-            aliases = self._aliases_in = {}
+        aliases = self._aliases_in = self._aliases_in or TopicAliases(self.alias_in_max)
         if topic:
-            if topic_error(topic, 65536) == 0:
-                aliases[scan.alias] = topic
+            if topic_error(topic, 65536) == 0 and not aliases.put(scan.alias, topic):
+                self.on_violation(_QUOTA_EXCEEDED, "the topics of all aliases are too long together")
+                return None
             return topic
-        known = aliases.get(scan.alias)
+        known = aliases.topics.get(scan.alias)
         if known is None:
             self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
         return known
@@ -381,11 +382,13 @@ class Channel(Writer):
         if len(topic) > CACHED_TOPIC_BYTES_MAX:
             return self.may_publish(topic)
         verdicts = self._verdicts
-        if verdicts is None or len(verdicts) >= _VERDICTS_MAX:
+        if verdicts is None or len(verdicts) >= _VERDICTS_MAX or self._verdict_bytes >= _VERDICTS_BYTES_MAX:
             verdicts = self._verdicts = {}
+            self._verdict_bytes = 0
         verdict = verdicts.get(topic)
         if verdict is None:
             verdict = verdicts[topic] = self.may_publish(topic)
+            self._verdict_bytes += len(topic)
         return verdict
 
     def forget_verdicts(self) -> None:

@@ -167,23 +167,27 @@ class Flow(Inbound):
             inflight = self._inflight = {}
         inflight[packet_id] = delivery
         self._last_id = packet_id
-        if delivery.message is not None:
-            cost = delivery.message.cost()
-            self.inflight_bytes += cost
-            self._hold(cost)
+        cost = 0 if delivery.message is None else delivery.message.cost()
+        self.inflight_bytes += cost
+        self._hold(cost + _HELD_COST)
 
     def _let_go(self, delivery: Delivery) -> None:
-        """The message is no longer in flight: release its memory."""
+        """Release the memory of a message in flight; the delivery stays."""
         if delivery.message is not None:
             cost = delivery.message.cost()
             self.inflight_bytes -= cost
             self._unhold(cost)
 
-    def _hold(self, cost: int) -> None:
-        """A message of this cost is in memory for this session."""
+    def _take_out(self, delivery: Delivery) -> None:
+        """It is no longer in flight."""
+        self._let_go(delivery)
+        self._unhold(_HELD_COST)
+
+    def _hold(self, size: int) -> None:
+        """So many bytes are in memory for this session."""
         state = self.state
-        self.held_bytes += cost + _HELD_COST
-        state.held_bytes += cost + _HELD_COST
+        self.held_bytes += size
+        state.held_bytes += size
         if self.held_bytes > _HEAVY_BYTES and not self.is_heavy:
             self.is_heavy = True
             state.heavy[self] = None
@@ -192,9 +196,9 @@ class Flow(Inbound):
             if state.on_pressed is not None:
                 state.on_pressed()
 
-    def _unhold(self, cost: int) -> None:
-        self.held_bytes -= cost + _HELD_COST
-        self.state.held_bytes -= cost + _HELD_COST
+    def _unhold(self, size: int) -> None:
+        self.held_bytes -= size
+        self.state.held_bytes -= size
 
     def _enqueue(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
         if self.is_over:
@@ -214,7 +218,7 @@ class Flow(Inbound):
             self._drop_for_memory(message)
             return
         queue.append(Delivery(message, subscription, qos, retain))
-        self._hold(cost)
+        self._hold(cost + _HELD_COST)
         self.queue_bytes += cost
         self.state.queued_messages += 1
         self.state.queued_bytes += cost
@@ -296,7 +300,7 @@ class Flow(Inbound):
         self.queue_bytes -= cost
         self.state.queued_messages -= 1
         self.state.queued_bytes -= cost
-        self._unhold(cost)
+        self._unhold(cost + _HELD_COST)
 
     def _send_again(self, channel: Outlet) -> None:
         resend = self._resend
@@ -328,7 +332,7 @@ class Flow(Inbound):
                 # With a packet id it no longer expires, but the client sees what is left.
                 if not channel.send_publish(message, delivery.subscription, flags, packet_id, message.seconds_left()):
                     del inflight[packet_id]
-                    self._let_go(delivery)
+                    self._take_out(delivery)
                     self.state.counters.dropped_too_large += 1
                     self.state.counters.inflight_lost += 1
                     self._drop("too_large", message)
@@ -380,7 +384,7 @@ class Flow(Inbound):
         if delivery is None or delivery.qos != qos or delivery.is_released != is_released:
             return False
         del inflight[packet_id]
-        self._let_go(delivery)
+        self._take_out(delivery)
         if delivery.is_live:
             self.outstanding -= 1
         self.state.counters.acked += 1
@@ -463,6 +467,7 @@ class Flow(Inbound):
             if is_taken:
                 taken += 1
                 del inflight[packet_id]
+                self._unhold(_HELD_COST)
                 self.state.counters.inflight_lost += 1
                 if delivery.is_live:
                     self.outstanding -= 1

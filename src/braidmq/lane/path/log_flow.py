@@ -12,19 +12,28 @@ message; messages are resent in the order in which they were sent, and unsent on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from struct import Struct
+from typing import cast
+
 from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.flow import PUBREL, Flow
+from braidmq.lane.path.flow import HELD_COST, PUBREL, Flow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.outlet import Outlet
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 
+# In the place of the subscription, where a message is in flight for one that is not known.
+UNKNOWN = Subscription(cast("Flow", None), b"#", 2)
+_PACKED = Struct("<HBIq")  # packet id, flags, shard and timestamp of a delivery
+PACKED_BYTES = _PACKED.size  # that a delivery takes then
+
 
 class LogFlow(Flow):
     """A flow that follows the log, from its first client on."""
 
-    __slots__ = ("_unready", "is_changed", "is_following", "positions")
+    __slots__ = ("_packed", "_unready", "is_changed", "is_following", "positions")
 
     def __init__(
         self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool, is_durable: bool
@@ -34,6 +43,7 @@ class LogFlow(Flow):
         self.is_following = True
         self.is_changed = False  # the cursor on disk is behind
         self.positions: list[int] = []  # while it does not follow
+        self._packed: bytes | None = None  # what is in flight, while that is not at hand
         self._unready: list[int] | None = None  # packet ids whose next step waits for the disk
 
     # The log
@@ -217,6 +227,30 @@ class LogFlow(Flow):
                 self._put_last(packet_id, delivery)
         Flow.detach(self)
 
+    def attach(self, channel: Outlet, window: int) -> None:
+        """As for any flow."""
+        self._unpack()
+        Flow.attach(self, channel, window)
+
+    def inflight_messages(self) -> int:
+        """How many messages are sent and not settled."""
+        return Flow.inflight_messages(self) if self._packed is None else len(self._packed) // PACKED_BYTES
+
+    def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
+        """As for any flow."""
+        self._unpack()
+        return Flow.withdraw(self, is_unwanted)
+
+    def withdraw_inflight(self, packet_ids: list[int], is_unwanted: Callable[[Delivery], bool]) -> int:
+        """As for any flow."""
+        self._unpack()
+        return Flow.withdraw_inflight(self, packet_ids, is_unwanted)
+
+    def discard(self) -> None:
+        """As for any flow."""
+        self._unpack()
+        Flow.discard(self)
+
     # Memory
 
     def let_go_readable(self) -> int:
@@ -242,7 +276,37 @@ class LogFlow(Flow):
             delivery.timestamp = message.timestamp
             delivery.message = None
             count += 1
+        if not is_here:
+            self.pack()
         return count
+
+    def pack(self) -> None:
+        """Keep what is in flight to an absent client as a few bytes each, if all of it is in the log alone or released.
+
+        Which subscription it was for is not kept: it is looked for when the message is read, as after a restart.
+        """
+        inflight = self._inflight
+        if not inflight or self.channel is not None or not self.is_durable:
+            return
+        packed = bytearray()
+        for packet_id, delivery in inflight.items():
+            if delivery.message is not None or delivery.subscription.group is not None or not delivery.is_ready:
+                return
+            flags = delivery.qos | (4 if delivery.retain else 0) | (8 if delivery.is_released else 0)
+            packed += _PACKED.pack(packet_id, flags | (16 if delivery.is_sent else 0), delivery.shard, delivery.timestamp)
+        self._unhold(HELD_COST * len(inflight))
+        self._hold(len(packed))
+        self._inflight = None
+        self._packed = bytes(packed)
+
+    def _unpack(self) -> None:
+        """Have what is in flight at hand again."""
+        packed = self._packed
+        if packed is not None:
+            self._inflight = dict(_unpacked(packed))
+            self._packed = None
+            self._unhold(len(packed))
+            self._hold(HELD_COST * len(self._inflight))
 
     def next_unread(self, count_max: int) -> list[tuple[int, Delivery]]:
         """What must be read before it can be sent again, what is next coming first; nothing if its turn has not come."""
@@ -302,12 +366,13 @@ class LogFlow(Flow):
             message = delivery.message
             if message is None or message.timestamp:
                 continue
-            self._let_go(delivery)
             self._drop_for_memory(message)
             if delivery.qos == 2 and delivery.is_sent:
+                self._let_go(delivery)
                 delivery.message = None
                 delivery.is_released = True
             else:
+                self._take_out(delivery)
                 del inflight[packet_id]
                 self.state.counters.inflight_lost += 1
         self.note_change()
@@ -316,6 +381,10 @@ class LogFlow(Flow):
 
     def restore(self, packet_id: int, delivery: Delivery) -> None:
         """Restore messages that were in flight when the process ended; they are on disk, so they are ready."""
+        self._unpack()
+        before = None if self._inflight is None else self._inflight.get(packet_id)
+        if before is not None:
+            self._take_out(before)
         delivery.is_sent = True
         self._put_inflight(packet_id, delivery)
 
@@ -323,7 +392,7 @@ class LogFlow(Flow):
         """Its message is no longer available."""
         delivery = None if self._inflight is None else self._inflight.pop(packet_id, None)
         if delivery is not None:
-            self._let_go(delivery)
+            self._take_out(delivery)
             self.state.counters.inflight_lost += 1
             self.note_change()
 
@@ -335,6 +404,8 @@ class LogFlow(Flow):
         """What is in flight, by packet id, in the order of sending: what the client has not seen comes last."""
         sent: list[tuple[int, Delivery]] = []
         waiting: list[tuple[int, Delivery]] = []
+        if self._packed is not None:
+            return _unpacked(self._packed)
         if self._inflight is not None:
             for item in self._inflight.items():
                 delivery = item[1]
@@ -343,3 +414,16 @@ class LogFlow(Flow):
                 else:
                     waiting.append(item)
         return sent + waiting
+
+
+def _unpacked(packed: bytes) -> list[tuple[int, Delivery]]:
+    """Deliveries by packet id, as ``LogFlow.pack`` wrote them."""
+    found: list[tuple[int, Delivery]] = []
+    for packet_id, flags, shard, timestamp in _PACKED.iter_unpack(packed):
+        delivery = Delivery(None, UNKNOWN, flags & 3, bool(flags & 4))
+        delivery.is_released = bool(flags & 8)
+        delivery.is_sent = bool(flags & 16)
+        delivery.shard = shard
+        delivery.timestamp = timestamp
+        found.append((packet_id, delivery))
+    return found

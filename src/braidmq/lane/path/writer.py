@@ -11,6 +11,7 @@ from braidmq.lane.path.scanner import Scanner
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
+ALIAS_TOPIC_BYTES_MAX = 512  # of a topic that gets an alias, which stays in memory as long as the connection
 _NO_ALIASES: dict[bytes, int] = {}
 
 
@@ -83,7 +84,7 @@ class Writer(Upcalls):
         aliases = self._aliases_out
         if self.alias_out_max:
             alias = -aliases.get(topic, 0)
-            if alias == 0 and len(aliases) < self.alias_out_max:
+            if alias == 0 and len(aliases) < self.alias_out_max and len(topic) <= ALIAS_TOPIC_BYTES_MAX:
                 alias = len(aliases) + 1
         size = self.outbox.push_publish(
             flags, topic, packet_id, self.is_v5, message.properties, subscription.identifiers, message.payload, alias, expiry,

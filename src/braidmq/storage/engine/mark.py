@@ -10,8 +10,11 @@ to be on disk (`Database.sequence`) is written to a small file beside the log, a
   orderly stop.
 - Two slots are written in turns, each with a checksum, so that one of them is always whole.
 
-It does not notice an older file of the write-ahead log that is missing while a newer one is there, and it is no defence against
-those who change the mark as well.
+An older file of the write-ahead log may be missing while the newest is there, and then RocksDB starts without a word. So the mark
+lists those files, too, and a start compares: what RocksDB still needs by its MANIFEST must be there. A file is listed once it was
+there before an fsync, since a power cut may take the name of a newer one.
+
+The mark is no defence against those who change it as well.
 """
 
 from __future__ import annotations
@@ -30,25 +33,33 @@ import msgspec
 from braidmq.base.errors import Corruption
 from braidmq.storage.engine.database import Database
 from braidmq.storage.engine.folders import sync_folder
+from braidmq.storage.engine.manifest import oldest_journal
 from braidmq.storage.engine.rocksdb import Tuning
 
 log = logging.getLogger("braidmq.storage")
 
-_MAGIC: Final = b"BMQMARK1"
-_SLOT: Final = struct.Struct(">8sQ16sQQQ")  # magic, turn, log id, sequence, newest log file and its length; then crc32 of it all
+_MAGIC: Final = b"BMQMARK2"
+_JOURNALS_MAX: Final = 50
+# Magic, turn, log id, sequence, newest log file and its length, log files that are there or zeros; then crc32 of it all.
+_SLOT: Final = struct.Struct(f">8sQ16sQQQ{_JOURNALS_MAX}Q")
 _SLOT_BYTES: Final = 512  # a sector: it is written as a whole
 _CHECK: Final = struct.Struct(">I")
 _LAG_S: Final = 0.05
+_AGAIN_S: Final = 1.0  # after which to try again when the mark could not be written
 _LOOK_S: Final = 1.0  # between two looks at the names of the log files
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """So far this log was on disk. As a hint, number and length of the newest file of its write-ahead log; 0 if there is none."""
+    """So far this log was on disk. As a hint, number and length of the newest file of its write-ahead log; 0 if there is none.
+
+    `journals` are the numbers of those log files that were there before the last fsync.
+    """
 
     log_id: bytes
     sequence: int
     journal: int = 0
     journal_bytes: int = 0
+    journals: tuple[int, ...] = ()
 
 
 def mark_path(log_path: Path) -> Path:
@@ -79,9 +90,9 @@ def _read_slots(path: Path) -> list[tuple[int, Mark]] | None:
         fields = data[first : first + _SLOT.size]
         check = data[first + _SLOT.size : first + _SLOT.size + _CHECK.size]
         if len(check) == _CHECK.size and _CHECK.unpack(check)[0] == zlib.crc32(fields):
-            magic, turn, *values = _SLOT.unpack(fields)
+            magic, turn, log_id, sequence, journal, length, *journals = _SLOT.unpack(fields)
             if magic == _MAGIC:
-                slots.append((turn, Mark(*values)))
+                slots.append((turn, Mark(log_id, sequence, journal, length, tuple(filter(None, journals)))))
     return slots
 
 
@@ -93,6 +104,11 @@ def check_before(path: Path, mark: Mark, tuning: Tuning) -> None:
     """
     if not (path / "CURRENT").exists():
         raise Corruption(_words(path, "its files are missing"))
+    needed = oldest_journal(path)
+    missing = [each for each in mark.journals if needed is not None and each >= needed and not _journal_path(path, each).exists()]
+    # The newest one may have had nothing that counts: the number of rows tells.
+    if missing and missing[0] != mark.journal:
+        raise Corruption(_words(path, f"{_journal_path(path, missing[0]).name}, a file of its write-ahead log, is missing"))
     if mark.journal and _length(_journal_path(path, mark.journal)) < mark.journal_bytes:
         view = Database.open_read_only(path, tuning)
         try:
@@ -129,14 +145,19 @@ def _length(file: Path) -> int:
         return 0
 
 
+def journals_in(path: Path) -> tuple[int, ...]:
+    """The numbers of the files of a write-ahead log, in order."""
+    return tuple(sorted(int(each.stem) for each in path.glob("*.log") if each.stem.isdigit()))
+
+
 def newest_journal(path: Path) -> tuple[int, int]:
     """Number and length of the newest file of a write-ahead log; zeros if there is none."""
-    newest = max((each for each in path.glob("*.log") if each.stem.isdigit()), key=lambda each: int(each.stem), default=None)
-    return (0, 0) if newest is None else (int(newest.stem), _length(newest))
+    journals = journals_in(path)
+    return (journals[-1], _length(_journal_path(path, journals[-1]))) if journals else (0, 0)
 
 
 class MarkFile:
-    """Writes the mark of one log; used by one thread at a time. A file that cannot be written is told of once."""
+    """Writes the mark of one log; used by one thread at a time. One that cannot be written is told of once, and tried again."""
 
     def __init__(self, log_path: Path, log_id: bytes, sequence: int) -> None:
         """Start with the current state on disk."""
@@ -145,8 +166,11 @@ class MarkFile:
         self._log_id = log_id
         self._sequence = self._written = sequence
         self._journal = (0, 0)
+        self._found: tuple[int, ...] = ()  # log files at the last look
+        self._journals: tuple[int, ...] = ()  # and those that an fsync has followed
         self._written_at = self._looked_at = -_LOOK_S
         self._file = -1
+        self._failed_at = 0.0  # when it could not be written; 0: it can
         self._turn = max((turn for turn, _ in _read_slots(self._path) or ()), default=0)
         self._create()
 
@@ -160,30 +184,44 @@ class MarkFile:
             partial.rename(self._path)
             sync_folder(self._path.parent)
         except OSError as problem:
-            self._give_up(problem)
+            self._put_off(problem)
+        else:
+            if self._failed_at:
+                log.warning("%s is written again", self._path)
+            self._failed_at = 0.0
 
     def synced(self, sequence: int) -> None:
         """Rows up to this one are on disk."""
         self._sequence = sequence
+        self._journals = self._found
 
     def catch_up(self, *, is_idle: bool) -> None:
         """Write the mark if it is behind, when the committer is idle or the mark is due."""
-        if self._sequence != self._written and (is_idle or time.monotonic() - self._written_at >= _LAG_S):
+        if self._sequence == self._written:
+            return
+        now = time.monotonic()
+        if self._file < 0:
+            if now - self._failed_at >= _AGAIN_S:
+                self._create()
+        elif is_idle or now - self._written_at >= _LAG_S:
             try:
                 self._write()
             except OSError as problem:
-                self._give_up(problem)
+                self._put_off(problem)
 
     def close(self, sequence: int | None) -> None:
         """Write how far the log is on disk, if known, and close the file."""
         if sequence is not None:
             self._sequence = sequence
+            self._journals = self._found = ()  # all rows are in tables
+        if self._file < 0 and self._failed_at:
+            self._create()
         if self._file >= 0:
             try:
                 self._write()
                 os.fsync(self._file)
             except OSError as problem:
-                self._give_up(problem)
+                self._put_off(problem)
             else:
                 os.close(self._file)
                 self._file = -1
@@ -193,7 +231,9 @@ class MarkFile:
         with suppress(OSError):  # there may be no descriptor for it
             if now - self._looked_at >= _LOOK_S:
                 self._looked_at = now
-                self._journal = newest_journal(self._log_path)
+                self._found = journals_in(self._log_path)
+                newest = self._found[-1] if self._found else 0
+                self._journal = newest, _length(_journal_path(self._log_path, newest)) if newest else 0
             else:
                 self._journal = self._journal[0], _length(_journal_path(self._log_path, self._journal[0]))
 
@@ -203,12 +243,16 @@ class MarkFile:
         self._written_at = now = time.monotonic()
         self._look(now)
         self._turn += 1
-        fields = _SLOT.pack(_MAGIC, self._turn, self._log_id, self._sequence, *self._journal)
+        journals = self._journals[-_JOURNALS_MAX:]
+        unused = (0,) * (_JOURNALS_MAX - len(journals))
+        fields = _SLOT.pack(_MAGIC, self._turn, self._log_id, self._sequence, *self._journal, *journals, *unused)
         os.pwrite(self._file, fields + _CHECK.pack(zlib.crc32(fields)), self._turn % 2 * _SLOT_BYTES)
         self._written = self._sequence
 
-    def _give_up(self, problem: OSError) -> None:
-        log.warning("cannot write %s (%s): the next start may not notice lost log files", self._path, problem)
+    def _put_off(self, problem: OSError) -> None:
+        if not self._failed_at:
+            log.warning("cannot write %s (%s): the next start may not notice lost log files", self._path, problem)
+        self._failed_at = time.monotonic()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
