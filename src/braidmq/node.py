@@ -1,6 +1,6 @@
 """The composition root: builds every part of a node from its configuration, starts and stops them in order.
 
-The only module that knows all of them. A node lives on the event loop that called ``start``.
+The only module that knows all of them. A node belongs to the event loop that called ``start``.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Node:
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Where each listener is bound, such as ``"tcp:default"``."""
+        """The address of each listener, by a name such as ``"tcp:default"``."""
         return self._listeners.addresses() if self._listeners is not None else {}
 
     @property
     def api_address(self) -> Address | None:
-        """Where status and metrics are served."""
+        """The address of status and metrics."""
         return self._api.address if self._api is not None else None
 
     async def start(self) -> None:
@@ -134,7 +134,7 @@ class Node:
             on_refused=broker.statistics.on_refused,
             room=self.client_room,
         )
-        # The API comes first: its socket in the data directory is what keeps a second node out of it.
+        # The API comes first: its socket in the data directory keeps a second node out.
         self._api = ApiServer(
             NodeOperations(self),
             bind=settings.api.bind,
@@ -163,7 +163,7 @@ class Node:
         self._history.start()
 
     async def stop(self) -> None:
-        """Stop accepting, say goodbye to the clients, close everything."""
+        """Stop accepting, disconnect the clients, close everything."""
         if self._watch is not None:
             self._watch.stop()
         if self._listeners is not None:
@@ -187,7 +187,7 @@ class Node:
             await self._access.close()
 
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration and changed files; clients still allowed stay. Gives the keys that need a restart."""
+        """Apply a changed configuration and changed files; clients still allowed stay. Returns the keys that need a restart."""
         changes = describe_changes(self.settings, config.settings)
         self.config = config
         self.settings = config.settings
@@ -215,7 +215,7 @@ class Node:
 
     @property
     def log_health(self) -> Health:
-        """How the log was when it was last looked at."""
+        """The health of the log at its last check."""
         return self._care.health if self._care is not None else HEALTHY
 
     @property
@@ -244,13 +244,13 @@ def _make_data_dir(data_dir: Path) -> None:
 
 
 def _report_death(task: asyncio.Task[None]) -> None:
-    """A background task that dies must not go unnoticed: the loop's handler logs it as an error."""
+    """Report a background task that died: the loop's handler logs it as an error."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the watcher of access files died", "exception": error, "task": task})
 
 
 def _raise_file_limit() -> int:
-    """Every connection is a file: take as many as the system allows; how many that is."""
+    """Raise the limit of open files, since every connection is a file, as far as the system allows; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:

@@ -161,7 +161,7 @@ def test_what_no_rule_speaks_of_is_allowed_only_if_configured_so() -> None:
     [
         ("topics read a", "must begin with"),
         ("topic", "topic filter is empty"),
-        ("topic read", "no topic after"),
+        ("topic read", "the topic after"),
         ("topic reed a", "access must be"),
         ("topic foo bar", "access must be"),
         ("topic read a/#/b", "#"),

@@ -96,23 +96,23 @@ def test_a_parameter_that_is_no_number_is_refused(tmp_path: Path, name: str, val
 
 def test_what_the_log_refuses_is_a_bad_request_and_not_half_an_answer(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
-        history.refusal = UsageError("'x' is not a start", "write latest")
+        history.refusal = UsageError("'x' is not a valid start", "write latest")
 
         status, data = await answer_to(session, "GET", "/history/records", params={"filter": "#", "from": "x"})
 
-        assert (status, json.loads(data)["message"]) == (400, "'x' is not a start: write latest")
+        assert (status, json.loads(data)["message"]) == (400, "'x' is not a valid start: write latest")
 
     conversation(tmp_path, talk)
 
 
 def test_what_fails_on_the_way_is_the_last_line(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
-        history.lines = [Begin(start=1, end=9), Corruption("a record is cut short"), End()]
+        history.lines = [Begin(start=1, end=9), Corruption("a record is truncated"), End()]
 
         status, data = await answer_to(session, "GET", "/history/records", params={"filter": "#"})
 
         assert status == 200
-        assert [decode_line(line) for line in data.splitlines()] == [history.lines[0], Failed(message="a record is cut short")]
+        assert [decode_line(line) for line in data.splitlines()] == [history.lines[0], Failed(message="a record is truncated")]
 
     conversation(tmp_path, talk)
 

@@ -192,7 +192,7 @@ def test_what_retention_took_is_told_once_and_the_rest_is_read(tmp_path: Path) -
         (request("$replay/earliest/a"), "the filter inside"),
         (request(*["a"] * 65), "1 to 64"),
         (ReadRequest(filters=()), "1 to 64"),
-        (request(start="yesterday"), "is not a start"),
+        (request(start="yesterday"), "is not a valid start"),
         (request(end="-24"), "has no unit"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,7 +1,7 @@
-"""What a node tells its operator about the durable log, and the lines in which long answers come.
+"""The values of the control paths for the durable log, and the lines of streaming responses.
 
-A long answer is a stream of JSON lines, each with a ``type``: first ``begin``, then what was asked for, with ``progress`` now and
-then, and last ``end``. A stream without ``end`` was cut off. Timestamps are microseconds since 1970.
+A streaming response consists of JSON lines, each with a ``type``: first ``begin``, then the requested lines, with ``progress``
+now and then, and last ``end``. A stream without ``end`` was interrupted. Timestamps are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Encoding = Literal["utf-8", "base64"]
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records: those that match a filter, from ``start`` on and before ``end``; both as clients write ``stream-offset``.
+    """Selects records that match a filter, from ``start`` on and before ``end``; both as clients write ``stream-offset``.
 
-    ``limit`` 0 is no limit. Who follows does not stop at the end, but goes on with what is recorded.
+    ``limit`` 0 means no limit. With ``follow`` the stream does not stop at the end, but continues with new records.
     """
 
     filters: tuple[str, ...]
@@ -28,11 +28,11 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
-    """One line of a long answer."""
+    """One line of a streaming response."""
 
 
 class Begin(Line, frozen=True):
-    """The time that the answer is about to cover."""
+    """The time range that the response covers."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class Begin(Line, frozen=True):
 class Record(Line, frozen=True):
     """One record; ``client_id`` is its publisher's, empty for the node itself.
 
-    ``encoding`` says what ``payload`` is: the text itself, or base64 of bytes that are no text.
+    ``encoding`` says what ``payload`` is: the text itself, or base64 of bytes that are not text.
     """
 
     shard: int
@@ -58,7 +58,7 @@ class Record(Line, frozen=True):
 
 
 class Topic(Line, frozen=True):
-    """One topic, with what was recorded of it in the time that was asked about."""
+    """One topic, with statistics of its records in the requested time range."""
 
     topic: str
     records: int
@@ -67,7 +67,7 @@ class Topic(Line, frozen=True):
 
 
 class Gap(Line, frozen=True):
-    """Records of a shard later than ``after`` and before ``floor`` were wanted, and retention has removed them."""
+    """Requested records of a shard, later than ``after`` and before ``floor``, that retention has deleted."""
 
     shard: int
     after: int
@@ -82,7 +82,7 @@ class Progress(Line, frozen=True):
 
 
 class Copying(Line, frozen=True):
-    """How far a backup is."""
+    """The progress of a backup."""
 
     done_bytes: int
     total_bytes: int
@@ -98,14 +98,14 @@ class Made(Line, frozen=True):
 
 
 class End(Line, frozen=True):
-    """The answer is whole, unless ``is_cut``: then it stopped at the limit, or there was more than it can hold."""
+    """The response is complete, unless ``is_cut``: then it stopped at the limit, or there was more than it can hold."""
 
     records: int = 0
     is_cut: bool = False
 
 
 class Failed(Line, frozen=True):
-    """The answer ends here, because of this."""
+    """The response ends here because of this error."""
 
     message: str
 
@@ -114,7 +114,7 @@ AnyLine = Begin | Record | Topic | Gap | Progress | Copying | Made | End | Faile
 
 
 def encode_lines(lines: Sequence[Line]) -> bytes:
-    """The lines as they go over the wire, each with its end."""
+    """The lines as sent over the wire, each with its line end."""
     return _ENCODER.encode_lines(lines)
 
 
@@ -141,7 +141,7 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A named reader and how far it is behind; ``user`` is whose it is.
+    """A named reader and its lag; ``user`` is its owner.
 
     ``records_behind`` is the number of records of its ``filters`` that it has still to read. If the filters are unknown, or the
     history service is away and cannot count them, all records after the position count and ``is_upper_bound`` is set.
@@ -165,11 +165,11 @@ class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     shards: list[ShardInfo]
     readers: list[ReaderInfo]
-    readers_more: int = 0  # beside those in the list
+    readers_more: int = 0  # readers that are not in the list
 
 
 class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation of a shard; the last one of a shard is written to."""
+    """One generation of a shard; the last one of a shard takes the writes."""
 
     shard: int
     number: int
@@ -183,7 +183,7 @@ class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):
 class RelearnRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /ctl/history/relearn``: nothing, or topic filters whose ``+`` are the levels that vary.
 
-    ``thresholds`` are how many names are told apart before a level counts as varying, at the first level and at those after it.
+    ``thresholds`` are the numbers of names distinguished before a level counts as varying, at the first level and at later ones.
     """
 
     patterns: tuple[str, ...] | None = None
@@ -198,7 +198,7 @@ class ShardPatterns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relearned(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a generation was begun, and why, or why not."""
+    """Whether a generation was started, and the reason."""
 
     is_begun: bool
     reason: str
@@ -212,14 +212,14 @@ class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token that readers of the history show in place of a password, and until when (seconds since 1970)."""
+    """A token that readers of the history use instead of a password, and its expiry (seconds since 1970)."""
 
     token: str
     valid_until: float
 
 
 class DurableShard(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to where a shard is on disk (``watermark``) and from where on it is kept (``floor``)."""
+    """The position up to which a shard is on disk (``watermark``) and from which on it is kept (``floor``)."""
 
     shard: int
     watermark: int
@@ -227,7 +227,7 @@ class DurableShard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurabilityInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on disk and how it gets there. Counters are since the start; None is what is not known, or never happened."""
+    """The state of the log and its commits. Counters are since the start; None means unknown, or that it never happened."""
 
     at: float
     mode: str

@@ -21,15 +21,15 @@ class _Stopped(Exception):
 
 
 class BackupMaker:
-    """Makes one backup at a time."""
+    """Creates backups, one at a time."""
 
     def __init__(self) -> None:
         self._is_running = False
 
     def make(self, log: MessageLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
-        """Make a backup in ``target``, which is not there yet; gives lines. Whoever stops listening stops the backup.
+        """Create a backup in the new directory ``target``; yields lines. Closing the iterator stops the backup.
 
-        Raises UsageError at once for a target that cannot be, Unavailable if another backup is being made.
+        Raises UsageError at once for an invalid target, Unavailable if another backup is running.
         """
         if not target.is_absolute():
             raise UsageError(f"{str(target)!r} is not an absolute path", "the node may run in a different working directory")
@@ -52,11 +52,11 @@ class BackupMaker:
             yield encode_lines([shown, End()])
         finally:
             work.is_stopped.set()
-            # The thread may be inside the engine, which must not be closed beneath it: it is awaited, however it ends.
+            # The thread may be inside the engine, which must not be closed while it is in use: always wait for the thread.
             await asyncio.wait([thread])
             self._is_running = False
             if not thread.cancelled():
-                thread.exception()  # told already, or nobody is there to be told
+                thread.exception()  # already reported, or the caller is gone
 
 
 class _Work:

@@ -43,7 +43,7 @@ async def durability_of(log: MessageLog, health: Health, settings: Settings) -> 
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes of the files in a folder; those that go meanwhile count for nothing."""
+    """Bytes of the files in a folder; files deleted meanwhile count as 0."""
     total = 0
     with os.scandir(folder) as files:
         for file in files:

@@ -53,7 +53,7 @@ _LINES_AT_ONCE: Final = 500
 
 
 class RecordingNode(Protocol):
-    """The node, as far as these operations need it."""
+    """The node, as these operations see it."""
 
     @property
     def settings(self) -> Settings: ...
@@ -98,7 +98,7 @@ class NodeHistory:
         readers = []
         for name in names[:_READERS_SHOWN]:
             readers.append(_reader(log, name))
-            await asyncio.sleep(0)  # each looks at every epoch
+            await asyncio.sleep(0)  # each one examines every epoch
         readers = await self._by_filters(readers)
         return HistoryStats(
             log_id=stats.log_id,
@@ -110,7 +110,7 @@ class NodeHistory:
         )
 
     async def _by_filters(self, readers: list[ReaderInfo]) -> list[ReaderInfo]:
-        """The same readers, behind by what they read: a count of the history service, which is another process."""
+        """The same readers, with the lag counted by their filters, which the history service, another process, does."""
         service, log = self._node.history, self._node.log
         asked = [each for each in readers if each.records_behind and each.filters and "#" not in each.filters]
         if service is None or not asked:
@@ -149,7 +149,7 @@ class NodeHistory:
         return [ShardPatterns(shard=shard, patterns=patterns) for shard, patterns in sorted(found.items())]
 
     async def relearn(self, request: RelearnRequest) -> Relearned:
-        """Begin a generation with the patterns given, or with better ones if that would help; raises UsageError."""
+        """Start a generation with the given patterns, or with better ones if that would help; raises UsageError."""
         log = self._node.log
         if request.patterns is not None:
             log.teach(await asyncio.to_thread(lesson_of, request.patterns, request.thresholds))
@@ -162,7 +162,7 @@ class NodeHistory:
         return Relearned(is_begun=gain.is_worth_it, reason=gain.reason)
 
     async def forget(self, name: str) -> bool:
-        """Forget a named reader; False if there is none."""
+        """Remove a named reader; False if there is none."""
         log = self._node.log
         if not log.readers.places(name):
             return False
@@ -195,7 +195,7 @@ class NodeHistory:
     # Backup
 
     def backup(self, path: str) -> AsyncIterator[bytes]:
-        """Make a backup in a directory that is not there yet; raises UsageError at once."""
+        """Create a backup in a new directory; raises UsageError at once."""
         return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path))
 
 
@@ -239,7 +239,7 @@ async def _topics(walk: Walk) -> AsyncIterator[bytes]:
 
 
 class _TopicCounts:
-    """Counts records by topic, of so many topics as may be kept in memory for this."""
+    """Counts records by topic, up to a maximum number of topics."""
 
     def __init__(self) -> None:
         self.by_topic: dict[bytes, list[int]] = {}  # records, bytes of their payloads, timestamp of the newest

@@ -1,6 +1,6 @@
-"""What an operator sees and does, on a running node: the ``Operations`` of the API, answered from the broker.
+"""What an operator sees and does on a running node: implements the ``Operations`` of the API with the broker.
 
-What concerns the durable log has modules of its own beside this one.
+Operations on the durable log are in modules of their own beside this one.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from braidmq.operations.sessions import list_sessions, show_session
 from braidmq.storage.engine.health import State
 
 _DETAIL_SUBSCRIPTIONS = 100
-_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; no MQTT text holds it
+_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; MQTT strings cannot contain it
 _FROM = " from "  # joins a user or client and the address of a ban that names both
 _LATER = "takes effect after a restart"
 
 
 class RunningNode(RecordingNode, Protocol):
-    """The node, as far as its operations need it."""
+    """The node, as its operations see it."""
 
     @property
     def config(self) -> Config: ...
@@ -76,7 +76,7 @@ class RunningNode(RecordingNode, Protocol):
     @property
     def api_room(self) -> Room: ...
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration; the keys that need a restart."""
+        """Apply a changed configuration; returns the keys that need a restart."""
         ...
 
 
@@ -89,7 +89,7 @@ class NodeOperations:
         self.history = NodeHistory(node)
 
     def status(self) -> Status:
-        """How the node is now."""
+        """The current state of the node."""
         broker = self._node.broker
         listeners = self._listeners()
         missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
@@ -159,13 +159,13 @@ class NodeOperations:
         if session.connection is not None:
             broker.statistics.kicked += 1
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
-        if broker.sessions.get(client_id) is session:  # it did not end with its connection
+        if broker.sessions.get(client_id) is session:  # it has not ended with its connection
             broker.lifecycle.end(session)
         broker.lane.flush()
         return True
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
-        """Sessions in the order of their client ids, with what waits for them."""
+        """Sessions in the order of their client ids, with their backlogs."""
         return await list_sessions(self._node.broker.sessions, self._node.log, page)
 
     async def session(self, client_id: str) -> SessionDetail | None:
@@ -218,7 +218,7 @@ class NodeOperations:
         return Page(found, cursor)
 
     async def retained_remove(self, topic: str) -> bool:
-        """Forget the retained message of a topic; False if there is none."""
+        """Remove the retained message of a topic; False if there is none."""
         return self._node.broker.forget_retained(topic.encode())
 
     # Listeners
@@ -254,32 +254,32 @@ class NodeOperations:
     # Bans
 
     async def bans(self, page: PageRequest) -> Page[Ban]:
-        """Bans in force, by kind and value. One that names a user or client *and* an address shows as ``NAME from ADDRESS``."""
+        """Active bans, by kind and value. One that names a user or client *and* an address appears as ``NAME from ADDRESS``."""
         shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
         names, cursor = await page_of(shown, page)
         return Page([shown[name] for name in names], cursor)
 
     async def ban_add(self, ban: Ban) -> None:
-        """Ban, and close the connections it concerns. A ban of the same kind and value is replaced."""
+        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
         self._node.broker.lane.flush()
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
-        """Lift a ban, its value as ``bans`` shows it; False if there is none."""
+        """Lift a ban, with its value as ``bans`` shows it; False if there is none."""
         access = self._node.access
         name, separator, address = value.rpartition(_FROM)
         try:
             if await access.unban(**_names(kind, value)):
                 return True
             return bool(separator) and kind != "address" and await access.unban(**_names(kind, name), address=address)
-        except UsageError:  # what is not an address was never banned
+        except UsageError:  # an invalid address was never banned
             return False
 
     # Configuration
 
     async def conf_show(self, prefix: str = "") -> list[ConfValue]:
-        """The configuration in force, or the part of it under a table or key."""
+        """The current configuration, or the part of it under a table or key."""
         found = [
             ConfValue(key=key, value=value, origin=cast(Origin, origin))
             for key, value, origin in self._node.config.rows()
@@ -290,12 +290,12 @@ class NodeOperations:
         return found
 
     async def conf_set(self, key: str, text: str) -> ConfValue:
-        """Set a value at run time and keep it over restarts; raises ConfigError, and then nothing has changed."""
+        """Set a value at run time and store it; raises ConfigError, and then nothing has changed."""
         name, value = config.parse_override(key, text)
         return await self._change(name, lambda overrides: {**overrides, name: value})
 
     async def conf_unset(self, key: str) -> ConfValue:
-        """Take back what ``conf_set`` did; gives what is in force afterwards."""
+        """Remove a value set by ``conf_set``; returns the resulting value."""
         path = parse_path(key)
         find_key(path, "run time")
         name = dotted(path)
@@ -326,7 +326,7 @@ class NodeOperations:
         return self._node.broker.tracer.follow(kind, value)
 
     async def log_level(self, level: LogLevel | None = None) -> LogLevel:
-        """Set the level of the log until the next start, if one is given; gives the level in force."""
+        """Set the level of the log until the next start, if one is given; returns the current level."""
         if level is not None:
             logs.set_level(level)
         return cast(LogLevel, logs.level())

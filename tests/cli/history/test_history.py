@@ -134,11 +134,11 @@ def test_parquet_without_a_file_or_without_pyarrow_is_refused_before_anything_is
 
 @pytest.mark.parametrize("format_", ["json", "csv"])
 def test_a_failure_leaves_standard_output_usable(node: ApiNode, history: History, format_: str) -> None:
-    node.operations.history.lines = [record(), Corruption("a record is cut short")]
+    node.operations.history.lines = [record(), Corruption("a record is truncated")]
 
     exit_code, output, errors = history("cat", "#", "--format", format_)
 
-    assert (exit_code, errors) == (1, "braidmq history: a record is cut short\n")
+    assert (exit_code, errors) == (1, "braidmq history: a record is truncated\n")
     assert "21.5" in output
     assert not sys.stdout.buffer.closed
 
@@ -146,7 +146,7 @@ def test_a_failure_leaves_standard_output_usable(node: ApiNode, history: History
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([record(), Corruption("a record is cut short")], "a record is cut short"),
+        ([record(), Corruption("a record is truncated")], "a record is truncated"),
         ([record()], "ended its answer early"),
     ],
     ids=["failed", "cut off"],
@@ -176,9 +176,9 @@ def test_half_an_answer_is_an_error_and_leaves_no_file(
 
 
 def test_a_refused_wish_is_one_line(node: ApiNode, history: History) -> None:
-    node.operations.history.refusal = UsageError("'x' is not a start", "write latest")
+    node.operations.history.refusal = UsageError("'x' is not a valid start", "write latest")
 
-    assert history("cat", "#", "--from", "x") == (1, "", "braidmq history: 'x' is not a start: write latest\n")
+    assert history("cat", "#", "--from", "x") == (1, "", "braidmq history: 'x' is not a valid start: write latest\n")
 
 
 def test_a_gap_is_told_beside_the_records(node: ApiNode, history: History) -> None:

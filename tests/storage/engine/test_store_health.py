@@ -27,9 +27,9 @@ def test_a_calm_engine_is_ok() -> None:
     ("change", "words"),
     [
         ({"delayed_write_rate": 16_000}, "limits writes to 16000 bytes/s"),
-        ({"level0_files": 16}, "16 table files wait for compaction"),
-        ({"waiting_memtables": 3}, "3 memtables wait"),
-        ({"pending_compaction_bytes": 30 << 30}, "30 GiB wait for compaction"),
+        ({"level0_files": 16}, "16 table files are waiting for compaction"),
+        ({"waiting_memtables": 3}, "3 memtables are waiting"),
+        ({"pending_compaction_bytes": 30 << 30}, "30 GiB are waiting for compaction"),
         ({"commit_running_s": 2.5}, "not finished a commit for 2.5 s"),
     ],
 )

@@ -222,7 +222,7 @@ def test_the_number_of_readers_is_bounded_those_on_their_way_included(tmp_path: 
     with Stage(tmp_path) as stage:
         for name in ("a", "b", "a"):
             stage.log.readers.save(name, {0: 1}, pins=True, on_saved=lambda: None, on_refused=unexpected)
-        with pytest.raises(UsageError, match="2 named readers already"):
+        with pytest.raises(UsageError, match="already 2 named readers"):
             save(stage, "c", {0: 1})
         stage.settle()
         save(stage, "b", {0: 2})

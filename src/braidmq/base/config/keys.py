@@ -1,6 +1,6 @@
 """The keys of the configuration as data: what each accepts, and how a value is converted to its type.
 
-The tree is read off ``Settings``. A ``Table`` has known keys, a ``Named`` has tables under names that the user chooses
+The tree is derived from ``Settings``. A ``Table`` has known keys, a ``Named`` has tables under names that the user chooses
 (``listeners.tcp.NAME``), a ``Key`` is a leaf with a value.
 """
 
@@ -23,11 +23,11 @@ from braidmq.base.units import Bytes, Seconds, format_bytes, format_seconds, par
 
 Path = tuple[str, ...]
 _SHOWN_CHARS_MAX = 200
-NAME = "NAME"  # stands in a path for a name that the user chooses
+NAME = "NAME"  # in a path: the placeholder of a name that the user chooses
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One key that has a value. ``default`` is None if it must be given, or has no default of its own."""
+    """One key with a value. ``default`` is None if the key is required, or has no default of its own."""
 
     path: Path
     type: typing.Any
@@ -61,7 +61,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table whose keys are known."""
+    """A table with a fixed set of keys."""
 
     path: Path
     meaning: str
@@ -86,17 +86,17 @@ def schema() -> Table:
 
 
 def all_keys() -> list[Key]:
-    """Every key in the order of the documentation; chosen names stand as ``NAME``."""
+    """Every key in the order of the documentation; chosen names appear as ``NAME``."""
     return list(_keys_below(schema()))
 
 
 def dotted(path: Path) -> str:
-    """A path as TOML writes it: parts with other than plain letters are quoted."""
+    """A path as TOML writes it: parts that are not bare keys are quoted."""
     return ".".join(part if _is_bare(part) else json.dumps(part) for part in path)
 
 
 def parse_toml(text: str) -> dict[str, typing.Any]:
-    """Read TOML; raises ``TOMLDecodeError``, also for what is nested too deeply to be read."""
+    """Parse TOML; raises ``TOMLDecodeError``, also for values that are nested too deeply."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -104,7 +104,7 @@ def parse_toml(text: str) -> dict[str, typing.Any]:
 
 
 def parse_path(text: str) -> Path:
-    """Read a dotted key, ``listeners.tls.default.sni."a.example".cert_file``; raises ConfigError."""
+    """Parse a dotted key, ``listeners.tls.default.sni."a.example".cert_file``; raises ConfigError."""
     try:
         tree: typing.Any = parse_toml(f"{text} = 0")
     except tomllib.TOMLDecodeError:
@@ -119,7 +119,7 @@ def parse_path(text: str) -> Path:
 
 
 def flatten(tree: Mapping[str, object], where: str) -> dict[Path, object]:
-    """The values of a tree of tables by path; refuses keys that are not known, naming the nearest that is."""
+    """The values of a tree of tables by path; rejects unknown keys, naming the nearest known one."""
     found: dict[Path, object] = {}
     _flatten(tree, (), schema(), where, found)
     return found
@@ -142,7 +142,7 @@ def find_key(path: Path, where: str) -> Key:
 
 
 def convert(key: Key, path: Path, value: object, where: str) -> object:
-    """Convert a value to the key's type; raises ConfigError. ``where`` tells the user its origin."""
+    """Convert a value to the key's type; raises ConfigError. ``where`` is its origin, for the error message."""
     typed: object
     try:
         typed, fits = msgspec.convert(value, key.type, dec_hook=read_unit), True
@@ -158,16 +158,16 @@ def convert(key: Key, path: Path, value: object, where: str) -> object:
 
 
 def convert_text(key: Key, path: Path, text: str, where: str) -> object:
-    """Like ``convert`` for text from an environment or a command line: TOML if it reads as such, else the text itself."""
+    """Like ``convert`` for text from the environment or a command line: TOML if it parses as such, else the text itself."""
     try:
         parsed = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return convert(key, path, text, where)
     try:
-        # A line break in the text would smuggle in further keys.
+        # A line break in the text could add further keys.
         return convert(key, path, parsed["value"], where) if len(parsed) == 1 else convert(key, path, text, where)
     except ConfigError:
-        # BRAIDMQ_NODE__NAME=7 reads as a number, but a name may be 7.
+        # BRAIDMQ_NODE__NAME=7 parses as a number, but 7 is also a valid name.
         return convert(key, path, text, where)
 
 
@@ -181,7 +181,7 @@ def read_unit(type_: type, value: object) -> object:
 
 
 def format_value(value: object, type_: typing.Any = None) -> str:
-    """A value as TOML writes it, sizes and spans of time in their units."""
+    """A value as TOML writes it, sizes and durations with their units."""
     if isinstance(value, Seconds) or type_ is Seconds:
         return json.dumps(format_seconds(typing.cast(float, value)))
     if isinstance(value, Bytes) or type_ is Bytes:
@@ -256,7 +256,7 @@ def _flatten(value: object, path: Path, node: Node, where: str, found: dict[Path
 
 
 def _shown(value: object) -> str:
-    """A wrong value in an error message, which is one line that can be read."""
+    """An invalid value in an error message, shortened to one readable line."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)
     except RecursionError:
@@ -266,7 +266,7 @@ def _shown(value: object) -> str:
 
 def _unknown(path: Path, where: str) -> ConfigError:
     known = [key.path for key in all_keys()]
-    # A chosen name in the path stays as the user wrote it in the suggestion.
+    # The suggestion keeps a chosen name as the user wrote it.
     candidates = [dotted(tuple(mine if part == NAME else part for part, mine in zip(each, path, strict=False))
                          + each[len(path):]) for each in known]  # fmt: skip
     candidates += [dotted(each[: len(path)]) for each in known if len(each) > len(path)]

@@ -1,4 +1,4 @@
-"""A configuration file with every key, its meaning and its default, made from the keys themselves."""
+"""A configuration file with every key, its meaning and its default, generated from the keys themselves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sample() -> str:
 
 
 def fits_listener(kind: str, key: str) -> bool:
-    """True if listeners of this kind may have the key."""
+    """Whether listeners of this kind may have the key."""
     return (kind in TLS_KINDS or key not in TLS_KEYS) and (kind in WEBSOCKET_KINDS or key not in WEBSOCKET_KEYS)
 
 
@@ -56,7 +56,7 @@ def _listener(kind: str, node: object) -> list[str]:
         assert isinstance(sni, Named)
         lines += [f"# [{dotted((*path, 'sni', 'a.example'))}]"]
         lines += [f'# {name} = "{_SAMPLE_VALUES["listeners", "sni", name]}"' for name in sni.element.children]
-    # Only the kinds that are there by default stand in the file as they are.
+    # Only the listeners that exist by default are active in the file; the others are comments.
     return lines if getattr(Settings().listeners, kind) else ["", *_comment(lines[1:])]
 
 

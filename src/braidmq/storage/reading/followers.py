@@ -1,4 +1,4 @@
-"""Who follows the shards of a log live."""
+"""Live followers of the shards of a log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Following:
         self._followers = followers
 
     def stop(self) -> None:
-        """Call no more, not even with records of a commit that is being handed out."""
+        """Stop the callbacks, even for a commit that is being handed out."""
         if self.is_active:
             self.is_active = False
             self._followers.remove(self)
@@ -40,8 +40,8 @@ class Followers:
         return following
 
     def hand_out(self, news: Sequence[tuple[int, Sequence[Record]]]) -> None:
-        """Tell the followers what their shards have committed; the watermarks are there already."""
-        # Who begins to follow in one of these calls could read these records before, and must not be given them again.
+        """Pass newly committed records to the followers; the watermarks have already risen."""
+        # A follower added in one of these calls could already read these records, and must not get them twice.
         now = [(shard, records, tuple(self._by_shard[shard])) for shard, records in news]
         for shard, records, followers in now:
             for following in followers:

@@ -1,4 +1,4 @@
-"""Replays of a whole log: which families a reader has to look into, and what retention has left there for it."""
+"""Replays of a whole log: which families a reader has to read, and what retention has deleted there."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from braidmq.storage.reading.reader import Gap, LogReader
 from braidmq.storage.shard.class_shard import LogShard
 from braidmq.storage.shard.classes import ClassTable
 
-# Lists that are kept at a time.
+# The number of lists in memory.
 _SCANS_PER_FAMILY: Final = 64
 
 
 class LogReaders:
-    """Starts replays over all shards; their lists are kept in one bounded place."""
+    """Starts replays over all shards; their lists share one bounded cache."""
 
     def __init__(self, store: Reads, shards: Sequence[LogShard], classes: ClassTable, scan_bytes_max: int) -> None:
         self._classes = classes
         families = len(shards) * len(classes)
         self._scans = scans = ScanCache(_SCANS_PER_FAMILY * families, scan_bytes_max)
-        # Lists of a merged replay's families must fit all at once, or each would push out the next one's.
+        # The lists of all families of a merged replay must fit at once, or each would evict the next one's.
         limits = ScanLimits(values_bytes_max=scan_bytes_max // (2 * families))
         self._readers = [[LogReader(store, family, scans, limits=limits) for family in shard] for shard in shards]
 
@@ -49,11 +49,11 @@ class LogReaders:
         return gaps
 
     def close(self) -> None:
-        """Let go of what would keep the directory locked."""
+        """Release everything that would keep the directory locked."""
         self._readers = []
 
     def _for(self, filters: Sequence[str]) -> list[tuple[int, LogReader]]:
-        """The readers of all families that may have something for these filters, with their shards."""
+        """The readers of all families that may match these filters, with their shards."""
         wanted = [each for each in range(len(self._classes)) if self._classes.may_hold(each, filters)]
         return [(shard, readers[each]) for shard, readers in enumerate(self._readers) for each in wanted]
 
