@@ -25,7 +25,7 @@ from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Ver
 from braidmq.access.credential_cache import CredentialCache
 from braidmq.access.passwords import Users
 from braidmq.access.scram import METHOD, ScramExchange, ScramKeys
-from braidmq.access.watched import WatchedFile
+from braidmq.access.watched_file import WatchedFile
 from braidmq.base.deadline_clock import wait_fairly
 from braidmq.base.errors import BraidError
 from braidmq.mqtt.reasons import Reason

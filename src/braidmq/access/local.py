@@ -19,14 +19,14 @@ from collections.abc import Callable
 import msgspec
 
 from braidmq.access import files
+from braidmq.access.acl import AclTable, FileAuthorizer
 from braidmq.access.authn import PasswordAuthenticator, RefusingExchange
-from braidmq.access.authz import AclTable, FileAuthorizer
 from braidmq.access.bans import Ban, BanTable
 from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Rules, Verdict
 from braidmq.access.passwords import Users
 from braidmq.access.recent_logins import RecentLogins
 from braidmq.access.scram import ScramExchange
-from braidmq.access.watched import WatchedFile
+from braidmq.access.watched_file import WatchedFile
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Corruption
 from braidmq.mqtt.reasons import Reason

@@ -22,7 +22,7 @@ import msgspec
 
 from braidmq.access.contract import Rules
 from braidmq.access.filter_tree import FilterTree
-from braidmq.access.watched import WatchedFile
+from braidmq.access.watched_file import WatchedFile
 from braidmq.base.errors import ConfigError, ProtocolViolation
 from braidmq.mqtt.topics import check_filter, covers, matches, overlaps
 
