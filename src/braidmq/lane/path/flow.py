@@ -40,7 +40,7 @@ class Flow(Inbound):
 
     __slots__ = (
         "_inflight", "_last_id", "_queue", "_resend", "_waiting", "channel", "client_id", "congested_at", "dropped", "held_bytes",
-        "home", "inflight_bytes", "is_durable", "is_heavy", "is_over", "is_stalled", "outstanding", "queue_bytes",
+        "home_shard", "inflight_bytes", "is_durable", "is_heavy", "is_over", "is_stalled", "outstanding", "queue_bytes",
         "queue_bytes_max", "queue_messages_max", "queue_qos0", "seen", "state", "window",
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ class Flow(Inbound):
         self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
         self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
         self.is_durable = False
-        self.home = 0  # the shard of the log that has this client's records
+        self.home_shard = 0  # the shard of the log that has this client's records
         self.seen = 0  # the number of the last wide message that it was offered
         self._last_id = 0
         # Most sessions never need these, so they are created on first use.

@@ -190,7 +190,7 @@ class Recorder:
         pending.channel = channel
         pending.ack_qos = ack_qos
         pending.packet_id = packet_id
-        pending.shard = shard = 0 if flow is None else flow.home
+        pending.shard = shard = 0 if flow is None else flow.home_shard
         value = encode_record(
             message.topic, message.payload, message.qos, message.retain, message.publisher, message.properties,
             message.wall_expiry(), message.expiry_offset, 0, session_only,
