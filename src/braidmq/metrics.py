@@ -18,10 +18,10 @@ from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.history.messages import Served
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.mqtt.reasons import Reason
-from braidmq.storage.engine.health import Health, State
-from braidmq.storage.log import MessageLog
+from braidmq.storage.engine.health import Health, HealthState
+from braidmq.storage.log import DurableLog
 
-_HEALTH = {State.OK: 0, State.SLOW: 1, State.STOPPED: 2}
+_HEALTH = {HealthState.OK: 0, HealthState.SLOW: 1, HealthState.STOPPED: 2}
 
 
 class _NoService:
@@ -40,7 +40,7 @@ class Figures:
         broker: Broker,
         access: LocalAccess,
         listeners: ListenerSet,
-        message_log: MessageLog,
+        message_log: DurableLog,
         health: Health,
         service: HistoryService | None,
         client_room: Room,

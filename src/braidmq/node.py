@@ -29,7 +29,7 @@ from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
 from braidmq.storage.engine.health import HEALTHY, Health
 from braidmq.storage.engine.rocksdb import Tuning
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
@@ -53,7 +53,7 @@ class Node:
         self._listeners: ListenerSet | None = None
         self._sys: SysTopics | None = None
         self._api: ApiServer | None = None
-        self._log: MessageLog | None = None
+        self._log: DurableLog | None = None
         self._care: Watchdog | None = None
         self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class Node:
     async def _start(self, settings: Settings, data_dir: Path, files: FilePlan) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
         options = LogOptions(tuning=Tuning(open_files_max=files.tables))
-        self._log = message_log = await asyncio.to_thread(MessageLog.open, data_dir, settings.history, options=options)
+        self._log = message_log = await asyncio.to_thread(DurableLog.open, data_dir, settings.history, options=options)
         await asyncio.to_thread(remove_leftovers, data_dir)
         message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
         storage = Storage(
@@ -151,7 +151,7 @@ class Node:
         for name, (host, port) in self.addresses.items():
             log.info("%s listens on %s", name, Address(host, port))
 
-    def _start_history(self, settings: Settings, data_dir: Path, message_log: MessageLog, access: LocalAccess) -> None:
+    def _start_history(self, settings: Settings, data_dir: Path, message_log: DurableLog, access: LocalAccess) -> None:
         if not settings.history.bind:
             return
         if not HistoryService.is_possible():
@@ -203,7 +203,7 @@ class Node:
         return changes.restart
 
     @property
-    def log(self) -> MessageLog:
+    def log(self) -> DurableLog:
         """The durable log, once started."""
         assert self._log is not None, "the node is not started"
         return self._log

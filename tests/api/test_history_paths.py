@@ -20,7 +20,7 @@ from braidmq.control.history import (
     End,
     Failed,
     GenerationInfo,
-    Progress,
+    ProgressLine,
     ReadRequest,
     Relearned,
     RelearnRequest,
@@ -61,7 +61,7 @@ async def answer_to(session: aiohttp.ClientSession, method: str, path: str, **fi
 
 def test_a_read_is_asked_for_by_parameters_and_answered_in_lines(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
-        history.lines = [Begin(start=1, end=9), Progress(position=5, records=0), End()]
+        history.lines = [Begin(start=1, end=9), ProgressLine(position=5, records=0), End()]
         wanted = [("filter", "a/#"), ("filter", "b"), ("from", "-1h"), ("to", "17"), ("limit", "5"), ("follow", "1")]
 
         status, data = await answer_to(session, "GET", "/history/records", params=wanted)

@@ -6,11 +6,11 @@ The results are those of ``braidmq.mqtt.topics`` for each filter in turn. A walk
 from __future__ import annotations
 
 
-class _Node:
+class _FilterNode:
     __slots__ = ("children", "ends")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}  # "+" and "#" are keys like the level names, which cannot contain them
+        self.children: dict[str, _FilterNode] = {}  # "+" and "#" are keys like the level names, which cannot contain them
         self.ends = False  # a filter ends here
 
 
@@ -20,13 +20,13 @@ class FilterTree:
     __slots__ = ("_root",)
 
     def __init__(self) -> None:
-        self._root = _Node()
+        self._root = _FilterNode()
 
     def add(self, topic_filter: str) -> None:
         """Add a filter."""
         node = self._root
         for level in _levels(topic_filter):
-            node = node.children.setdefault(level, _Node())
+            node = node.children.setdefault(level, _FilterNode())
         node.ends = True
 
     def matches(self, topic: str) -> bool:

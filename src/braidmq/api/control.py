@@ -15,7 +15,7 @@ from braidmq.api.history_paths import HistoryPaths
 from braidmq.api.operations import Operations
 from braidmq.api.streams import stream_text
 from braidmq.base.errors import UsageError
-from braidmq.control.contract import Ban, BanKind, LogLevel, TraceKind
+from braidmq.control.contract import BanInfo, BanKind, LogLevel, TraceKind
 
 TRACES_MAX: Final = 16
 
@@ -115,7 +115,7 @@ class Control:
         return json_answer(await self._operations.bans(page_of(request)))
 
     async def _ban_add(self, request: web.Request) -> web.Response:
-        await self._operations.ban_add(await body_of(request, Ban))
+        await self._operations.ban_add(await body_of(request, BanInfo))
         return web.Response(status=204)
 
     async def _ban_remove(self, request: web.Request) -> web.Response:

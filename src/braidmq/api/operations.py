@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     Page,
     PageRequest,
@@ -134,15 +134,15 @@ class Operations(Protocol):
         """Remove the retained message of a topic; False if there is none."""
         ...
 
-    async def listeners(self) -> list[ListenerInfo]:
+    async def listeners(self) -> list[ListenerStatus]:
         """Every listener of the node."""
         ...
 
-    async def bans(self, page: PageRequest) -> Page[Ban]:
+    async def bans(self, page: PageRequest) -> Page[BanInfo]:
         """The active bans."""
         ...
 
-    async def ban_add(self, ban: Ban) -> None:
+    async def ban_add(self, ban: BanInfo) -> None:
         """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         ...
 

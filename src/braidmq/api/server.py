@@ -122,7 +122,7 @@ class ApiServer:
         assert server is not None  # the runner is set up
 
         def take(accepted: socket.socket, peer: object) -> None:
-            protocol = _Counted(server(), room)
+            protocol = _CountedConnection(server(), room)
             attach(accepted, lambda: protocol, lambda error: protocol.give_back())
 
         door = Door(key, listening, room.take, take)
@@ -139,7 +139,7 @@ class ApiServer:
         return runner
 
 
-class _Counted(asyncio.Protocol):
+class _CountedConnection(asyncio.Protocol):
     """The protocol of one connection, which releases its slot at the end."""
 
     def __init__(self, inner: web.RequestHandler, room: Room) -> None:

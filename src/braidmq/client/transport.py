@@ -60,10 +60,10 @@ async def _connect_websocket(
     # Most clients never need it, and importing it is slow.
     import picows
 
-    from braidmq.client.websocket import Listener
+    from braidmq.client.websocket import WebSocketListener
 
     protocol = factory()
-    listener = Listener(protocol)
+    listener = WebSocketListener(protocol)
     try:
         await picows.ws_connect(
             lambda: listener,

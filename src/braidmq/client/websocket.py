@@ -41,7 +41,7 @@ class WebSocketTransport(asyncio.Transport):
         self._websocket.underlying_transport.resume_reading()
 
 
-class Listener(picows.WSListener):
+class WebSocketListener(picows.WSListener):
     """Passes the content of binary frames to the protocol."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:

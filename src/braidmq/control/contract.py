@@ -35,7 +35,7 @@ class Page(msgspec.Struct, Generic[Item], frozen=True):
     cursor: str = ""
 
 
-class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One listener; ``kind`` is tcp, tls, ws or wss."""
 
     kind: str
@@ -52,7 +52,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     version: str
     uptime_s: float
-    listeners: list[ListenerInfo]
+    listeners: list[ListenerStatus]
     connections: int
     sessions: int
     subscriptions: int
@@ -153,7 +153,7 @@ class RetainedInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-class Ban(msgspec.Struct, frozen=True, kw_only=True):
+class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A ban of a client id, user name or address; ``until`` is None for a permanent ban."""
 
     kind: BanKind

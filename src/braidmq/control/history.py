@@ -27,18 +27,18 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     follow: bool = False
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
+class StreamLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
     """One line of a streaming response."""
 
 
-class Begin(Line, frozen=True):
+class Begin(StreamLine, frozen=True):
     """The time range that the response covers."""
 
     start: int
     end: int
 
 
-class Record(Line, frozen=True):
+class RecordLine(StreamLine, frozen=True, tag="record"):
     """One record; ``client_id`` is its publisher's, empty for the node itself.
 
     ``encoding`` says what ``payload`` is: the text itself, or base64 of bytes that are not text.
@@ -57,7 +57,7 @@ class Record(Line, frozen=True):
     properties: dict[str, Any] | None = None
 
 
-class Topic(Line, frozen=True):
+class Topic(StreamLine, frozen=True):
     """One topic, with statistics of its records in the requested time range."""
 
     topic: str
@@ -66,7 +66,7 @@ class Topic(Line, frozen=True):
     newest: int
 
 
-class Gap(Line, frozen=True):
+class GapLine(StreamLine, frozen=True, tag="gap"):
     """Requested records of a shard, later than ``after`` and before ``floor``, that retention has deleted."""
 
     shard: int
@@ -74,21 +74,21 @@ class Gap(Line, frozen=True):
     floor: int
 
 
-class Progress(Line, frozen=True):
+class ProgressLine(StreamLine, frozen=True, tag="progress"):
     """Everything up to ``position`` was read, and this many records were found."""
 
     position: int
     records: int
 
 
-class Copying(Line, frozen=True):
+class Copying(StreamLine, frozen=True):
     """The progress of a backup."""
 
     done_bytes: int
     total_bytes: int
 
 
-class Made(Line, frozen=True):
+class Made(StreamLine, frozen=True):
     """The result of a backup; files and bytes are counted without the manifest."""
 
     path: str
@@ -97,23 +97,23 @@ class Made(Line, frozen=True):
     total_bytes: int
 
 
-class End(Line, frozen=True):
+class End(StreamLine, frozen=True):
     """The response is complete, unless ``is_cut``: then it stopped at the limit, or there was more than it can hold."""
 
     records: int = 0
     is_cut: bool = False
 
 
-class Failed(Line, frozen=True):
+class Failed(StreamLine, frozen=True):
     """The response ends here because of this error."""
 
     message: str
 
 
-AnyLine = Begin | Record | Topic | Gap | Progress | Copying | Made | End | Failed
+AnyLine = Begin | RecordLine | Topic | GapLine | ProgressLine | Copying | Made | End | Failed
 
 
-def encode_lines(lines: Sequence[Line]) -> bytes:
+def encode_lines(lines: Sequence[StreamLine]) -> bytes:
     """The lines as sent over the wire, each with its line end."""
     return _ENCODER.encode_lines(lines)
 

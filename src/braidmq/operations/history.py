@@ -19,13 +19,13 @@ from braidmq.control.history import (
     End,
     GenerationInfo,
     HistoryStats,
-    Line,
     ReaderInfo,
     ReadRequest,
     Relearned,
     RelearnRequest,
     ShardInfo,
     ShardPatterns,
+    StreamLine,
     Token,
     TokenRequest,
     Topic,
@@ -37,11 +37,11 @@ from braidmq.lane.records.records import Record
 from braidmq.operations.backup import BackupMaker
 from braidmq.operations.durability import durability_of
 from braidmq.operations.history_lines import record_line
-from braidmq.operations.log_walk import Walk
+from braidmq.operations.log_walk import LogWalk
 from braidmq.storage.engine.health import Health
 from braidmq.storage.layouts.lessons import lesson_of
-from braidmq.storage.log import MessageLog
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.log import DurableLog
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.upkeep.stats import ShardStats
 
 TOPICS_MAX: Final = 10_000
@@ -58,7 +58,7 @@ class RecordingNode(Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def log(self) -> MessageLog: ...
+    def log(self) -> DurableLog: ...
     @property
     def log_health(self) -> Health: ...
     @property
@@ -85,8 +85,8 @@ class NodeHistory:
         """Topics and what was recorded of each, as lines; raises UsageError at once."""
         return _topics(self._walk(request))
 
-    def _walk(self, request: ReadRequest) -> Walk:
-        return Walk(self._node.log, request, self._turns)
+    def _walk(self, request: ReadRequest) -> LogWalk:
+        return LogWalk(self._node.log, request, self._turns)
 
     # Figures
 
@@ -166,7 +166,7 @@ class NodeHistory:
         log = self._node.log
         if not log.readers.places(name):
             return False
-        ended: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[WriteRefusal | None] = asyncio.get_running_loop().create_future()
         log.readers.drop(name, on_dropped=lambda: ended.set_result(None), on_refused=ended.set_result)
         log.flush()
         refusal = await ended
@@ -199,7 +199,7 @@ class NodeHistory:
         return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path))
 
 
-async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
+async def _read(walk: LogWalk, limit: int) -> AsyncIterator[bytes]:
     yield encode_lines([walk.begin(), *walk.first_gaps()])
     count = 0
     told_at = monotonic()
@@ -208,7 +208,7 @@ async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
             if limit:
                 found = found[: limit - count]
             count += len(found)
-            lines: list[Line] = [*walk.new_gaps(), *(record_line(shard, record) for shard, record in found)]
+            lines: list[StreamLine] = [*walk.new_gaps(), *(record_line(shard, record) for shard, record in found)]
             if monotonic() - told_at >= _TELL_EVERY_S:
                 told_at = monotonic()
                 lines.append(walk.progress(count))
@@ -219,7 +219,7 @@ async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
     yield encode_lines([End(records=count, is_cut=bool(limit) and count == limit)])
 
 
-async def _topics(walk: Walk) -> AsyncIterator[bytes]:
+async def _topics(walk: LogWalk) -> AsyncIterator[bytes]:
     yield encode_lines([walk.begin(), *walk.first_gaps()])
     counts = _TopicCounts()
     told_at = monotonic()
@@ -279,7 +279,7 @@ def _shard(stats: ShardStats) -> ShardInfo:
     )
 
 
-def _reader(log: MessageLog, name: str) -> ReaderInfo:
+def _reader(log: DurableLog, name: str) -> ReaderInfo:
     lags = log.readers.lag(name).values()
     return ReaderInfo(
         name=name,

@@ -15,10 +15,10 @@ from braidmq.mqtt.properties import read_properties
 from braidmq.mqtt.wire import write_varint
 
 
-def record_line(shard: int, record: Record) -> lines.Record:
+def record_line(shard: int, record: Record) -> lines.RecordLine:
     """The record with all its fields."""
     payload, encoding = _text(record.payload)
-    return lines.Record(
+    return lines.RecordLine(
         shard=shard,
         timestamp=record.timestamp,
         topic=record.topic.decode(),

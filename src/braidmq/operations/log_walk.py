@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from braidmq.base.errors import ProtocolViolation, UsageError
-from braidmq.control.history import Begin, Gap, Progress, ReadRequest
+from braidmq.control.history import Begin, GapLine, ProgressLine, ReadRequest
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.topics import check_filter
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import parse_start
 
@@ -26,10 +26,10 @@ _FOLLOW_PAUSE_S: Final = 0.02
 _NOT_FILTERS: Final = ("$share/", "$exclusive/", "$replay/")
 
 
-class Walk:
+class LogWalk:
     """One walk; ``latest`` and ``-24h`` are relative to its creation."""
 
-    def __init__(self, log: MessageLog, request: ReadRequest, turns: asyncio.Lock) -> None:
+    def __init__(self, log: DurableLog, request: ReadRequest, turns: asyncio.Lock) -> None:
         """Raises UsageError for an invalid filter, start or end."""
         self._log = log
         self._turns = turns
@@ -49,23 +49,23 @@ class Walk:
         self._began = min(starts, default=end)
         return Begin(start=self._began, end=end)
 
-    def first_gaps(self) -> list[Gap]:
+    def first_gaps(self) -> list[GapLine]:
         """The gaps that retention had left when the walk was created."""
         missing = self._log.gaps(self._from, self._filters)
-        return [Gap(shard=shard, after=gap.wanted, floor=gap.floor) for shard, gap in missing.items()]
+        return [GapLine(shard=shard, after=gap.wanted, floor=gap.floor) for shard, gap in missing.items()]
 
-    def new_gaps(self) -> list[Gap]:
+    def new_gaps(self) -> list[GapLine]:
         """The gaps that retention has made since the last call."""
         missing = self._replay.take_gaps() if self._replay is not None else {}
         return [
-            Gap(shard=shard, after=gap.wanted, floor=gap.floor)
+            GapLine(shard=shard, after=gap.wanted, floor=gap.floor)
             for shard, gap in missing.items()
             if gap.wanted > self._from[shard]  # otherwise it was reported at the beginning
         ]
 
-    def progress(self, records: int) -> Progress:
+    def progress(self, records: int) -> ProgressLine:
         """How far it has read, as a time."""
-        return Progress(position=self._position(), records=records)
+        return ProgressLine(position=self._position(), records=records)
 
     def _position(self) -> int:
         behind = [position for shard, position in self._positions().items() if position < self._ends[shard]]

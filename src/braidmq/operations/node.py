@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import Protocol, cast
 
 from braidmq import __version__
-from braidmq.access.bans import Ban as AccessBan
+from braidmq.access.bans import Ban
 from braidmq.access.local import LocalAccess
 from braidmq.base import logs
 from braidmq.base.config import sources as config
@@ -24,12 +24,12 @@ from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     Origin,
     Page,
@@ -50,7 +50,7 @@ from braidmq.operations.descriptions import client_info, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
 from braidmq.operations.sessions import list_sessions, show_session
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 
 _DETAIL_SUBSCRIPTIONS = 100
 _BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; MQTT strings cannot contain it
@@ -107,7 +107,7 @@ class NodeOperations:
 
     def _log_trouble(self) -> str:
         health = self._node.log_health
-        return f"the log accepts no messages: {health.reason}" if health.state is State.STOPPED else ""
+        return f"the log accepts no messages: {health.reason}" if health.state is HealthState.STOPPED else ""
 
     def metrics(self) -> Mapping[str, float]:
         """Every counter and gauge by its stem."""
@@ -223,21 +223,21 @@ class NodeOperations:
 
     # Listeners
 
-    async def listeners(self) -> list[ListenerInfo]:
+    async def listeners(self) -> list[ListenerStatus]:
         """Every listener of the node."""
         return self._listeners()
 
-    def _listeners(self) -> list[ListenerInfo]:
+    def _listeners(self) -> list[ListenerStatus]:
         tables = self._node.settings.listeners
         bound = self._node.listeners.addresses()
         infos = self._node.listeners.listeners
-        found: list[ListenerInfo] = []
+        found: list[ListenerStatus] = []
         for kind in ("tcp", "tls", "ws", "wss"):
             for name, settings in getattr(tables, kind).items():
                 listener = f"{kind}:{name}"
                 running = listener in bound
                 found.append(
-                    ListenerInfo(
+                    ListenerStatus(
                         kind=kind,
                         name=name,
                         bind=str(Address(*bound[listener])) if running else settings.bind,
@@ -248,18 +248,18 @@ class NodeOperations:
                 )
         return found
 
-    def _is_enabled(self, listener: ListenerInfo) -> bool:
+    def _is_enabled(self, listener: ListenerStatus) -> bool:
         return bool(getattr(self._node.settings.listeners, listener.kind)[listener.name].enabled)
 
     # Bans
 
-    async def bans(self, page: PageRequest) -> Page[Ban]:
+    async def bans(self, page: PageRequest) -> Page[BanInfo]:
         """Active bans, by kind and value. One that names a user or client *and* an address appears as ``NAME from ADDRESS``."""
         shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
         names, cursor = await page_of(shown, page)
         return Page([shown[name] for name in names], cursor)
 
-    async def ban_add(self, ban: Ban) -> None:
+    async def ban_add(self, ban: BanInfo) -> None:
         """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
@@ -336,7 +336,7 @@ class _Change(Protocol):
     def __call__(self, overrides: dict[str, object], /) -> dict[str, object]: ...
 
 
-def _api_ban(ban: AccessBan) -> Ban:
+def _api_ban(ban: Ban) -> BanInfo:
     kind: BanKind
     if ban.client_id is not None:
         kind, value = "client", ban.client_id
@@ -346,7 +346,7 @@ def _api_ban(ban: AccessBan) -> Ban:
         kind, value = "address", ban.address or ""
     if kind != "address" and ban.address is not None:
         value = f"{value}{_FROM}{ban.address}"
-    return Ban(kind=kind, value=value, reason=ban.reason, until=ban.until)
+    return BanInfo(kind=kind, value=value, reason=ban.reason, until=ban.until)
 
 
 def _names(kind: BanKind, value: str) -> dict[str, str]:

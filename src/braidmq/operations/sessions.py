@@ -11,7 +11,7 @@ from braidmq.control.contract import Page, PageRequest, SessionDetail, SessionIn
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.operations.descriptions import subscription_info, wall
 from braidmq.operations.pages import page_of
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 
 _DETAIL_SUBSCRIPTIONS: Final = 100
 _SLICE_S: Final = 0.001
@@ -19,7 +19,7 @@ _SLICE_S: Final = 0.001
 _SEARCH_S: Final = 0.5
 
 
-async def list_sessions(sessions: SessionTable, log: MessageLog, page: PageRequest) -> Page[SessionInfo]:
+async def list_sessions(sessions: SessionTable, log: DurableLog, page: PageRequest) -> Page[SessionInfo]:
     """Sessions in the order of their client ids; does not search for the oldest waiting message of each."""
     names, cursor = await page_of([session.client_id for session in sessions], page)
     found: list[SessionInfo] = []
@@ -34,7 +34,7 @@ async def list_sessions(sessions: SessionTable, log: MessageLog, page: PageReque
     return Page(found, cursor)
 
 
-async def show_session(sessions: SessionTable, log: MessageLog, client_id: str) -> SessionDetail | None:
+async def show_session(sessions: SessionTable, log: DurableLog, client_id: str) -> SessionDetail | None:
     """One session, or None if there is none; searches for its oldest waiting message, for a limited time."""
     session = sessions.get(client_id)
     if session is None:
@@ -49,7 +49,7 @@ async def show_session(sessions: SessionTable, log: MessageLog, client_id: str) 
     )
 
 
-def _session_info(session: Session, log: MessageLog, oldest_at: float | None = None) -> SessionInfo:
+def _session_info(session: Session, log: DurableLog, oldest_at: float | None = None) -> SessionInfo:
     connection = session.connection
     is_lasting = session.expiry_s == NEVER
     ended_at = wall(session.ended_at) if connection is None else None
@@ -77,7 +77,7 @@ def _cursor(session: Session) -> dict[int, int]:
     return dict(enumerate(session.flow.cursor())) if isinstance(session.flow, LogFlow) else {}
 
 
-async def _find_oldest(session: Session, log: MessageLog) -> float | None:
+async def _find_oldest(session: Session, log: DurableLog) -> float | None:
     """When the first message that waits for the session in the log was recorded; None if there is none or it is not found."""
     filters = {each.topic_filter.decode() for each in session.subscriptions.values() if each.group is None}
     cursor = _cursor(session)

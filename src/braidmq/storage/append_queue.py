@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.rows.changes import Change, WriteRefusal
 from braidmq.storage.shard.shard import Entry
 
 log = logging.getLogger(__name__)
 
-OnRefused = Callable[[Refusal], None]
+OnRefused = Callable[[WriteRefusal], None]
 
 _RETRY_AFTER_CONGESTION_S: Final = 1.0
 
 
-class Block(Protocol):
+class PendingBlock(Protocol):
     """Many records with one callback. Must not change once it is passed to the queue."""
 
     @property
@@ -41,7 +41,7 @@ class Block(Protocol):
     def committed(self, stamps: dict[int, list[int]], /) -> None:
         """The block is on disk; timestamps by shard, in the order of the entries."""
 
-    def refused(self, refusal: Refusal, /) -> None:
+    def refused(self, refusal: WriteRefusal, /) -> None:
         """Report that nothing was stored, or that the outcome is unknown."""
 
 
@@ -61,7 +61,7 @@ class Waiter(Protocol):
     def committed(self, stamps: dict[int, list[int]], /) -> None:
         """The group is on disk; timestamps by shard and index."""
 
-    def refused(self, refusal: Refusal, /) -> None:
+    def refused(self, refusal: WriteRefusal, /) -> None:
         """The group was not stored, or the outcome is unknown."""
 
 
@@ -85,7 +85,7 @@ class BlockWaiter:
 
     __slots__ = ("count", "refused", "_block", "_places")
 
-    def __init__(self, block: Block, count: int, places: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, block: PendingBlock, count: int, places: dict[int, tuple[int, int]]) -> None:
         self.count = count
         self.refused = block.refused
         self._block = block
@@ -100,7 +100,7 @@ class BlockWaiter:
         self._block.committed(own)
 
 
-class Group:
+class CommitGroup:
     """A future batch, and then the write with this number; waiters are in the order of the calls."""
 
     __slots__ = ("shards", "changes", "marks", "waiters", "size_bytes", "number", "stamps")
@@ -132,10 +132,10 @@ class AppendQueue:
         self.on_relief: Callable[[], None] | None = None
         self._bytes_max = bytes_max
         self._congested_bytes = bytes_max // 2
-        self._open = Group()
-        self._written: deque[Group] = deque()
+        self._open = CommitGroup()
+        self._written: deque[CommitGroup] = deque()
 
-    def add_block(self, block: Block, count: int, size: int) -> None:
+    def add_block(self, block: PendingBlock, count: int, size: int) -> None:
         """Queue the entries and changes of a block, or reject it if there is no room."""
         if self.pending_bytes >= self._bytes_max:
             self._refuse_at_once(block.refused, count)
@@ -156,7 +156,7 @@ class AppendQueue:
         group.waiters.append(RowsWaiter(on_commit, on_refused))
         group.changes += changes
 
-    def _count(self, size: int) -> Group:
+    def _count(self, size: int) -> CommitGroup:
         # The last addition may exceed the bound: otherwise a record larger than the bound could never be written.
         self.pending_bytes += size
         self._open.size_bytes += size
@@ -166,35 +166,35 @@ class AppendQueue:
 
     def _refuse_at_once(self, on_refused: OnRefused, count: int = 1) -> None:
         self.refused += count
-        on_refused(Refusal("too much data is waiting for the disk", _RETRY_AFTER_CONGESTION_S))
+        on_refused(WriteRefusal("too much data is waiting for the disk", _RETRY_AFTER_CONGESTION_S))
 
-    def take(self) -> Group | None:
+    def take(self) -> CommitGroup | None:
         """The next group to write; None if the queue is empty."""
         if not self._open.waiters:
             return None
-        group, self._open = self._open, Group()
+        group, self._open = self._open, CommitGroup()
         return group
 
-    def wrote(self, group: Group, number: int, stamps: dict[int, list[int]]) -> None:
+    def wrote(self, group: CommitGroup, number: int, stamps: dict[int, list[int]]) -> None:
         """The group is now the store's write with this number."""
         group.number = number
         group.stamps = stamps
         self._written.append(group)
 
-    def committed(self, number: int) -> list[Group]:
+    def committed(self, number: int) -> list[CommitGroup]:
         """Every write up to this number is on disk; returns the groups that it covers, each to be acknowledged."""
         done = []
         while self._written and self._written[0].number <= number:
             done.append(self._written.popleft())
         return done
 
-    def acknowledge(self, group: Group) -> None:
+    def acknowledge(self, group: CommitGroup) -> None:
         """Report to the waiters of a group that it is on disk."""
         for waiter in group.waiters:
             call_waiter(waiter.committed, group.stamps)
         self._let_go(group)
 
-    def refuse(self, group: Group, refusal: Refusal) -> None:
+    def refuse(self, group: CommitGroup, refusal: WriteRefusal) -> None:
         """Report to the waiters of a group that it was not stored."""
         for waiter in group.waiters:
             self.refused += waiter.count
@@ -204,9 +204,9 @@ class AppendQueue:
     def doubt(self, reason: str, retry_after_s: float) -> None:
         """Reject everything written and not committed, because it is unknown whether it is on disk."""
         while self._written:
-            self.refuse(self._written.popleft(), Refusal(reason, retry_after_s, is_in_doubt=True))
+            self.refuse(self._written.popleft(), WriteRefusal(reason, retry_after_s, is_in_doubt=True))
 
-    def _let_go(self, group: Group) -> None:
+    def _let_go(self, group: CommitGroup) -> None:
         self.pending_bytes -= group.size_bytes
         if self.is_congested and self.pending_bytes * 4 <= self._bytes_max:
             self.is_congested = False

@@ -23,7 +23,7 @@ class Guard(NamedTuple):
     version: int
 
 
-class Fences:
+class FenceTable:
     """The highest version of each client id."""
 
     def __init__(self) -> None:

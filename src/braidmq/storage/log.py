@@ -25,23 +25,23 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.base.errors import Corruption, Unavailable, UsageError
 from braidmq.base.shards import shard_of
 from braidmq.lane.records.records import check_entries
-from braidmq.storage.append_queue import AppendQueue, Block, OnRefused
+from braidmq.storage.append_queue import AppendQueue, OnRefused, PendingBlock
 from braidmq.storage.engine.batch import Batch
 from braidmq.storage.engine.health import Health
 from braidmq.storage.engine.open import are_settled, family_of, open_log_store, settle_classes
 from braidmq.storage.engine.rocksdb import Disk, Tuning
 from braidmq.storage.engine.store import Store
-from braidmq.storage.fences import Fences, Guard
+from braidmq.storage.fences import FenceTable, Guard
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.lessons import Lesson
-from braidmq.storage.reading.followers import Followers, Following, OnRecords
+from braidmq.storage.reading.followers import Followers, OnRecords, ShardFollower
 from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import Start, positions_at
-from braidmq.storage.reading.reader import Gap
+from braidmq.storage.reading.reader import RetentionGap
 from braidmq.storage.reading.replays import LogReaders
-from braidmq.storage.rows.changes import Change, Refusal, check_change, put_change
+from braidmq.storage.rows.changes import Change, WriteRefusal, check_change, put_change
 from braidmq.storage.rows.named_readers import READER_PREFIX, READERS_END, NamedReaders
 from braidmq.storage.shard.class_shard import LogShard, families_of
 from braidmq.storage.shard.classes import ClassTable, LogClass, retention_bytes
@@ -75,16 +75,16 @@ class LogOptions(NamedTuple):
 DEFAULT_OPTIONS: Final = LogOptions()
 
 
-class MessageLog:
+class DurableLog:
     """The durable log; used from one thread, the loop's. `open`, then `start`; `close` ends it."""
 
     def __init__(
         self, store: Store, classes: Sequence[LogClass], settings: HistorySettings, clock: ShardClock, options: LogOptions
     ) -> None:
-        """Use `MessageLog.open`."""
+        """Use `DurableLog.open`."""
         self.log_id = store.log_id
         self.clock_alarm: ClockAlarm | None = None
-        self.fences = Fences()
+        self.fences = FenceTable()
         self._store = store
         self._clock = clock
         self._options = options
@@ -120,7 +120,7 @@ class MessageLog:
         *,
         clock: ShardClock | None = None,
         options: LogOptions = DEFAULT_OPTIONS,
-    ) -> MessageLog:
+    ) -> DurableLog:
         """Open or create the log in `data_dir`/log, and recover it. Blocks while the write-ahead log is read.
 
         Raises ConfigError (the number of shards cannot change, classes must not overlap), and what `Store.open` and
@@ -182,7 +182,7 @@ class MessageLog:
         """The shard of a client id; fixed by the format."""
         return shard_of(client_id, len(self._shards))
 
-    def append_block(self, block: Block) -> None:
+    def append_block(self, block: PendingBlock) -> None:
         """Record all messages and changes of a block with the next `flush`; the block is notified once.
 
         The order is that of the calls, including `change`. `block.refused` may be called during this call. Raises UsageError
@@ -247,10 +247,10 @@ class MessageLog:
             number = self._write(batch, touched)
         except Unavailable as problem:
             discard(touched)
-            self._queue.refuse(group, Refusal(problem.detail, problem.retry_after_s))
+            self._queue.refuse(group, WriteRefusal(problem.detail, problem.retry_after_s))
         except Exception as problem:
             discard(touched)
-            self._queue.refuse(group, Refusal(str(problem), _RETRY_AFTER_FAULT_S))
+            self._queue.refuse(group, WriteRefusal(str(problem), _RETRY_AFTER_FAULT_S))
             raise
         else:
             self._queue.wrote(group, number, stamps)
@@ -294,7 +294,7 @@ class MessageLog:
         """The last committed timestamp of each shard."""
         return {number: shard.watermark for number, shard in enumerate(self._shards)}
 
-    def follow(self, shard: int, callback: OnRecords) -> Following:
+    def follow(self, shard: int, callback: OnRecords) -> ShardFollower:
         """Call back with the shard and its newly committed records, in order; each commit is a list that must not be changed.
 
         A reader that has caught up with `replay` and follows in the same turn of the loop gets every record exactly once.
@@ -312,7 +312,7 @@ class MessageLog:
         """
         return self._log_readers.replay(filters, start, with_session_only)
 
-    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, Gap]:
+    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, RetentionGap]:
         """The records after these positions that may match and that retention has already deleted, by shard."""
         return self._log_readers.gaps(start, filters)
 
@@ -406,5 +406,5 @@ class MessageLog:
         )
 
 
-def _fenced(guard: Guard) -> Refusal:
-    return Refusal(f"a newer connection of {guard.client_id} has taken over", 0.0, is_fenced=True)
+def _fenced(guard: Guard) -> WriteRefusal:
+    return WriteRefusal(f"a newer connection of {guard.client_id} has taken over", 0.0, is_fenced=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 
-class Batch(Protocol):
+class StoreBatch(Protocol):
     """Changes that are written together or not at all."""
 
     def put(self, family: str, key: bytes, value: bytes, /) -> None:

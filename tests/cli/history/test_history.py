@@ -46,13 +46,13 @@ def history(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Histor
     return run
 
 
-def record(payload: str = "21.5", **fields: Any) -> api.Record:
+def record(payload: str = "21.5", **fields: Any) -> api.RecordLine:
     known = {"shard": 2, "timestamp": AT, "topic": "room/t", "encoding": "utf-8", "qos": 1, "retain": False, "client_id": "s1",
              "published_at": AT}  # fmt: skip
-    return api.Record(payload=payload, **{**known, **fields})
+    return api.RecordLine(payload=payload, **{**known, **fields})
 
 
-def answer(node: ApiNode, *lines: api.Line) -> None:
+def answer(node: ApiNode, *lines: api.StreamLine) -> None:
     node.operations.history.lines = [api.Begin(start=AT, end=AT + 10), *lines, api.End(records=len(lines))]
 
 
@@ -182,7 +182,7 @@ def test_a_refused_wish_is_one_line(node: ApiNode, history: History) -> None:
 
 
 def test_a_gap_is_told_beside_the_records(node: ApiNode, history: History) -> None:
-    answer(node, api.Gap(shard=1, after=5, floor=AT), record())
+    answer(node, api.GapLine(shard=1, after=5, floor=AT), record())
 
     for command in ("cat", "tail"):
         exit_code, output, errors = history(command, "#")

@@ -1,6 +1,6 @@
 """The keys of the configuration as data: what each accepts, and how a value is converted to its type.
 
-The tree is derived from ``Settings``. A ``Table`` has known keys, a ``Named`` has tables under names that the user chooses
+The tree is derived from ``Settings``. A ``KeyTable`` has known keys, a ``Named`` has tables under names that the user chooses
 (``listeners.tcp.NAME``), a ``Key`` is a leaf with a value.
 """
 
@@ -60,7 +60,7 @@ class Key(msgspec.Struct, frozen=True):
                 return f"{words} from {shown(least)} to {shown(most)}"
 
 
-class Table(msgspec.Struct, frozen=True):
+class KeyTable(msgspec.Struct, frozen=True):
     """A table with a fixed set of keys."""
 
     path: Path
@@ -73,14 +73,14 @@ class Named(msgspec.Struct, frozen=True):
     """Tables of one kind under names that the user chooses."""
 
     path: Path
-    element: Table
+    element: KeyTable
 
 
-Node = Key | Table | Named
+Node = Key | KeyTable | Named
 
 
 @functools.cache
-def schema() -> Table:
+def schema() -> KeyTable:
     """The root of all keys."""
     return _table((), Settings)
 
@@ -130,7 +130,7 @@ def find_key(path: Path, where: str) -> Key:
     node: Node = schema()
     for depth, part in enumerate(path):
         match node:
-            case Table(children=children) if part in children:
+            case KeyTable(children=children) if part in children:
                 node = children[part]
             case Named(element=element):
                 node = element
@@ -199,7 +199,7 @@ def leaves(settings: Settings) -> Iterator[tuple[Path, Key, object]]:
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _table(path: Path, struct: type[msgspec.Struct]) -> Table:
+def _table(path: Path, struct: type[msgspec.Struct]) -> KeyTable:
     children: dict[str, Node] = {}
     for field in msgspec.structs.fields(struct):
         here = (*path, field.name)
@@ -215,14 +215,14 @@ def _table(path: Path, struct: type[msgspec.Struct]) -> Table:
             required = field.default is msgspec.NODEFAULT
             default = None if required else field.default
             children[field.name] = Key(here, annotation, meta.description, default, required, **(meta.extra or {}))
-    return Table(path, (struct.__doc__ or "").strip(), struct, children)
+    return KeyTable(path, (struct.__doc__ or "").strip(), struct, children)
 
 
 def _keys_below(node: Node) -> Iterator[Key]:
     match node:
         case Key():
             yield node
-        case Table(children=children):
+        case KeyTable(children=children):
             for child in children.values():
                 yield from _keys_below(child)
         case Named(element=element):
@@ -235,9 +235,9 @@ def _flatten(value: object, path: Path, node: Node, where: str, found: dict[Path
     match node:
         case Key():
             found[path] = convert(node, path, value, where)
-        case Table() | Named() if not isinstance(value, Mapping):
+        case KeyTable() | Named() if not isinstance(value, Mapping):
             raise ConfigError(dotted(path), f"must be a table ({where})", f"write [{dotted(path)}] and its keys below")
-        case Table(children=children):
+        case KeyTable(children=children):
             assert isinstance(value, Mapping)
             for name, below in value.items():
                 if name not in children:
@@ -279,7 +279,7 @@ def _leaves(path: Path, node: Node, value: typing.Any) -> Iterator[tuple[Path, K
     match node:
         case Key():
             yield path, node, value
-        case Table(children=children):
+        case KeyTable(children=children):
             for name, child in children.items():
                 yield from _leaves((*path, name), child, getattr(value, name))
         case Named(element=element):

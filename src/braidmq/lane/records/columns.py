@@ -17,7 +17,7 @@ from braidmq.lane.records.scan import ENDED, FAR, PAUSED
 
 if TYPE_CHECKING:
     from braidmq.lane.records.arrow_buffers import Taken
-    from braidmq.lane.records.scan import Query
+    from braidmq.lane.records.scan import IndexQuery
 
 # In addition to the results of `Matches.collect`.
 RAN_OUT = 3
@@ -63,7 +63,7 @@ class Columns:
     def collect(
         self,
         pairs: Iterator[tuple[bytes, bytes]],
-        query: Query | None,
+        query: IndexQuery | None,
         filters: TopicFilters,
         excluded: TopicFilters | None,
         after: int,

@@ -20,7 +20,7 @@ _NEAR = 32
 _COST = 53
 
 
-class Query(Protocol):
+class IndexQuery(Protocol):
     """The set of topic indexes that a scan searches for."""
 
     def matches(self, index: bytes, /) -> bool:
@@ -46,7 +46,7 @@ class Matches:
     def collect(
         self,
         pairs: Iterator[tuple[bytes, bytes]],
-        query: Query | None,
+        query: IndexQuery | None,
         filters: TopicFilters,
         offset_max: int,
         steps_max: int,

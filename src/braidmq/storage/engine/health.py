@@ -13,7 +13,7 @@ import msgspec
 GIB = 1024**3
 
 
-class State(enum.Enum):
+class HealthState(enum.Enum):
     """OK: writes are accepted. SLOW: write less. STOPPED: writes are rejected."""
 
     OK = "ok"
@@ -24,15 +24,15 @@ class State(enum.Enum):
 class Health(msgspec.Struct, frozen=True):
     """The store's state, the reason as text, and whether only a restart of the node can end it."""
 
-    state: State
+    state: HealthState
     reason: str = ""
     needs_restart: bool = False
 
 
-HEALTHY = Health(State.OK)
+HEALTHY = Health(HealthState.OK)
 
 
-class Figures(msgspec.Struct, frozen=True):
+class Measurements(msgspec.Struct, frozen=True):
     """The measurements of one check; counts are those of the most loaded column family."""
 
     free_bytes: int
@@ -64,18 +64,18 @@ DEBT_STOP_BYTES = 256 * GIB
 COMMIT_SLOW_S = 1.0
 
 
-def judge(figures: Figures) -> Health:
+def judge(figures: Measurements) -> Health:
     """Assess the engine; the store itself handles a full disk, because it must remember that the disk was full."""
     if figures.is_write_stopped:
-        return Health(State.STOPPED, "the storage engine has stopped writes until compaction catches up")
+        return Health(HealthState.STOPPED, "the storage engine has stopped writes until compaction catches up")
     if figures.commit_running_s >= COMMIT_SLOW_S:
-        return Health(State.SLOW, f"the disk has not finished a commit for {figures.commit_running_s:.1f} s")
+        return Health(HealthState.SLOW, f"the disk has not finished a commit for {figures.commit_running_s:.1f} s")
     if figures.delayed_write_rate > 0:
-        return Health(State.SLOW, f"the storage engine limits writes to {figures.delayed_write_rate} bytes/s")
+        return Health(HealthState.SLOW, f"the storage engine limits writes to {figures.delayed_write_rate} bytes/s")
     if figures.level0_files >= LEVEL0_SLOW:
-        return Health(State.SLOW, f"{figures.level0_files} table files are waiting for compaction")
+        return Health(HealthState.SLOW, f"{figures.level0_files} table files are waiting for compaction")
     if figures.waiting_memtables >= MEMTABLES_SLOW:
-        return Health(State.SLOW, f"{figures.waiting_memtables} memtables are waiting to be flushed")
+        return Health(HealthState.SLOW, f"{figures.waiting_memtables} memtables are waiting to be flushed")
     if figures.pending_compaction_bytes >= DEBT_SLOW_BYTES:
-        return Health(State.SLOW, f"{figures.pending_compaction_bytes // GIB} GiB are waiting for compaction")
+        return Health(HealthState.SLOW, f"{figures.pending_compaction_bytes // GIB} GiB are waiting for compaction")
     return HEALTHY

@@ -11,7 +11,7 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.base.errors import ConfigError, Corruption
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY, Disk, Tuning
 from braidmq.storage.engine.store import Store
-from braidmq.storage.ports import Batch
+from braidmq.storage.ports import StoreBatch
 from braidmq.storage.shard.classes import (
     CLASS_PREFIX,
     CLASSES_END,
@@ -80,7 +80,7 @@ def are_settled(classes: Iterable[LogClass]) -> bool:
     return all(each.row == each.settled for each in classes)
 
 
-def settle_classes(batch: Batch, classes: Iterable[LogClass]) -> None:
+def settle_classes(batch: StoreBatch, classes: Iterable[LogClass]) -> None:
     """Store in the batch that records are written by these topics from now on."""
     for each in classes:
         batch.put(DEFAULT_FAMILY, _class_key(each), encode_class(each.settled))

@@ -35,7 +35,7 @@ from braidmq.storage.engine.batch import Batch
 from braidmq.storage.engine.committer import Committer
 from braidmq.storage.engine.cursor import Cursor
 from braidmq.storage.engine.database import Database
-from braidmq.storage.engine.health import HEALTHY, Figures, Health, State, judge
+from braidmq.storage.engine.health import HEALTHY, Health, HealthState, Measurements, judge
 from braidmq.storage.engine.mark import MarkFile, check_before, check_opened, mark_path, read_mark
 from braidmq.storage.engine.recovery import Recovery, waits_too_long
 from braidmq.storage.engine.rocksdb import Disk, Fault, Tuning, classify, is_damage
@@ -401,8 +401,8 @@ class Store:
         self._failure = None
         self._fail(reason, is_lasting=True)
 
-    def _measure(self) -> Figures:
-        return Figures(
+    def _measure(self) -> Measurements:
+        return Measurements(
             free_bytes=self._disk.free_bytes(self.path),
             is_write_stopped=bool(self._database.number("rocksdb.is-write-stopped")),
             delayed_write_rate=self._database.number("rocksdb.actual-delayed-write-rate"),
@@ -448,18 +448,18 @@ class Store:
         if self._failure is None:
             is_lasting = is_lasting or self._loop_call is None
             hope = "it is read-only until a restart" if is_lasting else "the node reopens it as soon as possible"
-            self._failure = Health(State.STOPPED, f"{reason}; {hope}", needs_restart=is_lasting)
+            self._failure = Health(HealthState.STOPPED, f"{reason}; {hope}", needs_restart=is_lasting)
             log.critical("%s", self._failure.reason)
 
     def _stop_full(self, reason: str) -> None:
         self._is_full = True
-        self._health = Health(State.STOPPED, reason)
+        self._health = Health(HealthState.STOPPED, reason)
         log.error("%s; the log accepts no writes until there is space", reason)
 
     def _write_problem(self, problem: Exception) -> Unavailable:
         match classify(problem):
             case Fault.STALL:
-                self._health = Health(State.STOPPED, "the storage engine is stalled until compaction catches up")
+                self._health = Health(HealthState.STOPPED, "the storage engine is stalled until compaction catches up")
                 return Unavailable(self._health.reason, _RETRY_AFTER_STALL_S)
             case Fault.FULL:
                 self._must_not_flush = True

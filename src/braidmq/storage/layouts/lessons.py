@@ -28,14 +28,14 @@ _TIMES_MIN = 2
 PATTERNS_MAX = 4096
 
 
-class Place:
+class LessonNode:
     """A node of the trie; `ends` is how many kinds of topics end here."""
 
     __slots__ = ("children", "ends", "varying")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, Place] = {}
-        self.varying: Place | None = None
+        self.children: dict[bytes, LessonNode] = {}
+        self.varying: LessonNode | None = None
         self.ends: set[int] = set()
 
     def patterns(self) -> int:
@@ -55,7 +55,7 @@ class Place:
                 child.end_in(self.varying)
                 del self.children[name]
 
-    def is_like(self, other: Place) -> bool:
+    def is_like(self, other: LessonNode) -> bool:
         """Whether the other node has everything that is below this one."""
         for name, child in self.children.items():
             place = other.children.get(name, other.varying)
@@ -63,7 +63,7 @@ class Place:
                 return False
         return self.varying is None or (other.varying is not None and self.varying.is_like(other.varying))
 
-    def end_in(self, other: Place) -> None:
+    def end_in(self, other: LessonNode) -> None:
         """Let the topics of this node end in the corresponding nodes of the other."""
         other.ends |= self.ends
         for name, child in self.children.items():
@@ -111,14 +111,14 @@ def lesson_of(patterns: Sequence[str], thresholds: Sequence[int] | None = None) 
     """The lesson that the `+` levels of these topic filters vary. Raises UsageError for patterns that no trie can start with."""
     if not 0 < len(patterns) <= PATTERNS_MAX:
         raise UsageError(f"{len(patterns)} patterns cannot be learned", f"give 1 to {PATTERNS_MAX} patterns")
-    roots = {ROOT: Place(), DOLLAR_ROOT: Place()}
+    roots = {ROOT: LessonNode(), DOLLAR_ROOT: LessonNode()}
     for pattern in patterns:
         place = roots[DOLLAR_ROOT if pattern.startswith("$") else ROOT]
         for level in _levels(pattern):
             if level == b"+":
-                place.varying = below = place.varying or Place()
+                place.varying = below = place.varying or LessonNode()
             else:
-                below = place.children.setdefault(level, Place())
+                below = place.children.setdefault(level, LessonNode())
             place = below
     entries = _entries(roots, PATTERNS_MAX * DEPTH_MAX, is_whole=True)
     return Lesson(0, len(patterns), entries, None if thresholds is None else tuple(thresholds))
@@ -151,22 +151,22 @@ def _levels(pattern: str) -> list[bytes]:
     return levels
 
 
-def _places(entries: Iterable[Entry]) -> dict[int, Place]:
+def _places(entries: Iterable[Entry]) -> dict[int, LessonNode]:
     """The roots of the tree of these entries."""
-    roots = {ROOT: Place(), DOLLAR_ROOT: Place()}
+    roots = {ROOT: LessonNode(), DOLLAR_ROOT: LessonNode()}
     places = dict(roots)
     for number, kind, parent, level in entries:
         above = places[parent]
         if kind == EXACT:
-            places[number] = above.children[level] = Place()
+            places[number] = above.children[level] = LessonNode()
         elif kind == VARYING:
-            places[number] = above.varying = Place()
+            places[number] = above.varying = LessonNode()
         else:
             above.ends.add(kind)
     return roots
 
 
-def _entries(roots: dict[int, Place], entries_max: int, *, is_whole: bool = False) -> list[tuple[int, int, bytes]]:
+def _entries(roots: dict[int, LessonNode], entries_max: int, *, is_whole: bool = False) -> list[tuple[int, int, bytes]]:
     """The paths with varying levels (all of them if `is_whole`), nearest to the root first.
 
     Ends are omitted, since it is unknown which are still used.

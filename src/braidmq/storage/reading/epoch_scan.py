@@ -67,10 +67,10 @@ class Seniority:
         self.number = number
 
 
-NOBODY: Final = Seniority(inf)
+NO_READER: Final = Seniority(inf)
 
 
-class Reader(Protocol):
+class ListReader(Protocol):
     """A reader of lists. It must support weak references."""
 
     @property
@@ -97,8 +97,8 @@ class EpochScan:
         self.upto = upto
         self.is_whole = False
         self.used_at = self.whole_at = 0.0
-        self.readers: WeakSet[Reader] = WeakSet()  # those that have not reached the end of the list
-        self.seniority = NOBODY  # of the oldest of them
+        self.readers: WeakSet[ListReader] = WeakSet()  # those that have not reached the end of the list
+        self.seniority = NO_READER  # of the oldest of them
         self._store = store
         self._family = family
         self._filters = filters
@@ -232,7 +232,7 @@ class ScanCache:
         self._began += 1
         return Seniority(self._began)
 
-    def find(self, key: object, reader: Reader) -> EpochScan | None:
+    def find(self, key: object, reader: ListReader) -> EpochScan | None:
         """The scan with this key, if it is cached; then this reader also claims it, until it leaves."""
         scan = self._scans.get(key)
         if scan is not None:
@@ -240,7 +240,7 @@ class ScanCache:
             self._scans.move_to_end(key)
         return scan
 
-    def add(self, key: object, scan: EpochScan, reader: Reader) -> bool:
+    def add(self, key: object, scan: EpochScan, reader: ListReader) -> bool:
         """Add a new scan for this reader; False if there is no room for it and no other reader must make room."""
         seniority = reader.seniority
         while len(self._scans) >= self.scans_max or self._is_full(scan, seniority, scan.claimed_bytes):
@@ -251,7 +251,7 @@ class ScanCache:
         self._join(key, scan, reader)
         return True
 
-    def leave(self, key: object, reader: Reader) -> None:
+    def leave(self, key: object, reader: ListReader) -> None:
         """The reader no longer needs the scan with this key."""
         scan = self._scans.get(key)
         if scan is not None:
@@ -282,7 +282,7 @@ class ScanCache:
         # A single reader may exceed the bound: otherwise a list larger than the bound could never be read.
         return any(each.seniority is not seniority or not each.readers for each in self._scans.values())
 
-    def _join(self, key: object, scan: EpochScan, reader: Reader) -> None:
+    def _join(self, key: object, scan: EpochScan, reader: ListReader) -> None:
         self._left.pop(key, None)
         scan.used_at = self._now()
         scan.readers.add(reader)

@@ -10,12 +10,12 @@ from braidmq.storage.append_queue import call_waiter
 OnRecords = Callable[[int, Sequence[Record]], None]
 
 
-class Following:
+class ShardFollower:
     """A follower of a shard; `stop` ends it at once."""
 
     __slots__ = ("callback", "is_active", "_followers")
 
-    def __init__(self, callback: OnRecords, followers: list[Following]) -> None:
+    def __init__(self, callback: OnRecords, followers: list[ShardFollower]) -> None:
         self.callback = callback
         self.is_active = True
         self._followers = followers
@@ -31,11 +31,11 @@ class Followers:
     """The followers of all shards."""
 
     def __init__(self, shards: int) -> None:
-        self._by_shard: list[list[Following]] = [[] for _ in range(shards)]
+        self._by_shard: list[list[ShardFollower]] = [[] for _ in range(shards)]
 
-    def add(self, shard: int, callback: OnRecords) -> Following:
+    def add(self, shard: int, callback: OnRecords) -> ShardFollower:
         """Follow a shard from now on."""
-        following = Following(callback, self._by_shard[shard])
+        following = ShardFollower(callback, self._by_shard[shard])
         self._by_shard[shard].append(following)
         return following
 

@@ -17,7 +17,7 @@ from typing import Final
 from braidmq.lane.records.merging import merge_runs, note_last
 from braidmq.lane.records.records import Record
 from braidmq.storage.format.rows import TIMESTAMP_MAX
-from braidmq.storage.reading.reader import CHUNK_BYTES, SLICE_S, Gap, LogScan
+from braidmq.storage.reading.reader import CHUNK_BYTES, SLICE_S, RetentionGap, ShardScan
 
 # Read ahead of a shard in one go.
 _AHEAD_RECORDS: Final = 1024
@@ -25,9 +25,9 @@ _AHEAD_BYTES_MIN: Final = 16 * 1024
 
 
 class MergedScan:
-    """Replays of several families as one. Made by `MessageLog.replay`."""
+    """Replays of several families as one. Made by `DurableLog.replay`."""
 
-    def __init__(self, replays: Iterable[tuple[int, LogScan]], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, replays: Iterable[tuple[int, ShardScan]], now: Callable[[], float] = time.monotonic) -> None:
         """Replays with the shard that each one reads, families of one shard together."""
         pairs = list(replays)
         self._shards = [shard for shard, _ in pairs]
@@ -62,9 +62,9 @@ class MergedScan:
         # To the next reader a position of 0 would mean "from the earliest on", and hide what retention deleted meanwhile.
         return {shard: max(position, self._handed[shard], 1) for shard, position in found.items()}
 
-    def take_gaps(self) -> dict[int, Gap]:
+    def take_gaps(self) -> dict[int, RetentionGap]:
         """The records that retention deleted before they were read, by shard, reported once."""
-        gaps: dict[int, Gap] = {}
+        gaps: dict[int, RetentionGap] = {}
         for shard, replay in zip(self._shards, self._replays, strict=True):
             gap = replay.take_gap()
             if gap is not None:

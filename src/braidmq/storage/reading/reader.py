@@ -38,15 +38,15 @@ _SEEK_STEPS: Final = 32
 _TAIL_CHUNK: Final = 512
 
 
-class Gap(Struct, frozen=True, gc=False):
+class RetentionGap(Struct, frozen=True, gc=False):
     """Records later than `wanted` and earlier than `floor` were removed by retention before they were read."""
 
     wanted: int
     floor: int
 
-    def widened(self, other: Gap | None) -> Gap:
+    def widened(self, other: RetentionGap | None) -> RetentionGap:
         """One gap that covers both; they are in the same shard."""
-        return self if other is None else Gap(min(self.wanted, other.wanted), max(self.floor, other.floor))
+        return self if other is None else RetentionGap(min(self.wanted, other.wanted), max(self.floor, other.floor))
 
 
 class LogReader:
@@ -70,7 +70,7 @@ class LogReader:
 
     def start_replay(
         self, filters: Sequence[str], start: int, *, with_session_only: bool = False, seniority: Seniority | None = None
-    ) -> LogScan:
+    ) -> ShardScan:
         """Read records after the position `start`, or all from EARLIEST on, that match one of the filters.
 
         Replays that are read as one share a seniority of `scans`. Session-only records are hidden unless requested. Filters must
@@ -78,7 +78,7 @@ class LogReader:
         """
         if not filters or start < 0:
             raise UsageError("a replay needs at least one filter and a non-negative position")
-        return LogScan(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
+        return ShardScan(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
 
     def plan(self, epoch: EpochRow, filters: tuple[str, ...]) -> list[Query] | None:
         """The queries to run over an epoch; None if examining every record is as good."""
@@ -108,7 +108,7 @@ def _may_hold(epoch: EpochRow, query: Query) -> bool:
     return epoch.static_ids is None or query.static is None or query.static in epoch.static_ids
 
 
-class LogScan:
+class ShardScan:
     """One reader: `position` tells how far it has read, matches or not.
 
     `is_waiting` means that the last call of `next` ended early because older readers use all the room for lists.
@@ -127,7 +127,7 @@ class LogScan:
         self._search = search if search.is_selective else None
         self.seniority = seniority
         self.is_waiting = False
-        self._gap: Gap | None = None
+        self._gap: RetentionGap | None = None
         self._upto = 0  # the end of the list that it reads
 
     @property
@@ -135,7 +135,7 @@ class LogScan:
         """Whether everything committed was read."""
         return self.position >= self._shard.watermark
 
-    def take_gap(self) -> Gap | None:
+    def take_gap(self) -> RetentionGap | None:
         """The records that retention deleted before they were read, reported once."""
         gap, self._gap = self._gap, None
         return gap
@@ -173,7 +173,7 @@ class LogScan:
     def _heed_floor(self) -> None:
         floor = self._shard.floor
         if self.position < floor - 1:
-            self._gap = Gap(self._gap.wanted if self._gap is not None else self.position, floor)
+            self._gap = RetentionGap(self._gap.wanted if self._gap is not None else self.position, floor)
             self.position = floor - 1
 
     def _from_tail(

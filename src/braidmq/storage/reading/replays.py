@@ -10,7 +10,7 @@ from braidmq.storage.ports import Reads
 from braidmq.storage.reading.epoch_scan import ScanCache, ScanLimits
 from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import EARLIEST
-from braidmq.storage.reading.reader import Gap, LogReader
+from braidmq.storage.reading.reader import LogReader, RetentionGap
 from braidmq.storage.shard.class_shard import LogShard
 from braidmq.storage.shard.classes import ClassTable
 
@@ -30,7 +30,7 @@ class LogReaders:
         self._readers = [[LogReader(store, family, scans, limits=limits) for family in shard] for shard in shards]
 
     def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, with_session_only: bool) -> MergedScan:
-        """See `MessageLog.replay`."""
+        """See `DurableLog.replay`."""
         positions = self._positions(start)
         seniority = self._scans.seniority()
         return MergedScan(
@@ -38,14 +38,14 @@ class LogReaders:
             for shard, reader in self._for(filters)
         )
 
-    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str]) -> dict[int, Gap]:
-        """See `MessageLog.gaps`."""
+    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str]) -> dict[int, RetentionGap]:
+        """See `DurableLog.gaps`."""
         positions = self._positions(start)
-        gaps: dict[int, Gap] = {}
+        gaps: dict[int, RetentionGap] = {}
         for shard, reader in self._for(filters):
             position, floor = positions[shard], reader.shard.floor
             if position != EARLIEST and position < floor - 1:
-                gaps[shard] = Gap(position, floor).widened(gaps.get(shard))
+                gaps[shard] = RetentionGap(position, floor).widened(gaps.get(shard))
         return gaps
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from braidmq.base.errors import UsageError
 from braidmq.lane.path.ports import Change as Change
-from braidmq.storage.ports import Batch
+from braidmq.storage.ports import StoreBatch
 
 # First bytes of keys for rows stored with the log: readers, sessions, retained and delayed messages.
 ROWS_LOWER: Final = b"\xe8"
@@ -34,7 +34,7 @@ class Delete(Change, Struct, frozen=True, gc=False):
     key: bytes
 
 
-class Refusal(Struct, frozen=True, gc=False):
+class WriteRefusal(Struct, frozen=True, gc=False):
     """Why something was not stored, and when to retry.
 
     `is_in_doubt`: it was written, but it is unknown whether it reached the disk. It must be neither acknowledged nor rejected.
@@ -61,7 +61,7 @@ def check_change(change: Change, shards: int) -> int:
     return size + _CHANGE_COST
 
 
-def put_change(batch: Batch, families: Sequence[str], change: Change) -> None:
+def put_change(batch: StoreBatch, families: Sequence[str], change: Change) -> None:
     """Add a change to a batch; `families` are those of the rows, by shard."""
     match change:
         case Put(shard, key, value):

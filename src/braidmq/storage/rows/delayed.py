@@ -12,7 +12,7 @@ from typing import Final
 from braidmq.broker.ports import StoredMessage
 from braidmq.lane.path.message import Message
 from braidmq.storage.format.kept_messages import DELAYED_END, DELAYED_PREFIX, delayed_due_ms, delayed_key
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 from braidmq.storage.rows.messages import MessageRows
 
@@ -25,7 +25,7 @@ class LogDelayed:
     """The rows of delayed messages; implements `broker.ports.DelayedRows`."""
 
     def __init__(
-        self, log: MessageLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
+        self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._turn_writer = MessageRows(wall, now)
@@ -53,9 +53,9 @@ class LogDelayed:
         for key, value in heapq.merge(*shards):
             yield self._stored(key, value)
 
-    def read(self, home: int, row_id: bytes) -> StoredMessage | None:
+    def read(self, shard: int, row_id: bytes) -> StoredMessage | None:
         """The message of a row of this shard, as of the last flush; None if there is none. Raises as `load` does."""
-        value = self._log.row(home, row_id)
+        value = self._log.row(shard, row_id)
         return None if value is None else self._stored(row_id, value)
 
     def _stored(self, key: bytes, value: bytes) -> StoredMessage:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from braidmq.broker.ports import GroupRow
 from braidmq.storage.format.group_rows import GROUP_PREFIX, GROUPS_END, decode_group, encode_group, group_key
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 
 
 class LogGroups:
     """The rows of shared groups; implements `broker.ports.GroupStore`."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
 
     def put(self, row: GroupRow) -> Put:

@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.storage.format.rows import TIMESTAMP_MAX, EpochRow
-from braidmq.storage.rows.changes import Change, Delete, Put, Refusal
+from braidmq.storage.rows.changes import Change, Delete, Put, WriteRefusal
 from braidmq.storage.shard.shard import Shard
 
 READER_PREFIX: Final = b"\xe8"
@@ -75,7 +75,7 @@ class Writes(Protocol):
         changes: Iterable[Change],
         *,
         on_commit: Callable[[], None],
-        on_refused: Callable[[Refusal], None],
+        on_refused: Callable[[WriteRefusal], None],
     ) -> None:
         """Write rows with the next flush."""
 
@@ -116,7 +116,7 @@ def decode_place(value: bytes) -> ReaderPlace:
 
 
 class NamedReaders:
-    """The named readers of a log. Created by `MessageLog`."""
+    """The named readers of a log. Created by `DurableLog`."""
 
     def __init__(self, log: Writes, shards: Sequence[Iterable[Shard]], now: Callable[[], int]) -> None:
         self._log = log
@@ -195,7 +195,7 @@ class NamedReaders:
         filters: Sequence[str] = (),
         pins: bool,
         on_saved: Callable[[], None],
-        on_refused: Callable[[Refusal], None],
+        on_refused: Callable[[WriteRefusal], None],
     ) -> None:
         """Set a reader's positions in these shards, forwards or back; creates the reader if it does not exist.
 
@@ -224,14 +224,14 @@ class NamedReaders:
             self._places.setdefault(name, {}).update(places)
             on_saved()
 
-        def refuse(refusal: Refusal) -> None:
+        def refuse(refusal: WriteRefusal) -> None:
             self._arrived(name)
             self._settle_owner(name)
             on_refused(refusal)
 
         self._log.change(changes, on_commit=adopt, on_refused=refuse)
 
-    def drop(self, name: str, *, on_dropped: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
+    def drop(self, name: str, *, on_dropped: Callable[[], None], on_refused: Callable[[WriteRefusal], None]) -> None:
         """Remove a reader and its pins from all shards; `on_dropped` is called once that is on disk."""
         key = READER_PREFIX + _check_name(name)
         changes = [Delete(shard, key) for shard in range(len(self._shards))]

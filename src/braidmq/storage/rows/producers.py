@@ -14,7 +14,7 @@ from braidmq.storage.format.key_rows import (
     encode_batch,
     message_key,
 )
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Change, Delete, Put
 
 # Other producers, such as links, have names of other forms.
@@ -27,7 +27,7 @@ _DIGEST_BYTES: Final = 16
 class LogProducers:
     """The rows of producers; implements `broker.ports.ProducerStore`."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
 
     @property

@@ -9,7 +9,7 @@ from braidmq.base.errors import Corruption
 from braidmq.broker.ports import StoredMessage
 from braidmq.lane.path.message import Message
 from braidmq.storage.format.kept_messages import RETAINED_END, RETAINED_PREFIX, retained_key
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 from braidmq.storage.rows.messages import MessageRows
 
@@ -18,7 +18,7 @@ class LogRetained:
     """The rows of retained messages; implements `broker.ports.RetainedRows`."""
 
     def __init__(
-        self, log: MessageLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
+        self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._turn_writer = MessageRows(wall, now)

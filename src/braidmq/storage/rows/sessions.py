@@ -12,7 +12,7 @@ from braidmq.base.errors import Corruption
 from braidmq.broker.ports import CursorRow, SessionRow, StoredSession, SubscriptionRow
 from braidmq.mqtt.packets import Will
 from braidmq.storage.format import session_rows as rows
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Change, Delete, Put
 
 _NO_CURSOR: Final = CursorRow((), ())
@@ -21,7 +21,7 @@ _NO_CURSOR: Final = CursorRow((), ())
 class LogSessions:
     """The rows of sessions; implements `broker.ports.SessionStore`."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
 
     def put_session(self, row: SessionRow) -> Put:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from braidmq.lane.records.records import Record
-from braidmq.storage.ports import Batch
+from braidmq.storage.ports import StoreBatch
 from braidmq.storage.shard.classes import ClassTable
 from braidmq.storage.shard.clock import StampOrder
 from braidmq.storage.shard.shard import Entry, Shard
@@ -44,7 +44,7 @@ class LogShard:
             family.recover()
         self._level()
 
-    def append(self, batch: Batch, entries: list[Entry]) -> list[int]:
+    def append(self, batch: StoreBatch, entries: list[Entry]) -> list[int]:
         """Stamp the records and put them into the batch, as `Shard.append` does, each in the family of its class."""
         if len(self.families) == 1:
             return self.main.append(batch, entries)

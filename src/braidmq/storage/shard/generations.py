@@ -19,7 +19,7 @@ from braidmq.storage.format.rows import (
     layout_prefix,
 )
 from braidmq.storage.layouts.contract import Layout, Row
-from braidmq.storage.ports import Batch, Reads
+from braidmq.storage.ports import Reads, StoreBatch
 
 
 class MakeLayout(Protocol):
@@ -38,11 +38,11 @@ class Generation:
         self.row = row
         self.layout = layout
 
-    def write(self, batch: Batch, family: str) -> None:
+    def write(self, batch: StoreBatch, family: str) -> None:
         """Add the generation's row to the batch."""
         batch.put(family, generation_key(self.row.number), encode_generation(self.row))
 
-    def write_layout(self, batch: Batch, family: str) -> list[Row]:
+    def write_layout(self, batch: StoreBatch, family: str) -> list[Row]:
         """Add the layout's new rows to the batch; returns them, for `return_rows` if the batch fails."""
         rows = self.layout.take_rows()
         prefix = layout_prefix(self.row.number)
@@ -50,7 +50,7 @@ class Generation:
             batch.put(family, prefix + suffix, value)
         return rows
 
-    def erase(self, batch: Batch, family: str) -> None:
+    def erase(self, batch: StoreBatch, family: str) -> None:
         """Remove every row of the generation except its records."""
         batch.delete(family, generation_key(self.row.number))
         batch.delete_range(family, layout_prefix(self.row.number), layout_prefix(self.row.number + 1))

@@ -46,7 +46,7 @@ from braidmq.storage.format.rows import (
 from braidmq.storage.layouts.contract import Layout
 from braidmq.storage.layouts.learned import LearnedLayout
 from braidmq.storage.layouts.lessons import Lesson
-from braidmq.storage.ports import Batch, Reads
+from braidmq.storage.ports import Reads, StoreBatch
 from braidmq.storage.shard.clock import ShardClock, StampOrder
 from braidmq.storage.shard.draft import NO_MARK, Draft, ProducerMark
 from braidmq.storage.shard.epochs import EpochDirectory, OpenEpoch, are_listable
@@ -136,7 +136,7 @@ class Shard:
 
     # Appending
 
-    def append(self, batch: Batch, entries: list[Entry]) -> list[int]:
+    def append(self, batch: StoreBatch, entries: list[Entry]) -> list[int]:
         """Stamp the records, which must have passed `check_entries`, and add them to the batch; returns their timestamps."""
         draft = self._begin()
         index_of = draft.generation.layout.index
@@ -144,7 +144,7 @@ class Shard:
         indexes = [index_of(topic) for topic, _ in entries]
         return self._place(batch, draft, entries, indexes)
 
-    def _place(self, batch: Batch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
+    def _place(self, batch: StoreBatch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
         limits = draft.generation.row.limits
         now = self._clock.now()
         bytes_max = limits.bytes_max
@@ -204,7 +204,7 @@ class Shard:
         if len(self._producers) > _PRODUCERS_CACHED_MAX:
             self._producers.popitem(last=False)
 
-    def expire_producers(self, batch: Batch, unused_since: int, after: bytes = b"", count_max: int = 1000) -> bytes | None:
+    def expire_producers(self, batch: StoreBatch, unused_since: int, after: bytes = b"", count_max: int = 1000) -> bytes | None:
         """Remove rows of producers unused since then, examining some; returns where to continue, None at the end."""
         producer = after
         lower = PRODUCER_PREFIX + after + b"\0" if after else PRODUCER_PREFIX
@@ -222,7 +222,7 @@ class Shard:
 
     def add_generation(
         self,
-        batch: Batch,
+        batch: StoreBatch,
         layout: str,
         parameters: bytes = b"",
         limits: EpochLimits | None = None,
@@ -253,7 +253,7 @@ class Shard:
         draft.add_generation(Generation(row, made))
         return row.number
 
-    def drop_generation(self, batch: Batch, number: int) -> int:
+    def drop_generation(self, batch: StoreBatch, number: int) -> int:
         """Remove the records of the oldest generation by raising the floor above them; returns the floor."""
         known = list(self.generations)
         if len(known) < 2 or known[0].row.number != number:
@@ -265,7 +265,7 @@ class Shard:
             self._set_floor(batch, self._begin(), max(floor, first))
         return self._begin().floor
 
-    def raise_floor(self, batch: Batch, floor: int) -> int:
+    def raise_floor(self, batch: StoreBatch, floor: int) -> int:
         """Remove the epochs that end below the floor; returns the resulting floor, which lies between epochs.
 
         Uncommitted records are not removed. An open epoch that is entirely below the floor is closed first.
@@ -284,7 +284,7 @@ class Shard:
         self._set_floor(batch, draft, end + 1)
         return draft.floor
 
-    def _set_floor(self, batch: Batch, draft: Draft, floor: int) -> None:
+    def _set_floor(self, batch: StoreBatch, draft: Draft, floor: int) -> None:
         draft.floor = floor
         lower, upper = records_below(floor)
         batch.delete_range(self.family, lower, upper)
@@ -293,12 +293,12 @@ class Shard:
         for generation in draft.ended:
             generation.erase(batch, self.family)
 
-    def close_epoch(self, batch: Batch) -> None:
+    def close_epoch(self, batch: StoreBatch) -> None:
         """Close the open epoch, if there is one: the next record begins a new one."""
         if self.epochs.open is not None:
             self._close_epoch(batch, self._begin())
 
-    def _close_epoch(self, batch: Batch, draft: Draft) -> None:
+    def _close_epoch(self, batch: StoreBatch, draft: Draft) -> None:
         if not draft.epoch_start:
             return
         known = self.epochs.open
@@ -329,7 +329,7 @@ class Shard:
         layout = self._make_layout(options.layout, options.parameters, (), 0)
         return Generation(GenerationRow(1, 0, options.layout, layout.parameters(), options.limits), layout)
 
-    def seal(self, batch: Batch) -> None:
+    def seal(self, batch: StoreBatch) -> None:
         """Add to the batch everything that belongs to its records; the draft must not be extended afterwards."""
         draft = self._draft
         if draft is None:

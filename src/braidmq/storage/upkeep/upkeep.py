@@ -30,7 +30,7 @@ class WriteFamilies(Protocol):
 
 
 class LogUpkeep:
-    """Maintains the families of a log. Created by `MessageLog`, which flushes before it calls anything that writes."""
+    """Maintains the families of a log. Created by `DurableLog`, which flushes before it calls anything that writes."""
 
     def __init__(
         self,
