@@ -1,8 +1,8 @@
 """Guards against an authenticator that is slow, fails or returns nonsense: each such answer becomes a rejection.
 
-The authenticator may be a database, a service or a plugin. A late answer, an exception and anything that is not a verdict become
-``Refused(0x88)``. After a few failures in a row the authenticator is suspended for a short while; then one client is let through
-to see whether it works again. One log line raises the alarm, one ends it.
+Hooks that authenticate clients are asked through a ``Breaker``. An answer that does not come in time, an exception, and anything
+that is not a verdict become ``Refused(0x88)``. After a few failures in a row the authenticator is suspended for a short while;
+then one client is passed to it as a test. One line in the log raises the alarm, another one ends it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _BUSY: Final = Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients wait f
 
 
 class Breaker:
-    """A circuit breaker around an authenticator that may be slow, down or wrong; every invalid answer becomes a rejection.
+    """Asks questions of an authenticator that may be slow, down or wrong; every answer that is not sound is a refusal.
 
-    At most ``waiting_max`` calls are in progress, including those that were given up but have not ended.
+    At most ``waiting_max`` questions are under way, including those that were given up but do not end.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Breaker:
         if now < self._paused_until:
             return False
         if self.is_alarmed:
-            # The first caller after the pause tries; the others wait for its outcome.
+            # The first client after the pause is the test; the others wait for its outcome.
             self._paused_until = now + self._seconds + self._pause_s
         return True
 

@@ -67,7 +67,7 @@ class Lost(ClientError):
 
 
 class MqttClient(asyncio.Protocol):
-    """The client side of one connection; created by ``connect``."""
+    """The client side of one connection; made by ``connect``."""
 
     def __init__(self, login: Connect, *, inflight_max: int, on_message: OnMessage, on_packet: OnPacket | None) -> None:
         loop = asyncio.get_running_loop()
