@@ -248,9 +248,7 @@ def build(folder: Path, name: str) -> Path:
     program = folder / name
     sources = [str(LOAD_SOURCES / file) for file in (f"{name}.c", "transport.c") if name != "mqload" or file != "transport.c"]
     libraries = () if name == "mqload" else ("-l:libssl.so.3", "-l:libcrypto.so.3")
-    subprocess.run(
-        ["gcc", "-O2", "-Wall", "-o", str(program), *sources, *libraries], check=True
-    )
+    subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), *sources, *libraries], check=True)
     return program
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from braidmq.base.config.checks import KINDS
-from braidmq.base.config.keys import NAME, Key, Named, Table, dotted, format_value, schema
+from braidmq.base.config.keys import NAME, Key, KeyTable, Named, dotted, format_value, schema
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -72,7 +72,7 @@ def render() -> str:
     lines = [INTRODUCTION]
     for name, node in schema().children.items():
         match node:
-            case Table() if name == "listeners":
+            case KeyTable() if name == "listeners":
                 listener = node.children["tcp"]
                 assert isinstance(listener, Named)
                 kinds = ", ".join(f"`{kind}`" for kind in KINDS)
@@ -83,7 +83,7 @@ def render() -> str:
                 assert isinstance(certificate, Named)
                 heading = f'listeners.KIND.{NAME}.sni."HOST"'
                 lines += _section(heading, _sentence(certificate.element), certificate.element)
-            case Table():
+            case KeyTable():
                 lines += _section(name, _sentence(node), node)
                 for below in node.children.values():
                     if isinstance(below, Named):
@@ -95,13 +95,13 @@ def render() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(heading: str, sentence: str, table: Table) -> list[str]:
+def _section(heading: str, sentence: str, table: KeyTable) -> list[str]:
     keys = [key for key in table.children.values() if isinstance(key, Key)]
     rows = [f"| `{key.path[-1]}` | {_cell(key.accepts)} | {_default(key)} | {_meaning(key)} |" for key in keys]
     return [f"### `[{heading}]`", "", sentence, "", "| key | value | default | meaning |", "|---|---|---|---|", *rows, ""]
 
 
-def _sentence(table: Table) -> str:
+def _sentence(table: KeyTable) -> str:
     return table.meaning.replace("``", "`")
 
 

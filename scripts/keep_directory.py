@@ -33,8 +33,8 @@ from braidmq.lane.records.records import encode_record
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.log import DurableLog, LogOptions
+from braidmq.storage.rows.changes import Change, WriteRefusal
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
 from braidmq.storage.rows.producers import LogProducers
@@ -109,7 +109,7 @@ class OneRecord:
     def committed(self, stamps: dict[int, list[int]]) -> None:
         """Do nothing: the script does not wait for it."""
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: WriteRefusal) -> None:
         """End the script."""
         _refused(refusal)
 
@@ -123,7 +123,7 @@ class Writing:
         classes = {"slow": HistoryClassSettings(("slow/#",), Seconds(86_400 * 3650), "1GiB")}
         settings = HistorySettings(shards=SHARDS, layout=layout, classes=classes)  # type: ignore[arg-type]
         clock = ShardClock(lambda: BEGIN_US + self._step * 1_000_000, lambda: BEGIN_US)
-        self.log = MessageLog.open(
+        self.log = DurableLog.open(
             data_dir, settings, clock=clock, options=LogOptions(limits=EpochLimits(count_max=EPOCH_RECORDS))
         )
         self.log.start(self._calls.put)
@@ -173,7 +173,7 @@ class Writing:
             self._calls.get(timeout=30)()
 
 
-def _refused(refusal: Refusal) -> None:
+def _refused(refusal: WriteRefusal) -> None:
     raise SystemExit(f"the log rejected a write: {refusal.reason}")
 
 

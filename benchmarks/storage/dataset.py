@@ -20,7 +20,7 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.base.units import Seconds
 from braidmq.broker.ports import CursorRow, SessionRow, SubscriptionRow
 from braidmq.lane.records.records import encode_record
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.sessions import LogSessions
 
 VERSION = 2
@@ -109,7 +109,7 @@ class _Records:
 class _Filling:
     """Fills a log as fast as possible."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         log.start(self._calls.put)
@@ -133,7 +133,7 @@ class _Filling:
 
 
 def _make(place: Path, records: int, topics: int, sessions: int) -> DataSet:
-    log = MessageLog.open(place, SETTINGS)
+    log = DurableLog.open(place, SETTINGS)
     filling = _Filling(log)
     began = time.monotonic()
     user_bytes = 0
@@ -149,7 +149,7 @@ def _make(place: Path, records: int, topics: int, sessions: int) -> DataSet:
     return DataSet(VERSION, str(place), records, topics, sessions, user_bytes, _compact(place), append_s)
 
 
-def _blocks(log: MessageLog, records: int, topics: int) -> Iterator[tuple[_Records, int]]:
+def _blocks(log: DurableLog, records: int, topics: int) -> Iterator[tuple[_Records, int]]:
     # A device has one publisher, and a publisher one shard.
     publishers = [next(name for name in map(str, range(10_000)) if log.shard_of(name) == shard) for shard in range(log.shards)]
     for first in range(0, records, _BLOCK):
@@ -165,7 +165,7 @@ def _blocks(log: MessageLog, records: int, topics: int) -> Iterator[tuple[_Recor
         yield _Records(entries, [], size), user_bytes
 
 
-def _sessions(log: MessageLog, sessions: int) -> Iterator[_Records]:
+def _sessions(log: DurableLog, sessions: int) -> Iterator[_Records]:
     rows = LogSessions(log)
     positions = tuple(log.watermarks.values())
     now = time.time()
@@ -184,11 +184,11 @@ def _sessions(log: MessageLog, sessions: int) -> Iterator[_Records]:
 
 def _compact(place: Path) -> int:
     """Compact all tables; returns the bytes on disk, without the write-ahead log."""
-    log = MessageLog.open(place, SETTINGS)
+    log = DurableLog.open(place, SETTINGS)
     store = log._store
     for family in store.families:
         store.compact(family, b"", b"\xff" * 32)
     log.close()
     # Compacted files are deleted in the background; after reopening they are certainly gone.
-    MessageLog.open(place, SETTINGS).close()
+    DurableLog.open(place, SETTINGS).close()
     return sum(file.stat().st_size for file in (place / "log").glob("*.sst"))

@@ -23,7 +23,7 @@ from braidmq.storage.engine.open import family_of
 from braidmq.storage.engine.store import Store
 from braidmq.storage.format.rows import SHARD_KEY
 from braidmq.storage.layouts import make_layout
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.shard.clock import ShardClock
 from braidmq.storage.shard.shard import Entry, Shard, ShardOptions
 
@@ -102,7 +102,7 @@ def measure_append(folder: Path, count: int = APPENDED) -> Figure:
 
 def measure_reads(data: DataSet) -> list[Figure]:
     """Reading the data set, and its size on disk."""
-    log = MessageLog.open(data.folder, SETTINGS)
+    log = DurableLog.open(data.folder, SETTINGS)
     try:
         firsts = [_first_ms(log, topic_of(number * 99_991 % data.records, data.topics)) for number in range(1, TOPICS_ASKED + 1)]
         bare = max(_iterate_bare(log) for _ in range(ROUNDS))
@@ -140,7 +140,7 @@ def measure_reads(data: DataSet) -> list[Figure]:
     ]
 
 
-def _iterate_bare(log: MessageLog) -> float:
+def _iterate_bare(log: DurableLog) -> float:
     """Records per second of bare iteration, over the records that a replay of everything reads."""
     store = log._store
     options = ReadOptions()
@@ -152,7 +152,7 @@ def _iterate_bare(log: MessageLog) -> float:
     return count / (time.thread_time() - began)
 
 
-def _replay(log: MessageLog, topic_filter: str) -> float:
+def _replay(log: DurableLog, topic_filter: str) -> float:
     """Records per second of a replay from the beginning."""
     reading = log.replay([topic_filter], 0)
     began, count = time.thread_time(), 0
@@ -161,7 +161,7 @@ def _replay(log: MessageLog, topic_filter: str) -> float:
     return count / (time.thread_time() - began)
 
 
-def _first_ms(log: MessageLog, topic: str) -> float:
+def _first_ms(log: DurableLog, topic: str) -> float:
     began = time.perf_counter()
     reading = log.replay([topic], 0)
     while not reading.next(1):

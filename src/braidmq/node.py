@@ -1,6 +1,6 @@
 """The composition root: builds every part of a node from its configuration, starts and stops them in order.
 
-The only module that knows all of them. A node lives on the event loop that called ``start``.
+The only module that knows all of them. A node belongs to the event loop that called ``start``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
 from braidmq.storage.engine.health import HEALTHY, Health
 from braidmq.storage.engine.rocksdb import Tuning
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
@@ -53,7 +53,7 @@ class Node:
         self._listeners: ListenerSet | None = None
         self._sys: SysTopics | None = None
         self._api: ApiServer | None = None
-        self._log: MessageLog | None = None
+        self._log: DurableLog | None = None
         self._care: Watchdog | None = None
         self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -68,12 +68,12 @@ class Node:
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Where each listener is bound, such as ``"tcp:default"``."""
+        """The address of each listener, by a name such as ``"tcp:default"``."""
         return self._listeners.addresses() if self._listeners is not None else {}
 
     @property
     def api_address(self) -> Address | None:
-        """Where status and metrics are served."""
+        """The address of status and metrics."""
         return self._api.address if self._api is not None else None
 
     async def start(self) -> None:
@@ -103,7 +103,7 @@ class Node:
     async def _start(self, settings: Settings, data_dir: Path, files: FilePlan) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
         options = LogOptions(tuning=Tuning(open_files_max=files.tables))
-        self._log = message_log = await asyncio.to_thread(MessageLog.open, data_dir, settings.history, options=options)
+        self._log = message_log = await asyncio.to_thread(DurableLog.open, data_dir, settings.history, options=options)
         await asyncio.to_thread(remove_leftovers, data_dir)
         message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
         storage = Storage(
@@ -134,7 +134,7 @@ class Node:
             on_refused=broker.statistics.on_refused,
             room=self.client_room,
         )
-        # The API comes first: its socket in the data directory is what keeps a second node out of it.
+        # The API comes first: its socket in the data directory keeps a second node out.
         self._api = ApiServer(
             NodeOperations(self),
             bind=settings.api.bind,
@@ -151,7 +151,7 @@ class Node:
         for name, (host, port) in self.addresses.items():
             log.info("%s listens on %s", name, Address(host, port))
 
-    def _start_history(self, settings: Settings, data_dir: Path, message_log: MessageLog, access: LocalAccess) -> None:
+    def _start_history(self, settings: Settings, data_dir: Path, message_log: DurableLog, access: LocalAccess) -> None:
         if not settings.history.bind:
             return
         if not HistoryService.is_possible():
@@ -163,7 +163,7 @@ class Node:
         self._history.start()
 
     async def stop(self) -> None:
-        """Stop accepting, say goodbye to the clients, close everything."""
+        """Stop accepting, disconnect the clients, close everything."""
         if self._watch is not None:
             self._watch.stop()
         if self._listeners is not None:
@@ -187,7 +187,7 @@ class Node:
             await self._access.close()
 
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration and changed files; clients still allowed stay. Gives the keys that need a restart."""
+        """Apply a changed configuration and changed files; clients still allowed stay. Returns the keys that need a restart."""
         changes = describe_changes(self.settings, config.settings)
         self.config = config
         self.settings = config.settings
@@ -203,7 +203,7 @@ class Node:
         return changes.restart
 
     @property
-    def log(self) -> MessageLog:
+    def log(self) -> DurableLog:
         """The durable log, once started."""
         assert self._log is not None, "the node is not started"
         return self._log
@@ -215,7 +215,7 @@ class Node:
 
     @property
     def log_health(self) -> Health:
-        """How the log was when it was last looked at."""
+        """The health of the log at its last check."""
         return self._care.health if self._care is not None else HEALTHY
 
     @property
@@ -244,13 +244,13 @@ def _make_data_dir(data_dir: Path) -> None:
 
 
 def _report_death(task: asyncio.Task[None]) -> None:
-    """A background task that dies must not go unnoticed: the loop's handler logs it as an error."""
+    """Report a background task that died: the loop's handler logs it as an error."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the watcher of access files died", "exception": error, "task": task})
 
 
 def _raise_file_limit() -> int:
-    """Every connection is a file: take as many as the system allows; how many that is."""
+    """Raise the limit of open files, since every connection is a file, as far as the system allows; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:

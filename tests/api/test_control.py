@@ -14,7 +14,7 @@ import pytest
 
 from braidmq.api.control import TRACES_MAX
 from braidmq.api.server import ApiServer
-from braidmq.control.contract import Ban, ClientInfo, RetainedInfo
+from braidmq.control.contract import BanInfo, ClientInfo, RetainedInfo
 from tests.support.fake_operations import FakeOperations
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
@@ -134,7 +134,7 @@ def test_bans_are_added_and_lifted(tmp_path: Path) -> None:
     async def talk(operations: FakeOperations, ask: Ask) -> None:
         body = {"kind": "address", "value": "192.0.2.7", "until": 2e9}
         assert await ask("POST", "/bans", body=body) == (204, None)
-        assert operations.ban_list == [Ban(kind="address", value="192.0.2.7", until=2e9)]
+        assert operations.ban_list == [BanInfo(kind="address", value="192.0.2.7", until=2e9)]
 
         assert await ask("DELETE", "/bans", kind="address", value="192.0.2.7") == (204, None)
         assert operations.ban_list == []

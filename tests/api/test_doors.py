@@ -116,7 +116,7 @@ def test_the_socket_of_a_dead_node_is_replaced_and_ours_is_removed(tmp_path: Pat
 
 def test_two_nodes_cannot_share_a_data_directory(tmp_path: Path) -> None:
     async def start_another(server: ApiServer) -> bool:
-        with pytest.raises(UsageError, match="a node is running"):
+        with pytest.raises(UsageError, match="a node is already running"):
             await ApiServer(FakeOperations(), bind="", data_dir=tmp_path).start()
         return server.socket_path.is_socket()
 

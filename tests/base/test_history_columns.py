@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.base.history_columns import BY_NAME, COLUMNS
-from braidmq.control.history import Record
+from braidmq.control.history import RecordLine
 from braidmq.flight.columns import SCHEMA
 from braidmq.lane.records import columns as lane
 from braidmq.mqtt.properties import Properties
@@ -25,5 +25,5 @@ def test_each_field_of_a_line_is_a_column_and_each_column_is_in_the_line() -> No
     fields = {column.line for column in COLUMNS if "." not in column.line}
     properties = {column.line.partition(".")[2] for column in COLUMNS if "." in column.line}
 
-    assert fields == {*Record.__struct_fields__} - {"encoding", "properties"}
+    assert fields == {*RecordLine.__struct_fields__} - {"encoding", "properties"}
     assert properties <= {*Properties.__struct_fields__}

@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.base.config.sources import read_overrides
 from braidmq.base.errors import ConfigError, UsageError
-from braidmq.control.contract import Ban, PageRequest
+from braidmq.control.contract import BanInfo, PageRequest
 from braidmq.mqtt.packets import MQTT311, SubscribeOption, Will
 from braidmq.mqtt.properties import Properties
 from braidmq.operations import pages
@@ -170,7 +170,7 @@ def test_a_ban_closes_the_connection_and_keeps_it_out(node: Operated) -> None:
     client = node.connect("bad")
     bystander = node.connect("good")
 
-    node.ask("ban_add", Ban(kind="client", value="bad", reason="noisy", until=time.time() + 60))
+    node.ask("ban_add", BanInfo(kind="client", value="bad", reason="noisy", until=time.time() + 60))
 
     client.expect_disconnect(0x87)
     again = node.connect.open()
@@ -187,9 +187,9 @@ def test_a_ban_closes_the_connection_and_keeps_it_out(node: Operated) -> None:
 
 def test_a_ban_in_the_past_and_a_ban_of_no_address_are_refused(node: Operated) -> None:
     with pytest.raises(UsageError):
-        node.ask("ban_add", Ban(kind="client", value="x", until=time.time() - 1))
+        node.ask("ban_add", BanInfo(kind="client", value="x", until=time.time() - 1))
     with pytest.raises(UsageError):
-        node.ask("ban_add", Ban(kind="address", value="not an address"))
+        node.ask("ban_add", BanInfo(kind="address", value="not an address"))
     assert not node.ask("ban_remove", "address", "not an address")
 
 

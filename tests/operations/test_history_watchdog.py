@@ -14,15 +14,15 @@ import pytest
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.control import history as api
 from braidmq.operations.history import NodeHistory
-from braidmq.storage.engine.health import Health, State
+from braidmq.storage.engine.health import Health, HealthState
 from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.log import LogOptions
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.upkeep.backup import restore
 from tests.support.recording import Recording, lines_of, recording, records_of
 
 
-def fail(refusal: Refusal) -> None:
+def fail(refusal: WriteRefusal) -> None:
     pytest.fail(refusal.reason)
 
 
@@ -128,7 +128,7 @@ def test_durability_shows_commits_and_what_waits_for_them(tmp_path: Path) -> Non
 
 def test_durability_says_why_the_log_takes_no_writes(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
-        node.log_health = Health(State.STOPPED, "the disk is gone", needs_restart=True)
+        node.log_health = Health(HealthState.STOPPED, "the disk is gone", needs_restart=True)
 
         shown = await operations.durability()
 

@@ -9,7 +9,7 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.hashed import HashedLayout
 from braidmq.storage.layouts.learned import LearnedLayout
-from braidmq.storage.reading.reader import LogReader, LogScan
+from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.clock import ShardClock
 from braidmq.storage.shard.draft import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
@@ -101,7 +101,7 @@ def entries(topics: Sequence[str], payload: bytes = b"x") -> list[tuple[bytes, b
     return [(topic.encode(), encode_record(topic.encode(), payload, 1, False, "p")) for topic in topics]
 
 
-def drain(replay: LogScan, count: int = 1000) -> list[Record]:
+def drain(replay: ShardScan, count: int = 1000) -> list[Record]:
     """Read until there is nothing left."""
     records: list[Record] = []
     for _ in range(100_000):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from braidmq.storage.fences import Fences, Guard
-from braidmq.storage.rows.changes import Put, Refusal
+from braidmq.storage.fences import FenceTable, Guard
+from braidmq.storage.rows.changes import Put, WriteRefusal
 from tests.storage.message_log import Stage, unexpected
 
 
 def test_a_lower_version_is_not_admitted_and_an_equal_one_is() -> None:
-    fences = Fences()
+    fences = FenceTable()
 
     assert fences.fence("a", 7)
     assert not fences.fence("a", 6)
@@ -22,7 +22,7 @@ def test_a_lower_version_is_not_admitted_and_an_equal_one_is() -> None:
 
 
 def test_who_is_forgotten_takes_no_room_and_begins_anew() -> None:
-    fences = Fences()
+    fences = FenceTable()
     fences.fence("a", 7)
 
     fences.forget("a")
@@ -34,7 +34,7 @@ def test_who_is_forgotten_takes_no_room_and_begins_anew() -> None:
 
 def test_rows_of_an_older_connection_are_not_written(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
-        refusals: list[Refusal] = []
+        refusals: list[WriteRefusal] = []
         stage.log.fences.fence("s", 2)
         for version, value in ((2, b"new"), (1, b"old")):
             stage.log.change(

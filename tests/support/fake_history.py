@@ -11,11 +11,11 @@ from braidmq.control.history import (
     DurableShard,
     GenerationInfo,
     HistoryStats,
-    Line,
     ReadRequest,
     Relearned,
     RelearnRequest,
     ShardPatterns,
+    StreamLine,
     Token,
     TokenRequest,
     encode_lines,
@@ -28,7 +28,7 @@ class FakeHistory:
     def __init__(self) -> None:
         self.asked: list[ReadRequest] = []
         self.asked_topics: list[ReadRequest] = []
-        self.lines: list[Line | BraidError | None] = []
+        self.lines: list[StreamLine | BraidError | None] = []
         self.backup_paths: list[str] = []
         self.forgotten: list[str] = []
         self.refusal: UsageError | None = None

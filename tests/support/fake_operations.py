@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from braidmq.base.errors import ConfigError
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     Page,
     PageRequest,
@@ -48,8 +48,8 @@ class FakeOperations:
         self.session_list: list[SessionInfo] = []
         self.subscription_list: list[SubscriptionInfo] = []
         self.retained_list: list[RetainedInfo] = []
-        self.listener_list: list[ListenerInfo] = []
-        self.ban_list: list[Ban] = []
+        self.listener_list: list[ListenerStatus] = []
+        self.ban_list: list[BanInfo] = []
         self.conf = {"mqtt.receive_maximum": "1000", "session.queue_wait": '"5s"'}
         self.overrides: dict[str, str] = {}
         self.level: LogLevel = "info"
@@ -117,13 +117,13 @@ class FakeOperations:
         self.retained_list = [each for each in self.retained_list if each.topic != topic]
         return len(self.retained_list) < before
 
-    async def listeners(self) -> list[ListenerInfo]:
+    async def listeners(self) -> list[ListenerStatus]:
         return self.listener_list
 
-    async def bans(self, page: PageRequest) -> Page[Ban]:
+    async def bans(self, page: PageRequest) -> Page[BanInfo]:
         return page_by_name(self.ban_list, lambda each: f"{each.kind} {each.value}", page)
 
-    async def ban_add(self, ban: Ban) -> None:
+    async def ban_add(self, ban: BanInfo) -> None:
         await self.ban_remove(ban.kind, ban.value)
         self.ban_list.append(ban)
 

@@ -1,8 +1,8 @@
 """Every metric of a node, declared once: the stem of its name, its type, its help text and the source of its value.
 
-The stems are those that MQTT dashboards already know; Prometheus sees them with the prefix ``braidmq_``.
+The stems are those that MQTT dashboards already use; Prometheus sees them with the prefix ``braidmq_``.
 
-A source is a path from the attributes of ``braidmq.metrics.Figures``, or a sum of paths; something that has a length counts as
+A source is a path from the attributes of ``braidmq.metrics.Figures``, or a sum of paths; the value of an object with a length is
 its length. With ``*`` it is the sum of all other metrics whose names match.
 """
 
@@ -226,7 +226,7 @@ _CLIENTS: Final = {
     "control_connections_refused": _counter(
         "Connections to the control socket rejected because its file descriptors are all in use.", "control_room.refused"
     ),
-    "session_created": _counter("Sessions made.", "statistics.created"),
+    "session_created": _counter("Sessions created.", "statistics.created"),
     "session_resumed": _counter("Sessions resumed by their client.", "statistics.resumed"),
     "session_takenover": _counter("Sessions taken over by a newer connection of the same client id.", "statistics.taken_over"),
     "session_discarded": _counter("Sessions discarded by a clean start.", "statistics.discarded"),

@@ -1,4 +1,4 @@
-"""Which shard of the log a name belongs to. Clients with keys compute it as well, so it never changes."""
+"""Which shard of the log a name belongs to. Producers with keys compute it as well, so it must never change."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class Broker:
         """The flow of a session, which follows the log from now on."""
         limits = self.settings.session
         flow = LogFlow(client_id, self.state, limits.queue_messages_max, limits.queue_bytes_max, limits.queue_qos0, is_durable)
-        flow.home = self.turn_writer.log.shard_of(client_id)
+        flow.home_shard = self.turn_writer.log.shard_of(client_id)
         return flow
 
     def subscription_count(self) -> int:

@@ -278,8 +278,8 @@ class DelayedRows(Protocol):
         """Forget a message."""
         ...
 
-    def read(self, home: int, row_id: bytes) -> StoredMessage | None:
-        """A message that is on disk, by its publisher's home shard; None if it is not there."""
+    def read(self, shard: int, row_id: bytes) -> StoredMessage | None:
+        """A message that is on disk, by the shard of its publisher; None if it is not there."""
         ...
 
     def load(self) -> Iterator[StoredMessage]:

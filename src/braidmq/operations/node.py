@@ -1,6 +1,6 @@
-"""What an operator sees and does, on a running node: the ``Operations`` of the API, answered from the broker.
+"""What an operator sees and does on a running node: implements the ``Operations`` of the API with the broker.
 
-What concerns the durable log has modules of its own beside this one.
+Operations on the durable log are in modules of their own beside this one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import Protocol, cast
 
 from braidmq import __version__
-from braidmq.access.bans import Ban as AccessBan
+from braidmq.access.bans import Ban
 from braidmq.access.local import LocalAccess
 from braidmq.base import logs
 from braidmq.base.config import sources as config
@@ -24,12 +24,12 @@ from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     Origin,
     Page,
@@ -50,16 +50,16 @@ from braidmq.operations.descriptions import client_info, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
 from braidmq.operations.sessions import list_sessions, show_session
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 
 _DETAIL_SUBSCRIPTIONS = 100
-_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; no MQTT text holds it
+_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; MQTT strings cannot contain it
 _FROM = " from "  # joins a user or client and the address of a ban that names both
 _LATER = "takes effect after a restart"
 
 
 class RunningNode(RecordingNode, Protocol):
-    """The node, as far as its operations need it."""
+    """The node, as its operations see it."""
 
     @property
     def config(self) -> Config: ...
@@ -78,7 +78,7 @@ class RunningNode(RecordingNode, Protocol):
     @property
     def control_room(self) -> Room: ...
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration; the keys that need a restart."""
+        """Apply a changed configuration; returns the keys that need a restart."""
         ...
 
 
@@ -91,7 +91,7 @@ class NodeOperations:
         self.history = NodeHistory(node)
 
     def status(self) -> Status:
-        """How the node is now."""
+        """The current state of the node."""
         broker = self._node.broker
         listeners = self._listeners()
         missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
@@ -109,7 +109,7 @@ class NodeOperations:
 
     def _log_trouble(self) -> str:
         health = self._node.log_health
-        return f"the log accepts no messages: {health.reason}" if health.state is State.STOPPED else ""
+        return f"the log accepts no messages: {health.reason}" if health.state is HealthState.STOPPED else ""
 
     def metrics(self) -> Mapping[str, float]:
         """Every counter and gauge by its stem."""
@@ -162,13 +162,13 @@ class NodeOperations:
         if session.connection is not None:
             broker.statistics.kicked += 1
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
-        if broker.sessions.get(client_id) is session:  # it did not end with its connection
+        if broker.sessions.get(client_id) is session:  # it has not ended with its connection
             broker.lifecycle.end(session)
         broker.lane.flush()
         return True
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
-        """Sessions in the order of their client ids, with what waits for them."""
+        """Sessions in the order of their client ids, with their backlogs."""
         return await list_sessions(self._node.broker.sessions, self._node.log, page)
 
     async def session(self, client_id: str) -> SessionDetail | None:
@@ -221,26 +221,26 @@ class NodeOperations:
         return Page(found, cursor)
 
     async def retained_remove(self, topic: str) -> bool:
-        """Forget the retained message of a topic; False if there is none."""
+        """Remove the retained message of a topic; False if there is none."""
         return self._node.broker.forget_retained(topic.encode())
 
     # Listeners
 
-    async def listeners(self) -> list[ListenerInfo]:
+    async def listeners(self) -> list[ListenerStatus]:
         """Every listener of the node."""
         return self._listeners()
 
-    def _listeners(self) -> list[ListenerInfo]:
+    def _listeners(self) -> list[ListenerStatus]:
         tables = self._node.settings.listeners
         bound = self._node.listeners.addresses()
         infos = self._node.listeners.listeners
-        found: list[ListenerInfo] = []
+        found: list[ListenerStatus] = []
         for kind in ("tcp", "tls", "ws", "wss"):
             for name, settings in getattr(tables, kind).items():
                 listener = f"{kind}:{name}"
                 running = listener in bound
                 found.append(
-                    ListenerInfo(
+                    ListenerStatus(
                         kind=kind,
                         name=name,
                         bind=str(Address(*bound[listener])) if running else settings.bind,
@@ -251,38 +251,38 @@ class NodeOperations:
                 )
         return found
 
-    def _is_enabled(self, listener: ListenerInfo) -> bool:
+    def _is_enabled(self, listener: ListenerStatus) -> bool:
         return bool(getattr(self._node.settings.listeners, listener.kind)[listener.name].enabled)
 
     # Bans
 
-    async def bans(self, page: PageRequest) -> Page[Ban]:
-        """Bans in force, by kind and value. One that names a user or client *and* an address shows as ``NAME from ADDRESS``."""
+    async def bans(self, page: PageRequest) -> Page[BanInfo]:
+        """Active bans, by kind and value. One that names a user or client *and* an address appears as ``NAME from ADDRESS``."""
         shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
         names, cursor = await page_of(shown, page)
         return Page([shown[name] for name in names], cursor)
 
-    async def ban_add(self, ban: Ban) -> None:
-        """Ban, and close the connections it concerns. A ban of the same kind and value is replaced."""
+    async def ban_add(self, ban: BanInfo) -> None:
+        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
         self._node.broker.lane.flush()
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
-        """Lift a ban, its value as ``bans`` shows it; False if there is none."""
+        """Lift a ban, with its value as ``bans`` shows it; False if there is none."""
         access = self._node.access
         name, separator, address = value.rpartition(_FROM)
         try:
             if await access.unban(**_names(kind, value)):
                 return True
             return bool(separator) and kind != "address" and await access.unban(**_names(kind, name), address=address)
-        except UsageError:  # what is not an address was never banned
+        except UsageError:  # an invalid address was never banned
             return False
 
     # Configuration
 
     async def conf_show(self, prefix: str = "") -> list[ConfValue]:
-        """The configuration in force, or the part of it under a table or key."""
+        """The current configuration, or the part of it under a table or key."""
         found = [
             ConfValue(key=key, value=value, origin=cast(Origin, origin))
             for key, value, origin in self._node.config.rows()
@@ -293,12 +293,12 @@ class NodeOperations:
         return found
 
     async def conf_set(self, key: str, text: str) -> ConfValue:
-        """Set a value at run time and keep it over restarts; raises ConfigError, and then nothing has changed."""
+        """Set a value at run time and store it; raises ConfigError, and then nothing has changed."""
         name, value = config.parse_override(key, text)
         return await self._change(name, lambda overrides: {**overrides, name: value})
 
     async def conf_unset(self, key: str) -> ConfValue:
-        """Take back what ``conf_set`` did; gives what is in force afterwards."""
+        """Remove a value set by ``conf_set``; returns the resulting value."""
         path = parse_path(key)
         find_key(path, "run time")
         name = dotted(path)
@@ -329,7 +329,7 @@ class NodeOperations:
         return self._node.broker.tracer.follow(kind, value)
 
     async def log_level(self, level: LogLevel | None = None) -> LogLevel:
-        """Set the level of the log until the next start, if one is given; gives the level in force."""
+        """Set the level of the log until the next start, if one is given; returns the current level."""
         if level is not None:
             logs.set_level(level)
         return cast(LogLevel, logs.level())
@@ -339,7 +339,7 @@ class _Change(Protocol):
     def __call__(self, overrides: dict[str, object], /) -> dict[str, object]: ...
 
 
-def _api_ban(ban: AccessBan) -> Ban:
+def _api_ban(ban: Ban) -> BanInfo:
     kind: BanKind
     if ban.client_id is not None:
         kind, value = "client", ban.client_id
@@ -349,7 +349,7 @@ def _api_ban(ban: AccessBan) -> Ban:
         kind, value = "address", ban.address or ""
     if kind != "address" and ban.address is not None:
         value = f"{value}{_FROM}{ban.address}"
-    return Ban(kind=kind, value=value, reason=ban.reason, until=ban.until)
+    return BanInfo(kind=kind, value=value, reason=ban.reason, until=ban.until)
 
 
 def _names(kind: BanKind, value: str) -> dict[str, str]:

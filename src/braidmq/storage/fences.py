@@ -1,15 +1,14 @@
 """The publisher fence (S5): of several connections of one client id, the log accepts writes from the newest only.
 
-Each connection of a client id has a version, higher than that of the one before it. Whoever brings a write of a lower version is
-late: the client has gone on elsewhere and may have sent the same message again, and a copy behind it would be out of order.
+Each connection of a client id has a version, higher than that of the connection before it. A write with a lower version is
+late: the client has moved to another connection and may have resent the same message, and a later copy would be out of order.
 
-A version is checked once, when a connection begins or when a write comes in from outside, and never for each message of a
-connection: on one node the older connection is ended in the same turn of the loop in which the newer one raises the fence, and
-whatever it had appended before is before it in the log as well. Hence blocks carry no versions.
+A version is checked once, when a connection begins or when a write comes from outside, not for each message of a connection: on
+one node the older connection ends in the same turn of the loop in which the newer one raises the fence, and everything it had
+appended is earlier in the log. So blocks carry no versions.
 
-Versions of durable sessions are in their rows, whose owner raises the fences again at start; all others need not outlive the
-process, because neither do the connections that they tell apart. The owner forgets a client id that has neither connection nor
-session, which bounds what is kept here.
+Versions of durable sessions are in their rows, and their owner raises the fences again at start. Others end with the process, as
+do the connections that they distinguish. The owner removes a client id without connection and session, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Guard(NamedTuple):
     version: int
 
 
-class Fences:
+class FenceTable:
     """The highest version of each client id."""
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class Fences:
         return len(self._versions)
 
     def version(self, client_id: str) -> int:
-        """The highest version; 0 if none is known."""
+        """The highest known version; 0 for an unknown client id."""
         return self._versions.get(client_id, 0)
 
     def fence(self, client_id: str, version: int) -> bool:
@@ -49,5 +48,5 @@ class Fences:
         return guard.version >= self._versions.get(guard.client_id, 0)
 
     def forget(self, client_id: str) -> None:
-        """The client id has neither a connection nor a session any more."""
+        """Remove a client id that has neither a connection nor a session any more."""
         self._versions.pop(client_id, None)

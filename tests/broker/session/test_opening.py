@@ -17,7 +17,7 @@ from braidmq.broker.session.ports import Claim
 from braidmq.broker.session.takeover import TABLE, Old, Row, WillFate
 from braidmq.mqtt.packets import Connack, Disconnect, Publish, Will
 from braidmq.mqtt.properties import Properties
-from braidmq.storage.fences import Fences
+from braidmq.storage.fences import FenceTable
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
 
@@ -182,7 +182,7 @@ def test_access_that_is_withdrawn_while_a_claim_is_undecided_costs_the_owner_not
 
 def test_guards_of_a_client_id_rise_even_if_the_clock_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("braidmq.broker.session.local.time", lambda: 5.0)
-    registry = LocalRegistry(Fences())
+    registry = LocalRegistry(FenceTable())
     guards = []
     for _ in range(3):
         claim = registry.begin("c")
@@ -193,7 +193,7 @@ def test_guards_of_a_client_id_rise_even_if_the_clock_does_not(monkeypatch: pyte
 
 
 def test_a_claim_that_is_ended_late_does_not_take_the_fence_of_a_newer_one() -> None:
-    fences = Fences()
+    fences = FenceTable()
     registry = LocalRegistry(fences)
     old = registry.begin("c")
     registry.commit(old)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.cli.main import main
-from braidmq.control.contract import Ban, ClientInfo, ListenerInfo, RetainedInfo, SubscriptionInfo
+from braidmq.control.contract import BanInfo, ClientInfo, ListenerStatus, RetainedInfo, SubscriptionInfo
 from tests.support.api_node import ApiNode
 
 Ctl = Callable[..., tuple[int, str, str]]
@@ -43,7 +43,7 @@ def client(client_id: str, **fields: object) -> ClientInfo:
 
 
 def test_status_shows_how_the_node_is(node: ApiNode, ctl: Ctl) -> None:
-    listener = ListenerInfo(kind="tcp", name="default", bind="127.0.0.1:1883", running=True, connections=0, connections_max=9)
+    listener = ListenerStatus(kind="tcp", name="default", bind="127.0.0.1:1883", running=True, connections=0, connections_max=9)
     node.operations.listener_list = [listener]
 
     exit_code, output, _ = ctl("status")
@@ -143,7 +143,7 @@ def test_retained_messages_are_listed_and_removed(node: ApiNode, ctl: Ctl) -> No
 
 
 def test_listeners_are_listed(node: ApiNode, ctl: Ctl) -> None:
-    listener = ListenerInfo(kind="ws", name="x", bind="[::1]:8083", running=False, connections=4, connections_max=9)
+    listener = ListenerStatus(kind="ws", name="x", bind="[::1]:8083", running=False, connections=4, connections_max=9)
     node.operations.listener_list = [listener]
 
     assert ctl("listeners", "ls")[1].splitlines()[1].split() == ["ws:x", "[::1]:8083", "no", "4", "9"]
@@ -154,7 +154,7 @@ def test_a_ban_has_a_duration_and_can_be_lifted(node: ApiNode, ctl: Ctl) -> None
 
     assert ctl("bans", "add", "user", "mallory", "--for", "10m", "--reason", "guessing")[0] == 0
     (ban,) = node.operations.ban_list
-    assert ban == Ban(kind="user", value="mallory", reason="guessing", until=ban.until)
+    assert ban == BanInfo(kind="user", value="mallory", reason="guessing", until=ban.until)
     assert ban.until is not None
     assert 599 < ban.until - before < 620
     assert "guessing" in ctl("bans", "ls")[1]

@@ -146,7 +146,7 @@ def test_a_backup_under_load_has_every_message_that_was_acknowledged_before_it(c
     assert made[0] == 0
     assert after > before, "there was no load meanwhile"
     assert again[0] == 1
-    assert "exists already" in again[2]
+    assert "already exists" in again[2]
     with Stage(tmp_path / "new", shards=4) as stage:
         found = [int(payload) for payload in stage.payloads("t")]
     assert found == list(range(len(found)))

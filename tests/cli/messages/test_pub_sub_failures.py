@@ -50,7 +50,7 @@ def sub(port: object, *arguments: str, **options: object) -> Ended:
 def test_a_refused_login_says_the_reason_in_words(strict: Mosquitto, version: str, exit_code: int, words: str) -> None:
     ended = pub(strict.login_port, "-V", version, "-t", "t", "-m", "x")
 
-    assert ended == Ended(exit_code, "", f"braidmq pub: the server refused the connection: {words}\n")
+    assert ended == Ended(exit_code, "", f"braidmq pub: the server rejected the connection: {words}\n")
 
 
 def test_a_reason_string_of_the_server_is_passed_on() -> None:
@@ -62,7 +62,7 @@ def test_a_reason_string_of_the_server_is_passed_on() -> None:
         ended = pub(port, "-V", "5", "-t", "t", "-m", "x")
 
     assert ended.exit_code == 0x8A
-    assert ended.errors == 'braidmq pub: the server refused the connection: banned (0x8A); it says "for ten minutes"\n'
+    assert ended.errors == 'braidmq pub: the server rejected the connection: banned (0x8A); it says "for ten minutes"\n'
 
 
 @pytest.mark.needs("mosquitto")
@@ -155,7 +155,7 @@ def test_a_server_that_closes_without_an_answer_is_told_in_one_line() -> None:
     ("arguments", "exit_code", "words"),
     [
         (["-h", "127.0.0.1", "-p", "1"], 1, "cannot connect to 127.0.0.1:1: connection refused"),
-        (["-h", "no-such-host.invalid"], 1, "cannot connect to no-such-host.invalid:1883: the host name cannot be looked up"),
+        (["-h", "no-such-host.invalid"], 1, "cannot connect to no-such-host.invalid:1883: the host name cannot be resolved"),
         (["--cafile", "/nowhere/ca.crt"], 8, "/nowhere/ca.crt: No such file or directory"),
         (["--unix", "/nowhere/mqtt.sock"], 1, "cannot connect to /nowhere/mqtt.sock: no such file or directory"),
         (["-L", "http://host/topic"], 1, "-L: write a URL such as mqtt://host:1883/topic"),
@@ -194,7 +194,7 @@ def test_a_server_that_does_not_speak_mqtt_is_told_in_one_line() -> None:
         ended = pub(port, "-t", "t", "-m", "x")
 
     assert ended.exit_code == 2
-    assert ended.errors.startswith("braidmq pub: the server broke the protocol: ")
+    assert ended.errors.startswith("braidmq pub: the server violated the protocol: ")
     assert len(ended.errors.splitlines()) == 1
 
 
@@ -207,7 +207,7 @@ def test_a_message_beyond_what_the_server_takes_is_not_sent() -> None:
     with ScriptedServer(serve) as port:
         ended = pub(port, "-V", "5", "-t", "t", "-m", "x" * 20)
 
-    assert ended == Ended(25, "", "braidmq pub: the server takes packets of 20 bytes at most\n")
+    assert ended == Ended(25, "", "braidmq pub: the server accepts packets of at most 20 bytes\n")
 
 
 def test_quiet_says_nothing_but_still_fails() -> None:

@@ -128,10 +128,10 @@ def test_an_offset_holds_for_every_filter_of_its_packet(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        ((("stream-offset", "yesterday"),), "'yesterday' is not a start"),
+        ((("stream-offset", "yesterday"),), "'yesterday' is not a valid start"),
         ((("stream-offset", "-24"),), "has no unit"),
-        ((("stream-offset", "2024-03-01T12:00:00+01:00"),), "is not a start"),
-        ((("stream-offset", ""),), "is not a start"),
+        ((("stream-offset", "2024-03-01T12:00:00+01:00"),), "is not a valid start"),
+        ((("stream-offset", ""),), "is not a valid start"),
         ((("stream-offset", "-1h"), ("stream-offset", "-2h")), "given twice"),
         ((("stream-offset", "-1h"), ("replay-end", "yes")), "must be 0 or 1"),
         ((("replay-complete", ""),), "must be 0 or 1"),

@@ -12,7 +12,7 @@ from braidmq.base.errors import UsageError
 from braidmq.flight import connect
 from braidmq.flight.client import HistoryClient
 from braidmq.operations import NodeOperations
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.testing import Broker
 
 READERS_MAX = 2
@@ -52,7 +52,7 @@ def save(broker: Broker, name: str, position: int) -> None:
     """A reader of nobody, as one from before there were users."""
     assert broker.node is not None
     log = broker.node.log
-    failed: list[Refusal] = []
+    failed: list[WriteRefusal] = []
     broker.call(lambda: log.readers.save(name, {0: position}, pins=True, on_saved=lambda: None, on_refused=failed.append))
     broker.call(log.flush)
     assert not failed

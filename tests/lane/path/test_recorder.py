@@ -66,10 +66,10 @@ class RecordingBench(Bench):
     def begin(self) -> None:
         self.begun += 1
 
-    def client(self, client_id: str = "p", home: int = 0, version: int = MQTT5) -> RecordingChannel:
+    def client(self, client_id: str = "p", home_shard: int = 0, version: int = MQTT5) -> RecordingChannel:
         """A connected publisher whose records go to this shard."""
         flow = self.flow(client_id)
-        flow.home = home
+        flow.home_shard = home_shard
         channel = RecordingChannel(self, version)
         channel.flow = flow
         channel.is_greeted = channel.is_open = True
@@ -105,7 +105,7 @@ def publish(number: int, qos: int = 1, **fields: object) -> Publish:
 
 
 def test_a_turn_collects_one_block_with_the_records_of_each_shard_in_order(bench: RecordingBench) -> None:
-    first, second = bench.client("first", home=0), bench.client("second", home=1)
+    first, second = bench.client("first", home_shard=0), bench.client("second", home_shard=1)
 
     send(first, publish(1))
     send(second, publish(2))
@@ -170,7 +170,7 @@ def test_s6_nobody_sees_a_message_and_nobody_is_answered_before_its_commit(bench
 
 def test_messages_of_all_shards_are_shown_in_the_order_of_their_arrival(bench: RecordingBench) -> None:
     subscriber = bench.subscriber()
-    first, second = bench.client("first", home=0), bench.client("second", home=1)
+    first, second = bench.client("first", home_shard=0), bench.client("second", home_shard=1)
     send(first, publish(1))
     send(second, publish(2))
     send(first, publish(3))
@@ -191,7 +191,7 @@ def test_while_a_message_is_shown_its_shard_is_marked_below_it(bench: RecordingB
     bench.routes.inspector = lambda topic: HISTORY | 2
     bench.recorder.deliver = deliver
     first, second = bench.flow("first"), bench.flow("second")
-    second.home = 1
+    second.home_shard = 1
     for flow in (first, second):
         bench.recorder.record(Message(b"t", b"", 1, False, "p"), flow, None, 0, 0, False)
 

@@ -47,7 +47,7 @@ def told_by(command: click.Command, *arguments: str) -> str:
     [
         (["-t", "a/#/b"], "--topic-filter: 'a/#/b' is not a topic filter"),
         (["-t", "$share/g/a"], "is for MQTT subscriptions only"),
-        (["--from", "yesterday"], "--from: 'yesterday' is not a start"),
+        (["--from", "yesterday"], "--from: 'yesterday' is not a valid start"),
         (["--from", '{"0": "x"}'], "--from: this is not an offset"),
     ],
     ids=lambda each: each[1] if isinstance(each, list) else "",

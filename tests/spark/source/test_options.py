@@ -103,7 +103,7 @@ def test_options_may_have_our_prefix() -> None:
         ({"path": "a", "startingoffsets": "soon"}, "startingOffsets: is not JSON; write earliest, latest, or JSON"),
         ({"path": "a", "startingoffsets": '{"version": 9}'}, "version 9"),
         ({"path": "a", "startingoffsets": "latest", "startingtimestamp": "-1h"}, "startingTimestamp"),
-        ({"path": "a", "startingtimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a start; write"),
+        ({"path": "a", "startingtimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a valid start; write"),
         ({"path": "a", "endingtimestamp": "-5"}, "endingTimestamp: .* has no unit"),
         ({"path": "a", "maxrowspertrigger": "0"}, "maxRowsPerTrigger: '0' is invalid; write a number of at least 1"),
         ({"path": "a", "maxbytespertrigger": "many"}, "maxBytesPerTrigger"),

@@ -14,7 +14,7 @@ import pytest
 from rocksdict import Rdict
 
 from braidmq.base.errors import Corruption
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.manifest import oldest_journal
 from braidmq.storage.engine.mark import Mark, MarkFile, journals_in, mark_path, newest_journal, read_mark
 from braidmq.storage.engine.rocksdb import Disk
@@ -328,4 +328,4 @@ def test_a_folder_that_cannot_be_looked_at_fails_no_commit(tmp_path: Path, monke
         put(store, 1)
 
         assert told.get(timeout=DEADLINE_S) == 1
-    assert store.health.state is State.OK
+    assert store.health.state is HealthState.OK

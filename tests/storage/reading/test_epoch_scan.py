@@ -10,7 +10,7 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.reading.epoch_scan import ScanCache, ScanLimits
 from braidmq.storage.reading.merge import MergedScan
-from braidmq.storage.reading.reader import LogReader, LogScan
+from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.shard import Shard
 from tests.storage.log import Log, stamps_of
 
@@ -39,7 +39,7 @@ class Desk:
         self.reader = LogReader(self.log.store, self.log.shard, self.scans, self.clock, ScanLimits(steps=10))
         self.log.store.records_read = 0
 
-    def replay(self, number: int) -> LogScan:
+    def replay(self, number: int) -> ShardScan:
         """A reader of everything whose filters nobody else has."""
         return self.reader.start_replay(["t/#", f"other/{number}"], 0)
 

@@ -24,7 +24,7 @@ from braidmq.lane.path.recorder import Block
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.topics import matches
-from braidmq.storage.fences import Fences
+from braidmq.storage.fences import FenceTable
 
 Key = tuple[Any, ...]
 
@@ -98,7 +98,7 @@ class FakeLog:
         self.is_full = False
         self.is_out_of_memory = False  # nothing can be read for now
         self.is_congested = False
-        self.fences = Fences()
+        self.fences = FenceTable()
         self._shards = shards
         self._clock = 1000
         self._open = FakeBatch()

@@ -27,7 +27,7 @@ from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
 from braidmq.storage.engine.rocksdb import Tuning
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
@@ -91,7 +91,7 @@ class World:
         self._commits: deque[Callable[[], None]] = deque()
         self._problems: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda loop, context: self._problems.append(context))
-        self.log = MessageLog.open(self.data_dir, self.settings.history, options=self._options)
+        self.log = DurableLog.open(self.data_dir, self.settings.history, options=self._options)
         self.log.start(self._commits.append)
         self._note_synced()
         self.broker: Broker = self.loop.run_until_complete(self._make_broker())

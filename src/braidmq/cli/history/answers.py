@@ -38,7 +38,7 @@ def answer_lines(
     raise CommandFailed(_CUT_OFF)
 
 
-def tell_gap(gap: lines.Gap) -> None:
+def tell_gap(gap: lines.GapLine) -> None:
     """Report on standard error that retention has deleted records."""
     click.echo(f"note: retention has removed the records of shard {gap.shard} from before {moment(gap.floor)}", err=True)
 
@@ -68,7 +68,7 @@ class Bar:
             case lines.Begin():
                 self._began = line.start
                 self._progress.update(self._task, total=max(line.end - line.start, 1), completed=0)
-            case lines.Progress():
+            case lines.ProgressLine():
                 elapsed_s = self._progress.tasks[0].elapsed or 0.0
                 rate = line.records / elapsed_s if elapsed_s else 0.0
                 words = f"{line.records} records, {rate:.0f}/s"

@@ -16,7 +16,7 @@ import msgspec
 from braidmq.base.history_columns import BY_NAME, HistoryColumn, Kind
 from braidmq.cli.ctl.show import moment
 from braidmq.cli.errors import CommandFailed
-from braidmq.control.history import Record
+from braidmq.control.history import RecordLine
 
 Format = Literal["json", "csv", "parquet"]
 
@@ -32,7 +32,7 @@ _BATCH_BYTES: Final = 32 * 1024 * 1024
 class RecordWriter(Protocol):
     """Writes records; created by `record_writer`."""
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RecordLine) -> None:
         """Write one record."""
         ...
 
@@ -45,7 +45,7 @@ class RecordWriter(Protocol):
         ...
 
 
-def row_of(record: Record) -> dict[str, Any]:
+def row_of(record: RecordLine) -> dict[str, Any]:
     """The fields of a record as they are written, with a readable time. Fields without a value are left out."""
     fields = ((name, getattr(record, name)) for name in _FIELDS)
     return {"time": moment(record.timestamp), **{name: value for name, value in fields if value is not None}}
@@ -58,7 +58,7 @@ class JsonWriter:
         self._out = out
         self._encoder = msgspec.json.Encoder()
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RecordLine) -> None:
         """Write one line."""
         self._out.write(self._encoder.encode(row_of(record)) + b"\n")
 
@@ -88,7 +88,7 @@ class CsvWriter:
         self._rows = csv.writer(_Utf8(out))
         self._rows.writerow(("time", *_FIELDS))
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RecordLine) -> None:
         """Write one row."""
         row = row_of(record)
         if record.properties:
@@ -116,7 +116,7 @@ class ParquetWriter:
         self._columns: list[list[Any]] = [[] for _ in self._schema]
         self._bytes = 0
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RecordLine) -> None:
         """Add one row; rows are written in batches."""
         for column, value_of in zip(self._columns, self._values_of, strict=True):
             column.append(value_of(record))
@@ -142,7 +142,7 @@ class ParquetWriter:
         self._bytes = 0
 
 
-def _reader(column: HistoryColumn) -> Callable[[Record], Any]:
+def _reader(column: HistoryColumn) -> Callable[[RecordLine], Any]:
     """A function that extracts the value of a column from a record."""
     if column.name == "payload":
         return _payload
@@ -151,14 +151,14 @@ def _reader(column: HistoryColumn) -> Callable[[Record], Any]:
         return attrgetter(name)
     decode = _DECODERS.get(column.kind, lambda value: value)
 
-    def read(record: Record) -> Any:
+    def read(record: RecordLine) -> Any:
         value = (record.properties or {}).get(name)
         return None if value is None else decode(value)
 
     return read
 
 
-def _payload(record: Record) -> bytes:
+def _payload(record: RecordLine) -> bytes:
     return b64decode(record.payload) if record.encoding == "base64" else record.payload.encode()
 
 

@@ -142,7 +142,7 @@ class _Outcome:
                 self._waiting.discard(done)
 
 
-async def _sleep_while_alive(speaker: client.Client, delay_s: float) -> None:
+async def _sleep_while_alive(speaker: client.MqttClient, delay_s: float) -> None:
     await asyncio.wait([speaker.ended], timeout=delay_s)
     if speaker.ended.done():
         speaker.ended.result()

@@ -90,7 +90,7 @@ class _Subscriber:
         self._given = given
         self._write = _output(given)
         self._printed = 0
-        self._speaker: client.Client | None = None
+        self._speaker: client.MqttClient | None = None
         self._flush_is_due = False
 
     async def run(self) -> int:

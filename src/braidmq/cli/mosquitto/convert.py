@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from braidmq.access import authz, files, passwords
+from braidmq.access import acl, files, passwords
 from braidmq.base.config.keys import find_key
 from braidmq.base.errors import ConfigError
 from braidmq.cli.mosquitto import options
@@ -232,7 +232,7 @@ class Import:
 
     def _describe_rules(self, line: ConfLine, text: str) -> None:
         try:
-            authz.parse(text)
+            acl.parse(text)
         except ConfigError as problem:
             self._report.tell("changed", line, f"copied to {ACL_FILE}, but everything is denied: {problem.detail}")
             return

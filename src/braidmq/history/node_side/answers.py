@@ -14,7 +14,7 @@ from braidmq.base.errors import UsageError
 from braidmq.history import messages
 from braidmq.history.node_side.node_load import NodeLoad
 from braidmq.history.node_side.tokens import Tokens
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.rows.named_readers import NamedReaders
 
 LISTENER: Final = "history"
@@ -151,9 +151,9 @@ class Answers:
         # A reader cannot be ahead of the watermark. The position in a shard that has never had a record is 1.
         marks = self._log.watermarks
         positions = {shard: min(position, max(marks.get(shard, position), 1)) for shard, position in wanted.items()}
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[WriteRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(refusal: Refusal | None = None) -> None:
+        def settle(refusal: WriteRefusal | None = None) -> None:
             if not done.done():
                 done.set_result(refusal)
 

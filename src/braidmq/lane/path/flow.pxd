@@ -21,7 +21,7 @@ cdef class Flow(Inbound):
     cdef readonly long long dropped
     cdef public bint is_stalled
     cdef readonly bint is_durable
-    cdef public int home
+    cdef public int home_shard
     cdef public long long seen
     cdef readonly double congested_at
     cdef int _last_id

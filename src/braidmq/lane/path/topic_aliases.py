@@ -28,5 +28,5 @@ class TopicAliases:
 
 
 def aliases_bytes_max(count_max: int) -> int:
-    """Maximum bytes of the topics of so many aliases together."""
+    """Maximum total bytes of the topics of `count_max` aliases."""
     return _LONGEST_BYTES + _USUAL_BYTES * count_max

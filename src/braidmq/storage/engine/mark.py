@@ -1,14 +1,13 @@
 """The mark of a log: how far it was on disk, stored outside the files it describes.
 
 A write-ahead log that was removed or truncated looks as if it had never contained more. So the number of the last row known
-to be on disk (`Database.sequence`) is written to a small file beside the log, and a node that finds less does not start.
+to be on disk (`Database.sequence`) is written to a small file beside the log, and a node that finds fewer rows does not start.
 
 - The mark is never ahead of the disk: it is written after the fsync that it describes. So it never rejects a complete log.
-- It may lag behind. It is written without an fsync of its own, 10 ms after the last commit or, when there is always a next one,
-  every 50 ms: a process that is killed leaves it exact or that much behind, a power cut as far as the kernel had it written.
-- With ``history.durability = "os"`` nothing is synced while the node runs: the mark tells what was there at the last start or
-  orderly stop.
-- Two slots are written in turns, each with a checksum, so that one of them is always whole.
+- It may lag behind. It is written without an fsync of its own, 10 ms after the last commit or, under constant load, every 50 ms:
+  a killed process leaves it exact or that much behind, a power cut leaves what the kernel had written.
+- With ``history.durability = "os"`` nothing is synced while the node runs: the mark describes the last start or orderly stop.
+- Two slots with checksums are written alternately, so that one of them is always valid.
 
 An older file of the write-ahead log may be missing while the newest is there, and then RocksDB starts without a word. So the mark
 lists those files, too, and a start compares: what RocksDB still needs by its MANIFEST must be there. A file is listed once it was
@@ -68,7 +67,7 @@ def mark_path(log_path: Path) -> Path:
 
 
 def read_mark(path: Path) -> Mark | None:
-    """The mark in a file, None if there is none; one that cannot be read is told of in the log, and taken for none."""
+    """The mark in a file; None if it is missing, or unreadable, which is logged."""
     found = _read_slots(path)
     if found is None:
         return None
@@ -97,10 +96,10 @@ def _read_slots(path: Path) -> list[tuple[int, Mark]] | None:
 
 
 def check_before(path: Path, mark: Mark, tuning: Tuning) -> None:
-    """Raise Corruption if the log in `path` has less than its mark says; nothing is changed. Blocks.
+    """Raise Corruption if the log in `path` has less than its mark says; changes nothing. Blocks.
 
-    Only what looks as if something were missing is opened, to be read: opening it for writing would drop files that may be found
-    again. A log file that is not there may also have become part of the tables.
+    The log is opened, read-only, only if something seems to be missing: opening it for writing would drop files that may still be
+    recovered. A missing log file may also have become part of the tables.
     """
     if not (path / "CURRENT").exists():
         raise Corruption(_words(path, "its files are missing"))
@@ -118,7 +117,7 @@ def check_before(path: Path, mark: Mark, tuning: Tuning) -> None:
 
 
 def check_opened(database: Database, mark: Mark) -> None:
-    """Raise Corruption if an open log is another one, or has less, than its mark says."""
+    """Raise Corruption if an open log is not the one of the mark, or has less than the mark says."""
     if database.log_id != mark.log_id:
         raise Corruption(_words(database.path, "the directory now holds a different log"))
     missing = mark.sequence - database.sequence
@@ -129,7 +128,7 @@ def check_opened(database: Database, mark: Mark) -> None:
 def _words(path: Path, what: str) -> str:
     return (
         f"the log in {path} has lost acknowledged data: {what} ({mark_path(path)} records its last state). "
-        "Bring back the missing files or restore a backup; to continue with the remaining data, "
+        "Put back the missing files or restore a backup; to continue with the remaining data, "
         f"use `braidmq salvage --data-dir {path.parent} --accept-loss`"
     )
 
@@ -227,8 +226,8 @@ class MarkFile:
                 self._file = -1
 
     def _look(self, now: float) -> None:
-        """Measure the newest log file. It may have more than is synced; then a start looks closer, and that is all."""
-        with suppress(OSError):  # there may be no descriptor for it
+        """Measure the newest log file. It may contain more than is synced; then the next start only checks more thoroughly."""
+        with suppress(OSError):  # there may be no free descriptor
             if now - self._looked_at >= _LOOK_S:
                 self._looked_at = now
                 self._found = journals_in(self._log_path)

@@ -9,22 +9,22 @@ from braidmq.base.errors import Corruption
 from braidmq.broker.ports import StoredMessage
 from braidmq.lane.path.message import Message
 from braidmq.storage.format.kept_messages import RETAINED_END, RETAINED_PREFIX, retained_key
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 from braidmq.storage.rows.messages import MessageRows
 
 
 class LogRetained:
-    """The rows of retained messages; fills `broker.ports.RetainedRows`."""
+    """The rows of retained messages; implements `broker.ports.RetainedRows`."""
 
     def __init__(
-        self, log: MessageLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
+        self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._turn_writer = MessageRows(wall, now)
 
     def put(self, message: Message, user_name: str | None) -> Put:
-        """Set the retained message of its topic; raises UsageError if it is too large to be kept."""
+        """Set the retained message of its topic; raises UsageError if it is too large to be stored."""
         return Put(self._shard_of(message.topic), retained_key(message.topic), self._turn_writer.row_of(message, user_name))
 
     def remove(self, topic: bytes) -> Delete:
@@ -32,9 +32,9 @@ class LogRetained:
         return Delete(self._shard_of(topic), retained_key(topic))
 
     def load(self) -> Iterator[StoredMessage]:
-        """Every retained message as of the last flush, one at a time, those included that have expired meanwhile.
+        """Every retained message as of the last flush, one at a time, including expired ones.
 
-        Raises UsageError if a newer version wrote a row, Corruption if one is broken.
+        Raises UsageError if a newer version wrote a row, Corruption if a row is invalid.
         """
         for shard in range(self._log.shards):
             for key, value in self._log.rows(shard, RETAINED_PREFIX, RETAINED_END):
@@ -53,5 +53,5 @@ class LogRetained:
         return stored
 
     def _shard_of(self, topic: bytes) -> int:
-        # The format gives a topic the shard that a client id of the same text would have.
+        # By the format, a topic has the shard that a client id with the same text would have.
         return self._log.shard_of(topic.decode())

@@ -19,30 +19,30 @@ class WatchedFile(Generic[T]):
     """The parsed content of one file. ``value`` is None while it is missing, unreadable or broken; ``problem`` says why."""
 
     def __init__(self, key: str, path: str, parse: Callable[[str], T]) -> None:
-        """Read the file at once, blocking; a file that cannot be used is logged, not raised."""
+        """Read the file, blocking; an unusable file is logged and does not raise."""
         self.key = key
         self.path = path
         self.value: T | None = None
         self.problem = ""
         self._parse = parse
-        self._seen: files.Signature | None = None  # of what ``value`` and ``problem`` come from
-        self._settling: files.Signature | None = None  # of a change that is not taken yet
+        self._seen: files.Signature | None = None  # of the content behind ``value`` and ``problem``
+        self._settling: files.Signature | None = None  # of a change that is not yet applied
         self._reading = asyncio.Lock()
         self._take(self._read())
 
     async def reload(self) -> None:
-        """Read the file again now."""
+        """Reread the file now."""
         async with self._reading:
             self._take(await asyncio.to_thread(self._read))
 
     async def reload_if_changed(self) -> bool:
-        """Read the file again if it is another than before and was left alone since the last call; True when it was read."""
+        """Reread the file if it has changed, and not changed again since the last call; returns whether it was read."""
         async with self._reading:
             now = await asyncio.to_thread(files.signature, self.path)
             if now == self._seen:
                 self._settling = now
                 return False
-            # A file is often written in two steps, empty first: what is still moving is not believed yet.
+            # Programs often write a file in two steps, empty first, so a file that is still changing is not read yet.
             is_settled, self._settling = now == self._settling, now
             if is_settled:
                 self._take(await asyncio.to_thread(self._read))

@@ -1,16 +1,15 @@
 """Authorisation from an ACL file in Mosquitto's syntax.
 
-    topic read news/#                    before any user line: for clients without a user name
+    topic read news/#                    before the first user line: applies to clients without a user name
     user alice
     topic [read|write|readwrite|deny] home/#
-    pattern [read|write|readwrite|deny] devices/%c/%u/#      for everybody, wherever it stands
+    pattern [read|write|readwrite|deny] devices/%c/%u/#      applies to every client, wherever it stands
 
-A deny rule beats every other. A file with one line that we do not understand is refused as a whole, and then nobody may do
-anything.
+A deny rule overrides all others. One invalid line makes the whole file invalid, and then every access is denied.
 
-``%c`` and ``%u`` are put in as plain text of one level, never as something that could make a rule wider: a name that is empty or
-contains ``+``, ``#`` or ``/``, or begins with ``$``, takes no part in rules that grant, and makes a rule that denies cover
-everything below the place where the name would stand.
+``%c`` and ``%u`` are replaced by plain text of one level, which can never widen a rule: a name that is empty, contains ``+``,
+``#`` or ``/``, or begins with ``$`` disables the granting rules that use it, and a denying rule then covers everything below
+the level of the name.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import msgspec
 
 from braidmq.access.contract import Rules
 from braidmq.access.filter_tree import FilterTree
-from braidmq.access.watched import WatchedFile
+from braidmq.access.watched_file import WatchedFile
 from braidmq.base.errors import ConfigError, ProtocolViolation
 from braidmq.mqtt.topics import check_filter, covers, matches, overlaps
 
@@ -33,7 +32,7 @@ Access = Literal["read", "write", "readwrite", "deny"]
 _ACCESS: tuple[Access, ...] = ("read", "write", "readwrite", "deny")
 
 _NAME_SIGN = re.compile("%[cu]")
-# Prefixes that the broker takes off before it asks for rules: in a rule they could never match.
+# The broker strips these prefixes before it checks the rules, so a rule with one of them could never match.
 _OUTER_PREFIXES = ("$share/", "$exclusive/", "$delayed/", "$queue/")
 
 
@@ -45,7 +44,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
 
 class _Grants:
-    """The rules of one user that need no names put in; shared by all clients of that user."""
+    """The rules of one user without ``%c`` and ``%u``; shared by all clients of that user."""
 
     __slots__ = ("read", "write", "deny")
 
@@ -73,13 +72,13 @@ class AclTable:
         self._patterns = tuple(each for each in patterns if _NAME_SIGN.search(each.topic_filter))
 
     def rules_for(self, client_id: str, user_name: str | None, *, grants_unmatched: bool) -> ClientRules:
-        """The rules of one client; ``grants_unmatched`` allows what no rule speaks of."""
+        """The rules of one client; ``grants_unmatched`` allows what no rule matches."""
         grants = self._grants.get(user_name, self._grants_of_others)
         return ClientRules(grants, self._patterns, client_id, user_name, grants_unmatched)
 
 
 def parse(text: str) -> AclTable:
-    """Read an ACL file; ConfigError with the line number if any line is not understood."""
+    """Parse an ACL file; raises ConfigError with the line number if a line is invalid."""
     rules: dict[str | None, list[tuple[Access, str]]] = {None: []}
     patterns: list[Pattern] = []
     user_name: str | None = None
@@ -98,7 +97,7 @@ def parse(text: str) -> AclTable:
                 case "pattern":
                     patterns.append(Pattern(*_parse_rule(rest.strip(), is_pattern=True)))
                 case _:
-                    raise ValueError(f"a line must begin with user, topic or pattern, not with {keyword[:40]!r}")
+                    raise ValueError(f"a line must begin with user, topic or pattern, not {keyword[:40]!r}")
         except (ValueError, ProtocolViolation) as error:
             detail = error.detail if isinstance(error, ProtocolViolation) else str(error)
             raise ConfigError(KEY, f"line {number}: {detail}", "everything is denied until it is fixed") from None
@@ -122,7 +121,7 @@ class ClientRules:
         self._grants_unmatched = grants_unmatched
 
     def may_publish(self, topic: str) -> bool:
-        """True if a rule lets the client write to this topic and none denies it."""
+        """Whether a rule lets the client write to this topic and no rule denies it."""
         if self._grants.deny.matches(topic) or any(matches(denied, topic) for denied in self._named(("deny",))):
             return False
         return (
@@ -132,7 +131,7 @@ class ClientRules:
         )
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """True if one rule lets the client read all that the filter can match, and none denies any part of it."""
+        """Whether one rule lets the client read everything the filter can match, and no rule denies any part of it."""
         if self._grants.deny.overlaps(topic_filter) or any(overlaps(denied, topic_filter) for denied in self._named(("deny",))):
             return False
         return (
@@ -142,7 +141,7 @@ class ClientRules:
         )
 
     def _named(self, wanted: tuple[Access, ...]) -> list[str]:
-        """The filters of the patterns of these kinds, with the client's names in place."""
+        """The filters of the patterns of these kinds, with the client's names inserted."""
         filters = []
         for pattern in self._patterns:
             if pattern.access in wanted:
@@ -189,7 +188,7 @@ class FileAuthorizer:
         self._grants_unmatched = grants_unmatched
 
     async def reconfigure(self, path: str, *, grants_unmatched: bool) -> None:
-        """Take another file, or another answer where the file says nothing."""
+        """Use another file, or another decision for topics that no rule matches."""
         if path != ("" if self.file is None else self.file.path):
             self.file = await asyncio.to_thread(WatchedFile, KEY, path, parse) if path else None
         self._grants_unmatched = grants_unmatched
@@ -200,7 +199,7 @@ class FileAuthorizer:
         return self.file is None or self.file.value is not None
 
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:
-        """The rules in force now; cheap, ask again whenever ``epoch`` has risen."""
+        """The current rules; cheap, call it again whenever ``epoch`` has risen."""
         if self.file is None:
             return ALLOW_ALL
         if self.file.value is None:
@@ -229,8 +228,8 @@ def _parse_rule(text: str, *, is_pattern: bool) -> tuple[Access, str]:
             raise ValueError(f"access must be read, write, readwrite or deny, not {first[:40]!r}")
         access, topic_filter = first, rest.strip()
     elif first in _ACCESS:
-        # Mosquitto takes the word for a topic of that name; more likely the topic was forgotten.
-        raise ValueError(f"there is no topic after {first!r}")
+        # Mosquitto takes the word as a topic of that name; more likely the topic was forgotten.
+        raise ValueError(f"the topic after {first!r} is missing")
     else:
         access, topic_filter = "readwrite", first
     if topic_filter.startswith(_OUTER_PREFIXES):
@@ -240,11 +239,11 @@ def _parse_rule(text: str, *, is_pattern: bool) -> tuple[Access, str]:
 
 
 def _put_names_in(pattern: Pattern, client_id: str, user_name: str | None) -> str | None:
-    """The pattern's filter for this client; None if the rule says nothing about it."""
+    """The pattern's filter for this client; None if the rule does not apply to it."""
     names = {"%c": client_id, "%u": user_name}
     used = {sign: names[sign] for sign in _NAME_SIGN.findall(pattern.topic_filter)}
     if all(_is_plain(name) for name in used.values()):
-        # In one pass: a client called "%u" gets no second turn.
+        # In one pass: the name of a client called "%u" must not be replaced again.
         return _NAME_SIGN.sub(lambda sign: cast(str, used[sign[0]]), pattern.topic_filter)
     if pattern.access != "deny":
         return None
@@ -257,5 +256,5 @@ def _put_names_in(pattern: Pattern, client_id: str, user_name: str | None) -> st
 
 
 def _is_plain(name: str | None) -> bool:
-    """Can this name stand as a level without meaning anything else?"""
+    """Whether this name, as a topic level, has no special meaning."""
     return name is not None and name != "" and name[0] != "$" and not any(sign in name for sign in "+#/")

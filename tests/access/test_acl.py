@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.access import authz
-from braidmq.access.authz import ClientRules, FileAuthorizer
+from braidmq.access import acl
+from braidmq.access.acl import ClientRules, FileAuthorizer
 from braidmq.base.errors import ConfigError, ProtocolViolation
 from braidmq.mqtt.topics import check_filter, check_topic
 
@@ -33,7 +33,7 @@ pattern read public
 
 
 def rules(text: str, client_id: str = "c1", user_name: str | None = None, *, grants_unmatched: bool = False) -> ClientRules:
-    return authz.parse(text).rules_for(client_id, user_name, grants_unmatched=grants_unmatched)
+    return acl.parse(text).rules_for(client_id, user_name, grants_unmatched=grants_unmatched)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_what_no_rule_speaks_of_is_allowed_only_if_configured_so() -> None:
     [
         ("topics read a", "must begin with"),
         ("topic", "topic filter is empty"),
-        ("topic read", "no topic after"),
+        ("topic read", "the topic after"),
         ("topic reed a", "access must be"),
         ("topic foo bar", "access must be"),
         ("topic read a/#/b", "#"),
@@ -174,7 +174,7 @@ def test_what_no_rule_speaks_of_is_allowed_only_if_configured_so() -> None:
 )
 def test_one_bad_line_refuses_the_whole_file_with_its_number(line: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"line 2: .*{why}"):
-        authz.parse(f"topic read fine\n{line}\n")
+        acl.parse(f"topic read fine\n{line}\n")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"# only a comment\n", b"rubbish\n", b"\xff\xfe", b"topic read a\ntopic deny\n"])
