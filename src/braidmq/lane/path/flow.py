@@ -184,7 +184,7 @@ class Flow(Inbound):
         self._unhold(_HELD_COST)
 
     def _hold(self, size: int) -> None:
-        """Memory used for this session, in bytes."""
+        """Count bytes held in memory for this session."""
         state = self.state
         self.held_bytes += size
         state.held_bytes += size
