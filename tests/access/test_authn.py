@@ -18,7 +18,8 @@ from braidmq.access import hashes, passwords
 from braidmq.access.authn import PasswordAuthenticator
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import FakeClock, login, run
+from tests.access.logins import login, run
+from tests.support.fakes.clock import FakeClock
 from tests.support.present import present
 
 ARGON2 = hashes.make(b"secret")

@@ -10,7 +10,8 @@ from braidmq.access import bans
 from braidmq.access.bans import Ban, BanTable
 from braidmq.access.contract import Credentials
 from braidmq.base.errors import Corruption, UsageError
-from tests.access.fakes import FakeClock, login
+from tests.access.logins import login
+from tests.support.fakes.clock import FakeClock
 
 
 def table(clock: FakeClock | None = None, failures_max: int = 3) -> BanTable:

@@ -12,7 +12,8 @@ import pytest
 from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Verdict
 from braidmq.access.guarded import Deadline
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import FakeClock, login, run
+from tests.access.logins import login, run
+from tests.support.fakes.clock import FakeClock
 
 # What a backend that is not type-checked may put into its verdict.
 NO_NAME: Any = 7

@@ -10,7 +10,7 @@ from braidmq.access import bans, hashes, passwords, scram
 from braidmq.access.contract import Credentials, Granted, Verdict
 from braidmq.access.local import LocalAccess
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import login, run
+from tests.access.logins import login, run
 from tests.access.scram_client import ScramClient
 from tests.access.site import Site, reason, scram_login
 

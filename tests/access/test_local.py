@@ -14,7 +14,7 @@ from braidmq.access.local import LocalAccess
 from braidmq.base.config.settings import NodeSettings, Settings
 from braidmq.base.errors import Corruption
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import login, run
+from tests.access.logins import login, run
 from tests.access.scram_client import ScramClient
 from tests.access.site import Site, reason, settings_of
 

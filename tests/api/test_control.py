@@ -15,7 +15,7 @@ import pytest
 from braidmq.api.control import TRACES_MAX
 from braidmq.api.server import ApiServer
 from braidmq.control.contract import Ban, ClientInfo, RetainedInfo
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 

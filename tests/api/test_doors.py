@@ -14,7 +14,7 @@ import pytest
 
 from braidmq.api.server import ApiServer, read_or_make_token
 from braidmq.base.errors import ConfigError, UsageError
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 Result = TypeVar("Result")
 

@@ -27,8 +27,8 @@ from braidmq.control.history import (
     ShardPatterns,
     decode_line,
 )
-from tests.support.fake_history import FakeHistory
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.history import FakeHistory
+from tests.support.fakes.operations import FakeOperations
 
 
 @asynccontextmanager

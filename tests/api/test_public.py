@@ -14,7 +14,7 @@ from braidmq.api import prometheus
 from braidmq.api.metric_names import METRICS
 from braidmq.api.server import ApiServer
 from braidmq.control.contract import ListenerInfo
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 
 def fetch(operations: FakeOperations, data_dir: Path, path: str) -> tuple[int, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,19 +17,15 @@ from braidmq.flight import columns, wire
 from braidmq.flight.access import Access
 from braidmq.flight.client import HistoryClient
 from braidmq.flight.errors import DataLoss
-from tests.spark.fake_history import BEGINNING, FakeHistoryService
 from tests.support.certificates import Authority
+from tests.support.fakes.history_service import BEGINNING, FakeHistoryService
+from tests.support.ports import closed_address
 
 SECOND = 1_000_000
 
 
 def positions(table: pa.Table) -> list[int]:
     return sorted(table.column("position").to_pylist())
-
-
-def closed_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_what_was_recorded_is_read_with_all_columns(history: FakeHistoryService) -> None:

@@ -10,7 +10,7 @@ from braidmq import flight
 from braidmq.base.errors import Unavailable
 from braidmq.flight.errors import Busy
 from braidmq.flight.retry import BUSY_S, Retry
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 RETRY_S = 60.0
 LOST = Unavailable("connection refused")

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.spark.jobs import decode, rollup
 from braidmq.spark.jobs.tables.parquet_table import ParquetTable
 from braidmq.testing import Broker
-from tests.spark.fake_history import FakeHistoryService
 from tests.spark.publishing import publish
+from tests.support.fakes.history_service import FakeHistoryService
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.needs("java")]
 

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 
 from braidmq.base.errors import UsageError
 from braidmq.spark import BraidDataSource, launch, register
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OTHER = "/usr/bin/some-other-python3"

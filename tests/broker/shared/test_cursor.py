@@ -14,7 +14,7 @@ from braidmq.lane.path.routes import NEVER
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.packets import MQTT5, Publish
-from tests.support.simulator.group_services import GroupAround
+from tests.support.fakes.group_services import GroupAround
 from tests.support.simulator.lane import Bench, FakeChannel
 
 TOPIC = b"t/1"

@@ -13,8 +13,8 @@ from braidmq.lane.path.routes import Route
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec
+from tests.support.fakes.group_services import GroupAround
 from tests.support.present import present
-from tests.support.simulator.group_services import GroupAround
 from tests.support.simulator.lane import Bench, FakeChannel
 
 

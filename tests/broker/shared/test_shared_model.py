@@ -23,7 +23,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.message import make_message
 from braidmq.mqtt.packets import Connack, Suback, Unsuback
-from tests.support.simulator.fake_storage import FakeLog, fake_storage
+from tests.support.fakes.storage import FakeLog, fake_storage
 from tests.support.simulator.inner_client import InnerClient
 from tests.support.stage import ErrorLog
 

@@ -20,7 +20,7 @@ from braidmq.history.node_side.tokens import Tokens
 from braidmq.history.service.node_link import NodeLink
 from braidmq.history.service.server import HistoryServer
 from braidmq.mqtt.topics import covers
-from tests.history.service.fake_view import FakeView
+from tests.support.fakes.log_view import FakeView
 
 
 class FakeRules:

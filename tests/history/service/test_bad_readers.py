@@ -13,8 +13,8 @@ from braidmq.flight import wire
 from braidmq.history.service import server
 from braidmq.testing import Broker
 from tests.history.service.conftest import Service
-from tests.history.service.fake_view import LOG
-from tests.history.service.test_server import ask, basic, plan, problem_of, read
+from tests.history.service.flight_calls import ask, basic, plan, problem_of, read
+from tests.support.fakes.log_view import LOG
 
 
 @pytest.mark.row("H8")

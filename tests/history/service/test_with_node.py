@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from braidmq.flight.client import HistoryClient
 from braidmq.operations import NodeOperations
 from braidmq.testing import Broker
 from tests.durability.campaigns.node import kill, write_config
+from tests.history.node_side.service_process import await_that, child_of, history_port_of, is_alive, start
 from tests.support.certificates import Authority
 from tests.support.clients.wire import Wire
-from tests.support.started import Started
 
 SERVED = {"bind": "127.0.0.1:0"}
 
@@ -47,28 +46,6 @@ def publish(broker: Broker, topic: str, *payloads: bytes, client_id: str = "p", 
 def read(client: HistoryClient, *filters: str) -> list[tuple[str, bytes]]:
     table = client.read(list(filters)).read_all().sort_by("position")
     return list(zip(table["topic"].to_pylist(), table["payload"].to_pylist(), strict=True))
-
-
-def child_of(parent: int) -> int:
-    """The process of the service: the node's only child."""
-    [child] = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return int(child)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def await_that(what: str, condition: object, within_s: float = 20.0) -> None:
-    """For what another process does without telling anybody."""
-    deadline = time.monotonic() + within_s
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
-        time.sleep(0.02)
 
 
 def test_a_message_is_in_the_history_once_it_is_acknowledged(broker: Broker) -> None:
@@ -203,14 +180,6 @@ def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
         publish(broker, "before", b"2")
         with client_of(broker) as client:
             assert read(client, "before") == [("before", b"1"), ("before", b"2")]
-
-
-def start(file: Path, bind: str) -> Started:
-    return Started(file, {"BRAIDMQ_HISTORY__BIND": bind})
-
-
-def history_port_of(node: Started) -> int:
-    return int(node.await_line(r"history listens on 127\.0\.0\.1:(\d+)")[1])
 
 
 def test_the_service_ends_with_its_node_even_if_that_is_killed(tmp_path: Path) -> None:

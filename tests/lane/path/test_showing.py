@@ -14,7 +14,7 @@ from braidmq.lane.path.ports import SharedGroup
 from braidmq.lane.path.routes import GROUP_WEIGHT, WIDE
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import MQTT5, Puback, Publish
-from tests.lane.path.test_recorder import RecordingBench, RecordingChannel
+from tests.lane.path.recording import RecordingBench, RecordingChannel
 from tests.support.simulator.lane import FakeChannel
 
 

@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.sink.writer import TaskReport, make_stream_writer, make_writer
 from braidmq.testing import Broker
-from tests.spark.sink.test_publisher import Attempt, table
-from tests.spark.sink.test_with_spark import numbers, put_file, recorded, rows, stream, write
+from tests.spark.sink.attempts import Attempt, table
+from tests.spark.sink.frames import numbers, put_file, recorded, rows, stream, write
 
 pytestmark = pytest.mark.timeout(120)
 

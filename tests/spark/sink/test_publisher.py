@@ -15,11 +15,10 @@ import pytest
 
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.mqtt.reasons import Reason
-from braidmq.spark.sink.options import parse_write_options
 from braidmq.spark.sink.producer_client import TakenOver
-from braidmq.spark.sink.publisher import Part, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from braidmq.testing import Broker
+from tests.spark.sink.attempts import MAKER, Attempt, Refused, table
 from tests.support.certificates import Authority
 from tests.support.cutting_proxy import CuttingProxy
 
@@ -45,44 +44,9 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"{request.node.name[:80]}-{random.randrange(1 << 40)}"
 
 
-MAKER = RowMaker({"topic": 0, "payload": 1}, 1)
-
-
 def rows(first: int, end: int, name: str, topic: str = "t/x") -> RowBatch:
     payloads = [f"{name} {number}" for number in range(first, end)]
     return MAKER.take(pa.record_batch({"topic": [topic] * len(payloads), "payload": payloads}))
-
-
-def table(maker: RowMaker = MAKER, **columns: list[Any]) -> RowBatch:
-    return maker.take(pa.record_batch(columns))
-
-
-class Refused(Exception):
-    """A row was refused."""
-
-
-class Attempt:
-    """An attempt at a partition; notes what was refused, or fails for it."""
-
-    def __init__(self, port: int, name: str, batch: int = 0, partition: int = 0, *, keys: bool = False, **options: str) -> None:
-        self.refused: list[tuple[int, int]] = []
-        self.is_failing = False
-        parsed = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "20s", "timeout": "10s", **options})
-        self.publisher = RowPublisher(Part(name, batch, partition, keys), parsed, MAKER, self._refuse)
-        self.publisher.open()
-
-    def _refuse(self, row: int, batch: RowBatch, place: int, reason: int, detail: str) -> None:
-        if self.is_failing:
-            raise Refused(row)
-        self.refused.append((row, reason))
-
-    def run(self, *batches: RowBatch) -> None:
-        try:
-            for batch in batches:
-                self.publisher.add(batch)
-            self.publisher.finish()
-        finally:
-            self.publisher.close()
 
 
 def recorded(broker: Broker, name: str, topic_filter: str = "t/#") -> list[int]:

@@ -17,7 +17,7 @@ from braidmq.flight.errors import DataLoss
 from braidmq.spark.source.batch import BatchReader, PushingReader
 from braidmq.spark.source.schema import arrow_schema, columns_of, struct_of
 from tests.spark.driving import at, batch_reader, read_positions, source
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_the_schema_is_what_spark_makes_of_the_columns_of_history() -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from braidmq.base.errors import UsageError
 from tests.spark.driving import at, read_positions, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 OTHER = r"the checkpoint is of the topic filters a/#, but the query has b/#: .*onFilterChange=continue"
 

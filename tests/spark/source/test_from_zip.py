@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.testing import Broker
-from tests.spark.fake_history import FakeHistoryService
 from tests.support.clients.wire import Wire
+from tests.support.fakes.history_service import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parents[3]
 

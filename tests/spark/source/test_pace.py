@@ -11,7 +11,7 @@ from braidmq.flight import wire
 from braidmq.spark.source.backlog import BacklogMeter
 from braidmq.spark.source.stream import StreamReader
 from tests.spark.driving import at, batch_reader, read_positions, rows_of, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 class Clock:

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from braidmq.base.errors import ConfigError, Unavailable, UsageError
 from braidmq.flight.errors import DataLoss
 from tests.spark.driving import at, read_positions, rows_of, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_a_stream_starts_at_the_end_unless_told_otherwise(history: FakeHistoryService) -> None:

@@ -8,7 +8,7 @@ from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
-from tests.support.simulator.fake_storage import FakeLog, FakeReplay
+from tests.support.fakes.storage import FakeLog, FakeReplay
 from tests.support.simulator.lane import Bench
 
 

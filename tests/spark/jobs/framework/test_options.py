@@ -16,8 +16,8 @@ from braidmq.spark.jobs.framework.session import SparkOptions
 from braidmq.spark.jobs.learn import command as learn
 from braidmq.spark.source.options import EARLIEST, Bound, ReadOptions, parse_read_options
 from tests.spark.driving import at
-from tests.spark.fake_history import FakeHistoryService
 from tests.support.certificates import Authority
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 class FakeSpark:

@@ -27,7 +27,7 @@ from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.mqtt.packets import Publish
 from braidmq.testing import Broker
 from tests.durability.campaigns.node import write_config
-from tests.history.service.test_with_node import await_that, history_port_of
+from tests.history.node_side.service_process import await_that, history_port_of
 from tests.support.certificates import Authority, Pair
 from tests.support.clients.wire import Wire
 from tests.support.started import Started

@@ -10,27 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.spark.jobs.sparkplug.payload import decode_payload
-
-
-def varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    parts = []
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def data(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def metric(name: bytes, datatype: int, value: bytes) -> bytes:
-    return data(2, data(1, name) + number(4, datatype) + value)
+from tests.spark.jobs.sparkplug.payloads import data, metric, number, varint
 
 
 def value_of(datatype: int, value: bytes) -> dict[str, object]:

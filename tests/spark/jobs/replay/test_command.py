@@ -20,8 +20,8 @@ from braidmq.spark.jobs.replay.pacing import Pacer, TopicMap
 from braidmq.spark.jobs.replay.range import Range, settle
 from braidmq.spark.sink.options import parse_write_options
 from tests.spark.driving import at, batch_reader, read_positions
-from tests.spark.fake_history import BEGINNING, FakeHistoryService
-from tests.spark.jobs.test_pacing import FakeTime
+from tests.spark.jobs.replay.fake_time import FakeTime
+from tests.support.fakes.history_service import BEGINNING, FakeHistoryService
 
 
 class FakePublisher:

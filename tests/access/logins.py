@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move, and other small things the access tests share."""
+"""Logins of a client, and a loop to check them on."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from typing import Any, TypeVar
 from braidmq.access.contract import Credentials
 
 T = TypeVar("T")
-
-
-class FakeClock:
-    """Time that only the test moves."""
-
-    def __init__(self, now: float = 1_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -25,7 +25,7 @@ from braidmq.control.contract import (
     TopicInfo,
     TraceKind,
 )
-from tests.support.fake_history import FakeHistory
+from tests.support.fakes.history import FakeHistory
 
 Item = TypeVar("Item")
 

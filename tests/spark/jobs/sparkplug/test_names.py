@@ -19,8 +19,8 @@ from braidmq.spark.jobs import decode
 from braidmq.spark.jobs.sparkplug.state import KeptBirths
 from braidmq.spark.jobs.tables.parquet_table import ParquetTable
 from braidmq.spark.jobs.tables.tables import Kind, open_table
-from tests.spark.fake_history import FakeHistoryService
-from tests.spark.jobs.test_sparkplug import data, number
+from tests.spark.jobs.sparkplug.payloads import data, number
+from tests.support.fakes.history_service import FakeHistoryService
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -17,7 +17,7 @@ from braidmq.spark.jobs.framework.session import SparkOptions
 from braidmq.spark.jobs.tables.tables import BatchName
 from braidmq.spark.source.offsets import Offset
 from tests.spark.driving import at
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_a_shard_of_which_nothing_was_read_yet_does_not_make_a_job_decades_late(history: FakeHistoryService) -> None:

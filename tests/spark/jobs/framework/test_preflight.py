@@ -13,8 +13,8 @@ from braidmq.spark.jobs import archive, decode, rollup
 from braidmq.spark.jobs.framework import job
 from braidmq.spark.jobs.learn import command as learn
 from braidmq.spark.jobs.replay import command as replay
-from tests.flight.test_client import closed_address
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
+from tests.support.ports import closed_address
 
 WRITERS = [archive.command, decode.command, rollup.command]
 

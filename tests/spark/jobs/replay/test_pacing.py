@@ -8,20 +8,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.errors import UsageError
 from braidmq.spark.jobs.replay.pacing import CHUNK_ROWS_MAX, Pacer, TopicMap, parse_speed
-
-
-class FakeTime:
-    """A clock that goes on only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        self.now += seconds
+from tests.spark.jobs.replay.fake_time import FakeTime
 
 
 def published(moments: list[float], speed: float | None = None, rate: float | None = None) -> list[float]:
