@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from braidmq.base.shards import shard_of
 from braidmq.broker.messages.producers import find_key
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Pubrec
@@ -33,9 +33,9 @@ def world() -> Iterator[World]:
 
 def id_of(number: int, name: str = NAME, *, fits: bool = True) -> str:
     """The client id of a partition, with the salt that gives it the shard of its query, or just not."""
-    home = zlib.crc32(name.encode()) % SHARDS
+    home = shard_of(name, SHARDS)
     ids = (f"{name}-{number}-{salt}" for salt in range(100))
-    return next(each for each in ids if (zlib.crc32(each.encode()) % SHARDS == home) == fits)
+    return next(each for each in ids if (shard_of(each, SHARDS) == home) == fits)
 
 
 def keyed(world: World, number: int = 0, base: int = 1 << 32, **more: object) -> Peer:
@@ -48,7 +48,7 @@ def rows(keys: str, qos: int = 1) -> list[Packet]:
 
 
 def key_rows(world: World) -> int:
-    shard = zlib.crc32(NAME.encode()) % SHARDS
+    shard = shard_of(NAME, SHARDS)
     return len(list(world.log.rows(shard, KEYS_PREFIX, KEYS_END)))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from braidmq.base.shards import shard_of
 from braidmq.mqtt.packets import Connack, Disconnect
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.peer import Peer
@@ -51,7 +51,7 @@ def join(world: World, user: str | None, client_id: str, batch: int = 1, **more:
 def id_of(stem: str) -> str:
     """A client id with the shard of the name."""
     ids = (f"{stem}-{salt}" for salt in range(100))
-    return next(each for each in ids if (zlib.crc32(each.encode()) ^ zlib.crc32(NAME.encode())) % 2 == 0)
+    return next(each for each in ids if shard_of(each, 2) == shard_of(NAME, 2))
 
 
 def is_refused(peer: Peer) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from braidmq.base.shards import shard_of
 from braidmq.base.start_position import Start, parse_start
 from braidmq.broker.ports import (
     Change,
@@ -117,7 +117,7 @@ class FakeLog:
         return len(self._written)
 
     def shard_of(self, client_id: str) -> int:
-        return zlib.crc32(client_id.encode()) % self._shards
+        return shard_of(client_id, self._shards)
 
     def append_block(self, block: Block) -> None:
         stamps: dict[int, list[int]] = {}
