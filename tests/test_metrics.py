@@ -57,9 +57,9 @@ def counts_in(module: str) -> Iterator[str]:
         declares = isinstance(top, ast.ClassDef) and top.name in {each.__name__ for each in OWNERS.values()}
         for node in ast.walk(top):
             if isinstance(node, ast.AugAssign):
-                targets = [node.target]
+                targets: list[ast.expr] = [node.target]
             elif isinstance(node, ast.Assign) and not declares:
-                targets = list(node.targets)
+                targets = node.targets
             else:
                 continue
             for target in targets:
