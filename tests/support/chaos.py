@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
 from tests.support.clients import raw
-from tests.support.clients.raw_bytes import BINARY, TEXT, proxy_v2, upgrade_request, websocket_frame
+from tests.support.clients.exchanges import proxy_v2
+from tests.support.clients.transports import BINARY, TEXT, upgrade_request, websocket_frame
 from tests.support.clients.wire import DEADLINE_S
 
 _PEERS_MAX = 40

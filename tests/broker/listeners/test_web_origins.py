@@ -9,7 +9,8 @@ import pytest
 
 from braidmq.base.config.settings import Listeners, ListenerSettings, Settings
 from braidmq.broker.listeners.web_origins import WebOrigins
-from tests.support.clients.websocket_client import LOCAL, answer_to, both_loops, request
+from tests.broker.listeners.echo_client import LOCAL, answer_to, both_loops
+from tests.support.clients.transports import upgrade_request
 from tests.support.echo_listeners import open_house, run
 
 
@@ -125,7 +126,7 @@ def test_two_origins_or_two_hosts_are_no_proof() -> None:
 
 async def is_upgraded(address: tuple[str, int], **headers: str) -> bool:
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(request(**headers))
+    writer.write(upgrade_request(**headers))
     head = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     return head.startswith(b"HTTP/1.1 101 ")
@@ -137,7 +138,7 @@ def test_a_page_from_elsewhere_gets_403_and_no_connection(loop_name: str, caplog
 
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
-            answer = await answer_to(house, request(Origin="https://evil.example", Host="evil.example:8083"))
+            answer = await answer_to(house, upgrade_request(Origin="https://evil.example", Host="evil.example:8083"))
 
             assert answer.startswith(b"HTTP/1.1 403 ")
             await house.until(lambda: house.refusals["ws_origin"] == 1 and house.live("ws:default") == 0)
@@ -152,7 +153,7 @@ def test_a_page_from_elsewhere_gets_403_and_no_connection(loop_name: str, caplog
 def test_an_origin_of_bytes_that_are_no_text_is_refused_as_any_other() -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
-            sent = request(Origin="http://PLACE").replace(b"PLACE", b"\xff\x80" + b"x" * 500)
+            sent = upgrade_request(Origin="http://PLACE").replace(b"PLACE", b"\xff\x80" + b"x" * 500)
 
             assert (await answer_to(house, sent)).startswith(b"HTTP/1.1 403 ")
             assert house.refusals == {"ws_origin": 1}
@@ -179,7 +180,7 @@ def test_a_listener_behind_a_proxy_counts_as_one_that_others_can_reach() -> None
         async with open_house(ws=behind) as house:
             reader, writer = await asyncio.open_connection(*house.address("ws:default"))
             header = b"PROXY TCP4 203.0.113.9 10.0.0.5 40000 8083\r\n"
-            writer.write(header + request(Origin="https://broker.example", Host="broker.example"))
+            writer.write(header + upgrade_request(Origin="https://broker.example", Host="broker.example"))
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
             writer.close()
 
