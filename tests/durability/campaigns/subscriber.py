@@ -6,8 +6,8 @@ import asyncio
 
 from braidmq.mqtt.packets import MQTT5, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import Properties
+from tests.durability.campaigns.client import EXPIRY_S, DurableClient, Scene
 from tests.durability.campaigns.ledger import Reader
-from tests.support.clients.durable import EXPIRY_S, DurableClient, Scene
 
 SUBSCRIBE_ID = 1
 ANSWER_AFTER_MAX_S = 0.004

@@ -1,4 +1,8 @@
-"""A durable MQTT client that comes back whenever its connection or the broker is gone: what publishers and subscribers share."""
+"""A durable client of a campaign, on ``Wire``: it comes back whenever its connection or the node is gone.
+
+All clients of a campaign share one event loop, so that a node can be killed before any of them reads another byte; a ``Wire`` is
+read when the loop says that it is readable. Publishers and subscribers say what is sent and which answers are right.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,17 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from braidmq.mqtt.codec import FrameSplitter, decode, encode
 from braidmq.mqtt.packets import MQTT5, Connack, Connect, Disconnect, Packet, Pingreq, Pingresp
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from tests.durability.campaigns.ledger import Ledger
+from tests.support.clients.wire import Wire
 
 EXPIRY_S = 3600
-FRAME_BYTES_MAX = 1 << 20
 ANSWER_S = 10.0
 
 
-class Gate:
-    """Where the node is to be found, while it is there."""
+class ServedPort:
+    """The port of the node, while it serves."""
 
     def __init__(self) -> None:
         self._port = 0
@@ -41,11 +44,11 @@ class Gate:
 
 
 class Scene(NamedTuple):
-    """What the clients of a campaign have in common; ``on_packet`` counts its progress."""
+    """What the clients of a campaign share; ``on_packet`` counts its progress."""
 
     seed: int
     ledger: Ledger
-    gate: Gate
+    served: ServedPort
     on_packet: Callable[[], None]
 
 
@@ -62,22 +65,21 @@ class DurableClient:
         self.ledger = scene.ledger
         self.random = random.Random(f"{scene.seed} {name}")
         self.connections = 0
-        self._gate = scene.gate
+        self._served = scene.served
         self._on_packet = scene.on_packet
         self._drop_one_in = drop_one_in
-        self._writer: asyncio.StreamWriter | None = None
-        self._is_connected = asyncio.Event()
+        self._wire: Wire | None = None
+        self._arrived = asyncio.Event()  # there is something to read, or the connection was cut
+        self._is_connected = asyncio.Event()  # since the CONNACK
         self._has_session = False
         self._pong: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Connect, serve the connection to its end, and begin again."""
         while True:
-            port = await self._gate.port()
-            with contextlib.suppress(OSError, EOFError):
+            port = await self._served.port()
+            with contextlib.suppress(OSError):
                 await self._serve(port)
-            self._writer = None
-            self._is_connected.clear()
             if self._pong is not None and not self._pong.done():
                 self._pong.set_exception(ConnectionError("the connection ended"))
             # A node that was killed this moment may still be thought to be there.
@@ -92,13 +94,20 @@ class DurableClient:
 
     def send(self, *packets: Packet) -> None:
         """Send, if connected; what is lost with a connection is for the session to bring again."""
-        if self._writer is not None and not self._writer.is_closing() and packets:
-            self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
+        if self._wire is not None and self._is_connected.is_set() and packets:
+            try:
+                self._wire.send(*packets)
+            except OSError:
+                self.cut()
 
     def cut(self) -> None:
         """Lose the connection with everything that is under way on it."""
-        if self._writer is not None:
-            self._writer.transport.abort()
+        if self._wire is not None:
+            asyncio.get_running_loop().remove_reader(self._wire.transport)
+            self._wire.close()
+            self._wire = None
+            self._is_connected.clear()
+            self._arrived.set()
 
     def complain(self, what: str) -> None:
         """Note that the broker did what the protocol forbids."""
@@ -117,33 +126,38 @@ class DurableClient:
         raise NotImplementedError
 
     async def _serve(self, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        self._wire = wire = Wire("127.0.0.1", port, self.version)
+        self._arrived.clear()
+        asyncio.get_running_loop().add_reader(wire.transport, self._arrived.set)
         try:
             properties = self.properties() if self.version == MQTT5 else NO_PROPERTIES
-            writer.write(encode(Connect(self.name, self.version, clean_start=False, properties=properties), self.version))
-            splitter = FrameSplitter(FRAME_BYTES_MAX)
-            is_in = False
-            while data := await reader.read(65536):
-                for first_byte, body in splitter.feed(data):
-                    packet = decode(first_byte, body, self.version)
+            wire.send(Connect(self.name, self.version, clean_start=False, properties=properties))
+            is_in = False  # not the event: what arrived before a cut is dealt with after it
+            while (packets := await self._next_packets(wire)) is not None:
+                for packet in packets:
                     if is_in:
                         self._handle(packet)
                     else:
-                        self._let_in(packet, writer)
+                        self._let_in(packet)
                         is_in = True
-                if self._drop_one_in and self.random.randrange(self._drop_one_in) == 0:
+                if packets and self._drop_one_in and self.random.randrange(self._drop_one_in) == 0:
                     return
         finally:
-            writer.transport.abort()
+            self.cut()
 
-    def _let_in(self, packet: Packet, writer: asyncio.StreamWriter) -> None:
+    async def _next_packets(self, wire: Wire) -> list[Packet] | None:
+        """What has arrived, perhaps nothing whole; None at the end of the connection."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        return wire.take_arrived() if self._wire is wire else None
+
+    def _let_in(self, packet: Packet) -> None:
         assert isinstance(packet, Connack), f"{self.name} got {packet} for CONNECT"
         assert packet.reason == 0, f"{self.name} was refused with 0x{packet.reason:02X}"
         # The other way round is legal: a CONNACK that was lost with the node.
         if self._has_session and not packet.session_present:
             self.complain("the session is gone")
         self._has_session = True
-        self._writer = writer
         self._is_connected.set()
         self.connections += 1
         self.connected()
