@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from braidmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Pubrec, Pubrel
 from braidmq.mqtt.reasons import Reason
 from braidmq.storage.log import LogOptions
-from tests.support.simulator.producer_peer import answers, check_of, connect, publishes, recorded, request, sequence, told
+from tests.support.simulator.producers import answers, check_of, connect, publishes, recorded, request, sequence, told
 from tests.support.simulator.world import World
 
 pytestmark = pytest.mark.smoke

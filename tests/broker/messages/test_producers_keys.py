@@ -18,7 +18,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.wire import read_varint
 from braidmq.storage.format.key_rows import KEYS_END, KEYS_PREFIX
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.producer_peer import answers, connect, publishes, recorded, request, told
+from tests.support.simulator.producers import answers, connect, publishes, recorded, request, told
 from tests.support.simulator.world import World
 
 SHARDS = 2

@@ -10,7 +10,7 @@ import pytest
 from braidmq.mqtt.packets import Connack
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.producer_peer import connect, publishes, request, told
+from tests.support.simulator.producers import connect, publishes, request, told
 from tests.support.simulator.world import World
 
 NAME = "query"

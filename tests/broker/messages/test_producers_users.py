@@ -12,7 +12,7 @@ from braidmq.base.shards import shard_of
 from braidmq.mqtt.packets import Connack, Disconnect
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.producer_peer import answers, publishes, recorded, request, sequence, told
+from tests.support.simulator.producers import answers, publishes, recorded, request, sequence, told
 from tests.support.simulator.world import World
 
 NAME = "query"

@@ -14,7 +14,7 @@ from braidmq.lane.path.routes import NEVER
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.packets import MQTT5, Publish
-from tests.support.fakes.group_services import GroupAround
+from tests.support.fakes.group_services import FakeGroupServices
 from tests.support.simulator.lane import Bench, FakeChannel
 
 TOPIC = b"t/1"
@@ -25,7 +25,7 @@ class House:
 
     def __init__(self) -> None:
         self.bench = Bench()
-        self.services = GroupAround(self.bench)
+        self.services = FakeGroupServices(self.bench)
         self.groups = Groups(self.bench.routes, "round_robin", self.services)
         self.flows: dict[str, LogFlow] = {}
         self.channels: dict[str, FakeChannel] = {}

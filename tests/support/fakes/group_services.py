@@ -12,7 +12,7 @@ from tests.support.fakes.storage import FakeLog, FakeReplay
 from tests.support.simulator.lane import Bench
 
 
-class GroupAround:
+class FakeGroupServices:
     """Keeps what it was told; ``turn`` lets everything happen that was put off."""
 
     def __init__(self, bench: Bench) -> None:

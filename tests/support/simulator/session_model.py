@@ -1,4 +1,4 @@
-"""What a durable session reservations, as a model beside a real broker and log.
+"""What a durable session promises, as a model beside a real broker and log.
 
 - A message that was acknowledged while a subscription of QoS 1 or 2 was there comes, as long as that subscription stays.
 - QoS 2 on both sides means once, whatever happens.
@@ -7,7 +7,7 @@
 - After every crash: a record at or below the position on disk is answered by the client or in flight on disk.
 
 Packets that were written when the network or the broker failed may have reached the client or not. What is checked at every
-packet is in ``strict_client``.
+packet is in ``strict_receiver``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import matches
 from tests.support.simulator.model_publisher import ModelPublisher
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.strict_client import StrictClient
+from tests.support.simulator.strict_receiver import StrictReceiver
 from tests.support.simulator.world import World
 
 NOTHING, TURN, SYNC, SETTLE, TICK = range(5)  # how far the world goes on after an action
@@ -119,7 +119,7 @@ class DurableSession:
     def __init__(self, history: dict[str, Any], work_max: int | None = None) -> None:
         self.world = World(history=history, work_max=work_max)
         self.peer: Peer | None = None
-        self.client = StrictClient(self.on_delivery)
+        self.client = StrictReceiver(self.on_delivery)
         self.publishers = [
             ModelPublisher("p durable", is_durable=True, on_acknowledged=self.on_acknowledged, on_refused=self.on_refused),
             ModelPublisher("p", is_durable=False, on_acknowledged=self.on_acknowledged, on_refused=self.on_refused),

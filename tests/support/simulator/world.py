@@ -19,11 +19,10 @@ from typing import Any, Self
 
 from braidmq.access.local import LocalAccess
 from braidmq.base.config import sources as config
-from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.config.settings import Settings
 from braidmq.base.deadline_clock import READING_TURNS
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection.deadlines import TICK_S
-from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
 from braidmq.storage.engine.rocksdb import Tuning
@@ -223,8 +222,7 @@ class World:
 
     def open(self, version: int = 5) -> Peer:
         """A connection on which nothing was sent yet."""
-        listener = ListenerInfo("ws", "test", ListenerSettings(bind="127.0.0.1:0"), is_on_loopback=True)
-        return Peer(self, self.broker.make_connection(listener), version)
+        return Peer(self.broker, version, self.loop, settle=self.settle)
 
     def connect(self, client_id: str, version: int = 5, **fields: Any) -> Peer:
         """A connected client; arguments as for ``Peer.connect``."""

@@ -1,19 +1,14 @@
-"""An MQTT client on a broker's connection without a network; what it knows of its session outlives its connections."""
+"""The receiving half of a session on a broker in the same process; what it knows of the session outlives its connections."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from braidmq.base.config.settings import ListenerSettings
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection.connection import Connection
-from braidmq.broker.listeners.origin import ListenerInfo
-from braidmq.mqtt.codec import FrameSplitter, decode, encode
 from braidmq.mqtt.packets import (
     MQTT5,
     Connack,
-    Connect,
     Packet,
     Puback,
     Pubcomp,
@@ -26,46 +21,13 @@ from braidmq.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from braidmq.mqtt.properties import Properties
-
-_FRAME_MAX = 268_435_460
+from tests.support.simulator.peer import Peer
 
 
-class InnerTransport(asyncio.Transport):
-    """Hands what is written to the client."""
-
-    def __init__(self, on_data: Callable[[bytes], None]) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
-        self._on_data = on_data
-        self._is_closing = False
-        self.connection: Connection | None = None
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._on_data(bytes(data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It buffers nothing."""
-
-    def pause_reading(self) -> None:
-        """Nothing comes by itself."""
-
-    def resume_reading(self) -> None:
-        """Nothing comes by itself."""
-
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    def close(self) -> None:
-        if not self._is_closing and self.connection is not None:
-            self._is_closing = True
-            asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
-
-    def abort(self) -> None:
-        self.close()
-
-
-class InnerClient:
-    """One client id. It answers nothing by itself: ``acknowledge`` takes the next step for one message."""
+class Receiver:
+    """One client id, with a ``Peer`` while it is connected. It answers nothing by itself: ``acknowledge`` takes the next step for
+    one message.
+    """
 
     def __init__(self, client_id: str, expiry_s: int, receive_maximum: int) -> None:
         self.client_id = client_id
@@ -76,43 +38,45 @@ class InnerClient:
         self.answers: list[Packet] = []  # due, and not sent
         self.told: list[Packet] = []  # other packets
         self._receive_maximum = receive_maximum
-        self._splitter = FrameSplitter(_FRAME_MAX)
-        self._transport: InnerTransport | None = None
-        self._connection: Connection | None = None
+        self._peer: Peer | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether its connection is open."""
-        return self._connection is not None and self._connection.is_open
+        return self._peer is not None and self._peer.connection.is_open
+
+    @property
+    def connection(self) -> Connection:
+        """The broker's end of its connection."""
+        assert self._peer is not None, "not connected"
+        return self._peer.connection
 
     def connect(self, broker: Broker, clean_start: bool) -> None:
         """Send CONNECT."""
         self.answers, self.told, self._unprocessed = [], [], {}
-        self._splitter = FrameSplitter(_FRAME_MAX)
-        listener = ListenerInfo("ws", "test", ListenerSettings(bind="127.0.0.1:0"), is_on_loopback=True)
-        self._transport = transport = InnerTransport(lambda data: self._on_data(transport, data))
-        self._connection = self._transport.connection = broker.make_connection(listener)
-        self._connection.connection_made(self._transport)
-        properties = Properties(session_expiry_interval=self.expiry_s, receive_maximum=self._receive_maximum)
-        self._send(Connect(self.client_id, MQTT5, clean_start, 0, properties=properties))
+        # A connection that this one takes over is no longer listened to.
+        self._peer = peer = Peer(
+            broker, MQTT5, asyncio.get_running_loop(), on_packet=lambda packet: self._on_packet(peer, packet)
+        )
+        peer.request_connect(self.client_id, clean=clean_start, expiry=self.expiry_s, receive_maximum=self._receive_maximum)
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         """Send SUBSCRIBE."""
-        self._send(Subscribe(60_000, [SubscribeOption(topic_filter, qos)]))
+        self.send(Subscribe(60_000, [SubscribeOption(topic_filter, qos)]))
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Send UNSUBSCRIBE."""
-        self._send(Unsubscribe(60_001, [topic_filter]))
+        self.send(Unsubscribe(60_001, [topic_filter]))
 
     def lose(self) -> None:
         """Lose the connection."""
-        if self._transport is not None:
-            self._transport.close()
+        if self._peer is not None:
+            self._peer.cut()
         self.forget_connection()
 
     def forget_connection(self) -> None:
         """The broker is gone, and the connection with it."""
-        self._transport = self._connection = None
+        self._peer = None
         self.answers, self._unprocessed = [], {}
 
     def acknowledge(self) -> bool:
@@ -122,27 +86,21 @@ class InnerClient:
         answer = self.answers.pop(0)
         if isinstance(answer, Puback):
             self.accepted.append((self._unprocessed.pop(answer.packet_id), 1))
-        self._send(answer)
+        self.send(answer)
         return True
 
     def has_heard(self, kind: type[Connack] | type[Suback] | type[Unsuback]) -> bool:
         """Whether a packet of this kind has come on this connection."""
         return any(isinstance(packet, kind) for packet in self.told)
 
-    def _send(self, packet: Packet) -> None:
-        assert self._connection is not None, "not connected"
-        data = encode(packet, MQTT5)
-        view = self._connection.get_buffer(-1)
-        view[: len(data)] = data
-        self._connection.buffer_updated(len(data))
+    def send(self, *packets: Packet) -> None:
+        """Hand packets to the broker."""
+        assert self._peer is not None, "not connected"
+        self._peer.send(*packets)
 
-    def _on_data(self, transport: InnerTransport, data: bytes) -> None:
-        if transport is not self._transport:
-            return  # it has left this connection
-        for first, body in self._splitter.feed(data):
-            self._on_packet(decode(first, body, MQTT5))
-
-    def _on_packet(self, packet: Packet) -> None:
+    def _on_packet(self, peer: Peer, packet: Packet) -> None:
+        if peer is not self._peer:
+            return
         match packet:
             case Publish():
                 self._on_publish(packet)
