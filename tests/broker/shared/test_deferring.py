@@ -12,7 +12,7 @@ from braidmq.broker.ports import GroupRow
 from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
 from braidmq.lane.path.message import Message, from_record
 from braidmq.mqtt.packets import Publish, Subscribe, SubscribeOption
-from tests.broker.shared.test_cursor import TOPIC, House
+from tests.broker.shared.group_house import TOPIC, House
 from tests.support.simulator.offline_node import turns_until, with_broker
 from tests.support.simulator.receiver import Receiver
 

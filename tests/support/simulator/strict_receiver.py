@@ -1,7 +1,7 @@
 """The receiver of a durable session in the model: it keeps its half of the state and checks every packet against the protocol.
 
-It opens no connection: a ``Peer`` hands it packets and sends its answers. It stays apart from ``receiver`` because it is the oracle
-of the session model: it must not share code with what it checks, nor be as lenient as a test of another subject may be.
+It opens no connection: a ``Peer`` hands it packets and sends its answers. It stays apart from ``receiver``, which is lenient
+where another subject is tested, because it is the oracle of the session model.
 
 It knows what the specification lets it know: packet ids, its QoS 2 state, what it has answered. It survives every crash of the
 broker, and carries on as a client must: QoS 2 messages are told apart by packet id alone.
