@@ -132,7 +132,7 @@ def test_a_certificate_name_stands_for_the_user_name(password_file: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [None, b"rubbish\n", b"alice:secret\n", b"\xff\xff\n", b"ok\n" * 3])
-def test_a_missing_or_broken_file_lets_nobody_in(tmp_path: Path, content: bytes | None) -> None:
+def test_a_missing_or_broken_file_rejects_all_logins(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "passwd"
     if content is not None:
         path.write_bytes(content)
@@ -148,7 +148,7 @@ def test_a_missing_or_broken_file_lets_nobody_in(tmp_path: Path, content: bytes 
     assert [reason(each) for each in verdicts] == [Reason.SERVER_UNAVAILABLE] * 4
 
 
-def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_users(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.touch()
 
@@ -157,7 +157,7 @@ def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
     assert reason(verdict) == Reason.BAD_USER_NAME_OR_PASSWORD
 
 
-def test_a_directory_or_pipe_in_place_of_the_file_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_directory_or_pipe_in_place_of_the_file_rejects_all_logins(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path, tmp_path / "pipe"):

@@ -92,7 +92,7 @@ def test_a_client_of_any_name_can_be_shown_and_kicked(tmp_path: Path, client_id:
     conversation(tmp_path, talk)
 
 
-def test_what_is_not_there_is_answered_with_404_in_words(tmp_path: Path) -> None:
+def test_an_unknown_resource_is_answered_with_404_and_a_message(tmp_path: Path) -> None:
     async def talk(_: FakeOperations, ask: Ask) -> None:
         for method, path, parameters in [
             ("GET", "/client", {"id": "nobody"}),

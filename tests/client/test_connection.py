@@ -245,7 +245,7 @@ def test_a_message_beyond_the_servers_limits_is_not_sent(limit: Properties, mess
     ],
     ids=["DISCONNECT", "AUTH", "PINGREQ"],
 )
-def test_what_ends_the_connection_fails_everything_that_still_waits(sent: Packet, words: str, exit_code: int) -> None:
+def test_the_end_of_the_connection_fails_everything_that_still_waits(sent: Packet, words: str, exit_code: int) -> None:
     async def scenario() -> None:
         ends = Ends()
         await ends.log_in()

@@ -57,7 +57,7 @@ def test_gauges_of_queue_and_window_come_back_to_zero(node: Operated) -> None:
     assert (empty["queue_messages_count"], empty["queue_bytes_count"], empty["inflight_count"]) == (0, 0, 0)
 
 
-def test_what_a_session_still_held_is_counted_as_dropped_when_it_ends(node: Operated) -> None:
+def test_messages_that_an_ending_session_still_holds_are_counted_as_dropped(node: Operated) -> None:
     gone = node.connect("gone", persistent=True, receive_maximum=1)
     gone.subscribe("q", qos=1)
     node.connect().publish("q", b"in flight", qos=1)

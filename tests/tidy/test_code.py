@@ -165,7 +165,7 @@ def names_of(requirements: list[str]) -> set[str]:
     return {MODULES.get(name, name) for name in names}
 
 
-def test_what_the_package_imports_is_what_it_depends_on() -> None:
+def test_the_package_declares_exactly_the_dependencies_it_imports() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = names_of(project["dependencies"])
     extra = names_of([each for extra in project["optional-dependencies"].values() for each in extra])

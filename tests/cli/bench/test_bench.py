@@ -33,7 +33,7 @@ def bench(kind: str, port: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
-def test_conn_connects_everybody_and_measures_how_long_it_takes(port: str) -> None:
+def test_conn_connects_all_clients_and_measures_the_time(port: str) -> None:
     result = bench("conn", port, "-c", "50", "--duration", "0")
 
     assert (result["clients"], result["connected"], result["failures"]) == (50, 50, {})

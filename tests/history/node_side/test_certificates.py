@@ -97,7 +97,7 @@ def publish_much(broker: Broker) -> None:
 
 
 @pytest.mark.row("H5")
-def test_a_stream_goes_on_by_itself_while_the_service_gets_new_certificates(
+def test_a_stream_continues_while_the_service_gets_new_certificates(
     broker: Broker, authority: Authority, served: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_much(broker)

@@ -49,7 +49,7 @@ def crowd_with_room_for(house: House, fewer: int) -> Crowd:
     return Crowd(house.port, len(os.listdir("/proc/self/fd")) - fewer)
 
 
-def test_nobody_is_closed_while_there_are_descriptors(house: House) -> None:
+def test_no_connection_is_closed_while_there_are_descriptors(house: House) -> None:
     callers = [house.connect() for _ in range(5)]
 
     assert Crowd(house.port, 10_000).look() == 0
@@ -67,7 +67,7 @@ def test_the_silent_go_first_and_of_them_the_newest(house: House) -> None:
     assert crowd.refused == 2
 
 
-def test_sockets_that_are_no_connections_to_the_port_are_left_alone(house: House) -> None:
+def test_sockets_that_are_not_connected_to_the_port_are_left_alone(house: House) -> None:
     with ExitStack() as stack:
         other = House(stack)
         foreign = [other.connect() for _ in range(5)]

@@ -19,7 +19,7 @@ def test_readers_do_not_count_for_each_other() -> None:
     assert quotas.served() == Served(0, 0, 2, refused=1)
 
 
-def test_what_is_sent_faster_than_allowed_waits() -> None:
+def test_data_above_the_allowed_rate_waits() -> None:
     now = 0.0
     waits: list[float] = []
 

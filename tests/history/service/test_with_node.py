@@ -165,7 +165,7 @@ def test_it_speaks_tls_and_asks_for_certificates_if_told_to(tmp_path: Path) -> N
 
 
 @pytest.mark.row("H4")
-def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
+def test_a_service_that_dies_is_restarted_and_readers_continue() -> None:
     with Broker(history=SERVED) as broker:
         publish(broker, "before", b"1")
         assert broker.history_port
@@ -229,7 +229,7 @@ def test_it_follows_a_broker_that_was_started_again(tmp_path: Path) -> None:
         assert read(reader, "kept") == [("kept", b"1")]
 
 
-def test_nobody_there_is_said_in_words() -> None:
+def test_an_address_that_nothing_listens_on_gives_a_clear_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with connect(f"127.0.0.1:{port}", retry_s=0.1) as reader, pytest.raises(Unavailable, match="is available"):

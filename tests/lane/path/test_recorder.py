@@ -94,7 +94,7 @@ def test_qos_0_below_what_is_recorded_waits_for_nothing(bench: RecordingBench) -
 # Commits
 
 
-def test_s6_nobody_sees_a_message_and_nobody_is_answered_before_its_commit(bench: RecordingBench) -> None:
+def test_s6_a_message_is_neither_delivered_nor_acknowledged_before_its_commit(bench: RecordingBench) -> None:
     subscriber, publisher = bench.subscriber(), bench.client()
 
     send(publisher, publish(1), publish(2, 2))
@@ -138,7 +138,9 @@ def test_while_a_message_is_shown_its_shard_is_marked_below_it(bench: RecordingB
 
 
 @pytest.mark.parametrize(("version", "code"), [(MQTT5, 0x10), (MQTT311, 0)])
-def test_a_publisher_is_told_that_nobody_is_there_if_it_can_be_told(bench: RecordingBench, version: int, code: int) -> None:
+def test_a_publisher_learns_that_there_are_no_subscribers_if_its_version_allows(
+    bench: RecordingBench, version: int, code: int
+) -> None:
     publisher = bench.client(version=version)
     send(publisher, publish(1), publish(2, 2))
 
@@ -147,7 +149,7 @@ def test_a_publisher_is_told_that_nobody_is_there_if_it_can_be_told(bench: Recor
     assert publisher.sent() == [Puback(1, code), Pubrec(2, code)]
 
 
-def test_what_is_to_happen_at_the_commit_happens_before_the_message_is_shown(bench: RecordingBench) -> None:
+def test_commit_callbacks_run_before_the_message_is_shown(bench: RecordingBench) -> None:
     subscriber = bench.subscriber()
     seen: list[list[Packet]] = []
     pending = bench.recorder.record(Message(b"t", b"", 1, False, "p"), None, None, 0, 0, False)
@@ -252,7 +254,7 @@ def test_s6_a_publisher_that_came_back_is_answered_on_its_new_connection(bench: 
 
 
 @pytest.mark.parametrize("is_in_doubt", [False, True])
-def test_what_is_refused_is_shown_to_nobody_and_counted(bench: RecordingBench, is_in_doubt: bool) -> None:
+def test_a_rejected_message_is_not_delivered_and_is_counted(bench: RecordingBench, is_in_doubt: bool) -> None:
     subscriber, publisher = bench.subscriber(), bench.client()
     send(publisher, publish(1), publish(2, 2))
 
