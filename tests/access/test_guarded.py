@@ -1,4 +1,4 @@
-"""An authenticator that is slow, down or talking rubbish lets nobody in, is left alone for a while, and raises an alarm once."""
+"""An authenticator that is slow, down or broken rejects all logins, is left alone for a while, and raises one alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guessed passwords lead to bans and to the throttle of an address, which hit guesses and nobody else."""
+"""Guessed passwords lead to bans and to throttled addresses, which affect only guesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/metrics``, ``/status`` and ``/ready``, which everybody may read."""
+"""``/metrics``, ``/status`` and ``/ready``, which are public."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that break off: each row once, whatever the order of a further attempt, within a bound of memory."""
+"""Streams that break off: each row once, for any order of rows in the next attempt, in bounded memory."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.support.mosquitto import mosquitto
 
 @pytest.fixture(scope="module", params=["braidmq", pytest.param("mosquitto", marks=pytest.mark.needs("mosquitto"))])
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lets everybody in."""
+    """A server that accepts every login."""
     if request.param == "braidmq":
         with Broker() as broker:
             yield str(broker.port)

@@ -1,4 +1,4 @@
-"""A durable subscriber that keeps exactly what the protocol asks of a receiver, and notes whatever a broker may not do."""
+"""A durable subscriber that keeps exactly what the protocol asks of a receiver, and notes every violation by the broker."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def await_refusals(strangers: list[socket.socket], count: int) -> None:
 
 @pytest.fixture
 def api_port() -> int:
-    """A port that nobody listens on."""
+    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 

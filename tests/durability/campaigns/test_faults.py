@@ -217,7 +217,7 @@ def test_a_full_disk_ends_acknowledgements_with_0x97_until_there_is_space_again(
 def test_a_node_whose_disk_is_full_to_the_last_byte_goes_on_when_there_is_space_and_has_all_that_it_acknowledged(
     tmp_path: Path, disk: Path
 ) -> None:
-    """Somebody else fills it while messages come in: the storage engine itself runs into the end of the disk."""
+    """Another program fills it while messages arrive: the storage engine itself runs into the end of the disk."""
     file = write_config(tmp_path)
     noise = random.Random(9)
     kept: list[bytes] = []

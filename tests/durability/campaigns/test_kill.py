@@ -23,7 +23,7 @@ KINDS: dict[str, Plan] = {
 
 
 def run(kind: str, seed: int, kills: int, work_max: int, folder: Path) -> None:
-    """Run a campaign; its seed is in whatever goes wrong."""
+    """Run a campaign; every failure names its seed."""
     plan = replace(KINDS[kind], seed=seed, kills=kills, work_max=work_max)
     try:
         outcome = asyncio.run(Campaign(plan, folder).run())

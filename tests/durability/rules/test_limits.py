@@ -1,4 +1,4 @@
-"""A log near its limits, and messages that no log can take: publishers are held or told, and nobody else is harmed."""
+"""A log near its limits, and messages that no log can take: publishers are held or rejected, and no other client is affected."""
 
 from __future__ import annotations
 

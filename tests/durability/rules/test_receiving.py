@@ -1,4 +1,4 @@
-"""QoS 2 from clients that come back: how many may be in flight, and who is answered while old messages are read again."""
+"""QoS 2 from returning clients: how many messages may be in flight, and which are answered while old ones are read again."""
 
 from __future__ import annotations
 

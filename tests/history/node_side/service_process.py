@@ -22,7 +22,7 @@ def is_alive(process: int) -> bool:
 
 
 def await_that(what: str, condition: object, within_s: float = 20.0) -> None:
-    """For what another process does without telling anybody."""
+    """Poll for something that another process does silently."""
     deadline = time.monotonic() + within_s
     assert callable(condition)
     while not condition():

@@ -45,7 +45,7 @@ def is_open(caller: socket.socket) -> bool:
 
 
 def crowd_with_room_for(house: House, fewer: int) -> Crowd:
-    """Of the descriptors that there are now, so many are too many."""
+    """Make this many of the open descriptors exceed the limit."""
     return Crowd(house.port, len(os.listdir("/proc/self/fd")) - fewer)
 
 

@@ -49,7 +49,7 @@ def metric(broker: Broker, name: str) -> float:
 
 
 def save(broker: Broker, name: str, position: int) -> None:
-    """A reader of nobody, as one from before there were users."""
+    """A reader without an owner, created before users were configured."""
     assert broker.node is not None
     log = broker.node.log
     failed: list[Refusal] = []

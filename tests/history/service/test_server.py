@@ -1,4 +1,4 @@
-"""The Flight service: who is let in, what may be read, and how it says no."""
+"""The Flight service: authentication, what may be read, and error answers."""
 
 from __future__ import annotations
 

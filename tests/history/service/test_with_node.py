@@ -1,4 +1,4 @@
-"""The history service of a real node: what it shows, who may see it, and that it comes back whatever happens to it."""
+"""The history service of a real node: what it shows, which users may see it, and that it recovers from every failure."""
 
 from __future__ import annotations
 

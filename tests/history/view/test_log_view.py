@@ -1,4 +1,4 @@
-"""The view of a log: what it shows, when it waits and refuses, and that nobody pays for it who does not read."""
+"""The view of a log: what it shows, when it waits or rejects, and that it costs nothing while there are no readers."""
 
 from __future__ import annotations
 

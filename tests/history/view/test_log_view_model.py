@@ -1,4 +1,4 @@
-"""Whatever happens to the log, the parts of a plan have the rows of a naive list, each once, and a loss is always told."""
+"""Under any change of the log, the parts of a plan have the rows of a naive list, each once, and a loss is always reported."""
 
 from __future__ import annotations
 

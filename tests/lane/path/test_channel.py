@@ -1,4 +1,4 @@
-"""A channel cuts the stream, does what is plain itself and hands the rest up, whatever way the bytes come in."""
+"""A channel splits the stream into packets, handles the simple ones and hands up the others, however the bytes arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single exchanges of bytes below MQTT: PROXY headers, TLS handshakes, whatever a stranger may send."""
+"""Single exchanges of bytes below MQTT: PROXY headers, TLS handshakes, arbitrary bytes."""
 
 from __future__ import annotations
 

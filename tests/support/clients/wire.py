@@ -217,7 +217,7 @@ class Wire:
         return [decode(frame.first_byte, frame.body, self.version) for frame in frames]
 
     def receive_any(self, timeout_s: float = DEADLINE_S) -> Packet:
-        """The next packet, whatever it is."""
+        """The next packet, of any kind."""
         frame = self.receive_frame(timeout_s)
         return decode(frame.first_byte, frame.body, self.version)
 
@@ -288,7 +288,7 @@ class Wire:
         assert not self._buffer, f"wanted the end of the stream, got {bytes(self._buffer[:64])!r}"
 
     def receive_bytes(self, count: int, timeout_s: float = DEADLINE_S) -> bytes:
-        """So many bytes as they come, whatever packets they are."""
+        """The next ``count`` bytes, whichever packets they belong to."""
         deadline = time.monotonic() + timeout_s
         while len(self._buffer) < count:
             if not self._fill(deadline):
@@ -361,7 +361,7 @@ class Wire:
         return suback
 
     def request_subscribe(self, *filters: str | SubscribeOption, qos: int = 0, **properties: Any) -> Suback:
-        """SUBSCRIBE and wait for the SUBACK, whatever it says."""
+        """SUBSCRIBE and wait for the SUBACK, which may reject filters."""
         options = [SubscribeOption(f, qos) if isinstance(f, str) else f for f in filters]
         packet_id = self.next_packet_id()
         self.send(Subscribe(packet_id, options, Properties(**properties) if properties else NO_PROPERTIES))

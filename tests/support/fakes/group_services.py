@@ -63,7 +63,7 @@ class FakeGroupServices:
         return self.has_place
 
     def note_idle(self, log: GroupCursor) -> None:
-        """Nobody else wants its place."""
+        """No other reader waits for its slot."""
 
     def stop_reading(self, log: GroupCursor) -> None:
         self.reading.discard(log)

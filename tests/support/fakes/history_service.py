@@ -138,7 +138,7 @@ class FakeHistoryService(flight.FlightServerBase):  # type: ignore[misc]
         return sorted(found, key=lambda row: row["position"])
 
     def stop(self) -> None:
-        """End it, and whatever it is serving."""
+        """End it, and every stream it serves."""
         self.shutdown()
         self.wait()
 

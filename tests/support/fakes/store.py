@@ -65,7 +65,7 @@ class FakeStore:
                 yield key, rows[key]
 
     def crashed(self, kept: int) -> FakeStore:
-        """The store as it is opened after a crash that left so many writes."""
+        """The store as it is opened after a crash that kept the first ``kept`` writes."""
         assert self.committed <= kept <= len(self.writes)
         opened = FakeStore()
         for changes in self.writes[:kept]:

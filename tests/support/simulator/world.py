@@ -73,7 +73,7 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """End the node, without a word to anybody, and remove what it has left."""
+        """End the node without a goodbye to its clients, and remove its files."""
         self._end()
         self._folder.cleanup()
 
@@ -151,7 +151,7 @@ class World:
                 return
 
     def fill_disk(self) -> None:
-        """From now on nothing is stored, and that is told."""
+        """From now on nothing can be stored, and the log says so."""
         self.disk.is_full = True
         self.log.check()
 
@@ -208,7 +208,7 @@ class World:
         return (self.log.pending_bytes, len(self._commits), state.counters.bytes_sent, state.counters.bytes_received, state.turn)
 
     def tick(self, count: int = 1) -> None:
-        """Half a second passes, so many times."""
+        """Half a second passes, ``count`` times."""
         for _ in range(count):
             self.loop.now += TICK_S
             self.settle()
