@@ -22,7 +22,7 @@ def admits(origin: str, host: str, *allowed: str, is_local: bool) -> bool:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_what_is_no_browser_sends_no_origin_and_gets_in(is_local: bool) -> None:
+def test_a_client_that_sends_no_origin_gets_in(is_local: bool) -> None:
     assert WebOrigins(()).admits([], ["broker.example:8083"], is_local=is_local)
     assert WebOrigins(("https://app.example",)).admits([], [], is_local=is_local)
 
@@ -106,14 +106,14 @@ def test_with_a_list_exactly_its_pages_get_in(is_local: bool) -> None:
 
 
 @pytest.mark.parametrize("origin", ["null", "", "*", "https://", "https://a b", "https://a.example/", "x" * 100_000])
-def test_what_is_no_origin_is_let_in_by_a_star_alone(origin: str) -> None:
+def test_an_invalid_origin_is_accepted_only_by_a_star(origin: str) -> None:
     for listed in ((), ("https://app.example",)):
         assert not admits(origin, origin, *listed, is_local=True)
         assert not admits(origin, origin, *listed, is_local=False)
     assert admits(origin, "broker.example", "https://app.example", "*", is_local=False)
 
 
-def test_two_origins_or_two_hosts_are_no_proof() -> None:
+def test_two_origins_or_two_hosts_are_rejected() -> None:
     same = "http://localhost"
 
     assert not WebOrigins(()).admits([same, same], ["localhost"], is_local=True)
@@ -150,7 +150,7 @@ def test_a_page_from_elsewhere_gets_403_and_no_connection(loop_name: str, caplog
     run(loop_name, scenario())
 
 
-def test_an_origin_of_bytes_that_are_no_text_is_refused_as_any_other() -> None:
+def test_an_origin_that_is_not_text_is_rejected_like_any_other() -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
             sent = upgrade_request(Origin="http://PLACE").replace(b"PLACE", b"\xff\x80" + b"x" * 500)

@@ -54,7 +54,7 @@ def test_the_upgrade_agrees_on_mqtt_and_the_peer_is_known(loop_name: str) -> Non
     run(loop_name, scenario())
 
 
-def test_mqtt_is_the_subprotocol_wherever_it_is_offered() -> None:
+def test_mqtt_is_the_subprotocol_at_any_place_in_the_offer() -> None:
     assert choose_subprotocol(["mqtt"]) == "mqtt"
     assert choose_subprotocol(["chat, mqttv3.1 ,mqtt"]) == "mqtt"
     assert choose_subprotocol(["chat, mqttv3.1"]) == "mqttv3.1"
@@ -294,7 +294,7 @@ def test_the_close_handshake_of_the_client_is_answered(loop_name: str) -> None:
 
 @both_loops
 @pytest.mark.parametrize("last", [(CLOSE, b""), (TEXT, b"x")], ids=["close", "text"])
-def test_what_came_before_the_end_in_the_same_read_is_still_fed(loop_name: str, last: tuple[int, bytes]) -> None:
+def test_data_before_the_end_in_the_same_read_is_still_fed(loop_name: str, last: tuple[int, bytes]) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.echoes = False

@@ -64,7 +64,7 @@ def test_pings_of_a_client_that_reads_nothing_do_not_pile_up_answers(loop_name: 
 
 
 @both_loops
-def test_a_paused_connection_stops_reading_and_goes_on_where_it_was(loop_name: str) -> None:
+def test_a_paused_connection_stops_reading_and_resumes_where_it_stopped(loop_name: str) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.echoes = False

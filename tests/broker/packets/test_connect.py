@@ -39,7 +39,7 @@ def test_a_client_that_needs_no_waiting_is_answered_within_its_own_callback(tmp_
     with_broker(tmp_path, work)
 
 
-def test_a_client_whose_authenticator_takes_its_time_is_answered_when_it_is_done(tmp_path: Path) -> None:
+def test_a_client_is_answered_when_a_slow_authenticator_is_done(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
         broker.hooks.add(SlowConsent())
         client = Receiver("one", 0, 100)

@@ -161,7 +161,7 @@ def test_strangers_at_a_door_leave_the_log_the_descriptors_it_needs(file: Path, 
 
 
 @pytest.mark.row("D10")
-def test_a_log_without_descriptors_goes_on_by_itself_when_there_are_some_again(file: Path) -> None:
+def test_a_log_without_descriptors_recovers_when_descriptors_are_free_again(file: Path) -> None:
     noise = random.Random(12)
     with Started(file, {"BRAIDMQ_HISTORY__BIND": "127.0.0.1:0"}, command=LIMITED) as node:
         wire = alice(node.await_port())
