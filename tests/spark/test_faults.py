@@ -213,7 +213,7 @@ def test_a_checkpoint_of_last_week_publishes_nothing_twice_and_its_batches_are_s
 
 
 @pytest.mark.row("H3")
-def test_a_checkpoint_of_last_week_whose_next_batch_has_new_rows_too_drops_none_of_them(
+def test_a_week_old_checkpoint_whose_next_batch_also_has_new_rows_drops_none_of_them(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     publish(broker, "t", *numbered(0, 10))

@@ -83,7 +83,7 @@ def test_a_python_that_was_chosen_is_kept_or_refused_in_words(tmp_path: Path, mo
         register(Session("local"))  # type: ignore[arg-type]
 
 
-def test_registering_again_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registering_twice_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     register(Session("local", error=AnalysisException("exists already")))  # type: ignore[arg-type]
 

@@ -68,7 +68,7 @@ def test_a_new_checkpoint_without_a_name_is_a_new_producer(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("make", [make_writer, make_stream_writer])
-def test_a_batch_that_was_skipped_is_told_on_the_driver_and_nobody_is_asked_for_more(
+def test_a_skipped_batch_is_reported_on_the_driver_and_causes_no_request(
     make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     columns = StructType([StructField("topic", StringType()), StructField("payload", StringType())])

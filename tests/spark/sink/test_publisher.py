@@ -100,7 +100,7 @@ def test_a_network_that_breaks_again_and_again_costs_nothing_and_repeats_nothing
         assert proxy.connections > 5
 
 
-def test_an_attempt_that_follows_another_goes_on_where_that_was(broker: Broker, name: str) -> None:
+def test_a_second_attempt_resumes_where_the_first_one_stopped(broker: Broker, name: str) -> None:
     first = Attempt(broker.port, name, batch=3)
     first.publisher.add(rows(0, 1500, name))
     first.publisher.close()
@@ -269,7 +269,7 @@ def test_with_keys_rows_are_published_once_by_any_number_of_partitions(broker: B
     assert sorted(recorded(broker, name)) == list(range(3000))
 
 
-def test_with_keys_refused_rows_are_reported_and_the_rest_goes_on_over_one_connection(broker: Broker, name: str) -> None:
+def test_with_keys_rejected_rows_are_reported_and_the_others_are_sent_on_the_same_connection(broker: Broker, name: str) -> None:
     maker = RowMaker({"topic": 0, "payload": 1, "key": 2}, 1)
     topics = ["t/x", "forbidden", "bad/#", "t/x", "forbidden", "t/x"]
     attempt = Attempt(broker.port, name, keys=True)
@@ -288,13 +288,13 @@ def test_a_broker_that_is_not_there_is_waited_for_and_then_given_up(name: str) -
         Attempt(1, name, retrytimeout="300ms")
 
 
-def test_wrong_credentials_are_told_at_once(name: str) -> None:
+def test_wrong_credentials_fail_at_once(name: str) -> None:
     listeners = {"tcp": {"default": {"bind": "127.0.0.1:0", "allow_anonymous": False}}}
     with Broker(listeners=listeners) as closed, pytest.raises(UsageError, match="user and password"):
         Attempt(closed.port, name, user="nobody", password="x")
 
 
-def test_rows_go_over_tls_and_an_authority_that_is_not_known_is_told_in_words(tmp_path: Path, name: str) -> None:
+def test_rows_are_sent_over_tls_and_an_unknown_authority_is_reported(tmp_path: Path, name: str) -> None:
     authority = Authority(tmp_path)
     server = authority.server("localhost")
     listeners = {

@@ -113,7 +113,9 @@ def test_columns_become_the_fields_of_a_message(spark: SparkSession, broker: Bro
         ("'t' AS topic, '' AS payload", "overwrite", "cannot be taken back"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_words(spark: SparkSession, columns: str, mode: str, words: str) -> None:
+def test_a_frame_that_cannot_be_written_is_rejected_with_a_clear_message(
+    spark: SparkSession, columns: str, mode: str, words: str
+) -> None:
     frame = spark.range(3).selectExpr(*columns.split(", "))
 
     with pytest.raises(PySparkException, match=words):
@@ -121,7 +123,7 @@ def test_what_cannot_be_written_is_refused_in_words(spark: SparkSession, columns
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_batch_with_a_name_goes_on_where_it_failed(spark: SparkSession, broker: Broker) -> None:
+def test_a_named_batch_resumes_where_it_failed(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(PySparkException, match="boom"):
         write(rows(spark, 40_000, fails_at=39_999), broker.port, producerName="import")
     assert 0 < len(recorded(broker)) < 40_000
@@ -187,7 +189,7 @@ def test_refused_rows_go_to_the_dead_letters_and_the_others_are_published(
     assert sorted(numbers(recorded(broker))) == [each for each in range(300) if each not in (7, 50, 150, 250)]
 
 
-def test_rows_whose_texts_cannot_be_read_are_refused_too(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_rows_with_invalid_utf8_are_rejected_too(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     text = F.when(F.col("id") == 2, F.expr("CAST(X'FF' AS STRING)"))
     topic = F.when(F.col("id") == 1, F.expr("CAST(X'FF' AS STRING)")).otherwise("t/x")
     frame = spark.range(0, 4, 1, 1).select(
@@ -282,7 +284,7 @@ writer.option("servers", "127.0.0.1:" + port).trigger(availableNow=True).start()
 
 
 @pytest.mark.row("H3")
-def test_a_driver_that_is_killed_in_the_middle_of_a_batch_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_within_a_batch_resumes_when_it_is_started_again(tmp_path: Path) -> None:
     for first in range(0, 200_000, 100_000):
         put_file(tmp_path / "in", first, first + 100_000)
     with Broker() as broker:

@@ -45,7 +45,7 @@ def test_before_the_first_batch_is_over_the_backlog_is_what_comes_after_its_begi
     assert backlog == Backlog(3, None)  # how old the first record is cannot be told
 
 
-def test_where_a_query_goes_on_is_read_from_its_checkpoint(tmp_path: Path) -> None:
+def test_the_position_where_a_query_resumes_is_read_from_its_checkpoint(tmp_path: Path) -> None:
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
     checkpoint = local_checkpoint(str(tmp_path))
@@ -67,7 +67,7 @@ def test_where_a_query_goes_on_is_read_from_its_checkpoint(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["v2\n{}\n{}", "v1\n{}", 'v1\n{}\n{"version": 1', "v1\n{}\n{}\n{}", "v1\n{}\n-"])
-def test_an_offset_file_that_is_none_or_not_whole_tells_nothing(tmp_path: Path, text: str) -> None:
+def test_an_invalid_or_incomplete_offset_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text(text)
     checkpoint = local_checkpoint(str(tmp_path))

@@ -79,7 +79,7 @@ def test_learn_refuses_columns_in_words() -> None:
     assert "remove -o columns" in told.output
 
 
-def test_what_the_job_asks_itself_takes_the_way_of_the_options(tmp_path: Path) -> None:
+def test_the_jobs_own_requests_use_the_connection_of_the_options(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair, own = authority.server("history.example"), authority.client()
     secured: dict[str, Any] = {

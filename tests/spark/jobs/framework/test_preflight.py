@@ -59,7 +59,7 @@ def test_topic_filters_and_starts_that_cannot_be(command: click.Command, option:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_limit_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_limit_is_rejected(tmp_path: Path) -> None:
     place = str(tmp_path / "out")
 
     assert "--batch-bytes: " in told_by(archive.command, place, "--batch-bytes", "lots")

@@ -45,7 +45,7 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert meter.words(Backlog(5, None)) == "0 rows, 0/s, at most 5 behind"
 
 
-def test_what_is_done_of_the_first_batch_counts_before_it_is_over() -> None:
+def test_progress_within_the_first_batch_is_shown() -> None:
     now = [0.0]
     meter = Meter(lambda: now[0])
     now[0] = 10.0
@@ -114,7 +114,7 @@ def test_a_job_is_not_stopped_by_what_spark_cannot_tell(monkeypatch: pytest.Monk
     assert looking.look(0) is None
 
 
-def test_without_a_terminal_a_line_is_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_printed_as_occasional_lines(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     with Display("archive", lambda: now[0]) as display:
         for now[0] in (1.0, 9.0, 11.0, 12.0, 22.0):

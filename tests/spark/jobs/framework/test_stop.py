@@ -116,7 +116,7 @@ def test_a_second_signal_ends_at_once_and_handlers_are_as_before() -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_who_sleeps_is_woken_by_the_request() -> None:
+def test_a_stop_request_wakes_a_sleeping_job() -> None:
     stop = StopRequest()
     stop.sleep(0.001)
     with stop.listening():
@@ -201,7 +201,7 @@ def test_a_call_to_spark_that_a_signal_cuts_off_leaves_no_traceback_in_the_log(c
 
 
 @pytest.mark.parametrize("kind", [Unavailable, UsageError, PySparkException])
-def test_a_job_that_fails_says_how_to_go_on_if_that_takes_more_than_the_same_command(kind: type[Exception]) -> None:
+def test_a_failed_job_says_how_to_resume_if_that_takes_more_than_the_same_command(kind: type[Exception]) -> None:
     job = a_job()
     job.how_to_go_on = "to continue, run the same command with --name x"
 

@@ -38,7 +38,7 @@ def patterns_of(topics: Sequence[TopicStats]) -> list[str]:
     return sorted(each.pattern for each in propose(topics).patterns)
 
 
-def test_a_topic_belongs_to_its_most_specific_pattern_whatever_their_order() -> None:
+def test_a_topic_belongs_to_its_most_specific_pattern_in_any_order() -> None:
     given = ["plant/#", "plant/+/temp", "plant/x/temp", "+/x/temp", "#"]
 
     for order in (given, given[::-1]):
@@ -63,7 +63,7 @@ def test_the_pattern_of_a_topic_matches_it_and_only_what_matches_none_is_left_ov
 
 
 @pytest.mark.parametrize("pattern", ["", "a/#/b", "a+", "$share/g/a"])
-def test_what_is_no_topic_filter_is_no_pattern(pattern: str) -> None:
+def test_a_pattern_must_be_a_valid_topic_filter(pattern: str) -> None:
     with pytest.raises(UsageError):
         make_patterns([pattern])
 
@@ -92,7 +92,7 @@ def test_few_devices_vary_too_if_they_are_used_evenly_and_look_alike() -> None:
     assert len(patterns_of(uneven)) == 6
 
 
-def test_a_name_with_a_structure_of_its_own_stays_apart() -> None:
+def test_a_name_with_its_own_structure_stays_a_separate_pattern() -> None:
     topics = stats("d/gateway/ports/1/state", *(f"d/{number}/{kind}" for number in range(30) for kind in ("temp", "hum")))
 
     assert patterns_of(topics) == ["d/+/hum", "d/+/temp", "d/gateway/ports/1/state"]

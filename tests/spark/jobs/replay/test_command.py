@@ -108,9 +108,7 @@ def rows_of(history: FakeHistoryService, settled: Range) -> list[int]:
 
 
 @pytest.mark.parametrize("floor", [0, BEGINNING + 2_500_000], ids=["all kept", "some gone"])
-def test_what_retention_takes_from_the_beginning_of_a_replay_is_told_by_the_next_run(
-    history: FakeHistoryService, floor: int
-) -> None:
+def test_the_next_run_reports_what_retention_deleted_from_the_start_of_a_replay(history: FakeHistoryService, floor: int) -> None:
     history.add_many("a", 5, shard=0)
     history.add_many("b", 5, shard=1)
     history.expire(floor)

@@ -74,7 +74,7 @@ def test_a_rule_that_cannot_be_used_is_refused_in_words(rule: str) -> None:
         TopicMap([rule])
 
 
-def test_a_new_topic_that_is_none_names_both() -> None:
+def test_an_invalid_mapped_topic_is_reported_with_the_original_topic() -> None:
     with pytest.raises(UsageError, match=r"'a/b' would become '#/b'"):
         TopicMap(["^a=>#"]).of("a/b")
 

@@ -72,7 +72,7 @@ def test_two_aliases_beyond_the_column_stay_two() -> None:
     assert (one["alias"], other["alias"]) == (-1, -(1 << 63))
 
 
-def test_what_a_later_version_adds_is_skipped() -> None:
+def test_fields_of_later_versions_are_skipped() -> None:
     later = number(50, 7) + data(51, b"new") + varint(52 << 3 | 5) + b"1234" + varint(53 << 3 | 1) + b"12345678"
 
     assert decode_payload(number(3, 1) + later)["seq"] == 1
@@ -92,7 +92,7 @@ def test_what_a_later_version_adds_is_skipped() -> None:
         (b"\0\0", "without a number"),
     ],
 )
-def test_what_is_no_payload_says_why(payload: bytes, reason: str) -> None:
+def test_an_invalid_payload_is_rejected_with_a_reason(payload: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         decode_payload(payload)
 

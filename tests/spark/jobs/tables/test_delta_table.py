@@ -145,7 +145,7 @@ def test_of_two_compactions_of_a_delta_table_one_gives_up(tmp_path: Path, monkey
     assert done.size_bytes > 0
 
 
-def test_a_job_goes_on_when_another_writer_was_quicker_than_its_compaction(
+def test_a_job_continues_when_another_writer_commits_before_its_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = a_table(tmp_path)

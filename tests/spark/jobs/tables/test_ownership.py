@@ -135,7 +135,7 @@ def test_a_checkpoint_that_was_removed_is_refused_under_the_same_path(setting: S
         setting.ask("first")
 
 
-def test_the_query_of_a_table_goes_on_and_new_queries_have_new_tables(setting: Setting) -> None:
+def test_a_query_resumes_its_own_table_and_new_queries_get_new_tables(setting: Setting) -> None:
     assert setting.ask("first").known == frozenset()
     setting.run("first", 0, end_at(10))
     setting.run("first", 1, end_at(20))
@@ -199,7 +199,7 @@ def test_only_positions_of_the_same_filters_are_adopted(setting: Setting) -> Non
         setting.ask("second", "adopt", filters=("c/#",))
 
 
-def test_who_means_it_appends_and_goes_on_without_the_flag(setting: Setting) -> None:
+def test_a_query_that_appends_by_flag_resumes_without_the_flag(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     setting.run("second", 0, end_at(10), "append")
     setting.run("second", 1, end_at(20))
@@ -220,7 +220,7 @@ def test_of_two_new_queries_that_begin_at_the_same_time_one_writes(setting: Sett
     assert setting.rows() == 1
 
 
-def test_a_query_that_was_replaced_goes_on_if_it_is_meant_to(setting: Setting) -> None:
+def test_a_replaced_query_resumes_if_the_user_asks_for_it(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     setting.run("second", 0, end_at(20), "adopt")
 
@@ -229,7 +229,7 @@ def test_a_query_that_was_replaced_goes_on_if_it_is_meant_to(setting: Setting) -
     assert setting.rows() == 3
 
 
-def test_a_query_that_is_replaced_while_it_runs_is_told_with_its_next_batch(tmp_path: Path) -> None:
+def test_a_query_that_is_replaced_while_it_runs_fails_with_its_next_batch(tmp_path: Path) -> None:
     setting = Setting(tmp_path, "parquet")
     setting.run("first", 0, end_at(10))
     running = setting.ask("first")
@@ -257,7 +257,7 @@ def test_a_table_of_an_older_version_is_refused_too_and_cannot_be_adopted(settin
     assert setting.ask("second", "append").start is None
 
 
-def test_a_query_of_an_older_version_goes_on_and_records_its_positions_from_then_on(setting: Setting) -> None:
+def test_a_query_of_an_older_version_resumes_and_records_its_positions_from_then_on(setting: Setting) -> None:
     setting.plan("first", 4, end_at(10))
     setting.finish("first", 4)
     written_by_an_older_version(setting, query_of("first"))
@@ -309,7 +309,7 @@ def a_job(*, choice: OtherQueries = "refuse") -> Job:
     return Job("archive", SparkOptions(), history, Pace(other_queries=choice))
 
 
-def test_a_job_that_adopts_reads_from_there_whatever_its_options_say(setting: Setting) -> None:
+def test_a_job_that_adopts_a_table_reads_from_its_end_despite_other_options(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     job = a_job(choice="adopt")
 

@@ -175,7 +175,7 @@ def test_compaction_joins_small_files_and_leaves_large_and_new_ones(tmp_path: Pa
     assert table.compact(folder, 300_000).files_before == 2  # the joined one and the newcomer
 
 
-def test_whoever_lists_a_directory_during_compaction_sees_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_listing_during_compaction_shows_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "p"
     expected = write_small_files(folder, 8)
     table = ParquetTable(str(tmp_path))
@@ -238,7 +238,7 @@ def test_of_two_compactions_of_a_directory_one_gives_up(tmp_path: Path, monkeypa
     assert not list((tmp_path / OWN / "staging").iterdir())
 
 
-def test_what_a_killed_compaction_left_is_removed_when_no_other_is_at_work(
+def test_files_of_a_killed_compaction_are_removed_when_no_other_compaction_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [tmp_path / name for name in "pqr"]
