@@ -143,7 +143,7 @@ def test_a_deny_pattern_with_an_unusable_name_denies_more_and_not_less() -> None
     assert rules(text, "+").may_publish("open/x")
 
 
-def test_what_no_rule_speaks_of_is_allowed_only_if_configured_so() -> None:
+def test_topics_without_a_rule_are_allowed_only_if_configured() -> None:
     text = "topic deny closed/#\n"
 
     strict, lax = rules(text), rules(text, grants_unmatched=True)

@@ -1,4 +1,4 @@
-"""An authenticator that is slow, down or talking rubbish lets nobody in, is left alone for a while, and raises an alarm once."""
+"""An authenticator that is slow, down or broken rejects all logins, is left alone for a while, and raises one alarm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Verdict
 from braidmq.access.guarded import Deadline
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import FakeClock, login, run
+from tests.access.logins import login, run
+from tests.support.fakes.clock import FakeClock
 
 # What a backend that is not type-checked may put into its verdict.
 NO_NAME: Any = 7
@@ -128,7 +129,7 @@ def test_an_exchange_that_cannot_begin_is_refused() -> None:
     assert verdict.reason == Reason.SERVER_UNAVAILABLE
 
 
-def test_after_failures_in_a_row_nobody_is_asked_for_a_while_then_one_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_failures_in_a_row_the_backend_rests_and_then_gets_one_request(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         clock = FakeClock()
         backend = FakeBackend(broken)
@@ -154,7 +155,7 @@ def test_after_failures_in_a_row_nobody_is_asked_for_a_while_then_one_is(caplog:
     assert sum("answers again" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_a_refusal_by_the_backend_is_no_failure_of_it() -> None:
+def test_a_rejection_by_the_backend_does_not_count_as_its_failure() -> None:
     async def scenario() -> None:
         backend = FakeBackend(answering(Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "no")))
         deadline = Deadline(backend, 1)

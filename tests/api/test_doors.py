@@ -14,7 +14,7 @@ import pytest
 
 from braidmq.api.server import ApiServer, read_or_make_token
 from braidmq.base.errors import ConfigError, UsageError
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 Result = TypeVar("Result")
 
@@ -163,7 +163,7 @@ def test_on_loopback_nothing_is_served_under_the_name_of_a_web_page(tmp_path: Pa
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:18083", "127.0.0.1", "127.0.0.1:1", "127.9.9.9:80", "[::1]", "[::1]:18083"]
 )
-def test_on_loopback_names_of_this_machine_are_served_whatever_the_port(tmp_path: Path, host: str) -> None:
+def test_on_loopback_names_of_this_machine_are_served_on_any_port(tmp_path: Path, host: str) -> None:
     assert ask_as("127.0.0.1:0", tmp_path, host) == 200
 
 
@@ -184,7 +184,7 @@ def test_names_that_only_look_local_are_refused(tmp_path: Path, host: str) -> No
     assert ask_as("127.0.0.1:0", tmp_path, host) in (400, 403)
 
 
-def test_a_listed_name_is_served_and_then_no_other_wherever_it_listens(tmp_path: Path) -> None:
+def test_a_listed_name_is_served_on_every_listener_and_others_are_not(tmp_path: Path) -> None:
     asked = ["Node.Example:443", "other.example", "localhost"]
 
     assert [ask_as("127.0.0.1:0", tmp_path, host, hosts=("node.example",)) for host in asked] == [200, 403, 200]

@@ -27,8 +27,8 @@ from braidmq.control.history import (
     ShardPatterns,
     decode_line,
 )
-from tests.support.fake_history import FakeHistory
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.history import FakeHistory
+from tests.support.fakes.operations import FakeOperations
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ def test_without_parameters_everything_is_meant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", "-1"), ("limit", "ten"), ("limit", "9" * 30), ("follow", "yes")])
-def test_a_parameter_that_is_no_number_is_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_a_parameter_that_is_not_a_number_is_rejected(tmp_path: Path, name: str, value: str) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         status, data = await answer_to(session, "GET", "/history/records", params={"filter": "#", name: value})
 
@@ -94,7 +94,7 @@ def test_a_parameter_that_is_no_number_is_refused(tmp_path: Path, name: str, val
     conversation(tmp_path, talk)
 
 
-def test_what_the_log_refuses_is_a_bad_request_and_not_half_an_answer(tmp_path: Path) -> None:
+def test_a_request_that_the_log_rejects_is_a_bad_request_and_not_half_an_answer(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         history.refusal = UsageError("'x' is not a valid start", "write latest")
 
@@ -105,7 +105,7 @@ def test_what_the_log_refuses_is_a_bad_request_and_not_half_an_answer(tmp_path: 
     conversation(tmp_path, talk)
 
 
-def test_what_fails_on_the_way_is_the_last_line(tmp_path: Path) -> None:
+def test_an_error_during_the_answer_is_its_last_line(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         history.lines = [Begin(start=1, end=9), Corruption("a record is truncated"), End()]
 

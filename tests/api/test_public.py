@@ -1,4 +1,4 @@
-"""``/metrics``, ``/status`` and ``/ready``, which everybody may read."""
+"""``/metrics``, ``/status`` and ``/ready``, which are public."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braidmq.api import prometheus
 from braidmq.api.metric_names import METRICS
 from braidmq.api.server import ApiServer
 from braidmq.control.contract import ListenerStatus
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 
 def fetch(operations: FakeOperations, data_dir: Path, path: str) -> tuple[int, str, str]:

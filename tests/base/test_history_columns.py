@@ -13,7 +13,7 @@ def test_no_name_is_there_twice() -> None:
     assert len(BY_NAME) == len(COLUMNS)
 
 
-def test_the_lane_fills_every_column_that_is_no_constant() -> None:
+def test_the_lane_fills_every_column_that_is_not_constant() -> None:
     assert {column.source for column in COLUMNS} - {None} == {*lane.NAMES} - {"size"}
 
 

@@ -55,7 +55,7 @@ def test_spans_of_time_are_read_as_people_write_them(text: object, seconds: floa
         [],
     ],
 )
-def test_what_is_no_span_of_time_is_refused(text: object) -> None:
+def test_an_invalid_span_of_time_is_rejected(text: object) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         parse_seconds(text)
 
@@ -82,7 +82,7 @@ def test_sizes_are_read_as_people_write_them(text: object, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "KiB", "1.3B", "0.0001KiB", "-1", "1 XiB", "٣", "1e6", -1, 1.5, True, None, {}])
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_an_invalid_size_is_rejected(text: object) -> None:
     with pytest.raises(ValueError, match="not a size"):
         parse_bytes(text)
 

@@ -7,13 +7,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from benchmarks.measure import Run, build
+from tests.benchmarks.packet_stream import packets
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -23,16 +24,6 @@ Forward = Callable[[int, bytes], list[bytes]]
 @pytest.fixture(scope="module")
 def flood(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("flood"), "flood")
-
-
-def packets(stream: socket.socket) -> Iterator[tuple[int, bytes, bytes]]:
-    """First byte, body and whole of each packet; lengths stay below 128 in these tests."""
-    data = b""
-    while chunk := stream.recv(65536):
-        data += chunk
-        while len(data) >= 2 and len(data) >= 2 + data[1]:
-            whole, data = data[: 2 + data[1]], data[2 + data[1] :]
-            yield whole[0], whole[2:], whole
 
 
 class FakeBroker:

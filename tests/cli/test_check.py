@@ -142,7 +142,7 @@ def test_a_variable_that_is_nested_too_deeply_is_one_readable_line(run_check: Ru
     ],
 )
 @pytest.mark.row(65)
-def test_what_is_not_a_hook_is_found_without_a_start(run_check: RunCheck, name: str, said: str) -> None:
+def test_an_invalid_hook_is_found_without_a_start(run_check: RunCheck, name: str, said: str) -> None:
     result = run_check(f'[hooks]\nload = ["{name}"]')
 
     assert result.exit_code == 2
@@ -150,7 +150,9 @@ def test_what_is_not_a_hook_is_found_without_a_start(run_check: RunCheck, name: 
 
 
 @pytest.mark.row(65)
-def test_a_hook_whose_module_ends_the_process_is_an_error_in_words(run_check: RunCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_whose_module_exits_the_process_is_reported_as_an_error(
+    run_check: RunCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("quits.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(".")
 
@@ -202,7 +204,7 @@ def test_a_data_directory_of_another_user_is_noted(run_check: RunCheck, monkeypa
     assert result.output.startswith("note: node.data_dir: this user cannot write in ")
 
 
-def test_a_revocation_list_that_is_none_is_found_without_a_start(run_check: RunCheck, tmp_path: Path) -> None:
+def test_an_invalid_revocation_list_is_found_without_a_start(run_check: RunCheck, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.server()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import Corruption
-from tests.cli.test_backup import run
+from tests.cli.in_process import run
 from tests.storage.message_log import Stage
 
 COUNT = 200

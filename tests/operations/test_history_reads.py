@@ -60,7 +60,7 @@ def test_records_come_with_everything_that_is_known_of_them(tmp_path: Path) -> N
     with_log(tmp_path, talk)
 
 
-def test_a_payload_that_is_no_text_comes_as_base64(tmp_path: Path) -> None:
+def test_a_payload_that_is_not_text_comes_as_base64(tmp_path: Path) -> None:
     payloads = [b"\xff\x00", b"\x00text", b""]
 
     async def talk(node: Recording, operations: NodeHistory) -> None:
@@ -113,7 +113,7 @@ def test_a_read_gives_what_a_list_would(
         with_log(Path(folder), talk, options=options, durability="os")
 
 
-def test_a_read_ends_although_records_go_on_coming(tmp_path: Path) -> None:
+def test_a_read_ends_although_records_keep_arriving(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
         await node.append(*((client, "t", b"before") for client in CLIENTS))
         answer = operations.read(request())  # this is when "latest" is settled
@@ -163,7 +163,7 @@ def test_a_follower_that_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest
     with_log(tmp_path, talk)
 
 
-def test_what_retention_took_is_told_once_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_records_deleted_by_retention_are_reported_once_and_the_rest_is_read(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
         stamps = [(await node.append(("c", "t", b"%d" % number)))[0] for number in range(6)]
         shard = node.log.shard_of("c")

@@ -12,7 +12,8 @@ import pytest
 from braidmq.access import hashes
 from braidmq.mqtt.packets import Connack
 from braidmq.mqtt.reasons import Reason
-from tests.support.clients.raw_bytes import proxy_v2, upgrade_request
+from tests.support.clients.exchanges import proxy_v2
+from tests.support.clients.transports import upgrade_request
 from tests.support.clients.wire import DEADLINE_S, Wire
 from tests.support.guarded import PASSWORD
 from tests.support.network import CLIENTS_4, CLIENTS_6, NODE_4, NODE_6, Network

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.spark.jobs import decode, rollup
 from braidmq.spark.jobs.tables.parquet_table import ParquetTable
 from braidmq.testing import Broker
-from tests.spark.fake_history import FakeHistoryService
 from tests.spark.publishing import publish
+from tests.support.fakes.history_service import FakeHistoryService
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.needs("java")]
 
@@ -213,7 +213,7 @@ def test_a_checkpoint_of_last_week_publishes_nothing_twice_and_its_batches_are_s
 
 
 @pytest.mark.row("K3")
-def test_a_checkpoint_of_last_week_whose_next_batch_has_new_rows_too_drops_none_of_them(
+def test_a_week_old_checkpoint_whose_next_batch_also_has_new_rows_drops_none_of_them(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     publish(broker, "t", *numbered(0, 10))

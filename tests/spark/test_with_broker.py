@@ -185,7 +185,7 @@ class Driver:
 
 
 @pytest.mark.row("K2")
-def test_a_driver_that_is_killed_goes_on_where_it_was(node: Node, tmp_path: Path) -> None:
+def test_a_killed_driver_resumes_where_it_stopped(node: Node, tmp_path: Path) -> None:
     directory = tmp_path / "spark"
     first = Driver(node, directory)
     first.await_line("batch 0")

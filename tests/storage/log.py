@@ -13,7 +13,7 @@ from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.clock import ShardClock
 from braidmq.storage.shard.draft import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
-from tests.support.simulator.fake_store import FakeStore
+from tests.support.fakes.store import FakeStore
 
 FAMILY = "shard-00"
 NOON = 1_700_000_000_000_000

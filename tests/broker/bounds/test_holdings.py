@@ -202,7 +202,7 @@ def test_few_bytes_of_many_sessions_leave_memory_when_the_node_holds_half_of_wha
 
 @pytest.mark.parametrize("expiry", [1000, 0], ids=["durable", "not durable"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_connected_clients_do_not_acknowledge_leaves_memory_beyond_the_bound(qos: int, expiry: int) -> None:
+def test_messages_that_connected_clients_do_not_acknowledge_leave_memory_above_the_bound(qos: int, expiry: int) -> None:
     with World(limits={"held_bytes_max": 4 * MIB}) as world:
         sender = world.connect("sender", expiry=0)
         readers = [world.connect(f"reader{number}", expiry=expiry) for number in range(4)]
@@ -365,7 +365,7 @@ class Redacted(Hook):
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_what_is_read_again_passes_the_hooks_again(world: World, crashes: bool) -> None:
+def test_records_that_are_read_again_pass_the_hooks_again(world: World, crashes: bool) -> None:
     reader = world.connect("reader")
     reader.subscribe("t", qos=1)
     for number in range(3):
@@ -398,7 +398,7 @@ def test_an_acknowledgement_of_what_was_not_sent_again_yet_settles_it(world: Wor
     assert numbers(back.acknowledge_all()) == [0, 1, 2]
 
 
-def test_only_so_many_clients_that_take_nothing_keep_what_was_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_bounded_number_of_stalled_clients_keep_records_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catch_up, "IDLE_MAX", 3)
     with World() as world:
         names = [f"reader{number}" for number in range(8)]

@@ -67,7 +67,7 @@ def test_owners_take_turns_however_much_each_has_to_do() -> None:
     assert loop.done == ["greedy 0", "modest 0", "greedy 1", "modest 1"]
 
 
-def test_what_is_added_meanwhile_waits_for_the_next_turn() -> None:
+def test_work_added_meanwhile_waits_for_the_next_turn() -> None:
     loop = FakeLoop()
 
     def work_again() -> None:

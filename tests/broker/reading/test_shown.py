@@ -5,7 +5,7 @@ from __future__ import annotations
 from braidmq.broker.reading.shown import ShownScan
 from braidmq.lane.path.state import State
 from braidmq.lane.records.records import Record, encode_record
-from tests.support.simulator.fake_storage import FakeLog
+from tests.support.fakes.storage import FakeLog
 
 
 def make(marks: list[int], unshown: int) -> tuple[FakeLog, State, ShownScan]:

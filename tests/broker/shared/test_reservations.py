@@ -10,7 +10,7 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.packet_types import PacketType
-from tests.broker.shared.test_cursor import TOPIC, House
+from tests.broker.shared.group_house import TOPIC, House
 
 
 class Kept(House):

@@ -1,4 +1,4 @@
-"""The bar of long answers: on a terminal, and only if it is in nobody's way."""
+"""The progress bar of long answers: only on a terminal, and never between records."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_one_client_is_shown_with_its_subscriptions(node: ApiNode, ctl: Ctl) -> 
     assert "MQTT 5" in output
 
 
-def test_kicking_ends_the_client_or_says_that_there_is_none(node: ApiNode, ctl: Ctl) -> None:
+def test_kicking_disconnects_the_client_or_reports_an_unknown_client(node: ApiNode, ctl: Ctl) -> None:
     node.operations.client_list = [client("a")]
 
     assert ctl("clients", "kick", "a") == (0, "kicked a\n", "")
@@ -217,7 +217,7 @@ def test_without_the_token_the_api_says_what_is_missing(node: ApiNode, ctl: Ctl,
     assert "needs the token from ctl.token" in errors
 
 
-def test_a_node_that_does_not_run_is_told_in_one_line(ctl: Ctl, tmp_path: Path) -> None:
+def test_a_node_that_does_not_run_is_reported_in_one_line(ctl: Ctl, tmp_path: Path) -> None:
     exit_code, output, errors = ctl("status")
 
     assert (exit_code, output) == (1, "")
@@ -225,5 +225,5 @@ def test_a_node_that_does_not_run_is_told_in_one_line(ctl: Ctl, tmp_path: Path) 
     assert len(errors.splitlines()) == 1
 
 
-def test_an_address_where_nobody_listens_is_told_in_one_line(ctl: Ctl) -> None:
+def test_an_address_that_nothing_listens_on_is_reported_in_one_line(ctl: Ctl) -> None:
     assert ctl("--api", "http://127.0.0.1:1", "status")[2] == "braidmq ctl: no process listens at http://127.0.0.1:1\n"

@@ -81,7 +81,7 @@ def test_one_session_is_shown_with_its_subscriptions(node: ApiNode, ctl: Ctl) ->
     assert json.loads(document)["session"]["durable"] is True
 
 
-def test_dropping_ends_the_session_or_says_that_there_is_none(node: ApiNode, ctl: Ctl) -> None:
+def test_dropping_ends_the_session_or_reports_an_unknown_session(node: ApiNode, ctl: Ctl) -> None:
     node.operations.session_list = [SessionInfo(client_id="a", durable=True, connected=False)]
 
     assert ctl("sessions", "drop", "a") == (0, "dropped a\n", "")

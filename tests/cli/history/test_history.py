@@ -78,7 +78,7 @@ def test_cat_writes_a_json_object_for_each_record(node: ApiNode, history: Histor
     assert (rows[2]["expires_at"], rows[2]["properties"]) == (AT + 9, {"user_properties": [["k", "ü"]]})
 
 
-def test_cat_asks_for_what_it_is_told(node: ApiNode, history: History) -> None:
+def test_cat_requests_what_its_options_say(node: ApiNode, history: History) -> None:
     answer(node)
 
     history("cat", "a/#", "b", "--from", "-24h", "--to", "2024-03-01T12:00:00Z", "--limit", "7")
@@ -181,7 +181,7 @@ def test_a_refused_wish_is_one_line(node: ApiNode, history: History) -> None:
     assert history("cat", "#", "--from", "x") == (1, "", "braidmq history: 'x' is not a valid start: write latest\n")
 
 
-def test_a_gap_is_told_beside_the_records(node: ApiNode, history: History) -> None:
+def test_a_gap_is_reported_beside_the_records(node: ApiNode, history: History) -> None:
     answer(node, api.GapLine(shard=1, after=5, floor=AT), record())
 
     for command in ("cat", "tail"):

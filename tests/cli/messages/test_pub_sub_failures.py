@@ -81,7 +81,7 @@ def test_a_password_may_come_in_four_ways(strict: Mosquitto, way: str, tmp_path:
 
 
 @pytest.mark.needs("mosquitto")
-def test_a_refused_message_is_told_and_is_the_exit_status(strict: Mosquitto) -> None:
+def test_a_rejected_message_is_reported_and_sets_the_exit_status(strict: Mosquitto) -> None:
     ended = pub(strict.login_port, "-V", "5", "-u", "anna", "-P", "secret", "-t", "open/a", "-m", "x", "-q", "1")
 
     assert ended == Ended(0x87, "", "braidmq pub: message 1 was rejected: not authorized (0x87)\n")
@@ -106,7 +106,7 @@ def test_sub_ends_when_every_subscription_is_refused(version: int, words: str) -
 
 
 @pytest.mark.needs("mosquitto")
-def test_tls_is_for_servers_whose_authority_is_known(strict: Mosquitto, authority: Authority, tmp_path: Path) -> None:
+def test_tls_accepts_only_servers_of_a_known_authority(strict: Mosquitto, authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "Other CA")
 
     accepted = pub(strict.tls_port, "--cafile", authority.cert_file, "-t", "t", "-m", "x")
@@ -118,7 +118,7 @@ def test_tls_is_for_servers_whose_authority_is_known(strict: Mosquitto, authorit
     assert len(refused.errors.splitlines()) == 1
 
 
-def test_a_client_certificate_that_is_missing_is_told_as_a_failure_of_tls(authority: Authority) -> None:
+def test_a_missing_client_certificate_is_reported_as_a_tls_failure(authority: Authority) -> None:
     pair = authority.server(file_stem="demanding")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.cert_file, pair.key_file)
@@ -144,7 +144,7 @@ def test_a_client_certificate_that_is_missing_is_told_as_a_failure_of_tls(author
     assert ended.errors == "braidmq pub: TLS failed: certificate required\n"
 
 
-def test_a_server_that_closes_without_an_answer_is_told_in_one_line() -> None:
+def test_a_server_that_closes_without_an_answer_is_reported_in_one_line() -> None:
     with ScriptedServer(lambda connection: connection.recv(1000)) as port:
         ended = pub(port, "-t", "t", "-m", "x")
 
@@ -185,7 +185,7 @@ def test_a_topic_that_cannot_be_published_to_is_refused(topic: str) -> None:
     assert len(ended.errors.splitlines()) == 1
 
 
-def test_a_server_that_does_not_speak_mqtt_is_told_in_one_line() -> None:
+def test_a_server_that_does_not_speak_mqtt_is_reported_in_one_line() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(1000)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))

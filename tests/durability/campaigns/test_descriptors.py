@@ -71,7 +71,7 @@ def await_refusals(strangers: list[socket.socket], count: int) -> None:
 
 @pytest.fixture
 def api_port() -> int:
-    """A port that nobody listens on."""
+    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
@@ -180,7 +180,7 @@ def test_connections_beyond_the_share_of_the_control_socket_are_refused_and_coun
 
 
 @pytest.mark.row("D10")
-def test_a_log_without_descriptors_goes_on_by_itself_when_there_are_some_again(file: Path) -> None:
+def test_a_log_without_descriptors_recovers_when_descriptors_are_free_again(file: Path) -> None:
     noise = random.Random(12)
     with Started(file, {"BRAIDMQ_HISTORY__BIND": "127.0.0.1:0"}, command=LIMITED) as node:
         wire = alice(node.await_port())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 from pathlib import Path
 
@@ -16,16 +15,11 @@ from braidmq.spark.sink.producer_client import ProducerClient
 from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from tests.durability.campaigns.node import read_log, write_config
+from tests.support.ports import free_port
 from tests.support.started import Started
 
 ROWS = 30_000
 CHUNK = 200
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Writer(threading.Thread):

@@ -18,14 +18,24 @@ from braidmq.mqtt.packets import (
     SubscribeOption,
 )
 from braidmq.mqtt.reasons import Reason
-from tests.durability.replay.asking import amid, ask, bodies, read, read_to_end, record, refusal, replay
+from tests.durability.replay.asking import (
+    amid,
+    ask,
+    bodies,
+    forget,
+    forget_first,
+    read,
+    read_to_end,
+    record,
+    refusal,
+    replay,
+)
 from tests.support.clients.wire import unique
 from tests.support.present import present
 from tests.support.stage import Stage
 
 Start = Callable[..., Stage]
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
-DAY_US = 86_400_000_000
 
 
 def now_ms() -> int:
@@ -222,23 +232,6 @@ def test_a_replay_ends_with_the_right_to_it(start: Start, tmp_path: Path, versio
         client.acknowledge(each)
 
     client.expect_silence()
-
-
-def forget_first(stage: Stage, topic: str) -> tuple[int, list[bytes]]:
-    """Record, and let retention take the first part; gives the time since when everything is there, and what is left."""
-    record(stage, topic, 6, clients=5, stem=b"old")
-    return forget(stage, topic)
-
-
-def forget(stage: Stage, topic: str) -> tuple[int, list[bytes]]:
-    """The same for what is recorded already."""
-    node = stage.broker.node
-    assert node is not None
-    gone_until = stage.broker.call(lambda: max(node.log.watermarks.values()))
-    stage.broker.call(lambda: node.log.add_generation("learned"))
-    kept = record(stage, topic, 6, clients=5, stem=b"new")
-    stage.broker.call(lambda: node.log.retain(gone_until + 1 + 7 * DAY_US))
-    return gone_until + 1, kept
 
 
 def test_a_start_before_what_is_kept_begins_there_and_says_so(start: Start) -> None:

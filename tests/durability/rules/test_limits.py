@@ -1,4 +1,4 @@
-"""A log near its limits, and messages that no log can take: publishers are held or told, and nobody else is harmed."""
+"""A log near its limits, and messages that no log can take: publishers are held or rejected, and no other client is affected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def held(broker: Broker) -> dict[str, int]:
     return {each.client_id: each.messages_received for each in connections if each.hold_bits & HOLD_LOG}
 
 
-def test_publishers_are_held_while_the_log_is_slow_and_then_go_on(is_quick: threading.Event) -> None:
+def test_publishers_are_held_while_the_log_is_slow_and_then_resume(is_quick: threading.Event) -> None:
     with Broker() as broker:
         assert broker.node is not None
         node = broker.node

@@ -10,7 +10,7 @@ import pytest
 from braidmq.broker.messages.hooks import Hook
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Publish
-from tests.durability.rules.test_rows import retained
+from tests.durability.rules.retained import retained
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
 

@@ -12,6 +12,7 @@ from braidmq.broker.connection.deadlines import TICK_S
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
 from braidmq.mqtt.properties import Properties
+from tests.durability.rules.retained import retained
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
 
@@ -20,11 +21,6 @@ from tests.support.simulator.world import World
 def world() -> Iterator[World]:
     with World() as world:
         yield world
-
-
-def retained(world: World, client_id: str) -> list[bytes]:
-    """What a new subscriber is given."""
-    return payloads(world.connect(client_id, expiry=0, clean=True).subscribe("t", qos=0))
 
 
 # Retained messages

@@ -13,12 +13,12 @@ from braidmq.flight import wire
 from braidmq.history.service import server
 from braidmq.testing import Broker
 from tests.history.service.conftest import Service
-from tests.history.service.fake_view import LOG
-from tests.history.service.test_server import ask, basic, plan, problem_of, read
+from tests.history.service.flight_calls import ask, basic, plan, problem_of, read
+from tests.support.fakes.log_view import LOG
 
 
 @pytest.mark.row("K8")
-def test_so_many_filters_that_the_loop_would_be_busy_with_them_are_refused_before_it_is_asked(service: Service) -> None:
+def test_too_many_filters_are_rejected_before_they_occupy_the_loop(service: Service) -> None:
     asked = service.access.asked
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
         client.get_flight_info(plan(*(f"plant/{number}" for number in range(100_000))))
@@ -61,7 +61,7 @@ def test_guesses_by_handshake_are_counted_and_end_in_a_ban(tmp_path: Path) -> No
 
 
 @pytest.mark.row("K8")
-def test_nobody_moves_a_reader_without_the_right_to_read_what_it_reads(closed_service: Service) -> None:
+def test_moving_a_reader_needs_the_right_to_read_its_filters(closed_service: Service) -> None:
     note = wire.NoteReader("archive", {"0": 30})
     with closed_service.connect() as client, pytest.raises(flight.FlightUnauthorizedError):
         ask(client, wire.NOTE_READER, note, basic("bob", "other"))  # who may read plant/# only
@@ -70,7 +70,7 @@ def test_nobody_moves_a_reader_without_the_right_to_read_what_it_reads(closed_se
 
 
 @pytest.mark.row("K8")
-def test_nobody_moves_the_reader_of_another_user(closed_service: Service) -> None:
+def test_a_user_cannot_move_the_reader_of_another_user(closed_service: Service) -> None:
     with closed_service.connect() as client:
         ask(client, wire.NOTE_READER, wire.NoteReader("archive", {"0": 10}), basic("ann", "secret"))
         with pytest.raises(flight.FlightUnauthorizedError, match="another user"):
@@ -80,7 +80,7 @@ def test_nobody_moves_the_reader_of_another_user(closed_service: Service) -> Non
 
 
 @pytest.mark.row("K8")
-def test_a_reader_that_nobody_owns_is_taken_over_by_who_has_a_name(closed_service: Service) -> None:
+def test_a_reader_without_an_owner_is_taken_over_by_a_named_user(closed_service: Service) -> None:
     readers = closed_service.log.readers
     readers.save("archive", {0: 10}, pins=True, on_saved=lambda: None, on_refused=None)
     with closed_service.connect() as client:
@@ -99,7 +99,7 @@ def test_a_reader_is_nowhere_beyond_the_end_of_the_log(service: Service) -> None
 
 @pytest.mark.row("K8")
 @pytest.mark.parametrize("change", ["the user is gone", "the rules have changed"])
-def test_a_stream_ends_when_its_reader_is_no_longer_welcome(
+def test_a_stream_ends_when_its_reader_loses_access(
     closed_service: Service, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(server, "_ASK_EVERY_S", 0.0)

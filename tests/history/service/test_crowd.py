@@ -47,13 +47,13 @@ def is_open(caller: socket.socket) -> bool:
 
 
 def crowd_with_room_for(house: House, fewer: int, known: Sequence[socket.socket] = ()) -> Crowd:
-    """Of the descriptors that there are now, so many are too many."""
+    """Make this many of the open descriptors exceed the limit."""
     addresses = {each.getsockname() for each in known}
     files_max = len(os.listdir("/proc/self/fd")) - fewer
     return Crowd(house.port, files_max, files_max, lambda host, port: (host, port) in addresses)
 
 
-def test_nobody_is_closed_while_there_are_descriptors(house: House) -> None:
+def test_no_connection_is_closed_while_there_are_descriptors(house: House) -> None:
     callers = [house.connect() for _ in range(5)]
 
     assert Crowd(house.port, 10_000, 10_000, lambda host, port: False).look() == 0
@@ -77,7 +77,7 @@ def test_strangers_go_first_and_of_them_those_that_are_silent_for_longest(house:
     assert crowd.refused == 2
 
 
-def test_those_that_were_let_in_go_when_there_is_nobody_else(house: House) -> None:
+def test_accepted_callers_are_closed_when_no_strangers_are_left(house: House) -> None:
     known = [house.connect(b"hello") for _ in range(3)]
     stranger = house.connect(b"hello")
 
@@ -101,7 +101,7 @@ def test_tables_of_the_log_close_no_connection_while_there_are_descriptors(house
     assert sum(map(is_open, callers)) == 2
 
 
-def test_sockets_that_are_no_connections_to_the_port_are_left_alone(house: House) -> None:
+def test_sockets_that_are_not_connected_to_the_port_are_left_alone(house: House) -> None:
     with ExitStack() as stack:
         other = House(stack)
         foreign = [other.connect() for _ in range(5)]

@@ -31,7 +31,7 @@ def test_the_documentation_quotes_the_answer_to_a_reader_with_too_many_streams()
     assert refused.value.problem.detail in " ".join((ROOT / "docs" / "spark.md").read_text().split())
 
 
-def test_what_is_sent_faster_than_allowed_waits() -> None:
+def test_data_above_the_allowed_rate_waits() -> None:
     now = 0.0
     waits: list[float] = []
 

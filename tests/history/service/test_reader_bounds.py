@@ -49,7 +49,7 @@ def metric(broker: Broker, name: str) -> float:
 
 
 def save(broker: Broker, name: str, position: int) -> None:
-    """A reader of nobody, as one from before there were users."""
+    """A reader without an owner, created before users were configured."""
     assert broker.node is not None
     log = broker.node.log
     failed: list[WriteRefusal] = []
@@ -87,7 +87,7 @@ def test_a_reader_without_a_user_makes_no_named_reader_where_there_are_users(bro
 
 
 @pytest.mark.row("K9")
-def test_a_reader_of_nobody_goes_on_and_counts_for_the_user_who_takes_it_over(broker: Broker) -> None:
+def test_a_reader_without_an_owner_continues_and_counts_for_the_user_who_takes_it_over(broker: Broker) -> None:
     for number in range(READERS_MAX + 1):
         save(broker, f"old {number}", 1)
     with reader_of(broker) as job, reader_of(broker, "cay") as cay:
@@ -101,7 +101,7 @@ def test_a_reader_of_nobody_goes_on_and_counts_for_the_user_who_takes_it_over(br
 
 
 @pytest.mark.row("K9")
-def test_without_users_the_readers_of_nobody_are_bounded_together() -> None:
+def test_without_users_readers_without_an_owner_share_one_bound() -> None:
     with Broker(history=SERVED) as broker, reader_of(broker) as job:
         for number in range(READERS_MAX):
             job.note_reader(f"job {number}", {0: 1})

@@ -1,11 +1,10 @@
-"""The history service of a real node: what it shows, who may see it, and that it comes back whatever happens to it."""
+"""The history service of a real node: what it shows, which users may see it, and that it recovers from every failure."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from braidmq.flight.client import HistoryClient
 from braidmq.operations import NodeOperations
 from braidmq.testing import Broker
 from tests.durability.campaigns.node import kill, write_config
+from tests.history.node_side.service_process import await_that, child_of, history_port_of, is_alive, start
 from tests.support.certificates import Authority
 from tests.support.clients.wire import Wire
-from tests.support.started import Started
 
 SERVED = {"bind": "127.0.0.1:0"}
 
@@ -47,28 +46,6 @@ def publish(broker: Broker, topic: str, *payloads: bytes, client_id: str = "p", 
 def read(client: HistoryClient, *filters: str) -> list[tuple[str, bytes]]:
     table = client.read(list(filters)).read_all().sort_by("position")
     return list(zip(table["topic"].to_pylist(), table["payload"].to_pylist(), strict=True))
-
-
-def child_of(parent: int) -> int:
-    """The process of the service: the node's only child."""
-    [child] = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return int(child)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def await_that(what: str, condition: object, within_s: float = 20.0) -> None:
-    """For what another process does without telling anybody."""
-    deadline = time.monotonic() + within_s
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
-        time.sleep(0.02)
 
 
 def test_a_message_is_in_the_history_once_it_is_acknowledged(broker: Broker) -> None:
@@ -194,7 +171,7 @@ def test_it_speaks_tls_and_asks_for_certificates_if_told_to(tmp_path: Path) -> N
 
 
 @pytest.mark.row("K4")
-def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
+def test_a_service_that_dies_is_restarted_and_readers_continue() -> None:
     with Broker(history=SERVED) as broker:
         publish(broker, "before", b"1")
         assert broker.history_port
@@ -209,14 +186,6 @@ def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
         publish(broker, "before", b"2")
         with client_of(broker) as client:
             assert read(client, "before") == [("before", b"1"), ("before", b"2")]
-
-
-def start(file: Path, bind: str) -> Started:
-    return Started(file, {"BRAIDMQ_HISTORY__BIND": bind})
-
-
-def history_port_of(node: Started) -> int:
-    return int(node.await_line(r"history listens on 127\.0\.0\.1:(\d+)")[1])
 
 
 def test_the_service_ends_with_its_node_even_if_that_is_killed(tmp_path: Path) -> None:
@@ -266,7 +235,7 @@ def test_it_follows_a_broker_that_was_started_again(tmp_path: Path) -> None:
         assert read(reader, "kept") == [("kept", b"1")]
 
 
-def test_nobody_there_is_said_in_words() -> None:
+def test_an_address_that_nothing_listens_on_gives_a_clear_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with connect(f"127.0.0.1:{port}", retry_s=0.1) as reader, pytest.raises(Unavailable, match="is available"):

@@ -1,4 +1,4 @@
-"""The view of a log: what it shows, when it waits and refuses, and that nobody pays for it who does not read."""
+"""The view of a log: what it shows, when it waits or rejects, and that it costs nothing while there are no readers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_empty_log_has_shards_and_nothing_to_read(tmp_path: Path) -> None:
         assert from_wire(stage.view.advance(Advance(["#"], {}, rows_max=5)).end) == {0: 0, 1: 0}
 
 
-def test_what_the_core_has_not_said_to_be_committed_is_not_shown(tmp_path: Path) -> None:
+def test_records_that_the_node_has_not_reported_as_committed_are_not_shown(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"), (1, "a"))
         stage.write((0, "b"), (1, "b"))
@@ -162,7 +162,7 @@ def test_parts_that_have_nothing_are_left_out_and_what_the_others_have_is_known(
 # Loss
 
 
-def test_a_start_below_the_floor_is_told_with_its_gap_or_skipped(tmp_path: Path) -> None:
+def test_a_start_below_the_floor_is_reported_with_its_gap_or_skipped(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
         stage.hands.move(60 * SECOND)
@@ -185,7 +185,7 @@ def test_a_start_below_the_floor_is_told_with_its_gap_or_skipped(tmp_path: Path)
 
 
 @pytest.mark.parametrize("on_loss", ["fail", "skip"])
-def test_what_retention_takes_between_the_plan_and_the_read_is_told_or_skipped(tmp_path: Path, on_loss: str) -> None:
+def test_records_deleted_between_the_plan_and_the_read_are_reported_or_skipped(tmp_path: Path, on_loss: str) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
         stage.hands.move(60 * SECOND)
@@ -202,7 +202,7 @@ def test_what_retention_takes_between_the_plan_and_the_read_is_told_or_skipped(t
             assert caught.value.problem.gaps == {"0": ShardGap(ticket.start, stage.known[7].position + 1)}
 
 
-def test_a_class_that_keeps_less_is_no_loss_for_who_begins_at_the_beginning(tmp_path: Path) -> None:
+def test_a_class_with_shorter_retention_is_not_a_loss_for_readers_that_start_at_the_beginning(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=100, classes=SHORT) as stage:
         stage.publish_all(*[(0, topic) for topic in ("a", "x/1") * 6])
         stage.hands.move(60 * SECOND)
@@ -240,7 +240,7 @@ def test_filters_that_a_class_cannot_match_do_not_miss_what_it_has_lost(tmp_path
             stage.view.plan(Plan(["#"], start))
 
 
-def test_a_slow_reader_gets_new_iterators_and_misses_nothing_and_is_told_of_a_loss(
+def test_a_slow_reader_gets_new_iterators_misses_nothing_and_learns_of_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "_ITERATOR_AGE_MAX_S", -1.0)
@@ -286,7 +286,7 @@ def test_a_ticket_of_another_log_is_refused(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_what_there_is_not_cannot_be_planned(tmp_path: Path, plan: Plan) -> None:
+def test_an_impossible_plan_is_a_bad_request(tmp_path: Path, plan: Plan) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"))
 
@@ -354,9 +354,7 @@ def wait_until(stage: Viewed, is_open: bool) -> None:
         assert changed.wait_for(lambda: stage.view._follower.is_open == is_open, DEADLINE_S)
 
 
-def test_the_log_is_opened_by_the_first_read_and_closed_when_nobody_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_opened_by_the_first_read_and_closed_after_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_CATCH_UP_EVERY_S", 0.01)
     with Viewed(tmp_path, idle_s=0.2) as stage:
         stage.publish_all((0, "a"))
@@ -389,7 +387,7 @@ def test_a_read_that_is_under_way_keeps_the_log_open(tmp_path: Path, monkeypatch
         wait_until(stage, is_open=False)
 
 
-def test_a_read_that_is_given_up_lets_go_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_read_releases_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_CATCH_UP_EVERY_S", 0.01)
     with Viewed(tmp_path, idle_s=0.0, limits=EpochLimits(count_max=5000)) as stage:
         stage.publish_all(*[(0, "a")] * 3000)
@@ -401,7 +399,7 @@ def test_a_read_that_is_given_up_lets_go_of_the_log(tmp_path: Path, monkeypatch:
         wait_until(stage, is_open=False)
 
 
-def test_while_it_is_open_it_catches_up_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_view_catches_up_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_CATCH_UP_EVERY_S", 0.01)
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"))

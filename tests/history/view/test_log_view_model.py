@@ -1,4 +1,4 @@
-"""Whatever happens to the log, the parts of a plan have the rows of a naive list, each once, and a loss is always told."""
+"""Under any change of the log, the parts of a plan have the rows of a naive list, each once, and a loss is always reported."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_parts_of_a_plan_have_the_rows_of_a_naive_list(
     meanwhile=st.lists(st.lists(changes, max_size=3) | losses.map(lambda each: [each]), min_size=1, max_size=8),
     skips=st.booleans(),
 )
-def test_what_happens_during_a_read_changes_nothing_of_it_but_a_loss_which_is_told(
+def test_changes_during_a_read_do_not_affect_it_except_a_loss_which_is_reported(
     layout: str,
     classes: bool,
     held: list[tuple[int, str]],

@@ -119,7 +119,7 @@ def test_a_catch_up_does_not_count_if_a_log_file_went_meanwhile() -> None:
     assert following.served == {0: 5}
 
 
-def test_what_the_core_says_during_a_catch_up_is_not_served_by_it() -> None:
+def test_positions_reported_during_a_catch_up_are_not_served_by_it() -> None:
     following = ServedPositions()
     following.hear({0: 5, 1: 2})
     following.begin({"1.log"})

@@ -1,4 +1,4 @@
-"""Records as bytes: what goes in comes out, both forms of the lane agree, and broken values are told from whole ones."""
+"""Records as bytes: they round-trip, both forms of the lane agree, and broken values are recognised."""
 
 from __future__ import annotations
 

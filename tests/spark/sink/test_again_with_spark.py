@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.sink.writer import TaskReport, make_stream_writer, make_writer
 from braidmq.testing import Broker
-from tests.spark.sink.test_publisher import Attempt, table
-from tests.spark.sink.test_with_spark import numbers, put_file, recorded, rows, stream, write
+from tests.spark.sink.attempts import Attempt, table
+from tests.spark.sink.frames import numbers, put_file, recorded, rows, stream, write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -68,7 +68,7 @@ def test_a_new_checkpoint_without_a_name_is_a_new_producer(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("make", [make_writer, make_stream_writer])
-def test_a_batch_that_was_skipped_is_told_on_the_driver_and_nobody_is_asked_for_more(
+def test_a_skipped_batch_is_reported_on_the_driver_and_causes_no_request(
     make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     columns = StructType([StructField("topic", StringType()), StructField("payload", StringType())])

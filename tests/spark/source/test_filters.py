@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from braidmq.base.errors import UsageError
 from tests.spark.driving import at, read_positions, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 OTHER = r"the checkpoint belongs to the topic filters a/#, but the query has b/#: .*onFilterChange=continue"
 
@@ -48,7 +48,7 @@ def test_a_batch_that_was_begun_with_other_filters_is_refused_too(history: FakeH
 
 
 @pytest.mark.row("K12")
-def test_older_sparks_are_told_of_other_filters_when_the_first_batch_is_planned(history: FakeHistoryService) -> None:
+def test_on_older_sparks_changed_filters_fail_when_the_first_batch_is_planned(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, "a/#")
     history.add("b/1", shard=0)
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_before_takes_over_the_filters_that_it_is_read_with(hist
         stream_reader(history, topicFilter="a/#").latestOffset(end, ReadAllAvailable())
 
 
-def test_filters_in_another_order_or_with_some_that_others_cover_are_no_change(history: FakeHistoryService) -> None:
+def test_reordered_or_redundant_filters_count_as_unchanged(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, '["a/#", "b/+"]')
     history.add("a/2", shard=0)

@@ -135,7 +135,7 @@ def test_a_person_may_write_positions_only() -> None:
         ("latest", "not an offset"),
     ],
 )
-def test_what_is_no_offset_is_refused_in_words(data: object, message: str) -> None:
+def test_an_invalid_offset_is_rejected_with_a_clear_message(data: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_offset(data)
 
@@ -193,7 +193,7 @@ def test_a_stream_that_begins_at_the_beginning_is_at_positions_that_retention_ca
 
 
 @given(marks, marks, st.none() | marks, st.dictionaries(shard_numbers, st.dictionaries(st.sampled_from("ab"), positions)))
-def test_what_was_gone_is_known_until_a_batch_has_passed_it(
+def test_deleted_ranges_are_remembered_until_a_batch_has_passed_them(
     start: dict[int, int], latest: dict[int, int], advanced: dict[int, int] | None, gone: dict[int, dict[str, int]]
 ) -> None:
     begun = Offset(start, "00ff", gone)
@@ -209,7 +209,7 @@ def test_what_was_gone_is_known_until_a_batch_has_passed_it(
 
 
 @given(marks, marks, st.none() | marks, st.none() | marks)
-def test_a_batch_never_goes_back_nor_past_what_is_there_or_its_target(
+def test_a_batch_never_moves_back_or_past_the_available_records_or_its_target(
     start: dict[int, int], latest: dict[int, int], target: dict[int, int] | None, advanced: dict[int, int] | None
 ) -> None:
     begun = Offset(start, "00ff")

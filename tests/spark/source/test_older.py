@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.spark.driving import at, read_positions, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_limits_are_kept_from_batch_to_batch_with_one_warning(

@@ -18,7 +18,7 @@ from braidmq.spark.source.options import EARLIEST, LATEST, READ_OPTIONS, Bound, 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_what_is_not_given_has_its_usual_value() -> None:
+def test_options_that_are_not_given_have_their_defaults() -> None:
     options = parse_read_options({"path": "plant/#"})
 
     assert options.filters == ["plant/#"]
@@ -119,7 +119,7 @@ def test_options_may_have_our_prefix() -> None:
         ({"path": "a", "tls.certfile": "c"}, "tls.certFile: a client certificate needs its key"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_option_and_the_remedy(options: dict[str, str], message: str) -> None:
+def test_an_invalid_option_is_rejected_with_its_name_and_a_remedy(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_read_options(options)
 

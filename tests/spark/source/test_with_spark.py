@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tests.spark.driving import at
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -169,7 +169,7 @@ def test_a_temporary_view_keeps_its_options(spark: SparkSession, plant: FakeHist
 
 
 @pytest.mark.since_spark("4.2")
-def test_a_stream_keeps_its_limit_and_goes_on_from_its_checkpoint(
+def test_a_stream_keeps_its_limit_and_resumes_from_its_checkpoint(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
     options = {"startingOffsets": "earliest", "maxRowsPerTrigger": "5", "readerName": "archive"}
@@ -200,7 +200,7 @@ def test_a_new_stream_starts_with_what_is_recorded_from_then_on(
     assert written(spark, tmp_path) == [row["position"]]
 
 
-def test_trigger_once_reads_everything_whatever_the_limit(spark: SparkSession, plant: FakeHistoryService, tmp_path: Path) -> None:
+def test_trigger_once_reads_everything_despite_the_limit(spark: SparkSession, plant: FakeHistoryService, tmp_path: Path) -> None:
     options = {"startingOffsets": "earliest", "maxRowsPerTrigger": "5"}
 
     query = run(stream(spark, plant, **options).load().select("position"), tmp_path, once=True)

@@ -21,7 +21,7 @@ from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.shard import Shard, ShardOptions
 from braidmq.storage.upkeep.floors import RetentionLimits, choose_floor
 from tests.storage.log import FAMILY, LAYOUTS, Hands
-from tests.support.simulator.fake_store import FakeBatch, FakeStore
+from tests.support.fakes.store import FakeBatch, FakeStore
 
 LIMITS = EpochLimits(count_max=20, bytes_max=1_500, age_max_us=2_000)
 LEVELS = ("a", "b", "c", "", "$s")

@@ -19,11 +19,10 @@ from typing import Any, Self
 
 from braidmq.access.local import LocalAccess
 from braidmq.base.config import sources as config
-from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.config.settings import Settings
 from braidmq.base.deadline_clock import READING_TURNS
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection.deadlines import TICK_S
-from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
 from braidmq.storage.engine.rocksdb import Tuning
@@ -74,7 +73,7 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """End the node, without a word to anybody, and remove what it has left."""
+        """End the node without a goodbye to its clients, and remove its files."""
         self._end()
         self._folder.cleanup()
 
@@ -152,7 +151,7 @@ class World:
                 return
 
     def fill_disk(self) -> None:
-        """From now on nothing is stored, and that is told."""
+        """From now on nothing can be stored, and the log says so."""
         self.disk.is_full = True
         self.log.check()
 
@@ -209,7 +208,7 @@ class World:
         return (self.log.pending_bytes, len(self._commits), state.counters.bytes_sent, state.counters.bytes_received, state.turn)
 
     def tick(self, count: int = 1) -> None:
-        """Half a second passes, so many times."""
+        """Half a second passes, ``count`` times."""
         for _ in range(count):
             self.loop.now += TICK_S
             self.settle()
@@ -223,8 +222,7 @@ class World:
 
     def open(self, version: int = 5) -> Peer:
         """A connection on which nothing was sent yet."""
-        listener = ListenerInfo("ws", "test", ListenerSettings(bind="127.0.0.1:0"), is_on_loopback=True)
-        return Peer(self, self.broker.make_connection(listener), version)
+        return Peer(self.broker, version, self.loop, settle=self.settle)
 
     def connect(self, client_id: str, version: int = 5, **fields: Any) -> Peer:
         """A connected client; arguments as for ``Peer.connect``."""
