@@ -12,9 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from braidmq.base.errors import BraidError
 from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
 from braidmq.broker.messages.hooks import Client
+from braidmq.broker.messages.producers import NewKey
 from braidmq.broker.messages.retained import Retained
 from braidmq.broker.ports import Change
 from braidmq.lane.path.channel import HOLD_LOG
@@ -34,8 +37,15 @@ log = logging.getLogger("braidmq.durability")
 # The largest payload of a message that is kept as a row of its own; topic, properties and names come on top.
 KEPT_BYTES_MAX = VALUE_BYTES_MAX - 512 * 1024
 
-# The connection that a message came on, its QoS there and its packet id.
-Packet = tuple["Connection", int, int]
+
+class Packet(Struct, frozen=True, gc=False):
+    """The PUBLISH that a message came in: ``sent`` is the message as the client sent it, ``key`` a producer's key to record."""
+
+    connection: Connection
+    sent: Message
+    qos: int
+    packet_id: int
+    key: NewKey | None
 
 
 class Publisher:
@@ -55,16 +65,17 @@ class Publisher:
         client: Client | None = None,
         packet: Packet | None = None,
         on_refused: Callable[[], None] | None = None,
+        route: Route | None = None,
     ) -> int:
         """Retain, record and route a message whose right to be published is settled; the code to acknowledge it with.
 
-        ``packet``: the connection that it came on, its QoS there and its packet id. -1 if its acknowledgement waits: for the log,
-        or until all of many destinations were offered it.
-        ``on_refused`` is called if it waited for the disk in vain.
+        -1 if its acknowledgement waits: for the log, or until all of many destinations were offered it.
+        ``on_refused`` is called if the log does not store it. ``route``: that of its topic, if the caller has it.
         """
         if publisher is None:
             self._broker.statistics.own_messages += 1
-        route = self._broker.routes.resolve(message.topic)
+        if route is None:
+            route = self._broker.routes.resolve(message.topic)
         if route is None:
             return Reason.TOPIC_NAME_INVALID
         if route.flags & HOOK_PUBLISH:
@@ -110,13 +121,13 @@ class Publisher:
         """Deliver a message that waits for nothing, but may be more than this turn has work for: then in later ones."""
         recorder = self._broker.turn_writer.recorder
         if packet is not None:
-            connection, qos, packet_id = packet
+            connection = packet.connection
             flow = connection.flow
             assert flow is not None  # the connection is open
-            if qos == 2:
+            if packet.qos == 2:
                 connection.unreleased += 1
-                flow.expect_commit(packet_id)
-            recorder.show(message, flow, connection, qos, packet_id)
+                flow.expect_commit(packet.packet_id)
+            recorder.show(message, flow, connection, packet.qos, packet.packet_id)
             if recorder.is_congested:
                 connection.hold(HOLD_LOG)
         else:
@@ -178,12 +189,21 @@ class Publisher:
         packet: Packet | None,
     ) -> Pending:
         if packet is not None:
-            connection, qos, packet_id = packet
-            return connection.record(message, qos, packet_id, session_only, is_recorded)
+            return self.record_packet(packet, message, session_only=session_only, is_recorded=is_recorded)
         recorder = self._broker.turn_writer.recorder
         if is_recorded:
             return recorder.record(message, publisher, None, 0, 0, session_only)
         return recorder.await_rows(message, publisher, None, 0, 0)
+
+    def record_packet(self, packet: Packet, message: Message, *, session_only: bool, is_recorded: bool) -> Pending:
+        """Record what came of a client's PUBLISH, or only wait for its rows; the key that it has is recorded with it."""
+        key = packet.key
+        pending = packet.connection.record(
+            message, packet.qos, packet.packet_id, session_only, is_recorded, packet.sent, None if key is None else key.row
+        )
+        if key is not None and not pending.is_refused:
+            self._broker.producers.recorded(key)
+        return pending
 
     def _retained_row(self, message: Message, user_name: str | None) -> Change:
         rows = self._broker.turn_writer.storage.retained

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from braidmq.access.contract import Refused
 from braidmq.broker.ports import Change, ProducerStore
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.recorder import Producer
-from braidmq.lane.path.routes import Route
 from braidmq.mqtt.packets import Connect
 from braidmq.mqtt.producer_protocol import (
     CHECK,
@@ -101,6 +102,15 @@ class Book:
         taken = self._old[:_OLD_PER_MESSAGE]
         del self._old[:_OLD_PER_MESSAGE]
         return taken
+
+
+class NewKey(Struct, frozen=True, gc=False):
+    """A key that is not recorded yet, and the row to write with its message."""
+
+    book: Book
+    producer: Producer
+    key: bytes
+    row: Change
 
 
 def read_request(packet: Connect) -> Request | NotTaken | None:
@@ -262,30 +272,21 @@ class Producers:
         message.set_properties(rest, message.expires_at, offset - (end - at) if offset > at else offset)
         return key if 0 < len(key) <= KEY_BYTES_MAX else None
 
-    def is_repeat(self, connection: Connection, message: Message, route: Route, key: bytes) -> bool:
-        """Whether a message with this key is recorded; if not, the key is to be recorded with it."""
-        producer = connection.producer
-        assert producer is not None  # it has keys
-        if message.qos < route.keep_qos:
-            return False
+    def new_key(self, connection: Connection, producer: Producer, key: bytes) -> NewKey | None:
+        """The key as it is to be recorded with its message; None if a message with this key is recorded already."""
         book, base = self._keyed[connection]
         earlier = self._fresh.get((book.name, key))
         if (earlier is not None and not earlier.is_stopped) or self._rows.has_key(book.name, base, key):
-            return True
-        producer.row = self._rows.put_key(book.name, base, key)
-        return False
+            return None
+        return NewKey(book, producer, key, self._rows.put_key(book.name, base, key))
 
-    def recorded(self, connection: Connection, key: bytes) -> None:
-        """A message with this key was collected: with it some keys of earlier batches go."""
-        producer = connection.producer
-        book, _ = self._keyed.get(connection, (None, 0))
-        if producer is None or book is None:
-            return
+    def recorded(self, new: NewKey) -> None:
+        """The message of this key was collected, with the key's row; some keys of earlier batches are removed with it."""
         if not self._fresh:
             # After the end of this turn, which was asked for when the message was collected, the log has them.
             self._broker.loop.call_soon(self._fresh.clear)
-        self._fresh[book.name, key] = producer
-        for change in book.take_old(self._rows):
+        self._fresh[new.book.name, new.key] = new.producer
+        for change in new.book.take_old(self._rows):
             self._broker.turn_writer.recorder.change(change)
 
 

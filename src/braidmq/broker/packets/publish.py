@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.messages import delayed
 from braidmq.broker.messages.hooks import Client
-from braidmq.broker.messages.pipeline import KEPT_BYTES_MAX
+from braidmq.broker.messages.pipeline import KEPT_BYTES_MAX, Packet
+from braidmq.broker.messages.producers import NewKey
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.recorder import Producer
 from braidmq.lane.path.routes import Route
@@ -22,7 +23,7 @@ def publish(connection: Connection, message: Message, route: Route, payload_form
     if connection.producer is not None and connection.producer.is_keyed:
         code = _publish_keyed(connection, connection.producer, message, route, payload_format, packet_id)
     else:
-        code = _publish(connection, message, payload_format, packet_id)
+        code = _publish(message, route, payload_format, Packet(connection, message, message.qos, packet_id, None))
     if code >= 0x80 and code != Reason.NOT_AUTHORIZED and message.qos and not connection.is_v5:
         # MQTT 3 has no way to say no, and an acknowledgement would say that the message is safe.
         connection.close(code, "a message was refused")
@@ -33,40 +34,40 @@ def publish(connection: Connection, message: Message, route: Route, payload_form
 def _publish_keyed(
     connection: Connection, producer: Producer, message: Message, route: Route, payload_format: int, packet_id: int
 ) -> int:
-    """Publish what has a key, unless it is recorded already: then it is acknowledged when that is on disk."""
+    """Publish a message with a key, unless it is recorded already: then it is acknowledged when that record is on disk."""
     producers = connection.broker.producers
     key = producers.take_key(message)
     if key is None:
         return Reason.IMPLEMENTATION_SPECIFIC_ERROR
-    if producers.is_repeat(connection, message, route, key):
-        if message.qos == 0:
-            return Reason.SUCCESS
-        connection.record(message, message.qos, packet_id, False, False).is_delivered = False
-        return -1
-    is_to_be_recorded = producer.row is not None
-    code = _publish(connection, message, payload_format, packet_id)
-    if is_to_be_recorded and producer.row is None:
-        producers.recorded(connection, key)
-    return code
+    new_key: NewKey | None = None
+    if message.qos >= route.keep_qos:
+        new_key = producers.new_key(connection, producer, key)
+        if new_key is None:
+            if message.qos == 0:
+                return Reason.SUCCESS
+            connection.record(message, message.qos, packet_id, False, False).is_delivered = False
+            return -1
+    return _publish(message, route, payload_format, Packet(connection, message, message.qos, packet_id, new_key))
 
 
-def _publish(connection: Connection, message: Message, payload_format: int, packet_id: int) -> int:
+def _publish(message: Message, route: Route, payload_format: int, packet: Packet) -> int:
+    connection = packet.connection
     broker = connection.broker
     if payload_format and broker.settings.mqtt.check_payload_format and not _is_utf8(message.payload):
         broker.statistics.dropped_payload_format += 1
         broker.state.drop("payload_format", connection.client_id, message.topic)
         return Reason.PAYLOAD_FORMAT_INVALID
     if message.topic.startswith(b"$"):
-        return _publish_dollar(connection, message, packet_id)
-    packet = (connection, message.qos, packet_id)
-    return broker.publisher.publish(message, connection.flow, connection.user_name, _client(connection), packet)
+        return _publish_dollar(message, packet)
+    return broker.publisher.publish(message, connection.flow, connection.user_name, _client(connection), packet, route=route)
 
 
 def _client(connection: Connection) -> Client | None:
     return connection.describe() if connection.broker.hooks.publishes else None
 
 
-def _publish_dollar(connection: Connection, message: Message, packet_id: int) -> int:
+def _publish_dollar(message: Message, packet: Packet) -> int:
+    connection = packet.connection
     broker = connection.broker
     if not message.topic.startswith(delayed.PREFIX):
         # $SYS, $LINK and the like are the broker's own; $share and $exclusive are forms of filters.
@@ -91,7 +92,7 @@ def _publish_dollar(connection: Connection, message: Message, packet_id: int) ->
         return Reason.QUOTA_EXCEEDED
     broker.statistics.delayed += 1
     on_commit, on_refused = broker.delayed.keep(inner, delay_s, connection.user_name)
-    pending = connection.record(inner, inner.qos, packet_id, False, False)
+    pending = broker.publisher.record_packet(packet, inner, session_only=False, is_recorded=False)
     pending.is_delivered = False
     pending.on_commit, pending.on_refused = on_commit, on_refused
     return -1

@@ -46,7 +46,7 @@ _WIDE = WIDE  # as a number of the compiled form
 class Producer:
     """A client that numbers its messages; the number of the last one is written with what is recorded of them."""
 
-    __slots__ = ("is_keyed", "is_stopped", "name", "row", "sent", "sequence", "shard", "stops")
+    __slots__ = ("is_keyed", "is_stopped", "name", "sequence", "shard", "stops")
 
     def __init__(self, name: bytes, shard: int, sequence: int, stops: bool) -> None:
         self.name = name
@@ -55,8 +55,6 @@ class Producer:
         self.stops = stops  # what comes after a message that was refused is not wanted
         self.is_stopped = False  # and such a one there was
         self.is_keyed = False  # its messages have keys, and go the long way
-        self.row: Change | None = None  # of the key of the message at hand, to be written with it
-        self.sent: Message | None = None  # the message at hand as the client sent it, if it goes the long way
 
 
 class Pending:
@@ -224,13 +222,12 @@ class Recorder:
         """Add a row to the block of this turn."""
         self._open().changes.append(change)
 
-    def mark(self, producer: Producer, message: Message) -> None:
-        """What was collected last is a message of this producer's: write down with it how far the producer has come."""
+    def mark(self, producer: Producer, sent: Message, key_row: Change | None) -> None:
+        """Write the producer's sequence with what was collected last, its message ``sent``, and the row of that message's key."""
         block = self._open()
-        block.mark(producer, message if producer.sent is None else producer.sent)
-        if producer.row is not None:
-            block.changes.append(producer.row)
-            producer.row = None
+        block.mark(producer, sent)
+        if key_row is not None:
+            block.changes.append(key_row)
 
     # Showing
 
