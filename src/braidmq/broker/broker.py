@@ -48,6 +48,7 @@ from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.timers import Timers, after_reading
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.channel import ASK_INNER, HOLD_LOG
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
@@ -94,23 +95,24 @@ class Broker:
         self.routes.history_qos = settings.history.min_qos if settings.history.topics else NEVER_RECORDED
         self.lane = Lane(self.state, self.routes)
         self.publisher = Publisher(self)
-        self.turn_writer = TurnWriter(self.loop, self.lane, storage)
+        self.turn = Turn(self.loop)
+        self.turn.at_end(Phase.SEND, self.lane.end_turn)
+        self.state.on_turn = partial(self.turn.ask, Phase.SEND)
+        self.turn_writer = TurnWriter(self.loop, self.lane, storage, self.turn, self._resume_publishers)
         self.turn_writer.recorder.deliver = self.publisher.deliver_with_flags
-        self.turn_writer.resume_publishers = self._resume_publishers
         self.session_storage = SessionStorage(self, self.turn_writer)
-        self.producers = Producers(self)
+        self.producers = Producers(storage.log, storage.producers, self.turn_writer.recorder, self.turn, lambda: self.has_users)
         self.holdings = Holdings(self.state, self.loop, settings.limits.held_bytes_max)
         self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
-        self.turns = Turns(self.loop)
+        self.turns = Turns(self.turn)
         self.large = LargeMessages(self.loop)
         self.readers = Readers(replay.READERS_MAX)
         self.idle_readers = IdleReaders()
-        self.state.on_turn = self._ask_for_end_of_turn
         self.sharing = GroupBinding(self)
         self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
         self.sessions = SessionTable()
         self.cursors = SessionCursors(
-            self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing
+            self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing, self.turn
         )
         self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
         self.retained.on_expired = self._forget_retained_row
@@ -188,9 +190,6 @@ class Broker:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(on_done)
-
-    def _ask_for_end_of_turn(self) -> None:
-        self.loop.call_soon(self.lane.end_turn)
 
     def _resume_publishers(self) -> None:
         """The log has room again: let publishers go on, after this callback."""

@@ -202,7 +202,7 @@ class Publisher:
             message, packet.qos, packet.packet_id, session_only, is_recorded, packet.sent, None if key is None else key.row
         )
         if key is not None and not pending.is_refused:
-            self._broker.producers.recorded(key)
+            key.recorded()
         return pending
 
     def _retained_row(self, message: Message, user_name: str | None) -> Change:

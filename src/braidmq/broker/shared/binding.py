@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.reservations import Reservation
+from braidmq.broker.turn import Phase
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
@@ -46,6 +47,7 @@ class GroupBinding:
         self._deferring: dict[object, deque[GroupCursor]] = {}  # by owner: groups that have something to hand out
         self._is_sorting = False
         broker.state.on_deferring = self._note_deferring
+        broker.turn.at_end(Phase.RESERVATIONS, self._write_reservations)
 
     @property
     def state(self) -> State:
@@ -161,14 +163,13 @@ class GroupBinding:
             return
         if at_once:
             self._due[log] = None
-            self._broker.turn_writer.ask_for_turn()
+            self._broker.turn.ask(Phase.STEPS)
         else:
             self._changed[log] = None
 
     def note_reservation(self, log: GroupCursor) -> None:
         """Write the row at the end of this turn; then what the log has reserved may be sent, or is the group's again."""
-        if not self._reserving:
-            self._broker.loop.call_soon(self._write_reservations)
+        self._broker.turn.ask(Phase.RESERVATIONS)
         self._reserving[log] = None
 
     def _write_reservations(self) -> None:
