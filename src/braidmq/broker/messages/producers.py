@@ -162,7 +162,7 @@ class Producers:
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
             )
-        if user_name is None and self._broker.has_users and not self._is_known(request.name):
+        if user_name is None and self._broker.users.exist() and not self._is_known(request.name):
             # Its batches and keys would be those of the user who comes first.
             return NotTaken(
                 Reason.NOT_AUTHORIZED, f"the producer name {request.name} needs a user: log in, or publish without a name"
@@ -206,7 +206,7 @@ class Producers:
             counted = self._rows.mark(client_id, _ANONYMOUS)
             last, check = counted if counted[0] > last else (last, check)
             # A user goes on with what was counted before there were users, and not with what could be planted since.
-            user_name = _ANONYMOUS if self._broker.has_users else None
+            user_name = _ANONYMOUS if self._broker.users.exist() else None
         sequence = max(last, request.base)
         first, end = request.skip
         if first - 1 <= sequence < end:
