@@ -1,4 +1,4 @@
-"""The broker of a node: it owns the lane, the sessions and the stores; connections act on it.
+"""The broker of a node: builds the parts that connections act on, keeps their time and passes changed settings on to them.
 
 Everything here runs on the event loop and nothing awaits between a check and the act that relies on it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from time import monotonic, time
 
@@ -17,59 +17,74 @@ from braidmq.broker.bounds.holdings import Holdings
 from braidmq.broker.bounds.large import LargeMessages
 from braidmq.broker.bounds.parts import Parts
 from braidmq.broker.bounds.turns import Turns
+from braidmq.broker.connection.backlog import Backlog
 from braidmq.broker.connection.connection import Connection
+from braidmq.broker.connection.context import ConnectionContext
 from braidmq.broker.connection.deadlines import TICK_S, Wheel
+from braidmq.broker.connection.presence import Presence
 from braidmq.broker.connection.rates import TokenBucket
+from braidmq.broker.connection.table import ConnectionTable
 from braidmq.broker.connection.trace import Tracer
 from braidmq.broker.drops import DropLog
 from braidmq.broker.listeners.origin import ListenerInfo
+from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.delayed import DelayedMessages
-from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
 from braidmq.broker.messages.hooks import Hooks
-from braidmq.broker.messages.pipeline import Publisher
+from braidmq.broker.messages.pipeline import MessagePipeline
 from braidmq.broker.messages.producers import Producers
 from braidmq.broker.messages.retained import RetainedStore
-from braidmq.broker.packets.connack import ConnackFrames
+from braidmq.broker.messages.retained_delivery import RetainedDelivery
+from braidmq.broker.messages.topic_inspector import TopicInspector
+from braidmq.broker.packets.admission import Admission
+from braidmq.broker.packets.auth import AuthHandler
+from braidmq.broker.packets.connack import ConnackWriter
+from braidmq.broker.packets.connect import ConnectHandler
+from braidmq.broker.packets.disconnect import DisconnectHandler
+from braidmq.broker.packets.dispatch import PacketDispatcher
+from braidmq.broker.packets.publish import PublishHandler
+from braidmq.broker.packets.subscribe import SubscribeHandler
+from braidmq.broker.packets.unsubscribe import UnsubscribeHandler
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Storage
-from braidmq.broker.reading import replay
+from braidmq.broker.reading import catch_up, replay
 from braidmq.broker.reading.catch_up import IdleReaders
+from braidmq.broker.reading.recall import Recall
 from braidmq.broker.reading.slots import Readers
 from braidmq.broker.session.cursors import SessionCursors
+from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
 from braidmq.broker.session.ports import AccessControl, Registry
 from braidmq.broker.session.revocation import withdraw_subscriptions
-from braidmq.broker.session.session import Session, SessionTable
+from braidmq.broker.session.session import SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.session.wills import Wills
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
+from braidmq.broker.sys_topics import SysTopics
 from braidmq.broker.timers import Timers, after_reading
 from braidmq.broker.turn import Phase, Turn
-from braidmq.lane.path.channel import ASK_INNER, HOLD_LOG
-from braidmq.lane.path.flow import Flow
+from braidmq.broker.users import Users
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.log_flow import LogFlow
-from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import HISTORY, RouteTable
 from braidmq.lane.path.routes import NEVER as NEVER_RECORDED
+from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import matches
 
 log = logging.getLogger("braidmq.broker")
 
 _WORK_MAX = 20_000  # deliveries in one callback before others have their turn: about 3 ms
-_EXPIRIES_MAX = 5000  # retained messages let go in one tick: about 5 ms
+_EXPIRIES_MAX = 5000  # retained messages removed in one tick: about 5 ms
 _STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node stops
 
 
 class Broker:
-    """The state machine between connections. Made inside a running loop by ``node.py``, which passes the parts in."""
+    """Composes the parts of a node's broker. Made inside a running loop by ``node.py``.
+
+    Its attributes are the parts that an operator sees or acts on; the parts themselves know only what they were given.
+    """
 
     def __init__(
         self,
@@ -81,65 +96,75 @@ class Broker:
         registry: Registry | None = None,
     ) -> None:
         """``clock``: what deadlines are judged by, in tests; else a ``DeadlineClock``. ``registry``: this node's own if None."""
-        self.settings = settings
+        self.live = LiveSettings(settings)
         self.access = access
         self.hooks = hooks
         self.loop = asyncio.get_running_loop()
+        self.started_at = monotonic()
+        self.registry = LocalRegistry(storage.log.fences) if registry is None else registry
+        self.users = Users(access, hooks, settings)
+        self.statistics = Statistics()
+        self._make_lane(settings, clock)
+        self._make_messages(settings, storage)
+        self._make_sessions(settings)
+        self._make_connections(settings)
+        self._ticker: asyncio.TimerHandle | None = None
+        self._access_epoch = access.epoch
+        hooks.on_change = self.routes.refresh
+        self._tick()
+
+    def _make_lane(self, settings: Settings, clock: Callable[[], float] | None) -> None:
         self.state = State(settings.limits.outbox_bytes_max, _WORK_MAX)
         self.state.unread_bytes_max = settings.limits.outboxes_bytes_max
         self.timers = Timers(self.loop, clock or DeadlineClock())
         self.state.now = self.timers.now()
+        self.drops = DropLog(self.statistics, settings.log.drops)
+        self.state.on_drop = self.drops
+        self.tracer = Tracer(self._on_trace_change)
         self.routes = RouteTable(settings.mqtt.topic_levels_max)
-        self.routes.inspector = self._inspect
+        self.routes.inspector = TopicInspector(self.hooks, self.tracer, self.live).inspect
         self.routes.weight_max = _WORK_MAX
         self.routes.history_qos = settings.history.min_qos if settings.history.topics else NEVER_RECORDED
         self.lane = Lane(self.state, self.routes)
-        self.publisher = Publisher(self)
         self.turn = Turn(self.loop)
         self.turn.at_end(Phase.SEND, self.lane.end_turn)
         self.state.on_turn = partial(self.turn.ask, Phase.SEND)
-        self.turn_writer = TurnWriter(self.loop, self.lane, storage, self.turn, self._resume_publishers)
-        self.turn_writer.recorder.deliver = self.publisher.deliver_with_flags
-        self.session_storage = SessionStorage(self, self.turn_writer)
-        self.producers = Producers(storage.log, storage.producers, self.turn_writer.recorder, self.turn, lambda: self.has_users)
         self.holdings = Holdings(self.state, self.loop, settings.limits.held_bytes_max)
-        self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
         self.turns = Turns(self.turn)
-        self.large = LargeMessages(self.loop)
+        self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
+        self.wheel = Wheel(self.state.now)
+        self.connections = ConnectionTable(self.loop, self.wheel, self.parts)
+
+    def _make_messages(self, settings: Settings, storage: Storage) -> None:
+        self.sessions = SessionTable()
+        self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
+        resume_publishers = self.connections.resume_publishers
+        self.turn_writer = writer = TurnWriter(self.loop, self.lane, storage, self.turn, resume_publishers)
+        self.pipeline = MessagePipeline(
+            self.lane, self.routes, writer, self.retained, self.hooks, self.tracer, self.statistics, self.live
+        )
+        writer.recorder.deliver = self.pipeline.deliver_with_flags
+        self.retained.on_expired = self.pipeline.forget_retained_row
+        self.delayed = DelayedMessages(
+            self.loop, self.lane, self.routes, writer, self.pipeline, self.sessions, self.access, self.statistics, self.live
+        )
+        self.producers = Producers(storage.log, storage.producers, writer.recorder, self.turn, self.users.exist)
+
+    def _make_sessions(self, settings: Settings) -> None:
+        self.flows = Flows(self.live, self.state, self.turn_writer.log)
+        self.session_storage = SessionStorage(self, self.turn_writer)
         self.readers = Readers(replay.READERS_MAX)
         self.idle_readers = IdleReaders()
         self.sharing = GroupBinding(self)
         self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
-        self.sessions = SessionTable()
         self.cursors = SessionCursors(
             self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing, self.turn
         )
-        self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
-        self.retained.on_expired = self._forget_retained_row
-        self.delayed = DelayedMessages(self)
-        self.tracer = Tracer(self._on_trace_change)
-        self.statistics = Statistics()
-        self.drops = DropLog(self.statistics, settings.log.drops)
-        self.state.on_drop = self.drops
-        self.connections: set[Connection] = set()
-        self.registry = LocalRegistry(storage.log.fences) if registry is None else registry
-        self._make_sessions()
-        self.connack_frames = ConnackFrames(settings.mqtt)
-        self.wheel = Wheel(self.state.now)
-        self.started_at = monotonic()
-        self.accepts = TokenBucket(settings.limits.connections_per_s, self.started_at)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._drained = asyncio.Event()  # the last connection is gone
-        self._ticker: asyncio.TimerHandle | None = None
-        self._access_epoch = access.epoch
-        self._has_certificate_users = _takes_names_from_certificates(settings)
-        hooks.on_change = self.routes.refresh
-        self._tick()
-
-    def _make_sessions(self) -> None:
         self.exclusive = LocalExclusiveTopics()
         self.subscriptions = Subscriptions(self.routes, self.groups, self.exclusive, self.turns)
-        self.wills = Wills(self.sessions, self.session_storage, self.access, self.lane, self.statistics, self.publish)
+        publish = self.pipeline.publish
+        self.wills = Wills(self.sessions, self.session_storage, self.access, self.lane, self.statistics, publish)
+        self._presence = Presence(self.statistics, self.hooks, self.producers, self.routes, publish, self.live)
         self.lifecycle = Lifecycle(
             self.sessions,
             self.registry,
@@ -151,64 +176,114 @@ class Broker:
             idle_readers=self.idle_readers,
             timers=self.timers,
             hooks=self.hooks,
+            presence=self._presence,
             statistics=self.statistics,
             lane=self.lane,
-            make_flow=self.make_flow,
+            make_flow=self.flows.make,
             withdraw=partial(withdraw_subscriptions, self),
-            has_users=lambda: self.has_users,
+            has_users=self.users.exist,
         )
 
-    # Connections
+    def _make_connections(self, settings: Settings) -> None:
+        self._accepts = TokenBucket(settings.limits.connections_per_s, self.started_at)
+        retained_delivery = RetainedDelivery(self.loop, self.state, self.pipeline, self.hooks, self.access, self.live)
+        disconnect = DisconnectHandler(self.lifecycle, self._presence, self.live)
+        self._context = ConnectionContext(
+            loop=self.loop,
+            lane=self.lane,
+            recorder=self.turn_writer.recorder,
+            live=self.live,
+            statistics=self.statistics,
+            access=self.access,
+            timers=self.timers,
+            wheel=self.wheel,
+            parts=self.parts,
+            large=LargeMessages(self.loop),
+            tracer=self.tracer,
+            rows=self.turn_writer.storage.sessions,
+            writer=self.turn_writer,
+            connections=self.connections,
+            packets=self._make_packets(retained_delivery, disconnect),
+            publishing=PublishHandler(
+                self.pipeline, self.delayed, self.producers, self.hooks, self.state, self.statistics, self.live
+            ),
+            closing=disconnect,
+            backlog=Backlog(
+                self.loop,
+                self.turns,
+                feed_retained=retained_delivery.feed,
+                feed_catch_up=partial(catch_up.feed, self),
+                feed_replays=replay.feed,
+                feed_groups=self.sharing.feed,
+            ),
+        )
+        self.sys_topics = SysTopics(
+            self.loop,
+            self.lane,
+            self.pipeline,
+            self.sessions,
+            self.subscriptions,
+            self.groups,
+            self.retained,
+            self.statistics,
+            self.live,
+            self.started_at,
+        )
+
+    def _make_packets(self, retained_delivery: RetainedDelivery, disconnect: DisconnectHandler) -> PacketDispatcher:
+        self._connack = ConnackWriter(self.session_storage, self.live)
+        admission = Admission(
+            self.access,
+            self.hooks,
+            self.registry,
+            self.sessions,
+            self.lifecycle,
+            session_storage=self.session_storage,
+            turn_writer=self.turn_writer,
+            producers=self.producers,
+            groups=self.groups,
+            connack=self._connack,
+            presence=self._presence,
+            connections=self.connections,
+            statistics=self.statistics,
+            live=self.live,
+            make_recall=partial(Recall, self),
+        )
+        auth = AuthHandler(self.access, admission, self.connections, self.statistics)
+        connect = ConnectHandler(
+            self.access, self.hooks, admission, auth, self.connections, self.sessions, self.statistics, self.live
+        )
+        subscribe = SubscribeHandler(
+            self.subscriptions,
+            self.groups,
+            self.sharing,
+            self.exclusive,
+            self.retained,
+            retained_delivery=retained_delivery,
+            session_storage=self.session_storage,
+            turn_writer=self.turn_writer,
+            turns=self.turns,
+            state=self.state,
+            statistics=self.statistics,
+            live=self.live,
+            begin_replay=partial(replay.begin, self),
+        )
+        unsubscribe = UnsubscribeHandler(
+            self.subscriptions, self.session_storage, self.turn_writer, self.turns, self.statistics, self.live
+        )
+        return PacketDispatcher(connect, auth, subscribe, unsubscribe, disconnect, self.connections, self.statistics)
+
+    # For listeners
 
     def make_connection(self, listener: ListenerInfo) -> Connection:
         """The protocol object of a new connection."""
-        connection = Connection(self, listener)
-        connection.recorder = self.turn_writer.recorder
-        return connection
+        return Connection(self._context, listener)
 
     def admit(self) -> bool:
         """Whether the rate of new connections allows one more."""
-        return self.accepts.admit(monotonic())
+        return self._accepts.admit(monotonic())
 
-    def on_lost(self, connection: Connection) -> None:
-        """A network connection is gone for good."""
-        self.connections.discard(connection)
-        self.parts.forget(connection)
-        self.wheel.forget(connection)
-        if not self.connections:
-            self._drained.set()
-
-    def run(self, work: Coroutine[None, None, None], connection: Connection) -> None:
-        """Run a coroutine for a connection; if it fails, that is logged and the connection is closed."""
-
-        def on_done(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("%s: a packet could not be handled", connection.client_id or connection.peer(), exc_info=error)
-                connection.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "")
-
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(on_done)
-
-    def _resume_publishers(self) -> None:
-        """The log has room again: let publishers go on, after this callback."""
-        for connection in self.connections:
-            if connection.hold_bits & HOLD_LOG:
-                connection.schedule_resume(HOLD_LOG)
-
-    def _tick(self) -> None:
-        now = monotonic()
-        self.state.now = judged_at = self.timers.beat()
-        self._ticker = self.loop.call_later(TICK_S, self._tick)
-        # What has arrived by now is in time, so it is read before anybody is judged.
-        after_reading(self.loop, partial(self.wheel.turn, judged_at))
-        self.retained.expire(now, _EXPIRIES_MAX)
-        self.holdings.tick()
-        if self.access.epoch != self._access_epoch:
-            self.enforce_access()
-        self.cursors.tick()
-        self.lane.flush()
+    # Start, time and end
 
     def restore(self) -> None:
         """Restore sessions and messages from storage, before the listeners open."""
@@ -222,17 +297,26 @@ class Broker:
         if count or len(self.retained) or len(self.delayed):
             log.info("%d sessions, %d retained and %d delayed messages restored", count, len(self.retained), len(self.delayed))
 
+    def _tick(self) -> None:
+        now = monotonic()
+        self.state.now = judged_at = self.timers.beat()
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        # Packets that have arrived by now are in time, so they are read before deadlines are judged.
+        after_reading(self.loop, partial(self.wheel.turn, judged_at))
+        self.retained.expire(now, _EXPIRIES_MAX)
+        self.holdings.tick()
+        if self.access.epoch != self._access_epoch:
+            self.enforce_access()
+        self.cursors.tick()
+        self.lane.flush()
+
     async def stop(self) -> None:
         """Disconnect every client and release all resources."""
         for connection in list(self.connections):
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the node is stopping", discard_will=True)
         self.lane.flush()
-        if self.connections:
-            self._drained.clear()
-            try:
-                await asyncio.wait_for(self._drained.wait(), _STOP_S)
-            except TimeoutError:
-                log.info("%d clients did not read their DISCONNECT in time", len(self.connections))
+        if not await self.connections.wait_empty(_STOP_S):
+            log.info("%d clients did not read their DISCONNECT in time", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
         if self._ticker is not None:
@@ -240,82 +324,19 @@ class Broker:
         for session in self.sessions:
             session.cancel_timers()
         self.delayed.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        self.connections.cancel_tasks()
         self.turn_writer.recorder.finish()
         self.cursors.stop()
         self.turn_writer.stop()
 
-    # Sessions
-
-    @property
-    def has_users(self) -> bool:
-        """Whether a client can log in: with a password, through a hook or by a certificate."""
-        return self.access.has_users or bool(self.hooks.authenticates) or self._has_certificate_users
-
-    def make_flow(self, client_id: str, *, is_durable: bool) -> LogFlow:
-        """The flow of a session, which follows the log from now on."""
-        limits = self.settings.session
-        flow = LogFlow(client_id, self.state, limits.queue_messages_max, limits.queue_bytes_max, limits.queue_qos0, is_durable)
-        flow.home = self.turn_writer.log.shard_of(client_id)
-        return flow
-
-    def subscription_count(self) -> int:
-        """Subscriptions of all sessions; each member of a shared one counts."""
-        return self.routes.count - len(self.groups) + self.groups.members
-
-    def route(self, session: Session, topic_filter: bytes) -> None:
-        """Something about the session's own subscriptions to this filter has changed: let the routes know."""
-        self.subscriptions.route(session, topic_filter)
-
-    def drop_subscription(self, session: Session, written: str, subscription: Subscription) -> None:
-        """Take one subscription out of the session and of the routes."""
-        if session.is_durable:
-            self.session_storage.unsubscribed(session, written)
-        self.subscriptions.remove(session, written, subscription)
-
-    # Messages
-
-    def publish(self, message: Message, publisher: Flow | None = None, user_name: str | None = None) -> int:
-        """Publish a message that did not come on a connection; see ``Publisher``."""
-        return self.publisher.publish(message, publisher, user_name)
-
-    def _inspect(self, topic: bytes) -> int:
-        flags = ASK_INNER if topic.startswith(b"$") else 0
-        if self._is_history(topic):
-            flags |= HISTORY
-        if self.hooks.publishes or self.hooks.delivers or self.tracer.filters:
-            name = topic.decode()
-            if self.hooks.concerns(self.hooks.publishes, name):
-                flags |= HOOK_PUBLISH
-            if self.hooks.concerns(self.hooks.delivers, name):
-                flags |= HOOK_DELIVER
-            if self.tracer.concerns(name):
-                flags |= TRACED
-        return flags
-
-    def _forget_retained_row(self, topic: bytes) -> None:
-        if not topic.startswith(b"$") and not self.publisher.is_retaining(topic):
-            self.turn_writer.write(self.turn_writer.storage.retained.remove(topic))
-
-    def forget_retained(self, topic: bytes) -> bool:
-        """Remove the retained message of a topic; False if there was none."""
-        self._forget_retained_row(topic)
-        return self.retained.remove(topic)
-
-    def _is_history(self, topic: bytes) -> bool:
-        topics = self.settings.history.topics
-        if "#" in topics and not topic.startswith(b"$"):
-            return True
-        return bool(topics) and any(matches(topic_filter, topic.decode()) for topic_filter in topics)
-
     # Changes at run time
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take over settings that can change while clients are connected."""
-        self.settings = settings
-        self.connack_frames = ConnackFrames(settings.mqtt)
-        self._has_certificate_users = _takes_names_from_certificates(settings)
+        """Take over settings that can change while clients are connected; the one place that passes them on."""
+        self.live.now = settings
+        self._connack.reconfigure()
+        self.users.reconfigure(settings)
+        self.flows.reconfigure(self.sessions)
         self.state.outbox_bytes_max = settings.limits.outbox_bytes_max
         self.state.held_bytes_max = settings.limits.held_bytes_max
         self.state.unread_bytes_max = settings.limits.outboxes_bytes_max
@@ -327,24 +348,20 @@ class Broker:
         if settings.mqtt.topic_levels_max != self.routes.levels_max:
             self.routes.levels_max = settings.mqtt.topic_levels_max
             self.routes.refresh()
-        if settings.limits.connections_per_s != self.accepts.rate:
-            self.accepts = TokenBucket(settings.limits.connections_per_s, monotonic())
-        for session in self.sessions:
-            session.flow.queue_messages_max = settings.session.queue_messages_max
-            session.flow.queue_bytes_max = settings.session.queue_bytes_max
-            session.flow.queue_qos0 = settings.session.queue_qos0
+        if settings.limits.connections_per_s != self._accepts.rate:
+            self._accepts = TokenBucket(settings.limits.connections_per_s, monotonic())
         self.enforce_access()
 
     def enforce_access(self) -> None:
         """Rules, users or bans have changed: end only what is no longer allowed.
 
-        While the file of the rules cannot be used nobody stays, so that nothing is delivered, and sessions keep what they have.
+        While the ACL file cannot be used, no client stays, so that nothing is delivered, and sessions keep what they have.
         """
         self._access_epoch = self.access.epoch
         for connection in list(self.connections):
             if not connection.is_open:
                 continue
-            if self.lets_stay(connection):
+            if connection.is_still_allowed():
                 connection.take_rules()
             else:
                 connection.close(Reason.NOT_AUTHORIZED, "access was withdrawn")
@@ -355,17 +372,6 @@ class Broker:
             self.delayed.publish_overdue()
         self.lane.flush()
 
-    def lets_stay(self, connection: Connection) -> bool:
-        """Whether a connected client may stay; invalid rules allow no client."""
-        return self.access.has_rules and connection.is_still_allowed()
-
     def _on_trace_change(self) -> None:
         self.routes.refresh()
-        for connection in self.connections:
-            connection.take_trace()
-
-
-def _takes_names_from_certificates(settings: Settings) -> bool:
-    listeners = settings.listeners
-    kinds = (listeners.tcp, listeners.tls, listeners.ws, listeners.wss)  # without TLS it is the PROXY header that has the name
-    return any(each.user_from_certificate for kind in kinds for each in kind.values())
+        self.connections.take_trace()

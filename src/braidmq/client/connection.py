@@ -66,7 +66,7 @@ class Lost(ClientError):
         self.reason = reason
 
 
-class Client(asyncio.Protocol):
+class MqttClient(asyncio.Protocol):
     """The client side of one connection; made by ``connect``."""
 
     def __init__(self, login: Connect, *, inflight_max: int, on_message: OnMessage, on_packet: OnPacket | None) -> None:
@@ -348,10 +348,10 @@ async def connect(
     on_message: OnMessage = lambda message: None,
     on_packet: OnPacket | None = None,
     inflight_max: int = 20,
-) -> Client:
+) -> MqttClient:
     """Connect and log in; raises ClientError."""
     client = await transport.connect(
-        endpoint, lambda: Client(login, inflight_max=inflight_max, on_message=on_message, on_packet=on_packet)
+        endpoint, lambda: MqttClient(login, inflight_max=inflight_max, on_message=on_message, on_packet=on_packet)
     )
     try:
         await client.log_in()

@@ -100,7 +100,7 @@ class NodeOperations:
             listeners=listeners,
             connections=broker.statistics.live,
             sessions=len(broker.sessions),
-            subscriptions=broker.subscription_count(),
+            subscriptions=broker.subscriptions.count(),
             retained=len(broker.retained),
             not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
         )
@@ -219,7 +219,7 @@ class NodeOperations:
 
     async def retained_remove(self, topic: str) -> bool:
         """Forget the retained message of a topic; False if there is none."""
-        return self._node.broker.forget_retained(topic.encode())
+        return self._node.broker.pipeline.forget_retained(topic.encode())
 
     # Listeners
 

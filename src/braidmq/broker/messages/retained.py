@@ -44,13 +44,13 @@ class Retained:
         return _content_bytes(self.message)
 
 
-class _Node:
+class _TopicNode:
     """A topic level; below the last one that has a node of its own, the whole rest of a topic."""
 
     __slots__ = ("below", "held")
 
     def __init__(self) -> None:
-        self.below: dict[bytes, _Node] | None = None
+        self.below: dict[bytes, _TopicNode] | None = None
         self.held: Retained | None = None
 
 
@@ -67,7 +67,7 @@ class RetainedStore:
         self.on_expired: Callable[[bytes], None] | None = None  # its row is to go too
         self._own = 0  # messages of $-topics, which clients cannot publish to
         self._by_topic: dict[bytes, Retained] = {}
-        self._root = _Node()
+        self._root = _TopicNode()
         self._expiring: list[tuple[float, bytes]] = []  # a heap; entries about messages that were replaced stay for a while
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class RetainedStore:
 
     def bytes_of(self, message: Message) -> int:
         """The bytes that a message would count towards the limit."""
-        node: _Node | None = self._root
+        node: _TopicNode | None = self._root
         levels = 0
         for level in message.topic.split(b"/", _DEPTH_MAX):
             node = node.below.get(level) if node is not None and node.below is not None else None
@@ -135,7 +135,7 @@ class RetainedStore:
                 node.below = {}
             below = node.below.get(level)
             if below is None:
-                below = node.below[level] = _Node()
+                below = node.below[level] = _TopicNode()
                 self._levels += 1
             node = below
         node.held = held
@@ -210,7 +210,7 @@ class RetainedStore:
             return
         levels, rest = _split(topic_filter)
         # Each open level of the walk is a list of its own, so that the tree may change while a slow client is served.
-        walk: list[tuple[Iterator[_Node], int]] = [(iter((self._root,)), 0)]
+        walk: list[tuple[Iterator[_TopicNode], int]] = [(iter((self._root,)), 0)]
         looked_at = 0
         while walk:
             looked_at += 1
@@ -295,9 +295,9 @@ def _split(topic_filter: bytes) -> tuple[list[bytes], str]:
     return levels, f"rest/{rest.decode()}"
 
 
-def _matching(below: list[tuple[bytes, _Node]], rest: str) -> Iterator[_Node]:
+def _matching(below: list[tuple[bytes, _TopicNode]], rest: str) -> Iterator[_TopicNode]:
     """A node for each name, so that the search has its stretches: an empty one where the name does not match."""
-    nowhere = _Node()
+    nowhere = _TopicNode()
     for name, node in below:
         yield node if matches(rest, f"rest/{name.decode()}") else nowhere
 

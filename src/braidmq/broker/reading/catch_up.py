@@ -184,7 +184,7 @@ def offer(broker: Broker, flow: LogFlow, subscription: Subscription, shard: int,
         broker.state.drop_expired(flow.client_id, message.topic)
         return True
     if broker.hooks.delivers:
-        changed = broker.publisher.ask_deliver_hooks(message, flow.client_id)
+        changed = broker.pipeline.ask_deliver_hooks(message, flow.client_id)
         if changed is None:
             return True
         message = changed

@@ -182,7 +182,7 @@ class Replay:
         self.is_merged = True
         self.pause()
         self.subscription.is_behind = False
-        broker.route(session, self.subscription.topic_filter)
+        broker.subscriptions.route(session, self.subscription.topic_filter)
         session.starts[self._written] = tuple(broker.state.marks)
         session.catch_up = None  # what it reads for has changed
 

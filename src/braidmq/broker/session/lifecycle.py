@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.access.contract import Refused
 from braidmq.broker.bounds.holdings import Holdings
-from braidmq.broker.connection import presence
+from braidmq.broker.connection.presence import Presence
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.reading import replay
 from braidmq.broker.reading.catch_up import IdleReaders
@@ -55,13 +55,14 @@ class Lifecycle:
         idle_readers: IdleReaders,
         timers: Timers,
         hooks: Hooks,
+        presence: Presence,
         statistics: Statistics,
         lane: Lane,
         make_flow: Callable[..., LogFlow],
         withdraw: Callable[[Session], None],
         has_users: Callable[[], bool],
     ) -> None:
-        """``make_flow`` is ``Broker.make_flow``; ``withdraw`` removes subscriptions that the session's user has no right to."""
+        """``make_flow`` is ``Flows.make``; ``withdraw`` removes subscriptions that the session's user has no right to."""
         self._sessions = sessions
         self._registry = registry
         self._subscriptions = subscriptions
@@ -72,6 +73,7 @@ class Lifecycle:
         self._idle_readers = idle_readers
         self._timers = timers
         self._hooks = hooks
+        self._presence = presence
         self._statistics = statistics
         self._lane = lane
         self._make_flow = make_flow
@@ -118,7 +120,7 @@ class Lifecycle:
                 case Step.PUBLISH_PROMPT_WILL if session.will_delay_s == 0:
                     self._wills.publish(session)
                 case Step.TELL_CLOSED if closed is not None:
-                    presence.tell_closed(closed, Reason.SESSION_TAKEN_OVER)
+                    self._presence.tell_closed(closed, Reason.SESSION_TAKEN_OVER)
                 case Step.END:
                     self.end(session)
                 case Step.DISCARD:
@@ -154,7 +156,7 @@ class Lifecycle:
         self._detach(session)
         if not was_open:
             return None  # it held the session: nothing of it is the session's
-        presence.count_closed(connection, Reason.SESSION_TAKEN_OVER, detail)
+        self._presence.count_closed(connection, Reason.SESSION_TAKEN_OVER, detail)
         session.ended_at = monotonic()
         session.away_since = self._timers.now()
         return connection

@@ -91,6 +91,8 @@ class AccessControl(Authenticator, Authorizer, Protocol):
 class Routes(Protocol):
     """Makes subscriptions known to those who publish."""
 
+    count: int  # destinations of all filters; a shared group is one
+
     def add(self, subscription: Subscription) -> bool:
         """Add or replace the flow's subscription to its filter; True if it is new."""
         ...

@@ -25,7 +25,9 @@ def withdraw_subscriptions(broker: Broker, session: Session) -> None:
     for written, subscription in list(session.subscriptions.items()):
         if not rules.may_subscribe(subscription.topic_filter.decode()):
             log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
-            broker.drop_subscription(session, written, subscription)
+            if session.is_durable:
+                broker.session_storage.unsubscribed(session, written)
+            broker.subscriptions.remove(session, written, subscription)
             removed = True
     if removed:
         broker.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))

@@ -184,7 +184,7 @@ class SessionStorage:
     def _restore(self, stored: StoredSession, now: float) -> None:
         broker = self._broker
         row = stored.session
-        flow = broker.make_flow(row.client_id, is_durable=True)
+        flow = broker.flows.make(row.client_id, is_durable=True)
         flow.fall_behind()
         session = Session(row.client_id, flow, monotonic())
         session.created_wall = row.created_at
@@ -237,7 +237,7 @@ class SessionStorage:
         cursor = None if row.cursor is None else self._fit(row.cursor)
         replay.restore(broker, session, row.written, subscription, row.tells_end, cursor)
         if target.group is None:
-            broker.route(session, topic_filter)
+            broker.subscriptions.route(session, topic_filter)
 
     def _restore_in_flight(self, session: Session, entry: InFlight) -> None:
         """Put back what was in flight; a message that is in the log is read when its client is back."""
@@ -266,7 +266,7 @@ class SessionStorage:
             self._let_go(session, packet_id, delivery)
             return
         if broker.hooks.delivers and message.timestamp:  # as it was asked before the message was first sent
-            changed = broker.publisher.ask_deliver_hooks(message, session.client_id)
+            changed = broker.pipeline.ask_deliver_hooks(message, session.client_id)
             if changed is None:
                 self._let_go(session, packet_id, delivery)
                 return

@@ -61,7 +61,7 @@ class GroupBinding:
 
     def ask_hooks(self, message: Message, client_id: str) -> Message | None:
         """The message for this member after the hooks; None if a hook withholds it."""
-        return self._broker.publisher.ask_deliver_hooks(message, client_id)
+        return self._broker.pipeline.ask_deliver_hooks(message, client_id)
 
     def replay(self, topic_filter: str, positions: list[int]) -> LogScan:
         """Read everything that was recorded above these positions."""

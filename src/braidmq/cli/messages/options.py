@@ -30,7 +30,7 @@ WEBSOCKET_PATH: Final = "/mqtt"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the options say: where to, as whom, with which properties."""
 
     endpoint: Endpoint
@@ -135,7 +135,7 @@ def _with(command: Decorated, options: tuple[Any, ...]) -> Decorated:
     return command
 
 
-def read_connection(given: dict[str, Any], default_id_prefix: str) -> Connection:
+def read_connection(given: dict[str, Any], default_id_prefix: str) -> ConnectionOptions:
     """The connection that the options describe; raises CommandFailed."""
     url_topic = ""
     if given["url"]:
@@ -161,7 +161,7 @@ def read_connection(given: dict[str, Any], default_id_prefix: str) -> Connection
         will=_read_will(given, properties.get("will", NO_PROPERTIES)),
         properties=_connect_properties(given, properties.get("connect", NO_PROPERTIES), version),
     )
-    return Connection(
+    return ConnectionOptions(
         endpoint=read_endpoint(given),
         login=login,
         url_topic=url_topic,

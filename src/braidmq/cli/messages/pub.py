@@ -14,7 +14,7 @@ import click
 
 from braidmq.base.errors import ProtocolViolation
 from braidmq.cli.errors import CommandFailed
-from braidmq.cli.messages.options import Connection, connection_options, read_connection
+from braidmq.cli.messages.options import ConnectionOptions, connection_options, read_connection
 from braidmq.cli.messages.packet_log import packet_log
 from braidmq.cli.messages.property_option import CommandWithProperties
 from braidmq.client import connection as client
@@ -86,7 +86,7 @@ def _check_size(size: int) -> None:
         raise CommandFailed(f"a message cannot be larger than {_PAYLOAD_BYTES_MAX} bytes", EXIT_TOO_LARGE)
 
 
-async def _publish(connection: Connection, template: Publish, given: dict[str, Any]) -> int:
+async def _publish(connection: ConnectionOptions, template: Publish, given: dict[str, Any]) -> int:
     debug = packet_log(connection.login.client_id) if connection.debug else None
     speaker = await client.connect(connection.endpoint, connection.login, on_packet=debug, inflight_max=connection.inflight_max)
     outcome = _Outcome(quiet=connection.quiet)
@@ -142,7 +142,7 @@ class _Outcome:
                 self._waiting.discard(done)
 
 
-async def _sleep_while_alive(speaker: client.Client, delay_s: float) -> None:
+async def _sleep_while_alive(speaker: client.MqttClient, delay_s: float) -> None:
     await asyncio.wait([speaker.ended], timeout=delay_s)
     if speaker.ended.done():
         speaker.ended.result()

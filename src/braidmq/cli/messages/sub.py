@@ -14,7 +14,7 @@ from braidmq.base.backoff import Backoff
 from braidmq.base.errors import ProtocolViolation
 from braidmq.cli.errors import EXIT_TIMEOUT, CommandFailed
 from braidmq.cli.messages.format import NotJson, Part, compile_format
-from braidmq.cli.messages.options import Connection, connection_options, read_connection
+from braidmq.cli.messages.options import ConnectionOptions, connection_options, read_connection
 from braidmq.cli.messages.packet_log import packet_log
 from braidmq.cli.messages.property_option import CommandWithProperties
 from braidmq.client import connection as client
@@ -84,13 +84,13 @@ def _output(given: dict[str, Any]) -> Part:
 class _Subscriber:
     """Keeps the subscriptions alive and prints what comes until one of the options, a signal or the server ends it."""
 
-    def __init__(self, connection: Connection, topics: list[str], given: dict[str, Any]) -> None:
+    def __init__(self, connection: ConnectionOptions, topics: list[str], given: dict[str, Any]) -> None:
         self._connection = connection
         self._topics = topics
         self._given = given
         self._write = _output(given)
         self._printed = 0
-        self._speaker: client.Client | None = None
+        self._speaker: client.MqttClient | None = None
         self._flush_is_due = False
 
     async def run(self) -> int:
