@@ -55,7 +55,9 @@ from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
 from braidmq.broker.session.ports import AccessControl, Registry
-from braidmq.broker.session.revocation import withdraw_subscriptions
+from braidmq.broker.session.redelivery import Redelivery
+from braidmq.broker.session.restoration import Restoration
+from braidmq.broker.session.revocation import Revocation
 from braidmq.broker.session.session import SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
@@ -152,7 +154,7 @@ class Broker:
 
     def _make_sessions(self, settings: Settings) -> None:
         self.flows = Flows(self.live, self.state, self.turn_writer.log)
-        self.session_storage = SessionStorage(self, self.turn_writer)
+        self.session_storage = SessionStorage(self.turn_writer.storage.sessions, self.turn_writer.log)
         self.readers = Readers(replay.READERS_MAX)
         self.idle_readers = IdleReaders()
         self.sharing = GroupBinding(self)
@@ -163,14 +165,17 @@ class Broker:
         self.exclusive = LocalExclusiveTopics()
         self.subscriptions = Subscriptions(self.routes, self.groups, self.exclusive, self.turns)
         publish = self.pipeline.publish
-        self.wills = Wills(self.sessions, self.session_storage, self.access, self.lane, self.statistics, publish)
+        storage, writer = self.session_storage, self.turn_writer
+        self.wills = Wills(self.sessions, storage, writer, self.access, self.lane, self.statistics, publish)
+        self.revocation = Revocation(self.access, self.subscriptions, storage, writer, self.statistics)
         self._presence = Presence(self.statistics, self.hooks, self.producers, self.routes, publish, self.live)
         self.lifecycle = Lifecycle(
             self.sessions,
             self.registry,
             self.subscriptions,
             self.wills,
-            self.session_storage,
+            storage,
+            writer,
             groups=self.groups,
             holdings=self.holdings,
             idle_readers=self.idle_readers,
@@ -179,9 +184,26 @@ class Broker:
             presence=self._presence,
             statistics=self.statistics,
             lane=self.lane,
-            make_flow=self.flows.make,
-            withdraw=partial(withdraw_subscriptions, self),
+            flows=self.flows,
+            revocation=self.revocation,
             has_users=self.users.exist,
+        )
+        ask_hooks = self.pipeline.ask_deliver_hooks
+        self.redelivery = Redelivery(self.access, self.hooks, ask_hooks, self.state, self.statistics)
+        self._restoration = Restoration(
+            writer.storage.sessions,
+            writer.storage.groups,
+            writer.log.fences,
+            self.flows,
+            self.sessions,
+            self.lifecycle,
+            self.subscriptions,
+            self.groups,
+            exclusive=self.exclusive,
+            redelivery=self.redelivery,
+            holdings=self.holdings,
+            state=self.state,
+            restore_replay=partial(replay.restore, self),
         )
 
     def _make_connections(self, settings: Settings) -> None:
@@ -292,7 +314,7 @@ class Broker:
             self.retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
         for stored in self.turn_writer.storage.delayed.load():
             self.delayed.restore(stored, now)
-        count = self.session_storage.restore()
+        count = self._restoration.run()
         self.enforce_access()  # rights may have been withdrawn meanwhile
         if count or len(self.retained) or len(self.delayed):
             log.info("%d sessions, %d retained and %d delayed messages restored", count, len(self.retained), len(self.delayed))
@@ -367,7 +389,7 @@ class Broker:
                 connection.close(Reason.NOT_AUTHORIZED, "access was withdrawn")
         if self.access.has_rules:
             for session in list(self.sessions):
-                withdraw_subscriptions(self, session)
+                self.revocation.withdraw(session)
             self.wills.publish_due()
             self.delayed.publish_overdue()
         self.lane.flush()

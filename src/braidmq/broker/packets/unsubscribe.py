@@ -51,7 +51,7 @@ class UnsubscribeHandler:
             self._statistics.unsubscribed += 1
             if session.is_durable:
                 # If the connection ends before the packet is worked off, the rows in ``changes`` are not written.
-                self._session_storage.unsubscribed(session, written)
+                self._turn_writer.write(*self._session_storage.unsubscribed(session, written))
             self._subscriptions.remove(session, written, subscription)
             if session.is_durable:
                 changes.append(self._rows.remove_subscription(session.client_id, written))

@@ -104,7 +104,7 @@ class Recall:
                 if self._found_bytes < _AHEAD_BYTES or delivery is self._next:
                     message = from_record(shard, record)
                     self._found_bytes += message.cost()
-                    self._broker.session_storage.found(self._session, packet_id, delivery, message)
+                    self._broker.redelivery.found(self._session, packet_id, delivery, message)
         is_in_vain = len(self._missing) == before
         self._give_up_passed(replay)
         if not self._missing and self._unmatched:
@@ -125,4 +125,4 @@ class Recall:
                     self._unmatched[shard, timestamp] = entries
                     continue
                 for packet_id, delivery in entries:
-                    self._broker.session_storage.lost(self._session, packet_id, delivery)
+                    self._broker.redelivery.lost(self._session, packet_id, delivery)

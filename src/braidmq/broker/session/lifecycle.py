@@ -15,10 +15,13 @@ from braidmq.access.contract import Refused
 from braidmq.broker.bounds.holdings import Holdings
 from braidmq.broker.connection.presence import Presence
 from braidmq.broker.messages.hooks import Hooks
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.reading import replay
 from braidmq.broker.reading.catch_up import IdleReaders
+from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.opening import Newcomer, Opening
 from braidmq.broker.session.ports import Claim, Registry
+from braidmq.broker.session.revocation import Revocation
 from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
@@ -28,7 +31,6 @@ from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.timers import Timers
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.log_flow import LogFlow
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Lifecycle:
         subscriptions: Subscriptions,
         wills: Wills,
         storage: SessionStorage,
+        writer: TurnWriter,
         *,
         groups: Groups,
         holdings: Holdings,
@@ -58,16 +61,16 @@ class Lifecycle:
         presence: Presence,
         statistics: Statistics,
         lane: Lane,
-        make_flow: Callable[..., LogFlow],
-        withdraw: Callable[[Session], None],
+        flows: Flows,
+        revocation: Revocation,
         has_users: Callable[[], bool],
     ) -> None:
-        """``make_flow`` is ``Flows.make``; ``withdraw`` removes subscriptions that the session's user has no right to."""
         self._sessions = sessions
         self._registry = registry
         self._subscriptions = subscriptions
         self._wills = wills
         self._storage = storage
+        self._writer = writer
         self._groups = groups
         self._holdings = holdings
         self._idle_readers = idle_readers
@@ -76,8 +79,8 @@ class Lifecycle:
         self._presence = presence
         self._statistics = statistics
         self._lane = lane
-        self._make_flow = make_flow
-        self._withdraw = withdraw
+        self._flows = flows
+        self._revocation = revocation
         self._has_users = has_users
 
     # Coming
@@ -163,7 +166,7 @@ class Lifecycle:
 
     def _create(self, newcomer: Newcomer, client_id: str) -> Session:
         now = monotonic()
-        session = Session(client_id, self._make_flow(client_id, is_durable=newcomer.expiry_s > 0), now)
+        session = Session(client_id, self._flows.make(client_id, is_durable=newcomer.expiry_s > 0), now)
         session.user_name = newcomer.user_name
         session.expiry_s = newcomer.expiry_s
         session.is_clean = newcomer.clean_start
@@ -185,7 +188,7 @@ class Lifecycle:
         if session.user_name != newcomer.user_name:
             # No user's, from before there were users: a fleet that is given passwords keeps its sessions.
             session.user_name = newcomer.user_name
-            self._withdraw(session)
+            self._revocation.withdraw(session)
             session.flow.note_change()
         session.stays_anonymous = opening.stays_anonymous
         session.expiry_s = newcomer.expiry_s
@@ -206,7 +209,7 @@ class Lifecycle:
         self._registry.end(session.claim, keeps_session=True)
         gone_s = self._timers.now() - session.away_since if session.away_since is not None else 0.0
         if session.is_durable:
-            self._storage.put_back(session, ended_at=time() - gone_s)
+            self._writer.write(*self._storage.put_back(session, ended_at=time() - gone_s))
         self.wait_for_return(session, gone_s)
 
     def turn_away(self, session: Session, connection: Connection) -> None:
@@ -232,7 +235,7 @@ class Lifecycle:
         self._registry.end(session.claim, keeps_session=True)
         self._groups.redispatch(session.flow, is_over=False)
         if session.is_durable:
-            self._storage.left(session)
+            self._writer.write(*self._storage.left(session))
         self._holdings.left(session.flow)
         if session.will_delay_s == 0:
             self._wills.publish(session)
@@ -269,7 +272,7 @@ class Lifecycle:
             self._wills.publish(session)
         session.feeds = None
         if session.is_durable:
-            self._storage.ended(session)
+            self._writer.write(*self._storage.ended(session))
         session.flow.is_over = True
         self._subscriptions.end(session)
         self._sessions.remove(session)
