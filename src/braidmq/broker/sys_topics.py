@@ -64,7 +64,7 @@ class SysTopics:
             self._turn()
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         if self._timer is not None:
             self._timer.cancel()
 

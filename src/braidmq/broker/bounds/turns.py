@@ -37,7 +37,7 @@ class Turns:
         self._turn.ask(Phase.WORK)
 
     def repeat(self, owner: object, step: Callable[[], bool]) -> None:
-        """Do a step when the owner has a turn, again and again until it gives True."""
+        """Do a step whenever the owner has a turn, until it returns True."""
         self.add(owner, partial(self._step, owner, step))
 
     def _step(self, owner: object, step: Callable[[], bool]) -> None:
@@ -46,7 +46,7 @@ class Turns:
 
     def _run(self) -> None:
         deadline = self._now() + TURN_S
-        # What is added meanwhile comes in the next turn of the loop.
+        # Work that is added meanwhile runs in the next turn of the loop.
         for _ in range(self._count):
             owner, works = next(iter(self._waiting.items()))
             work = works.popleft()

@@ -56,12 +56,12 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.rules: Rules | None = None
         self.exchange: Exchange | None = None  # enhanced authentication under way
-        self.pending_connect: Connect | None = None  # what it is for; None: the client authenticates anew
+        self.pending_connect: Connect | None = None  # the CONNECT being decided; None: the client re-authenticates
         self.method: str | None = None  # of enhanced authentication, as CONNECT named it
         self.keep_alive = 0
         self.opened_at = 0.0
         self.is_closed = False
-        self.is_vouched = False  # a hook let it in, so the files have no say
+        self.is_vouched = False  # a hook has accepted it, so the files do not decide
         self.wants_reasons = True
         self._limit_s = 0.0  # silence after which the client counts as gone; 0: never
         self.is_feeding = False  # it waits for its turn to be given messages
@@ -75,7 +75,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.origin = describe_peer(transport, self._listener)
         # What the kernel does not take at once stays in the outbox, which has a bound, and not in the transport.
         if self.origin.kind == "tcp":
-            # Written to directly, so it must say from the first byte on that it holds something: nothing may pass that.
+            # The lane writes to the socket directly, so the transport must report from the first byte on that it holds something.
             transport.set_write_buffer_limits(0)  # type: ignore[attr-defined]
             self.fd = transport.get_extra_info("socket").fileno()
         else:
@@ -92,7 +92,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.close(Reason.UNSPECIFIED_ERROR, "the connection was lost", say=False)
         self.transport = None
         self.context.connections.remove(self)
-        self.lane.flush()  # what others are told of it
+        self.lane.flush()  # presence events and wills
         self._listener.release()
 
     def close(self, reason: int, detail: str, *, say: bool = True, discard_will: bool = False) -> None:
@@ -108,7 +108,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.forget_unread()
         self.end_holds()
         transport = self.transport
-        self.fd = -1  # its number may soon be another's
+        self.fd = -1  # another connection may get the same number soon
         if transport is not None:
             rest = self.outbox.take()
             if rest:
@@ -121,7 +121,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
             return
         if was_open:
             self.context.closing.on_closed(self, session, reason, detail, discard_will)
-        elif session.connection is self:  # it was to be told of its session, which waited for the disk
+        elif session.connection is self:  # its CONNACK still waited for the disk
             self.session = None
             self.context.closing.on_abandoned(session)
 
@@ -140,7 +140,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
             return 0.0
         if not self.is_open:
             if self.session is not None:
-                return now + self.context.live.now.limits.connect_timeout  # it is our disk that it waits for
+                return now + self.context.live.now.limits.connect_timeout  # the client waits for our disk
             log.debug("%s: not connected in time", self.peer())
             if self.is_greeted:
                 self.refuse(Reason.SERVER_BUSY, "too slow to connect", say=False)
@@ -153,13 +153,13 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         if due > now:
             return due
         if self.hold_bits & ~HOLD_OUTBOX:
-            return now + self._limit_s  # it is we who do not read
+            return now + self._limit_s  # the broker is not reading from it
         self.context.statistics.keep_alive_timeouts += 1
         self.close(Reason.KEEP_ALIVE_TIMEOUT, f"nothing heard for {now - self.last_seen:.1f} s")
         return 0.0
 
     def watch_keep_alive(self, keep_alive: int) -> None:
-        """Expect a packet within one and a half times this many seconds [MQTT-3.1.2-22]; 0: never mind."""
+        """Expect a packet within one and a half times this many seconds [MQTT-3.1.2-22]; 0: no limit."""
         self.keep_alive = keep_alive
         self._limit_s = keep_alive * self.context.live.now.mqtt.keep_alive_factor
         self.last_seen = self.lane.state.now
@@ -176,7 +176,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         Reason texts are left out if the client does not want them or they do not fit.
         """
         if not self.wants_reasons and not isinstance(packet, Connack | Disconnect):
-            # [MQTT-3.1.2-29]; what is no problem information, such as authentication data, stays.
+            # [MQTT-3.1.2-29]; anything else, such as authentication data, stays.
             packet.properties = replace(packet.properties, reason_string=None, user_properties=())  # type: ignore[union-attr]
         frame = codec.encode_fitting(packet, self.version, self.frame_max_out)
         return frame is not None and self.send_frame(type(packet).__name__.lower(), frame)
@@ -201,7 +201,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.close(reason, detail, say=False)
 
     def on_violation(self, reason: int, detail: str) -> None:
-        """Tell an MQTT 5 client what it broke, and close."""
+        """Tell an MQTT 5 client which rule it broke, and close."""
         self.context.statistics.violations[int(reason)] += 1
         log.info("%s %s: %s", self.peer(), self.client_id or "-", detail)
         if self.pending_connect is not None:

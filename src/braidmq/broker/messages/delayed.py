@@ -36,7 +36,7 @@ _RETRY_S = 0.05  # after which to look again whether the log takes more
 
 
 def parse(topic: bytes) -> tuple[int, bytes] | None:
-    """Seconds and inner topic of a ``$delayed`` topic; None if it is not written right."""
+    """Seconds and inner topic of a ``$delayed`` topic; None if it is malformed."""
     seconds, slash, inner = topic[len(PREFIX) :].partition(b"/")
     if not slash or not inner or not seconds.isdigit() or len(seconds) > 9:
         return None
@@ -79,25 +79,25 @@ class DelayedMessages:
         self._statistics = statistics
         self._live = live
         self._waiting: list[_Waiting] = []  # a heap
-        self._count = 0  # those included that are on their way to the disk
+        self._count = 0  # including those on their way to the disk
         self._wake: asyncio.Handle | None = None
         self._wakes_at = 0.0
         self._paused_until = 0.0
-        self._needs_rules = False  # something is due, and nobody can say whether it may be published
+        self._needs_rules = False  # a message is due, and without rules it is unknown whether it may be published
         self.size_bytes = 0  # of all of them, on disk
 
     def __len__(self) -> int:
         return self._count
 
     def has_place(self, message: Message, delay_s: int) -> bool:
-        """Whether this message may wait for so long."""
+        """Whether there is room for this message, and its delay is allowed."""
         bounds = self._live.now.delayed
         if delay_s > bounds.delay_max or self._count >= bounds.messages_max:
             return False
         return not bounds.bytes_max or self.size_bytes + message.cost() <= bounds.bytes_max
 
     def keep(self, message: Message, delay_s: int, user_name: str | None) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Write the message with what this turn records; what to call once it is on disk, and what if it is refused."""
+        """Write the message with what this turn records; gives the callbacks for its commit and for its refusal."""
         row_id, change = self._rows.put(message, user_name, time() + delay_s)
         self._turn_writer.recorder.change(change)
         home = self._turn_writer.log.shard_of(message.publisher)
@@ -106,7 +106,7 @@ class DelayedMessages:
         return partial(self._wait, waiting), partial(self._remove, waiting.size)
 
     def restore(self, stored: StoredMessage, now: float) -> None:
-        """Let a message wait that was found at start; one that is overdue is published at once."""
+        """Take over a message found at start; one that is overdue is published at once."""
         message = stored.message
         due_at = self._loop.time() + max(0.0, stored.due - now)
         home = self._turn_writer.log.shard_of(message.publisher)
@@ -199,7 +199,7 @@ class DelayedMessages:
         return route is not None and (message.qos >= route.keep_qos or (message.retain and message.qos > 0))
 
     def _try_again(self, waiting: _Waiting) -> None:
-        """It could not be stored, so it waits on; the others wait with it."""
+        """The log has refused the message: it waits again, and all others with it."""
         self._paused_until = self._loop.time() + _STORE_AGAIN_S
         self._add(waiting.size)
         self._wait(waiting)

@@ -72,7 +72,7 @@ class MessagePipeline:
         self._tracer = tracer
         self._statistics = statistics
         self._live = live
-        # Topics whose retained message waits for the disk, and how many do: those that are delivered then, and those that were.
+        # Topics whose retained messages wait for the disk, with their number: delivered after the commit, and delivered before.
         self._retaining: Counter[bytes] = Counter()
         self._storing: Counter[bytes] = Counter()
 
@@ -86,10 +86,10 @@ class MessagePipeline:
         on_refused: Callable[[], None] | None = None,
         route: Route | None = None,
     ) -> int:
-        """Retain, record and route a message whose right to be published is settled; the code to acknowledge it with.
+        """Retain, record and route a message that may be published; gives the reason code for its acknowledgement.
 
-        -1 if its acknowledgement waits: for the log, or until all of many destinations were offered it.
-        ``on_refused`` is called if the log does not store it. ``route``: that of its topic, if the caller has it.
+        -1 if its acknowledgement waits for the log, or until all of many destinations were served.
+        ``on_refused`` is called if the log refuses it. ``route``: that of its topic, if the caller has it.
         """
         if publisher is None:
             self._statistics.own_messages += 1
@@ -137,7 +137,7 @@ class MessagePipeline:
         return -1
 
     def _show(self, message: Message, publisher: Flow | None, packet: Packet | None) -> None:
-        """Deliver a message that waits for nothing, but may be more than this turn has work for: then in later ones."""
+        """Deliver a message that need not wait for the disk, in later turns if it is too much work for this one."""
         recorder = self._turn_writer.recorder
         if packet is not None:
             connection = packet.connection
@@ -163,7 +163,7 @@ class MessagePipeline:
             self._turn_writer.write(self._rows.remove(topic))
 
     def is_retaining(self, topic: bytes) -> bool:
-        """Whether a retained message of this topic waits for the disk: its row is to stay, and is not to be shown yet."""
+        """Whether a retained message of this topic waits for the disk: its row must stay, and must not be shown yet."""
         return topic in self._retaining or topic in self._storing
 
     def _retain_on_commit(self, pending: Pending, message: Message, user_name: str | None, waiting: Counter[bytes]) -> None:
@@ -261,9 +261,9 @@ class MessagePipeline:
         return self._lane.publish(message, route, publisher)
 
     def ask_deliver_hooks(self, message: Message, client_id: str) -> Message | None:
-        """The message as this subscriber gets it; None if a hook keeps it from them, and then it is counted.
+        """The message as this subscriber gets it; None if a hook withholds it, which is counted.
 
-        What a hook has made of a record is still that record. It is a copy: the hook may use its own message again.
+        A message that a hook made from a record still counts as that record. It is copied: the hook may use its own again.
         """
         changed = self._hooks.deliver(message, client_id)
         if changed is None:

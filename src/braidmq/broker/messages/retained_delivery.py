@@ -66,7 +66,7 @@ class RetainedDelivery:
             if not isinstance(held, Retained):
                 continue
             if held.is_on_disk and self._pipeline.is_retaining(held.message.topic):
-                feed.put_off(held)  # what is on disk now must not be shown before it is committed
+                feed.put_off(held)  # the row of its replacement must not be shown before the commit
                 continue
             message = self._served(connection, held, feed.subscription)
             if message is not None:
@@ -80,7 +80,7 @@ class RetainedDelivery:
         return not is_put_off and connection.has_room()
 
     def _served(self, connection: Connection, held: Retained, subscription: Subscription) -> Message | None:
-        """The message as this client gets it; None if it is its own and not wanted, revoked, gone, or kept back by a hook."""
+        """The message as this client gets it; None if No Local excludes it, or it is revoked, gone, or withheld by a hook."""
         if held.is_on_disk:
             loaded = self._pipeline.load_retained(held)
             if loaded is None:
