@@ -54,7 +54,7 @@ from braidmq.broker.session.cursors import SessionCursors
 from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
-from braidmq.broker.session.ports import AccessControl, Registry
+from braidmq.broker.session.ports import AccessControl, ExclusiveTopics, NodePorts, Registry
 from braidmq.broker.session.redelivery import Redelivery
 from braidmq.broker.session.restoration import Restoration
 from braidmq.broker.session.revocation import Revocation
@@ -79,6 +79,7 @@ log = logging.getLogger("braidmq.broker")
 
 _WORK_MAX = 20_000  # deliveries in one callback before others have their turn: about 3 ms
 _EXPIRIES_MAX = 5000  # retained messages removed in one tick: about 5 ms
+_LOCAL = NodePorts()
 _STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node stops
 
 
@@ -95,20 +96,21 @@ class Broker:
         hooks: Hooks,
         storage: Storage,
         clock: Callable[[], float] | None = None,
-        registry: Registry | None = None,
+        ports: NodePorts = _LOCAL,
     ) -> None:
-        """``clock``: what deadlines are judged by, in tests; else a ``DeadlineClock``. ``registry``: this node's own if None."""
+        """``clock``: what deadlines are judged by, in tests; else a ``DeadlineClock``. ``ports``: what a cluster replaces."""
         self.live = LiveSettings(settings)
         self.access = access
         self.hooks = hooks
         self.loop = asyncio.get_running_loop()
         self.started_at = monotonic()
-        self.registry = LocalRegistry(storage.log.fences) if registry is None else registry
+        self.registry: Registry = LocalRegistry(storage.log.fences) if ports.registry is None else ports.registry
+        self.exclusive: ExclusiveTopics = LocalExclusiveTopics() if ports.exclusive is None else ports.exclusive
         self.users = Users(access, hooks, settings)
         self.statistics = Statistics()
         self._make_lane(settings, clock)
         self._make_messages(settings, storage)
-        self._make_sessions(settings)
+        self._make_sessions(settings, ports)
         self._make_connections(settings)
         self._ticker: asyncio.TimerHandle | None = None
         self._access_epoch = access.epoch
@@ -152,7 +154,7 @@ class Broker:
         )
         self.producers = Producers(storage.log, storage.producers, writer.recorder, self.turn, self.users.exist)
 
-    def _make_sessions(self, settings: Settings) -> None:
+    def _make_sessions(self, settings: Settings, ports: NodePorts) -> None:
         self.flows = Flows(self.live, self.state, self.turn_writer.log)
         self.session_storage = SessionStorage(self.turn_writer.storage.sessions, self.turn_writer.log)
         self.readers = Readers(replay.READERS_MAX)
@@ -162,8 +164,9 @@ class Broker:
         self.cursors = SessionCursors(
             self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing, self.turn
         )
-        self.exclusive = LocalExclusiveTopics()
-        self.subscriptions = Subscriptions(self.routes, self.groups, self.exclusive, self.turns)
+        routes = self.routes if ports.extend_routes is None else ports.extend_routes(self.routes)
+        self._retained_reads = self.retained if ports.extend_retained is None else ports.extend_retained(self.retained)
+        self.subscriptions = Subscriptions(routes, self.groups, self.exclusive, self.turns)
         publish = self.pipeline.publish
         storage, writer = self.session_storage, self.turn_writer
         self.wills = Wills(self.sessions, storage, writer, self.access, self.lane, self.statistics, publish)
@@ -280,7 +283,7 @@ class Broker:
             self.groups,
             self.sharing,
             self.exclusive,
-            self.retained,
+            self._retained_reads,
             retained_delivery=retained_delivery,
             session_storage=self.session_storage,
             turn_writer=self.turn_writer,

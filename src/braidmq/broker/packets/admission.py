@@ -20,7 +20,7 @@ from braidmq.broker.ports import Refusal
 from braidmq.broker.reading.recall import Recall
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.opening import Newcomer, Opening
-from braidmq.broker.session.ports import AccessControl, Claim, Registry
+from braidmq.broker.session.ports import AccessControl, Grant, Registry
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.shared.group import Groups
@@ -108,55 +108,57 @@ class Admission:
         if reason:
             connection.refuse(reason, "refused by a hook")
             return
-        claim = self._registry.begin(connection.client_id)
-        if isinstance(claim, Claim):
-            self._open(connection, packet, data, claim, is_fresh)
-        elif isinstance(claim, Refused):
-            connection.refuse(claim.reason, claim.detail)
+        expiry_s = self._expiry(connection, packet)
+        newcomer = Newcomer(connection.client_id, connection.user_name, packet.clean_start, expiry_s, packet.will, connection)
+        grant = self._registry.claim(newcomer)
+        if isinstance(grant, Grant):
+            self._open(newcomer, packet, data, grant, is_fresh)
+        elif isinstance(grant, Refused):
+            connection.refuse(grant.reason, grant.detail)
         else:
             _hold_busy(connection)
-            self._connections.run(self._open_later(connection, packet, data, claim), connection)
+            self._connections.run(self._open_later(newcomer, packet, data, grant), connection)
 
-    async def _open_later(self, connection: Connection, packet: Connect, data: bytes, asked: Awaitable[Claim | Refused]) -> None:
+    async def _open_later(self, newcomer: Newcomer, packet: Connect, data: bytes, asked: Awaitable[Grant | Refused]) -> None:
         """The registry takes its time: open the session when it has answered, if the client is still there."""
-        claim = await asked
-        if isinstance(claim, Refused):
+        connection = newcomer.connection
+        grant = await asked
+        if isinstance(grant, Refused):
             if not connection.is_closed:
-                connection.refuse(claim.reason, claim.detail)
+                connection.refuse(grant.reason, grant.detail)
         elif connection.is_closed:
-            self._give_up(claim)
+            self._give_up(grant)
         else:
-            self._open(connection, packet, data, claim, is_fresh=False)
+            self._open(newcomer, packet, data, grant, is_fresh=False)
         connection.lane.flush()
 
-    def _give_up(self, claim: Claim) -> None:
-        """End a claim that was not committed."""
-        self._registry.end(claim, keeps_session=self._sessions.get(claim.client_id) is not None)
+    def _give_up(self, grant: Grant) -> None:
+        """End a grant that was not committed."""
+        self._registry.end(grant, keeps_session=self._sessions.get(grant.client_id) is not None)
 
-    def _open(self, connection: Connection, packet: Connect, data: bytes, claim: Claim, is_fresh: bool) -> None:
+    def _open(self, newcomer: Newcomer, packet: Connect, data: bytes, grant: Grant, is_fresh: bool) -> None:
         """Make the client's session its own; CONNACK follows when a durable one is on disk.
 
         That of a producer waits, too: by then everything is settled that an earlier connection had under way.
         """
+        connection = newcomer.connection
         if not is_fresh:  # others may have come, and access may have been withdrawn, while this one was waiting
             refusal = self.judge_place(connection.client_id)
             if refusal is None and not connection.is_still_allowed():
                 refusal = _WITHDRAWN
             if refusal is not None:
-                self._give_up(claim)
+                self._give_up(grant)
                 connection.refuse(refusal.reason, refusal.detail)
                 return
         request = self._producers.judge(packet, connection.user_name)
         if isinstance(request, Refused):
-            self._give_up(claim)
+            self._give_up(grant)
             told = (self._producers.shards(), *request.told)
             connection.refuse(request.reason, request.detail, user_properties=told)
             return
-        expiry_s = self._expiry(connection, packet)
-        newcomer = Newcomer(connection, connection.user_name, packet.clean_start, expiry_s, packet.will)
-        opening = self._lifecycle.open(newcomer, claim)
+        opening = self._lifecycle.open(newcomer, grant)
         if isinstance(opening, Refused):
-            self._give_up(claim)
+            self._give_up(grant)
             connection.refuse(opening.reason, opening.detail)
             return
         session = connection.session = opening.session

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from time import time
 from typing import TYPE_CHECKING
 
-from braidmq.broker.session.ports import Claim
+from braidmq.broker.session.ports import Grant
 from braidmq.broker.shared.group import Group, group_of
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
@@ -81,9 +81,9 @@ class Session:
         return self.user_name == user_name or (self.user_name is None and not self.stays_anonymous)
 
     @property
-    def claim(self) -> Claim:
-        """The claim of the last connection that took it."""
-        return Claim(self.client_id, self.guard)
+    def grant(self) -> Grant:
+        """The grant of the last connection that took it."""
+        return Grant(self.client_id, self.guard)
 
     @property
     def owner(self) -> object:
