@@ -111,7 +111,7 @@ def test_the_local_registry_forgets_a_client_id_that_has_neither_connection_nor_
     registry.commit(grant)
 
     registry.end(grant, keeps_session=True)
-    assert fences.version("c") == grant.guard
+    assert fences.guard("c") == grant.guard
     registry.end(grant, keeps_session=False)
 
     assert len(fences) == 0

@@ -65,14 +65,14 @@ class LogScan(Protocol):
 
 
 class Fences(Protocol):
-    """Of several connections of one client id, the log takes writes of the newest only (S5)."""
+    """The highest guard of each client id: a connection with a lower one does not take the session any more (S5)."""
 
-    def version(self, client_id: str) -> int:
-        """The highest version; 0 if none is known."""
+    def guard(self, client_id: str) -> int:
+        """The highest guard; 0 if none is known."""
         ...
 
-    def fence(self, client_id: str, version: int) -> bool:
-        """Refuse lower versions from now on; False if a higher one is there."""
+    def fence(self, client_id: str, guard: int) -> bool:
+        """Reject lower guards from now on; False if a higher one is known."""
         ...
 
     def forget(self, client_id: str) -> None:
@@ -85,7 +85,7 @@ class MessageLog(Protocol):
 
     @property
     def fences(self) -> Fences:
-        """The publisher fences by client id."""
+        """The fences of client ids."""
         ...
 
     @property

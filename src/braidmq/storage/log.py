@@ -31,7 +31,7 @@ from braidmq.storage.engine.health import Health
 from braidmq.storage.engine.open import are_settled, family_of, open_log_store, settle_classes
 from braidmq.storage.engine.rocksdb import Disk, Tuning
 from braidmq.storage.engine.store import Store
-from braidmq.storage.fences import Fences, Guard
+from braidmq.storage.fences import Fences
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
@@ -202,13 +202,8 @@ class MessageLog:
             size += self.size_of(block.changes)
         self._queue.add_block(block, count, size + (count or 1) * _APPEND_COST)
 
-    def change(
-        self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused, guard: Guard | None = None
-    ) -> None:
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
         """Write rows beside the records, by the next `flush`; later one of the two is called, as with a block."""
-        if guard is not None and not self.fences.admits(guard):
-            on_refused(_fenced(guard))
-            return
         listed = list(changes)
         self._queue.add_changes(listed, self.size_of(listed) + _APPEND_COST, on_commit, on_refused)
 
@@ -404,7 +399,3 @@ class MessageLog:
             classes=sizes,
             store=self._store.stats(),
         )
-
-
-def _fenced(guard: Guard) -> Refusal:
-    return Refusal(f"a newer connection of {guard.client_id} has taken over", 0.0, is_fenced=True)

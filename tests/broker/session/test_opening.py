@@ -91,7 +91,7 @@ def test_a_client_is_answered_when_the_registry_has_granted_its_claim(
     session = world.broker.sessions.get("c")
     assert session is not None
     assert session.grant == grant
-    assert world.log.fences.version("c") == grant.guard
+    assert world.log.fences.guard("c") == grant.guard
 
 
 def test_a_client_whose_claim_is_refused_is_told_the_reason_and_the_owner_stays(

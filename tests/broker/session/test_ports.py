@@ -86,6 +86,6 @@ def test_client_ids_and_exclusive_topics_are_claimed_where_the_broker_is_told() 
     with World(ports=NodePorts(registry=LocalRegistry(fences), exclusive=exclusive)) as world:
         world.connect("c", expiry=0).subscribe("$exclusive/t")
 
-        assert fences.version("c") > 0
+        assert fences.guard("c") > 0
         assert not exclusive.is_free(b"t", "other")
         assert len(world.log.fences) == 0

@@ -31,11 +31,6 @@ class Handshakes:
         self._left = STARTS_PER_TURN  # of this turn
         self._is_turning = False
 
-    @property
-    def under_way(self) -> int:
-        """How many handshakes have begun and not ended."""
-        return len(self._under_way)
-
     async def wait_for_turn(self, accepted: socket.socket) -> None:
         """Wait until the client has sent something, then until this turn of the loop may begin another handshake."""
         await _readable(accepted)

@@ -16,7 +16,7 @@ class LocalRegistry:
 
     def claim(self, claim: Claim) -> Grant:
         """A guard above that of every earlier connection of the client id, whatever the clock does."""
-        return Grant(claim.client_id, max(self._fences.version(claim.client_id) + 1, int(time() * 1_000_000)))
+        return Grant(claim.client_id, max(self._fences.guard(claim.client_id) + 1, int(time() * 1_000_000)))
 
     def commit(self, grant: Grant) -> bool:
         """Raise the fence, unless a newer grant has raised it further."""
@@ -24,7 +24,7 @@ class LocalRegistry:
 
     def end(self, grant: Grant, *, keeps_session: bool) -> None:
         """Forget the client id with its session, unless a newer grant has it; until then later guards must be above this one."""
-        if not keeps_session and self._fences.version(grant.client_id) <= grant.guard:
+        if not keeps_session and self._fences.guard(grant.client_id) <= grant.guard:
             self._fences.forget(grant.client_id)
 
 

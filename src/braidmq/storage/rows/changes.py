@@ -38,13 +38,11 @@ class Refusal(Struct, frozen=True, gc=False):
     """Why something was not stored, and when to try again.
 
     `is_in_doubt`: it was written, and whether that reached the disk is not known. It must be neither acknowledged nor denied.
-    `is_fenced`: a newer connection of the client id owns it now. Trying again is of no use.
     """
 
     reason: str
     retry_after_s: float
     is_in_doubt: bool = False
-    is_fenced: bool = False
 
 
 def check_change(change: Change, shards: int) -> int:
