@@ -84,24 +84,33 @@ class NodeOperations:
     """Everything runs on the node's event loop; only files are read and written in threads."""
 
     def __init__(self, node: RunningNode) -> None:
+        broker = node.broker
         self._node = node
+        self._sessions = broker.sessions
+        self._subscriptions = broker.subscriptions
+        self._lifecycle = broker.lifecycle
+        self._retained = broker.retained
+        self._pipeline = broker.pipeline
+        self._lane = broker.lane
+        self._tracer = broker.tracer
+        self._statistics = broker.statistics
+        self._started_at = broker.started_at
         self._changing = asyncio.Lock()
         self.history = NodeHistory(node)
 
     def status(self) -> Status:
         """How the node is now."""
-        broker = self._node.broker
         listeners = self._listeners()
         missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
         return Status(
             node=self._node.settings.node.name,
             version=__version__,
-            uptime_s=round(monotonic() - broker.started_at, 3),
+            uptime_s=round(monotonic() - self._started_at, 3),
             listeners=listeners,
-            connections=broker.statistics.live,
-            sessions=len(broker.sessions),
-            subscriptions=broker.subscriptions.count(),
-            retained=len(broker.retained),
+            connections=self._statistics.live,
+            sessions=len(self._sessions),
+            subscriptions=self._subscriptions.count(),
+            retained=len(self._retained),
             not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
         )
 
@@ -127,14 +136,14 @@ class NodeOperations:
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
         """Sessions in the order of their client ids."""
-        sessions = self._node.broker.sessions
+        sessions = self._sessions
         names, cursor = await page_of([session.client_id for session in sessions], page)
         found = (sessions.get(name) for name in names)
         return Page([client_info(session) for session in found if session is not None], cursor)
 
     async def client(self, client_id: str) -> ClientDetail | None:
         """One client, or None if there is no such session."""
-        session = self._node.broker.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         if session is None:
             return None
         connection = session.connection
@@ -152,29 +161,28 @@ class NodeOperations:
 
     async def kick(self, client_id: str) -> bool:
         """Close the client's connection (0x98) and end its session; False if there is none."""
-        broker = self._node.broker
-        session = broker.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         if session is None:
             return False
         if session.connection is not None:
-            broker.statistics.kicked += 1
+            self._statistics.kicked += 1
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
-        if broker.sessions.get(client_id) is session:  # it did not end with its connection
-            broker.lifecycle.end(session)
-        broker.lane.flush()
+        if self._sessions.get(client_id) is session:  # it did not end with its connection
+            self._lifecycle.end(session)
+        self._lane.flush()
         return True
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
         """Sessions in the order of their client ids, with what waits for them."""
-        return await list_sessions(self._node.broker.sessions, self._node.log, page)
+        return await list_sessions(self._sessions, self._node.log, page)
 
     async def session(self, client_id: str) -> SessionDetail | None:
         """One session, or None if there is none."""
-        return await show_session(self._node.broker.sessions, self._node.log, client_id)
+        return await show_session(self._sessions, self._node.log, client_id)
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         """Subscriptions by client id, then filter, of all clients or of one."""
-        sessions = self._node.broker.sessions
+        sessions = self._sessions
         chosen = list(sessions) if client_id is None else [session for session in (sessions.get(client_id),) if session]
         names = (f"{session.client_id}{_BETWEEN}{written}" for session in chosen for written in list(session.subscriptions))
         keys, cursor = await page_of(names, page)
@@ -189,7 +197,7 @@ class NodeOperations:
 
     async def topics(self, page: PageRequest) -> Page[TopicInfo]:
         """Topic filters that have subscribers; those of shared subscriptions without their group."""
-        chosen = list(self._node.broker.sessions)
+        chosen = list(self._sessions)
         names = (each.topic_filter.decode() for session in chosen for each in list(session.subscriptions.values()))
         counts, cursor = await page_of(names, page)
         return Page([TopicInfo(topic_filter=name, subscribers=count) for name, count in counts.items()], cursor)
@@ -198,7 +206,7 @@ class NodeOperations:
 
     async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
         """Retained messages in the order of their topics."""
-        store = self._node.broker.retained
+        store = self._retained
         names, cursor = await page_of((topic.decode() for topic in list(store.topics())), page)
         found: list[RetainedInfo] = []
         for name in names:
@@ -219,7 +227,7 @@ class NodeOperations:
 
     async def retained_remove(self, topic: str) -> bool:
         """Forget the retained message of a topic; False if there is none."""
-        return self._node.broker.pipeline.forget_retained(topic.encode())
+        return self._pipeline.forget_retained(topic.encode())
 
     # Listeners
 
@@ -263,7 +271,7 @@ class NodeOperations:
         """Ban, and close the connections it concerns. A ban of the same kind and value is replaced."""
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
-        self._node.broker.lane.flush()
+        self._lane.flush()
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
         """Lift a ban, its value as ``bans`` shows it; False if there is none."""
@@ -323,7 +331,7 @@ class NodeOperations:
                 check_filter(value)
             except ProtocolViolation as violation:
                 raise UsageError(f"{value!r} is not a topic filter", violation.detail) from None
-        return self._node.broker.tracer.follow(kind, value)
+        return self._tracer.follow(kind, value)
 
     async def log_level(self, level: LogLevel | None = None) -> LogLevel:
         """Set the level of the log until the next start, if one is given; gives the level in force."""
