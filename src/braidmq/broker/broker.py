@@ -33,8 +33,9 @@ from braidmq.broker.packets.connack import ConnackFrames
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Storage
 from braidmq.broker.reading import replay
-from braidmq.broker.reading.catch_up import IdleReaders
-from braidmq.broker.reading.slots import Readers
+from braidmq.broker.reading.context import ReadingContext
+from braidmq.broker.reading.slots import IdleReaders, Readers
+from braidmq.broker.reading.source import LogSource
 from braidmq.broker.session.cursors import SessionCursors
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
@@ -106,9 +107,9 @@ class Broker:
         self.readers = Readers(replay.READERS_MAX)
         self.idle_readers = IdleReaders()
         self.state.on_turn = self._ask_for_end_of_turn
-        self.sharing = GroupBinding(self)
-        self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
         self.sessions = SessionTable()
+        self.statistics = Statistics()
+        self._make_reading(settings)
         self.cursors = SessionCursors(
             self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing
         )
@@ -116,7 +117,6 @@ class Broker:
         self.retained.on_expired = self._forget_retained_row
         self.delayed = DelayedMessages(self)
         self.tracer = Tracer(self._on_trace_change)
-        self.statistics = Statistics()
         self.drops = DropLog(self.statistics, settings.log.drops)
         self.state.on_drop = self.drops
         self.connections: set[Connection] = set()
@@ -134,6 +134,36 @@ class Broker:
         hooks.on_change = self.routes.refresh
         self._tick()
 
+    def _make_reading(self, settings: Settings) -> None:
+        source = LogSource(self.turn_writer.log, self.state, self.loop.call_later)
+        self.turn_writer.on_shown = source.showing.note_progress
+        self.sharing = GroupBinding(
+            self.loop,
+            self.lane,
+            self.turn_writer,
+            self.turns,
+            self.sessions,
+            self.statistics,
+            source=source,
+            slots=self.readers,
+            hooks=self.hooks,
+            ask_hooks=self.publisher.ask_deliver_hooks,
+        )
+        self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
+        self.reading = ReadingContext(
+            source=source,
+            state=self.state,
+            statistics=self.statistics,
+            hooks=self.hooks,
+            ask_hooks=self.publisher.ask_deliver_hooks,
+            readers=self.readers,
+            idle_readers=self.idle_readers,
+            rows=self.session_storage,
+            writer=self.turn_writer,
+            route=self.route,
+            relieve_groups=self.groups.relieve_all,
+        )
+
     def _make_sessions(self) -> None:
         self.exclusive = LocalExclusiveTopics()
         self.subscriptions = Subscriptions(self.routes, self.groups, self.exclusive, self.turns)
@@ -146,7 +176,6 @@ class Broker:
             self.session_storage,
             groups=self.groups,
             holdings=self.holdings,
-            idle_readers=self.idle_readers,
             timers=self.timers,
             hooks=self.hooks,
             statistics=self.statistics,

@@ -37,6 +37,7 @@ class TurnWriter:
         self.recorder.on_late = self._note_congestion
         self.write_steps: Callable[[], None] = _nothing  # adds the rows that steps of deliveries wait for
         self.resume_publishers: Callable[[], None] = _nothing  # called when the log has room again
+        self.on_shown: Callable[[], None] = _nothing  # called when more of the recorder's backlog was delivered to followers
         self._loop = loop
         self._state = lane.state
         self._turn: asyncio.Handle | None = None
@@ -125,7 +126,11 @@ class TurnWriter:
         self.recorder.is_congested = self._is_congested()
 
     def _ask_to_go_on(self) -> None:
-        self._loop.call_soon(self.recorder.go_on)
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self.recorder.go_on()
+        self.on_shown()
 
     def _is_congested(self) -> bool:
         return self.log.is_congested or self._is_slow or self.recorder.is_late

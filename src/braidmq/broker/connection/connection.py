@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from braidmq.access.contract import Exchange, Rules
-from braidmq.base.errors import Corruption, ProtocolViolation, Unavailable, UnsupportedProtocol
+from braidmq.base.errors import Corruption, ProtocolViolation, UnsupportedProtocol
 from braidmq.broker.connection.deadlines import TICK_S
 from braidmq.broker.connection.rates import TokenBucket
 from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
@@ -57,7 +57,6 @@ log = logging.getLogger("braidmq.connection")
 
 _LARGE_BODY = 16 * 1024
 _LINGER_S = 5.0  # how long a closed connection may take to be written out
-_READ_AGAIN_S = 1.0  # after the log could not be read
 _ACKS = {Puback: 4, Pubrec: 5, Pubrel: 6, Pubcomp: 7}
 
 
@@ -444,15 +443,11 @@ class Connection(Channel, asyncio.BufferedProtocol):
             return
         goes_on = subscribe.feed_retained(self)
         try:
-            goes_on |= catch_up.feed(self.broker, session)
-            goes_on |= replay.feed(self, session)
-            self.broker.sharing.feed(session)
+            goes_on |= catch_up.feed(self.broker.reading, session)
+            goes_on |= replay.feed(session)
         except Corruption as problem:
             log.error("cannot read recorded messages for %s: %s", self.client_id, problem)
             self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the log cannot be read")
-        except Unavailable as problem:  # such as no descriptor for a table: it may work in a moment
-            log.warning("%s has to wait for recorded messages: %s", self.client_id, problem.detail)
-            self.broker.loop.call_later(_READ_AGAIN_S, self.on_room)
         goes_on |= self.broker.sharing.feed(session) and self.has_room() and session.flow.has_room()
         self.lane.flush()
         self.wants_room = session.wants_room

@@ -309,7 +309,7 @@ def _attach(connection: Connection, session: Session) -> None:
         flow.follow()  # there is nothing to read
     flow.attach(connection, connection.window)
     if flow.has_unread():  # those messages are read before anything else, for they go out first
-        session.recall = Recall(connection.broker, session)
+        session.recall = Recall(connection.broker.reading, session)
 
 
 def _expiry(connection: Connection, packet: Connect) -> int:

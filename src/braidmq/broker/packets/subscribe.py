@@ -163,13 +163,13 @@ class _Subscribing:
         if session.is_durable or not session.flow.is_following:  # else there is nothing to read that is older than this
             session.starts.setdefault(option.topic_filter, tuple(broker.state.marks))
         if target.group is None:
-            begun = replay.begin(broker, session, option.topic_filter, subscription, request.tells_end, positions)
+            begun = replay.begin(broker.reading, session, option.topic_filter, subscription, request.tells_end, positions)
             if begun is not None:
                 self._replays.append(begun)
             broker.route(session, subscription.topic_filter)
         if session.is_durable:
             self._changes.append(broker.session_storage.subscription_row(session, option.topic_filter))
-        session.catch_up = None  # what it reads for has changed
+        session.restart_catch_up()
         group = group_of(subscription)
         if group is not None:
             if positions is not None:
@@ -314,7 +314,7 @@ class _Unsubscribing:
         if not self._session.is_durable:
             connection.send_packet(Unsuback(self._packet_id, self._reasons))
             return
-        self._session.catch_up = None
+        self._session.restart_catch_up()
         connection.hold(HOLD_BUSY)
         connection.broker.turn_writer.change(self._changes, self._on_kept, partial(_not_kept, connection))
 

@@ -106,7 +106,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._write_idle()
-        self._sharing.tick()
+        self._sharing.tick(self._groups)
 
     def _write_idle(self) -> None:
         sessions = self._sessions
@@ -133,7 +133,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._state.changed = []
-        self._sharing.stop()
+        self._sharing.stop(self._groups)
 
 
 def _nothing() -> None:

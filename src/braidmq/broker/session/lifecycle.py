@@ -16,7 +16,6 @@ from braidmq.broker.bounds.holdings import Holdings
 from braidmq.broker.connection import presence
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.reading import replay
-from braidmq.broker.reading.catch_up import IdleReaders
 from braidmq.broker.session.opening import Newcomer, Opening
 from braidmq.broker.session.ports import Claim, Registry
 from braidmq.broker.session.session import NEVER, Session, SessionTable
@@ -52,7 +51,6 @@ class Lifecycle:
         *,
         groups: Groups,
         holdings: Holdings,
-        idle_readers: IdleReaders,
         timers: Timers,
         hooks: Hooks,
         statistics: Statistics,
@@ -69,7 +67,6 @@ class Lifecycle:
         self._storage = storage
         self._groups = groups
         self._holdings = holdings
-        self._idle_readers = idle_readers
         self._timers = timers
         self._hooks = hooks
         self._statistics = statistics
@@ -240,8 +237,10 @@ class Lifecycle:
         session.connection = None
         if session.next_will is not None:
             self._sessions.set_next_will(session, None)
-        session.catch_up = session.recall = None
-        self._idle_readers.forget(session)
+        session.restart_catch_up()
+        if session.recall is not None:
+            session.recall.close()
+            session.recall = None
         replay.pause_all(session)
         session.flow.detach()
 

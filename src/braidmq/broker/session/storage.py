@@ -235,7 +235,7 @@ class SessionStorage:
         session.hold(row.written, subscription)
         session.starts[row.written] = tuple(self._fit(row.start))
         cursor = None if row.cursor is None else self._fit(row.cursor)
-        replay.restore(broker, session, row.written, subscription, row.tells_end, cursor)
+        replay.restore(broker.reading, session, row.written, subscription, row.tells_end, cursor)
         if target.group is None:
             broker.route(session, topic_filter)
 
