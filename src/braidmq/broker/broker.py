@@ -47,9 +47,10 @@ from braidmq.broker.packets.unsubscribe import UnsubscribeHandler
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Storage
 from braidmq.broker.reading import catch_up, replay
-from braidmq.broker.reading.catch_up import IdleReaders
+from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.recall import Recall
-from braidmq.broker.reading.slots import Readers
+from braidmq.broker.reading.slots import IdleReaders, Readers
+from braidmq.broker.reading.source import LogSource
 from braidmq.broker.session.cursors import SessionCursors
 from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
@@ -159,7 +160,22 @@ class Broker:
         self.session_storage = SessionStorage(self.turn_writer.storage.sessions, self.turn_writer.log)
         self.readers = Readers(replay.READERS_MAX)
         self.idle_readers = IdleReaders()
-        self.sharing = GroupBinding(self)
+        ask_hooks = self.pipeline.ask_deliver_hooks
+        source = LogSource(self.turn_writer.log, self.state, self.loop.call_later)
+        self.turn_writer.on_shown = source.showing.note_progress
+        self.sharing = GroupBinding(
+            self.loop,
+            self.lane,
+            self.turn_writer,
+            self.turn,
+            self.turns,
+            self.sessions,
+            self.statistics,
+            source=source,
+            slots=self.readers,
+            hooks=self.hooks,
+            ask_hooks=ask_hooks,
+        )
         self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
         self.cursors = SessionCursors(
             self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing, self.turn
@@ -181,7 +197,6 @@ class Broker:
             writer,
             groups=self.groups,
             holdings=self.holdings,
-            idle_readers=self.idle_readers,
             timers=self.timers,
             hooks=self.hooks,
             presence=self._presence,
@@ -191,8 +206,21 @@ class Broker:
             revocation=self.revocation,
             has_users=self.users.exist,
         )
-        ask_hooks = self.pipeline.ask_deliver_hooks
         self.redelivery = Redelivery(self.access, self.hooks, ask_hooks, self.state, self.statistics)
+        self._reading = ReadingContext(
+            source=source,
+            state=self.state,
+            statistics=self.statistics,
+            hooks=self.hooks,
+            ask_hooks=ask_hooks,
+            readers=self.readers,
+            idle_readers=self.idle_readers,
+            rows=storage,
+            redelivery=self.redelivery,
+            writer=writer,
+            route=self.subscriptions.route,
+            relieve_groups=self.groups.relieve_all,
+        )
         self._restoration = Restoration(
             writer.storage.sessions,
             writer.storage.groups,
@@ -206,7 +234,7 @@ class Broker:
             redelivery=self.redelivery,
             holdings=self.holdings,
             state=self.state,
-            restore_replay=partial(replay.restore, self),
+            restore_replay=partial(replay.restore, self._reading),
         )
 
     def _make_connections(self, settings: Settings) -> None:
@@ -234,10 +262,9 @@ class Broker:
             ),
             closing=disconnect,
             backlog=Backlog(
-                self.loop,
                 self.turns,
                 feed_retained=retained_delivery.feed,
-                feed_catch_up=partial(catch_up.feed, self),
+                feed_catch_up=partial(catch_up.feed, self._reading),
                 feed_replays=replay.feed,
                 feed_groups=self.sharing.feed,
             ),
@@ -272,7 +299,7 @@ class Broker:
             connections=self.connections,
             statistics=self.statistics,
             live=self.live,
-            make_recall=partial(Recall, self),
+            make_recall=partial(Recall, self._reading),
         )
         auth = AuthHandler(self.access, admission, self.connections, self.statistics)
         connect = ConnectHandler(
@@ -291,7 +318,7 @@ class Broker:
             state=self.state,
             statistics=self.statistics,
             live=self.live,
-            begin_replay=partial(replay.begin, self),
+            begin_replay=partial(replay.begin, self._reading),
         )
         unsubscribe = UnsubscribeHandler(
             self.subscriptions, self.session_storage, self.turn_writer, self.turns, self.statistics, self.live

@@ -45,6 +45,7 @@ class TurnWriter:
         self.recorder.on_more = partial(turn.ask, Phase.BACKLOG)
         self.recorder.on_late = self._note_congestion
         self._resume_publishers = resume_publishers
+        self.on_shown: Callable[[], None] = _nothing  # called when more of the recorder's backlog was delivered to followers
         self._loop = loop
         self._state = lane.state
         self._turn = turn
@@ -57,7 +58,7 @@ class TurnWriter:
         # A position of 0 would mean "from the earliest on", and hide what retention takes from a shard that is still empty (S16).
         lane.state.marks = [max(marks[shard], 1) for shard in range(len(marks))]
         turn.at_end(Phase.WRITE, self._write_block)
-        turn.at_end(Phase.BACKLOG, self.recorder.go_on)
+        turn.at_end(Phase.BACKLOG, self._show_backlog)
         self.log.on_relief(self._relieve)
 
     # Writing
@@ -125,6 +126,10 @@ class TurnWriter:
         self._pass_on()
         self.log.flush()
         self.recorder.is_congested = self._is_congested()
+
+    def _show_backlog(self) -> None:
+        self.recorder.go_on()
+        self.on_shown()
 
     def _is_congested(self) -> bool:
         return self.log.is_congested or self._is_slow or self.recorder.is_late

@@ -39,7 +39,10 @@ class Gap(Protocol):
 
 
 class LogScan(Protocol):
-    """Records in order of time, read in slices."""
+    """Records in order of time, read in slices. The source may be remote: not ready for a while, or failing.
+
+    Any call may raise Unavailable; then close it and open another one from the positions of what was handed out.
+    """
 
     @property
     def is_caught_up(self) -> bool:
@@ -48,7 +51,18 @@ class LogScan(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it needs room that others have; then let some time pass before the next call."""
+        """Whether the last call of ``next`` found nothing because the source is not ready; ``when_ready`` says when it is."""
+        ...
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, on the loop, when ``next`` is worth another call; not within this call, and not after ``close``.
+
+        Only while ``is_waiting``; another call replaces the callback. The callback schedules work and does none.
+        """
+        ...
+
+    def close(self) -> None:
+        """The reader needs it no more: release what it holds for others to use."""
         ...
 
     def positions(self) -> dict[int, int]:
@@ -56,11 +70,11 @@ class LogScan(Protocol):
         ...
 
     def take_gaps(self) -> Mapping[int, Gap]:
-        """What retention removed before it could be read, by shard, told once."""
+        """What retention deleted before it could be read, by shard; each gap is returned once."""
         ...
 
-    def next(self, count_max: int, *, slice_s: float = ...) -> list[tuple[int, Record]]:
-        """The next records with their shards, at most so many; none if nothing was found within the slice."""
+    def next(self, count_max: int, *, slice_s: float) -> list[tuple[int, Record]]:
+        """The next records with their shards, at most this many; none if nothing was found within the slice."""
         ...
 
 

@@ -271,6 +271,7 @@ class MessageLog:
 
     def check(self) -> Health:
         """Look at the store and the clock; call it every second. Who waits for a commit that has failed is refused, in doubt."""
+        self._log_readers.tick()
         self.clock_alarm = self._clock.check()
         health = self._store.check()
         if health.needs_restart:

@@ -6,12 +6,11 @@ acknowledgement or the transport makes room.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
 
-from braidmq.base.errors import Corruption, Unavailable
+from braidmq.base.errors import Corruption
 from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.connection.connection import Connection
 from braidmq.broker.session.session import Session
@@ -19,24 +18,20 @@ from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.connection")
 
-_READ_AGAIN_S = 1.0  # after the log could not be read
-
 
 class Backlog:
     """Feeds the clients that have something waiting, in turn; fills `connection.context.BacklogTurns`."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         turns: Turns,
         *,
         feed_retained: Callable[[Connection], bool],
         feed_catch_up: Callable[[Session], bool],
-        feed_replays: Callable[[Connection, Session], bool],
+        feed_replays: Callable[[Session], bool],
         feed_groups: Callable[[Session], bool],
     ) -> None:
         """Each ``feed`` gives a slice and tells whether it can continue at once in another turn."""
-        self._loop = loop
         self._turns = turns
         self._feed_retained = feed_retained
         self._feed_catch_up = feed_catch_up
@@ -47,9 +42,10 @@ class Backlog:
         """Give the client what waits for it, when it has its turn."""
         if not connection.is_feeding:
             connection.is_feeding = True
-            self._turns.add(connection, partial(self._give, connection))
+            self._turns.add(connection, partial(self.give, connection))
 
-    def _give(self, connection: Connection) -> None:
+    def give(self, connection: Connection) -> None:
+        """Give the client a slice of what waits for it, as much as it accepts."""
         connection.is_feeding = False
         session = connection.session
         if session is None or not connection.is_open:
@@ -57,14 +53,10 @@ class Backlog:
         goes_on = self._feed_retained(connection)
         try:
             goes_on |= self._feed_catch_up(session)
-            goes_on |= self._feed_replays(connection, session)
-            self._feed_groups(session)
+            goes_on |= self._feed_replays(session)
         except Corruption as problem:
             log.error("cannot read recorded messages for %s: %s", connection.client_id, problem)
             connection.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the log cannot be read")
-        except Unavailable as problem:  # such as no descriptor for a table: it may work in a moment
-            log.warning("%s has to wait for recorded messages: %s", connection.client_id, problem.detail)
-            self._loop.call_later(_READ_AGAIN_S, self.give_soon, connection)
         goes_on |= self._feed_groups(session) and connection.has_room() and session.flow.has_room()
         connection.lane.flush()
         connection.wants_room = session.wants_room

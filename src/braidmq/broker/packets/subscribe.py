@@ -189,7 +189,7 @@ class SubscribeHandler:
             self._subscriptions.route(session, subscription.topic_filter)
         if session.is_durable:
             work.changes.append(self._session_storage.subscription_row(session, option.topic_filter))
-        session.catch_up = None  # what it reads for has changed
+        session.restart_catch_up()
         group = group_of(subscription)
         if group is not None:
             if positions is not None:

@@ -96,7 +96,7 @@ class _Unsubscribing:
     def answer(self) -> None:
         """Send the UNSUBACK; that of a durable session when the removal is on disk."""
         if self._session.is_durable:
-            self._session.catch_up = None
+            self._session.restart_catch_up()
             self._handler.write(self._connection, self._changes, self)
         else:
             self.send()

@@ -109,7 +109,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._write_idle()
-        self._sharing.tick()
+        self._sharing.tick(self._groups)
 
     def _write_idle(self) -> None:
         sessions = self._sessions
@@ -136,7 +136,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._state.changed = []
-        self._sharing.stop()
+        self._sharing.stop(self._groups)
 
 
 def _nothing() -> None:

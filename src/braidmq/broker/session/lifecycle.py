@@ -18,7 +18,6 @@ from braidmq.broker.connection.presence import Presence
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.reading import replay
-from braidmq.broker.reading.catch_up import IdleReaders
 from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.opening import Newcomer, Opening
 from braidmq.broker.session.ports import Grant, Registry
@@ -68,7 +67,6 @@ class Lifecycle:
         *,
         groups: Groups,
         holdings: Holdings,
-        idle_readers: IdleReaders,
         timers: Timers,
         hooks: Hooks,
         presence: Presence,
@@ -86,7 +84,6 @@ class Lifecycle:
         self._writer = writer
         self._groups = groups
         self._holdings = holdings
-        self._idle_readers = idle_readers
         self._timers = timers
         self._hooks = hooks
         self._presence = presence
@@ -310,8 +307,10 @@ class Lifecycle:
         session.connection = None
         if session.next_will is not None:
             self._sessions.set_next_will(session, None)
-        session.catch_up = session.recall = None
-        self._idle_readers.forget(session)
+        session.restart_catch_up()
+        if session.recall is not None:
+            session.recall.close()
+            session.recall = None
         replay.pause_all(session)
         session.flow.detach()
 

@@ -122,7 +122,7 @@ class Session:
         self.filter_levels -= levels_of(subscription.topic_filter)
         self.filter_bytes -= len(subscription.topic_filter)
         self.starts.pop(written, None)
-        self.catch_up = None
+        self.restart_catch_up()
         replay = self.replays.pop(written, None)
         if replay is not None:
             replay.pause()
@@ -131,6 +131,11 @@ class Session:
             forms.remove(written)
             if not forms:
                 del self.replay_forms[_root(subscription)]
+
+    def restart_catch_up(self) -> None:
+        """What the session reads for has changed: let catch-up begin anew at the cursor."""
+        if self.catch_up is not None:
+            self.catch_up.pause()
 
     def united(self, topic_filter: bytes) -> Subscription | None:
         """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""

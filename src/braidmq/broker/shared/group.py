@@ -321,6 +321,7 @@ class Groups:
             flow.note_change()
         for log, leases in returned.items():
             log.give_back(leases)
+        self._services.note_left()
         return count
 
     def take_back(self, flow: LogFlow) -> None:

@@ -52,6 +52,17 @@ class MergedScan:
         """Whether the last call of `next` came to nothing because older readers have all the memory; try again a little later."""
         return self._is_waiting
 
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when `next` is worth another call; only while `is_waiting`. The callback only schedules work."""
+        for replay in self._replays:
+            if replay.is_waiting:
+                replay.when_ready(callback)
+
+    def close(self) -> None:
+        """The reader is gone: others may use its room. It is not called back any more."""
+        for replay in self._replays:
+            replay.close()
+
     def positions(self) -> dict[int, int]:
         """Where to go on, for each shard: everything at or below was handed out or does not match."""
         # Nothing of any shard that waits in order is earlier than the first of it.

@@ -128,11 +128,23 @@ class LogScan:
         self.is_waiting = False
         self._gap: Gap | None = None
         self._upto = 0  # how far the list goes that it reads from
+        self._list_key: object | None = None  # of the list that it was given last
 
     @property
     def is_caught_up(self) -> bool:
         """Whether nothing committed is left to look at."""
         return self.position >= self._shard.watermark
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when there may be room; only while `is_waiting`. Replays that are read as one wait as one."""
+        self._reader.scans.when_room(self.seniority, callback)
+
+    def close(self) -> None:
+        """The reader is gone: others may use its room, and it waits for none."""
+        self._reader.scans.wait_no_more(self.seniority)
+        if self._list_key is not None:
+            self._reader.scans.leave(self._list_key, self)
+            self._list_key = None
 
     def take_gap(self) -> Gap | None:
         """What retention removed before it could be read, told once."""
@@ -227,6 +239,7 @@ class LogScan:
             if not self._reader.scans.add(self._key(epoch), scan, self):
                 self.is_waiting = True
                 return None
+        self._list_key = self._key(epoch)
         if not self._is_whole(scan, epoch, is_over):
             return None
         found, size, is_end = scan.read(self.position, count_max, bytes_max, is_over)

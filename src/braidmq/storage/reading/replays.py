@@ -48,6 +48,10 @@ class LogReaders:
                 gaps[shard] = Gap(position, floor).widened(gaps.get(shard))
         return gaps
 
+    def tick(self) -> None:
+        """Let readers that wait for room look again: a claim may have lapsed. Call it every second."""
+        self._scans.tick()
+
     def close(self) -> None:
         """Let go of what would keep the directory locked."""
         self._readers = []
