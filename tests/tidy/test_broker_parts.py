@@ -11,7 +11,8 @@ import pytest
 from tests.tidy.tree import ROOT
 
 BROKER = ROOT / "src" / "braidmq" / "broker"
-PARTS = sorted(path for path in BROKER.rglob("*.py") if path != BROKER / "broker.py")
+WHOLE = {"braidmq.broker.assembly", "braidmq.broker.broker"}
+PARTS = sorted(path for path in BROKER.rglob("*.py") if path.stem not in ("assembly", "broker"))
 
 
 def kept_by_constructors(tree: ast.Module) -> Iterator[ast.Assign]:
@@ -30,6 +31,23 @@ def is_live(node: ast.AST) -> bool:
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else ""
     return name in ("live", "_live")
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Every module that is imported, for type checkers alone or not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+@pytest.mark.parametrize("path", PARTS, ids=lambda path: str(path.relative_to(BROKER)))
+def test_no_part_knows_the_broker(path: Path) -> None:
+    known = WHOLE.intersection(imported(ast.parse(path.read_text())))
+
+    assert not known, "take what is needed as constructor arguments"
 
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: str(path.relative_to(BROKER)))
