@@ -8,8 +8,12 @@ import pytest
 
 from braidmq.base.errors import Unavailable
 from braidmq.broker.ports import Gap, LogScan
+from braidmq.broker.reading import catch_up, cursor
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.packets import Puback, Publish
+from braidmq.storage.engine.store import Store
+from braidmq.storage.format.rows import EPOCH_PREFIX, EpochLimits
+from braidmq.storage.log import LogOptions
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
 
@@ -238,3 +242,27 @@ def test_a_reader_whose_source_fails_in_the_middle_gets_everything_once(world: W
     world.wait(1.1)
 
     assert received(reader) == sent
+
+
+def test_a_read_that_fails_in_a_later_epoch_loses_nothing_of_the_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with World(LogOptions(limits=EpochLimits(count_max=5)), history={"topics": ["#"], "shards": 1}) as world:
+        come, sent = begin_catch_up(world)
+        world.restart()  # the tail is empty
+        items = Store.items
+        opened: list[bytes] = []
+
+        def items_of_one_epoch(store: Store, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+            if lower < EPOCH_PREFIX:
+                opened.append(lower)
+                if len(opened) == 2:
+                    raise Unavailable("the log cannot be read: Too many open files")
+            return items(store, family, lower, upper)
+
+        monkeypatch.setattr(Store, "items", items_of_one_epoch)
+        monkeypatch.setattr(cursor, "SLICE_S", 1.0)
+        monkeypatch.setattr(catch_up, "SLICE_S", 1.0)
+        reader = come()
+        world.wait(1.1)
+
+        assert received(reader) == sent
+        assert len(opened) > 2

@@ -29,13 +29,14 @@ class CatchUp:
         self._session = session
         self._flow = session.flow
         self._matcher = matcher
+        self._filters = matcher.filters
         self._cursor = LogCursor(context.source, context.idle_readers, self)
 
     @classmethod
     def begin(cls, context: ReadingContext, session: Session) -> CatchUp | None:
         """Read on from the session's cursor; None if it has no subscription to read for."""
         matcher = Matcher(session)
-        return cls(context, session, matcher) if matcher.filters else None
+        return None if matcher.is_empty else cls(context, session, matcher)
 
     def run(self) -> Turn:
         """Read and send for a slice; when the session has caught up it follows."""
@@ -74,7 +75,7 @@ class CatchUp:
 
     def filters(self) -> list[str]:
         """Those of the session's own subscriptions."""
-        return self._matcher.filters
+        return self._filters
 
     def plain(self) -> TakePlain | None:
         """Sends in bulk if there is a single subscription and no hook to ask."""

@@ -43,6 +43,11 @@ class Matcher:
         self.only: Subscription | None = None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the session has no subscription to read for."""
+        return not self._subscriptions
+
+    @property
     def filters(self) -> list[str]:
         """All filters, each once."""
         return [each.decode() for each in dict.fromkeys(subscription.topic_filter for subscription, _ in self._subscriptions)]

@@ -22,7 +22,7 @@ from braidmq.lane.records.records import Record
 
 log = logging.getLogger("braidmq.durability")
 
-Later = Callable[[float, Callable[[], None]], object]  # calls back after so many seconds
+Later = Callable[[float, Callable[[], None]], object]  # calls back after this many seconds
 
 
 class LogSource:

@@ -201,7 +201,7 @@ class GroupCursor:
     # Handing out
 
     def _hand_out(self, message: Message, expiry: int) -> bool:
-        """Lease a message to a member that has room; False if there is none."""
+        """Lease a message to a member that has room; False if no member has."""
         services = self._services
         for member in self.group.candidates(message):
             flow = cast("LogFlow", member.flow)
@@ -238,7 +238,7 @@ class GroupCursor:
         return True
 
     def _is_full(self) -> bool:
-        """Whether so many messages are leased that acknowledgements must come first; each wakes the group."""
+        """Whether the limit of leased messages is reached; each acknowledgement wakes the group then."""
         return len(self._leased) >= _LEASED_MAX
 
     def _pass_on(self, message: Message) -> None:

@@ -2,7 +2,7 @@
 
 Each family's replay runs ahead a little and says with its position how far it has looked. What lies at or below the position of
 every shard that has more to read is complete and can be put in order; what lies above it waits. A shard that has caught up holds
-nobody back: nothing committed is missing there. Hence everything that is committed when a call begins comes in order of time;
+no other back: nothing committed is missing there. Hence everything that is committed when a call begins comes in order of time;
 what another shard commits later may be older than what was shown, because shards do not wait for each other.
 
 The position to go on from is one timestamp per shard, and counts what was handed out, not what was read ahead.

@@ -1,11 +1,12 @@
 """Reading a shard forwards from any position, in order of time, by topic filters: `start_replay`, then `next` as often as wanted.
 
-A position is one timestamp: everything at or below it is done with. Hence a reader may stop anywhere, and whoever knows its
+A position is one timestamp: everything at or below it is done with. Hence a reader may stop anywhere, and another one with its
 position and filters goes on from there. The order of steps is a rule (S14), repeated for every epoch: first take the watermark,
 then plan the filters on the layout, then open iterators; records above that watermark are not shown. What a layout learns later
 belongs to later records only, so nothing can be missed.
 
-Who has caught up to the tail is served from the tail. Both are in order of the same timestamps: there is no seam to fall into.
+A reader that has caught up to the tail is served from the tail. Both are in order of the same timestamps, so nothing is lost
+between them. A call that fails may have moved the position past records that it did not return: start another replay then.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class LogScan:
         return gap
 
     def next(self, count_max: int, *, slice_s: float = SLICE_S, bytes_max: int = CHUNK_BYTES) -> list[Record]:
-        """The next records in order of time, at most this many and about so many bytes.
+        """The next records in order of time, at most this many, and about `bytes_max` bytes.
 
         An empty list means that nothing was found within the slice; `is_caught_up` tells whether there can be more.
         """
