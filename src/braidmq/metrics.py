@@ -74,7 +74,7 @@ class Figures:
     @property
     def subscriptions(self) -> int:
         """Subscriptions of all sessions."""
-        return self.broker.subscription_count()
+        return self.broker.subscriptions.count()
 
     @property
     def connections_refused(self) -> int:

@@ -23,7 +23,6 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
-from braidmq.broker.sys_topics import SysTopics
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
@@ -51,7 +50,6 @@ class Node:
         self._broker: Broker | None = None
         self._access: LocalAccess | None = None
         self._listeners: ListenerSet | None = None
-        self._sys: SysTopics | None = None
         self._api: ApiServer | None = None
         self._log: DurableLog | None = None
         self._care: Watchdog | None = None
@@ -146,8 +144,7 @@ class Node:
         await self._api.start()
         await self._listeners.start()
         self._start_history(settings, data_dir, message_log, access)
-        self._sys = SysTopics(broker)
-        self._sys.start()
+        broker.sys_topics.start()
         for name, (host, port) in self.addresses.items():
             log.info("%s listens on %s", name, Address(host, port))
 
@@ -168,8 +165,8 @@ class Node:
             self._watch.stop()
         if self._listeners is not None:
             self._listeners.stop_accepting()
-        if self._sys is not None:
-            self._sys.stop()
+        if self._broker is not None:
+            self._broker.sys_topics.stop()
         if self._history is not None:
             await self._history.stop()
         if self._broker is not None:
@@ -198,8 +195,7 @@ class Node:
         if self._history is not None:
             await self._history.reload(config.settings.history)
         self.broker.reconfigure(config.settings)
-        if self._sys is not None:
-            self._sys.reconfigure()
+        self.broker.sys_topics.reconfigure()
         return changes.restart
 
     @property

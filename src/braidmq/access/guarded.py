@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from braidmq.access.contract import Authenticator, Credentials, Exchange, Granted, Refused, Verdict
+from braidmq.access.contract import Granted, Refused
 from braidmq.base.deadline_clock import wait_fairly
 from braidmq.mqtt.reasons import Reason
 
@@ -123,53 +123,6 @@ class Breaker:
             task.exception()  # retrieved, so that asyncio does not report the late failure of an abandoned call
 
 
-class Deadline:
-    """An ``Authenticator`` in front of another one, that always answers, within ``seconds``, and never by mistake with yes."""
-
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        seconds: float,
-        *,
-        waiting_max: int = 1000,
-        pause_s: float = _PAUSE_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.guard = Breaker(seconds, waiting_max=waiting_max, pause_s=pause_s, clock=clock)
-        self._authenticator = authenticator
-
-    @property
-    def methods(self) -> frozenset[str]:
-        """What the other one knows."""
-        return self._authenticator.methods
-
-    async def authenticate(self, credentials: Credentials) -> Verdict:
-        """Ask the other one; 0x88 for whatever is not a verdict in time."""
-        return await self.guard.ask(lambda: self._authenticator.authenticate(credentials), is_verdict)
-
-    def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start an exchange each step of which has the deadline."""
-        return _GuardedExchange(self.guard, lambda: self._authenticator.begin(method, credentials))
-
-
-class _GuardedExchange:
-    """An exchange in which each step goes through the guard."""
-
-    def __init__(self, guard: Breaker, begin: Callable[[], Exchange]) -> None:
-        self._guard = guard
-        self._begin = begin
-        self._exchange: Exchange | None = None
-
-    async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        answer = await self._guard.ask(lambda: self._step(data), _is_step)
-        return (b"", answer) if isinstance(answer, Refused) else answer
-
-    async def _step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        if self._exchange is None:
-            self._exchange = self._begin()
-        return await self._exchange.step(data)
-
-
 def is_verdict(answer: object) -> bool:
     """Whether an authenticator may return this answer."""
     match answer:
@@ -187,13 +140,3 @@ async def _run(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await question()
     except SystemExit as error:
         raise RuntimeError("it tried to exit the process") from error  # which a task may do
-
-
-def _is_step(answer: object) -> bool:
-    match answer:
-        case (bytes(), None):
-            return True
-        case (bytes(), verdict):
-            return is_verdict(verdict)
-        case _:
-            return False

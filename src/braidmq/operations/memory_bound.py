@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from braidmq.base.config.settings import MIB, Settings
 from braidmq.broker.packets.connect import WILLS_PART
-from braidmq.broker.reading.catch_up import IDLE_MAX
 from braidmq.broker.reading.replay import READERS_MAX
+from braidmq.broker.reading.slots import IDLE_MAX
 from braidmq.lane.path.flow import HELD_COST, PRESSED_BYTES
 from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
 from braidmq.lane.path.lane import RECEIVE_BYTES

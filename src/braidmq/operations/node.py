@@ -86,24 +86,33 @@ class NodeOperations:
     """Everything runs on the node's event loop; only files are read and written in threads."""
 
     def __init__(self, node: RunningNode) -> None:
+        broker = node.broker
         self._node = node
+        self._sessions = broker.sessions
+        self._subscriptions = broker.subscriptions
+        self._lifecycle = broker.lifecycle
+        self._retained = broker.retained
+        self._pipeline = broker.pipeline
+        self._lane = broker.lane
+        self._tracer = broker.tracer
+        self._statistics = broker.statistics
+        self._started_at = broker.started_at
         self._changing = asyncio.Lock()
         self.history = NodeHistory(node)
 
     def status(self) -> Status:
         """The current state of the node."""
-        broker = self._node.broker
         listeners = self._listeners()
         missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
         return Status(
             node=self._node.settings.node.name,
             version=__version__,
-            uptime_s=round(monotonic() - broker.started_at, 3),
+            uptime_s=round(monotonic() - self._started_at, 3),
             listeners=listeners,
-            connections=broker.statistics.live,
-            sessions=len(broker.sessions),
-            subscriptions=broker.subscription_count(),
-            retained=len(broker.retained),
+            connections=self._statistics.live,
+            sessions=len(self._sessions),
+            subscriptions=self._subscriptions.count(),
+            retained=len(self._retained),
             not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
         )
 
@@ -130,14 +139,14 @@ class NodeOperations:
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
         """Sessions in the order of their client ids."""
-        sessions = self._node.broker.sessions
+        sessions = self._sessions
         names, cursor = await page_of([session.client_id for session in sessions], page)
         found = (sessions.get(name) for name in names)
         return Page([client_info(session) for session in found if session is not None], cursor)
 
     async def client(self, client_id: str) -> ClientDetail | None:
         """One client, or None if there is no such session."""
-        session = self._node.broker.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         if session is None:
             return None
         connection = session.connection
@@ -155,29 +164,28 @@ class NodeOperations:
 
     async def kick(self, client_id: str) -> bool:
         """Close the client's connection (0x98) and end its session; False if there is none."""
-        broker = self._node.broker
-        session = broker.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         if session is None:
             return False
         if session.connection is not None:
-            broker.statistics.kicked += 1
+            self._statistics.kicked += 1
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
-        if broker.sessions.get(client_id) is session:  # it has not ended with its connection
-            broker.lifecycle.end(session)
-        broker.lane.flush()
+        if self._sessions.get(client_id) is session:  # it did not end with its connection
+            self._lifecycle.end(session)
+        self._lane.flush()
         return True
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
         """Sessions in the order of their client ids, with their backlogs."""
-        return await list_sessions(self._node.broker.sessions, self._node.log, page)
+        return await list_sessions(self._sessions, self._node.log, page)
 
     async def session(self, client_id: str) -> SessionDetail | None:
         """One session, or None if there is none."""
-        return await show_session(self._node.broker.sessions, self._node.log, client_id)
+        return await show_session(self._sessions, self._node.log, client_id)
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         """Subscriptions by client id, then filter, of all clients or of one."""
-        sessions = self._node.broker.sessions
+        sessions = self._sessions
         chosen = list(sessions) if client_id is None else [session for session in (sessions.get(client_id),) if session]
         names = (f"{session.client_id}{_BETWEEN}{written}" for session in chosen for written in list(session.subscriptions))
         keys, cursor = await page_of(names, page)
@@ -192,7 +200,7 @@ class NodeOperations:
 
     async def topics(self, page: PageRequest) -> Page[TopicInfo]:
         """Topic filters that have subscribers; those of shared subscriptions without their group."""
-        chosen = list(self._node.broker.sessions)
+        chosen = list(self._sessions)
         names = (each.topic_filter.decode() for session in chosen for each in list(session.subscriptions.values()))
         counts, cursor = await page_of(names, page)
         return Page([TopicInfo(topic_filter=name, subscribers=count) for name, count in counts.items()], cursor)
@@ -201,7 +209,7 @@ class NodeOperations:
 
     async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
         """Retained messages in the order of their topics."""
-        store = self._node.broker.retained
+        store = self._retained
         names, cursor = await page_of((topic.decode() for topic in list(store.topics())), page)
         found: list[RetainedInfo] = []
         for name in names:
@@ -222,7 +230,7 @@ class NodeOperations:
 
     async def retained_remove(self, topic: str) -> bool:
         """Remove the retained message of a topic; False if there is none."""
-        return self._node.broker.forget_retained(topic.encode())
+        return self._pipeline.forget_retained(topic.encode())
 
     # Listeners
 
@@ -266,7 +274,7 @@ class NodeOperations:
         """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
-        self._node.broker.lane.flush()
+        self._lane.flush()
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
         """Lift a ban, with its value as ``bans`` shows it; False if there is none."""
@@ -326,7 +334,7 @@ class NodeOperations:
                 check_filter(value)
             except ProtocolViolation as violation:
                 raise UsageError(f"{value!r} is not a topic filter", violation.detail) from None
-        return self._node.broker.tracer.follow(kind, value)
+        return self._tracer.follow(kind, value)
 
     async def log_level(self, level: LogLevel | None = None) -> LogLevel:
         """Set the level of the log until the next start, if one is given; returns the current level."""

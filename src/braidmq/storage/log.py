@@ -31,7 +31,7 @@ from braidmq.storage.engine.health import Health
 from braidmq.storage.engine.open import are_settled, family_of, open_log_store, settle_classes
 from braidmq.storage.engine.rocksdb import Disk, Tuning
 from braidmq.storage.engine.store import Store
-from braidmq.storage.fences import FenceTable, Guard
+from braidmq.storage.fences import FenceTable
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
@@ -202,13 +202,8 @@ class DurableLog:
             size += self.size_of(block.changes)
         self._queue.add_block(block, count, size + (count or 1) * _APPEND_COST)
 
-    def change(
-        self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused, guard: Guard | None = None
-    ) -> None:
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
         """Write rows with the next `flush`; later one of the two callbacks is called, as with a block."""
-        if guard is not None and not self.fences.admits(guard):
-            on_refused(_fenced(guard))
-            return
         listed = list(changes)
         self._queue.add_changes(listed, self.size_of(listed) + _APPEND_COST, on_commit, on_refused)
 
@@ -276,6 +271,7 @@ class DurableLog:
 
     def check(self) -> Health:
         """Check the store and the clock; call it every second. Waiters for a failed commit are told that it is in doubt."""
+        self._log_readers.tick()
         self.clock_alarm = self._clock.check()
         health = self._store.check()
         if health.needs_restart:
@@ -404,7 +400,3 @@ class DurableLog:
             classes=sizes,
             store=self._store.stats(),
         )
-
-
-def _fenced(guard: Guard) -> WriteRefusal:
-    return WriteRefusal(f"a newer connection of {guard.client_id} has taken over", 0.0, is_fenced=True)

@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.broker import persistence
 from braidmq.broker.messages.hooks import Hook
-from braidmq.broker.reading import catch_up
+from braidmq.broker.reading import slots
 from braidmq.lane.path.log_flow import PACKED_BYTES
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Puback, Publish, Pubrec
@@ -399,7 +399,7 @@ def test_an_acknowledgement_of_what_was_not_sent_again_yet_settles_it(world: Wor
 
 
 def test_only_a_bounded_number_of_stalled_clients_keep_records_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catch_up, "IDLE_MAX", 3)
+    monkeypatch.setattr(slots, "IDLE_MAX", 3)
     with World() as world:
         names = [f"reader{number}" for number in range(8)]
         for name in names:

@@ -27,7 +27,7 @@ def authority(tmp_path: Path) -> Authority:
 
 def under_way(house: EchoHouse) -> int:
     """Handshakes that have begun."""
-    return sum(server._handshakes.under_way for server in house.listeners._servers.values())
+    return sum(len(server._handshakes._under_way) for server in house.listeners._servers.values())
 
 
 @contextlib.contextmanager

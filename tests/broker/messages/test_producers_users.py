@@ -181,7 +181,7 @@ def test_a_sequence_counted_without_a_user_continues_with_one(world: World) -> N
 
 def have_users(world: World, is_so: bool = True) -> None:
     """As a listener says that takes user names from certificates."""
-    world.broker._has_certificate_users = is_so
+    world.broker.users.has_certificate_names = is_so
 
 
 def test_numbers_that_a_client_without_a_user_counts_are_not_handed_to_a_user(world: World) -> None:

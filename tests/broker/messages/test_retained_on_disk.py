@@ -168,7 +168,7 @@ def test_a_message_that_waits_for_the_disk_holds_back_only_its_own_topic(world: 
     sender.publish("r/1", b"1" * LARGE, retain=True)
     sender.publish("r/2", b"2" * LARGE, retain=True)
     waiting = {b"r/1"}
-    monkeypatch.setattr(world.broker.publisher, "is_retaining", lambda topic: topic in waiting)
+    monkeypatch.setattr(world.broker.pipeline, "is_retaining", lambda topic: topic in waiting)
     reader = world.connect("reader", expiry=0)
 
     assert payloads(reader.subscribe("r/#", qos=0)) == [b"2" * LARGE]
@@ -181,7 +181,7 @@ def test_a_message_that_waits_for_the_disk_holds_back_only_its_own_topic(world: 
 def test_a_topic_that_never_comes_to_rest_is_left_to_live_delivery(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = world.connect("sender")
     sender.publish("r", b"1" * LARGE, retain=True)
-    monkeypatch.setattr(world.broker.publisher, "is_retaining", lambda topic: True)
+    monkeypatch.setattr(world.broker.pipeline, "is_retaining", lambda topic: True)
     reader = world.connect("reader", expiry=0)
 
     assert payloads(reader.subscribe("r", qos=0)) == []

@@ -53,13 +53,13 @@ def test_with_everybody_away_nothing_is_read_until_one_returns(house: House) -> 
     house.lose("a")
     for number in range(5):
         house.publish(b"%d" % number)
-    assert not house.services.reading
+    assert not house.services.slots.reading
 
     house.connect("a")
 
     assert house.received("a") == [b"0", b"1", b"2", b"3", b"4"]
     assert house.group.log.is_following
-    assert not house.services.reading
+    assert not house.services.slots.reading
 
 
 def test_what_a_lost_connection_did_not_acknowledge_comes_before_everything_else_in_order(house: House) -> None:
@@ -285,11 +285,11 @@ def test_a_group_without_a_place_to_read_goes_on_when_it_gets_one(house: House) 
     house.join("a")
     house.lose("a")
     house.publish(b"1")
-    house.services.has_place = False
+    house.services.slots.is_free = False
     house.connect("a")
     assert house.received("a") == []
 
-    house.services.has_place = True
+    house.services.slots.is_free = True
     house.group.log.wake()
     house.services.turn()
 

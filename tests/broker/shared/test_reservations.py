@@ -214,13 +214,12 @@ def test_a_group_that_must_wait_for_memory_to_read_does_not_spin() -> None:
     house.join("a")
     house.lose("a")
     house.publish(b"1")
-    house.services.log.is_out_of_memory = True
+    house.services.log.is_ready = False
 
     house.connect("a")
 
     assert house.received("a") == []
-    (again,) = house.services.put_off
-    house.services.log.is_out_of_memory = False
-    again()
+    assert not house.services.put_off
+    house.services.log.make_ready()
     house.services.turn()
     assert house.received("a") == [b"1"]

@@ -179,12 +179,12 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(publisher=st.sampled_from(PUBLISHERS), qos=st.sampled_from((1, 2, 2)), count=st.integers(1, 4))
     def publish(self, publisher: str, qos: int, count: int) -> None:
-        flow = self.broker.make_flow(publisher, is_durable=False)
+        flow = self.broker.flows.make(publisher, is_durable=False)
 
         def publish() -> None:
             for _ in range(count):
                 message = make_message(f"t/{publisher}", b"%d" % next(self.numbers), qos, publisher=publisher)
-                self.broker.publish(message, flow)
+                self.broker.pipeline.publish(message, flow)
 
         self._run(publish)
 

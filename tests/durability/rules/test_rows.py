@@ -78,14 +78,14 @@ def test_a_topic_is_retained_as_before_once_nothing_of_it_waits_for_the_disk(wor
 
     publisher.send(Publish("t", b"at once", 0, True))
 
-    assert not world.broker.publisher.is_retaining(b"t")
+    assert not world.broker.pipeline.is_retaining(b"t")
     assert payloads(subscriber.receive()) == [b"at once"]
     assert retained(world, "new") == [b"at once"]
 
 
 def test_a_recorded_message_of_the_brokers_own_topics_is_retained() -> None:
     with World(history={"topics": ["$SYS/#"], "min_qos": 0}) as world:
-        world.broker.publish(Message(b"$SYS/version", b"1", 0, True, ""))
+        world.broker.pipeline.publish(Message(b"$SYS/version", b"1", 0, True, ""))
         world.settle()
 
         assert payloads(world.connect("s").subscribe("$SYS/version")) == [b"1"]

@@ -44,12 +44,12 @@ def test_rows_of_kept_messages_are_the_released_bytes() -> None:
 
 def test_released_bytes_of_kept_messages_are_read() -> None:
     stored = golden("kept messages")
-    turn_writer = MessageRows(Clocks(wall=1.0).wall, Clocks(now=10.0).now)
+    rows = MessageRows(Clocks(wall=1.0).wall, Clocks(now=10.0).now)
 
-    retained = turn_writer.message_of(stored["retained-row"], "it")
+    retained = rows.message_of(stored["retained-row"], "it")
     assert (fields_of(retained.message), retained.user_name) == (fields_of(make_message()), "bob")
     assert retained.message.expires_at == 0.0
-    delayed = turn_writer.message_of(stored["delayed-row"], "it")
+    delayed = rows.message_of(stored["delayed-row"], "it")
     assert (fields_of(delayed.message), delayed.user_name) == (fields_of(make_message(retain=False, expires_at=1.0)), None)
     # One second after the wall clock's, that is, one after the monotonic clock's 10.
     assert delayed.message.expires_at == 11.0
@@ -85,11 +85,11 @@ def test_a_message_expires_by_the_wall_clock_whatever_the_other_clock_says_after
     left_s: float, away_s: float, now_after: float
 ) -> None:
     clocks = Clocks()
-    turn_writer = MessageRows(clocks.wall, clocks.now)
-    row = turn_writer.row_of(make_message(expires_at=clocks.now() + left_s), None)
+    rows = MessageRows(clocks.wall, clocks.now)
+    row = rows.row_of(make_message(expires_at=clocks.now() + left_s), None)
     clocks.reboot(away_s, now_after)
 
-    expires_at = turn_writer.message_of(row, "it").message.expires_at
+    expires_at = rows.message_of(row, "it").message.expires_at
 
     assert expires_at > 0.0  # 0 would be never
     assert expires_at == pytest.approx(max(now_after + left_s - away_s, 0.0), abs=1e-5)

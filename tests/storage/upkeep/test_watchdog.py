@@ -78,15 +78,15 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog:
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
         await append(log, *["t"] * 1000)
         await asyncio.to_thread(log.checkpoint, tmp_path / "copy")  # brings everything into tables
-        turn_writer = care.Watchdog(log)
-        turn_writer.start()
+        watchdog = care.Watchdog(log)
+        watchdog.start()
         disk.is_full = True
-        await until(lambda: turn_writer.health.state is HealthState.STOPPED)
+        await until(lambda: watchdog.health.state is HealthState.STOPPED)
         hands.move(20_000_000)
 
-        await until(lambda: turn_writer.health.state is HealthState.OK)
+        await until(lambda: watchdog.health.state is HealthState.OK)
 
-        turn_writer.stop()
+        watchdog.stop()
         log.close()
 
     with caplog.at_level(logging.WARNING, "braidmq.storage"):
@@ -102,13 +102,13 @@ def test_topics_are_learned_anew_only_if_that_is_wanted(tmp_path: Path, relearns
         log = DurableLog.open(tmp_path, HistorySettings(shards=1))
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
         await append(log, *(f"acme/site{site}/line{line}/speed" for site in range(15) for line in range(15)))
-        turn_writer = care.Watchdog(log, relearns=relearns)
+        watchdog = care.Watchdog(log, relearns=relearns)
         checks = count_checks(log)
-        turn_writer.start()
+        watchdog.start()
         if relearns:
             await until(lambda: len(log.generations()) > 1)
         await until(lambda: len(checks) > 10)
-        turn_writer.stop()
+        watchdog.stop()
         found = {each.number for each in log.generations()}
         log.close()
         return found
@@ -121,11 +121,11 @@ def test_a_log_may_be_closed_while_a_thread_works_on_it(tmp_path: Path) -> None:
         log = DurableLog.open(tmp_path, HistorySettings(shards=4))
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
         await append(log, *["t"] * 100)
-        turn_writer = care.Watchdog(log, relearns=True)
+        watchdog = care.Watchdog(log, relearns=True)
         checks = count_checks(log)
-        turn_writer.start()
+        watchdog.start()
         await until(lambda: len(checks) == 2)  # the second one has begun to learn, in a thread
-        turn_writer.stop()
+        watchdog.stop()
         log.close()
 
     for _ in range(5):

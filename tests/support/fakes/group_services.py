@@ -4,26 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from braidmq.broker.reading.slots import Reader
+from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
-from tests.support.fakes.storage import FakeLog, FakeReplay
+from tests.support.fakes.storage import FakeLog
 from tests.support.simulator.lane import Bench
 
 
+class FakeSlots:
+    """As many slots as the test says: enough, or none; implements `reading.slots.Slots`."""
+
+    def __init__(self) -> None:
+        self.is_free = True
+        self.reading: set[Reader] = set()
+
+    def admit(self, reader: Reader) -> bool:
+        if self.is_free:
+            self.reading.add(reader)
+        return self.is_free
+
+    def note_idle(self, reader: Reader) -> None:
+        """No other reader needs its slot."""
+
+    def leave(self, reader: Reader) -> None:
+        self.reading.discard(reader)
+
+
 class FakeGroupServices:
-    """Keeps what it was told; ``turn`` lets everything happen that was put off."""
+    """Keeps what it was told; ``turn`` runs everything that was deferred."""
 
     def __init__(self, bench: Bench) -> None:
         self.log = FakeLog()
         self.hook: Callable[[Message, str], Message | None] | None = None
-        self.has_place = True  # for one more reader
+        self.slots = FakeSlots()
+        self.source = LogSource(self.log, bench.state, self.later)
         self.awaited: list[str] = []  # client ids whose room was asked for
         self.written: list[bool] = []  # notes of changes; True: at once
         self.forgotten: list[tuple[str, str]] = []
-        self.reading: set[GroupCursor] = set()
         self.lost = 0
+        self.blocked: list[GroupCursor] = []
         self.put_off: list[Callable[[], None]] = []  # until some time has passed
         self.reserving: list[GroupCursor] = []
         self._bench = bench
@@ -43,9 +65,6 @@ class FakeGroupServices:
         changed = self.hook(message, client_id)
         return changed if changed is None or changed is message else changed.in_place_of(message)
 
-    def replay(self, topic_filter: str, positions: list[int]) -> FakeReplay:
-        return self.log.replay([topic_filter], dict(enumerate(positions)))
-
     def soon(self, log: GroupCursor, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)
 
@@ -53,26 +72,21 @@ class FakeGroupServices:
         self.put_off.append(callback)
 
     def turn(self) -> None:
-        """Let everything happen that was put off, and what follows from it."""
+        """Run everything that waits for a turn, and what follows from it."""
         while self.waiting:
             self.waiting.pop(0)()
-
-    def may_read(self, log: GroupCursor) -> bool:
-        if self.has_place:
-            self.reading.add(log)
-        return self.has_place
-
-    def note_idle(self, log: GroupCursor) -> None:
-        """No other reader waits for its slot."""
-
-    def stop_reading(self, log: GroupCursor) -> None:
-        self.reading.discard(log)
 
     def flush(self) -> None:
         self._bench.lane.flush()
 
     def await_room(self, log: GroupCursor, flow: Flow) -> None:
         self.awaited.append(flow.client_id)
+
+    def note_blocked(self, log: GroupCursor) -> None:
+        self.blocked.append(log)
+
+    def note_left(self) -> None:
+        self.blocked = [log for log in self.blocked if log.keeps_waiting()]
 
     def note_change(self, log: GroupCursor, at_once: bool) -> None:
         self.written.append(at_once)

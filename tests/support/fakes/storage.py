@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from braidmq.base.errors import Unavailable
 from braidmq.base.shards import shard_of
 from braidmq.base.start_position import Start, parse_start
 from braidmq.broker.ports import (
@@ -59,6 +60,7 @@ class FakeReplay:
         self._log = log
         self._filters = filters
         self._positions = dict(start)
+        log.scans.append(self)
 
     def _rest(self) -> list[tuple[int, Record]]:
         return [
@@ -73,7 +75,15 @@ class FakeReplay:
 
     @property
     def is_waiting(self) -> bool:
-        return self._log.is_out_of_memory
+        return not self._log.is_ready
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        self._log.waiting[self] = callback
+
+    def close(self) -> None:
+        assert self in self._log.scans, "closed twice"
+        self._log.scans.remove(self)
+        self._log.waiting.pop(self, None)
 
     def positions(self) -> dict[int, int]:
         return dict(self._positions)
@@ -82,9 +92,12 @@ class FakeReplay:
         return {}
 
     def next(self, count_max: int, *, slice_s: float = 0.0) -> list[tuple[int, Record]]:
+        self._log.reads += 1
         taken = [] if self.is_waiting else self._rest()[: min(count_max, self._log.records_per_slice)]
         for shard, record in taken:
             self._positions[shard] = record.timestamp
+        if self._log.fault is not None:
+            raise self._log.fault  # and what was taken is lost, as in a scan that fails in the middle
         return taken
 
 
@@ -96,7 +109,11 @@ class FakeLog:
         self.rows: dict[Key, Any] = {}
         self.records_per_slice = 2
         self.is_full = False
-        self.is_out_of_memory = False  # nothing can be read for now
+        self.is_ready = True  # records can be read now; else see ``make_ready``
+        self.fault: Unavailable | None = None  # raised by every read
+        self.reads = 0  # slices that were asked for, ever
+        self.scans: list[FakeReplay] = []  # those that are open
+        self.waiting: dict[FakeReplay, Callable[[], None]] = {}
         self.is_congested = False
         self.fences = FenceTable()
         self._shards = shards
@@ -168,6 +185,13 @@ class FakeLog:
         for batch in list(self._written)[:kept]:
             left._apply(batch)
         return left
+
+    def make_ready(self) -> None:
+        """Records can be read again: wake every reader that waits for it."""
+        self.is_ready = True
+        waiting, self.waiting = self.waiting, {}
+        for callback in waiting.values():
+            callback()
 
     def on_relief(self, callback: Callable[[], None]) -> None:
         """It is never congested."""

@@ -25,6 +25,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.connection.deadlines import TICK_S
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
+from braidmq.broker.session.ports import NodePorts
 from braidmq.storage.engine.rocksdb import Tuning
 from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
@@ -55,8 +56,16 @@ class StillLoop(asyncio.SelectorEventLoop):
 class World:
     """One data directory and the node that runs on it; after a crash another node, on what the first one has left."""
 
-    def __init__(self, options: LogOptions | None = None, *, work_max: int | None = None, **tables: Any) -> None:
+    def __init__(
+        self,
+        options: LogOptions | None = None,
+        *,
+        work_max: int | None = None,
+        ports: NodePorts | None = None,
+        **tables: Any,
+    ) -> None:
         """``work_max``: deliveries in a turn of the loop, if they are to be so few that messages are delivered in parts."""
+        self._ports = ports or NodePorts()
         self._work_max = work_max
         self._folder = tempfile.TemporaryDirectory(prefix="braidmq-", dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None)
         self.disk = BrokenDisk()
@@ -104,7 +113,8 @@ class World:
         log = self.log
         kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log)
         storage = Storage(log, *kept, parse_start, LogProducers(log))
-        broker = Broker(self.settings, LocalAccess(self.settings), hooks.load((), 1.0), storage, self.loop.time)
+        access = LocalAccess(self.settings)
+        broker = Broker(self.settings, access, hooks.load((), 1.0), storage, self.loop.time, self._ports)
         if self._work_max is not None:
             broker.state.work_max = broker.routes.weight_max = self._work_max
         broker.restore()

@@ -150,7 +150,7 @@ def _parse_v2(head: bytes) -> ProxyHeader:
 
 
 def _client_tls(fields: bytes) -> tuple[bool, str | None]:
-    """Did the client speak TLS with the proxy, and what common name did its verified certificate have?"""
+    """Whether the client spoke TLS with the proxy, and the common name of its verified certificate."""
     secure, name = False, None
     for kind, value in _fields(fields):
         if kind != _TLV_SSL:

@@ -232,7 +232,7 @@ def _file_names(settings: ListenerSettings) -> tuple[str, ...]:
 
 
 def _first_expiry(settings: ListenerSettings) -> float | None:
-    """When the first of the listener's certificates, which have just been loaded, is over."""
+    """When the first of the listener's certificates, which have just been loaded, expires."""
     found: list[float] = []
     for name in (settings.cert_file, *(certificate.cert_file for certificate in settings.sni.values())):
         try:

@@ -17,13 +17,16 @@ or make the broker drop its messages, without a right to publish any of them.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from braidmq.access.contract import Refused
-from braidmq.broker.ports import Change, ProducerStore
+from braidmq.broker.ports import Change, MessageLog, ProducerStore
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.recorder import Producer
-from braidmq.lane.path.routes import Route
+from braidmq.lane.path.recorder import Producer, Recorder
 from braidmq.mqtt.packets import Connect
 from braidmq.mqtt.producer_protocol import (
     CHECK,
@@ -49,7 +52,6 @@ from braidmq.mqtt.producer_protocol import (
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
     from braidmq.broker.connection.connection import Connection
 
 # In place of the user, for what clients without one count while there are users: no user name has U+0000 in it.
@@ -103,6 +105,20 @@ class Book:
         return taken
 
 
+class NewKey(Struct, frozen=True, gc=False):
+    """A key that is not recorded yet, and the row to write with its message."""
+
+    book: Book
+    producer: Producer
+    key: bytes
+    row: Change
+    on_recorded: Callable[[NewKey], None]
+
+    def recorded(self) -> None:
+        """The message was collected, with this row; some keys of earlier batches are removed with it."""
+        self.on_recorded(self)
+
+
 def read_request(packet: Connect) -> Request | NotTaken | None:
     """Parse the producer properties of a CONNECT; None if there are none."""
     if not any(name == SEQUENCE for name, _ in packet.properties.user_properties):
@@ -142,11 +158,19 @@ def _owned(name: str) -> NotTaken:
 class Producers:
     """The producers that are connected, and the open batches of their names."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, log: MessageLog, rows: ProducerStore, recorder: Recorder, turn: Turn, has_users: Callable[[], bool]
+    ) -> None:
+        """``has_users``: whether a client can log in with a name."""
+        self._log = log
+        self._rows = rows
+        self._recorder = recorder
+        self._turn = turn
+        self._has_users = has_users
         self._books: OrderedDict[str, Book] = OrderedDict()
         self._keyed: dict[Connection, tuple[Book, int]] = {}  # and the base of the batch that they came for
         self._fresh: dict[tuple[str, bytes], Producer] = {}  # keys that this turn has collected; later they are found in the log
+        turn.at_end(Phase.KEYS, self._fresh.clear)
 
     # Coming and going
 
@@ -155,14 +179,14 @@ class Producers:
         request = read_request(packet)
         if not isinstance(request, Request) or not request.name:
             return request
-        log = self._broker.turn_writer.log
-        if request.is_keyed and log.shard_of(packet.client_id) != log.shard_of(request.name):
+        shard_of = self._log.shard_of
+        if request.is_keyed and shard_of(packet.client_id) != shard_of(request.name):
             # What must be true together is in one shard.
             return NotTaken(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
             )
-        if user_name is None and self._broker.has_users and not self._is_known(request.name):
+        if user_name is None and self._has_users() and not self._is_known(request.name):
             # Its batches and keys would be those of the user who comes first.
             return NotTaken(
                 Reason.NOT_AUTHORIZED, f"the producer name {request.name} needs a user: log in, or publish without a name"
@@ -206,13 +230,13 @@ class Producers:
             counted = self._rows.mark(client_id, _ANONYMOUS)
             last, check = counted if counted[0] > last else (last, check)
             # A user goes on with what was counted before there were users, and not with what could be planted since.
-            user_name = _ANONYMOUS if self._broker.has_users else None
+            user_name = _ANONYMOUS if self._has_users() else None
         sequence = max(last, request.base)
         first, end = request.skip
         if first - 1 <= sequence < end:
             sequence = end
         name = self._rows.name_of(client_id, user_name)
-        connection.producer = Producer(name, self._broker.turn_writer.log.shard_of(client_id), sequence, request.stops)
+        connection.producer = Producer(name, self._log.shard_of(client_id), sequence, request.stops)
         told = [(SEQUENCE, str(sequence)), self.shards()]
         if request.is_keyed:
             connection.producer.is_keyed = True
@@ -244,10 +268,6 @@ class Producers:
         for name in [each for each in self._books if each not in used][: -_BOOKS_MAX // 2]:
             del self._books[name]
 
-    @property
-    def _rows(self) -> ProducerStore:
-        return self._broker.turn_writer.storage.producers
-
     # Messages with keys
 
     def take_key(self, message: Message) -> bytes | None:
@@ -262,31 +282,19 @@ class Producers:
         message.set_properties(rest, message.expires_at, offset - (end - at) if offset > at else offset)
         return key if 0 < len(key) <= KEY_BYTES_MAX else None
 
-    def is_repeat(self, connection: Connection, message: Message, route: Route, key: bytes) -> bool:
-        """Whether a message with this key is recorded; if not, the key is to be recorded with it."""
-        producer = connection.producer
-        assert producer is not None  # it has keys
-        if message.qos < route.keep_qos:
-            return False
+    def new_key(self, connection: Connection, producer: Producer, key: bytes) -> NewKey | None:
+        """The key as it is to be recorded with its message; None if a message with this key is recorded already."""
         book, base = self._keyed[connection]
         earlier = self._fresh.get((book.name, key))
         if (earlier is not None and not earlier.is_stopped) or self._rows.has_key(book.name, base, key):
-            return True
-        producer.row = self._rows.put_key(book.name, base, key)
-        return False
+            return None
+        return NewKey(book, producer, key, self._rows.put_key(book.name, base, key), self._note_recorded)
 
-    def recorded(self, connection: Connection, key: bytes) -> None:
-        """A message with this key was collected: with it some keys of earlier batches go."""
-        producer = connection.producer
-        book, _ = self._keyed.get(connection, (None, 0))
-        if producer is None or book is None:
-            return
-        if not self._fresh:
-            # After the end of this turn, which was asked for when the message was collected, the log has them.
-            self._broker.loop.call_soon(self._fresh.clear)
-        self._fresh[book.name, key] = producer
-        for change in book.take_old(self._rows):
-            self._broker.turn_writer.recorder.change(change)
+    def _note_recorded(self, new: NewKey) -> None:
+        self._turn.ask(Phase.KEYS)
+        self._fresh[new.book.name, new.key] = new.producer
+        for change in new.book.take_old(self._rows):
+            self._recorder.change(change)
 
 
 def find_key(properties: bytes) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Groups
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.mqtt.reasons import Reason
@@ -38,6 +39,7 @@ class SessionCursors:
         durable: SessionStorage,
         groups: Groups,
         sharing: GroupBinding,
+        turn: Turn,
     ) -> None:
         self._loop = loop
         self._lane = lane
@@ -50,7 +52,8 @@ class SessionCursors:
         self._idle: list[str] = []  # client ids, still to be written in this round
         self._idle_share = 0
         self._ticks = 0
-        writer.write_steps = self.write_steps
+        turn.at_end(Phase.STEPS, self.write_steps)
+        lane.state.on_unready = partial(turn.ask, Phase.STEPS)
 
     def _take_unready(self) -> list[LogFlow]:
         state = self._state
@@ -106,7 +109,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._write_idle()
-        self._sharing.tick()
+        self._sharing.tick(self._groups)
 
     def _write_idle(self) -> None:
         sessions = self._sessions
@@ -133,7 +136,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._state.changed = []
-        self._sharing.stop()
+        self._sharing.stop(self._groups)
 
 
 def _nothing() -> None:

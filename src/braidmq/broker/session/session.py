@@ -9,7 +9,7 @@ from sys import getsizeof
 from time import time
 from typing import TYPE_CHECKING
 
-from braidmq.broker.session.ports import Claim
+from braidmq.broker.session.ports import Grant
 from braidmq.broker.shared.group import Group, group_of
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
@@ -85,9 +85,9 @@ class Session:
         return self.user_name == user_name or (self.user_name is None and not self.stays_anonymous)
 
     @property
-    def claim(self) -> Claim:
-        """The claim of the last connection that took it."""
-        return Claim(self.client_id, self.guard)
+    def grant(self) -> Grant:
+        """The grant of the last connection that took it."""
+        return Grant(self.client_id, self.guard)
 
     @property
     def owner(self) -> object:
@@ -126,7 +126,7 @@ class Session:
         self.filter_levels -= levels_of(subscription.topic_filter)
         self.filter_bytes -= len(written.encode())
         self.starts.pop(written, None)
-        self.catch_up = None
+        self.restart_catch_up()
         replay = self.replays.pop(written, None)
         if replay is not None:
             replay.pause()
@@ -135,6 +135,11 @@ class Session:
             forms.remove(written)
             if not forms:
                 del self.replay_forms[_root(subscription)]
+
+    def restart_catch_up(self) -> None:
+        """What the session reads for has changed: let catch-up begin anew at the cursor."""
+        if self.catch_up is not None:
+            self.catch_up.pause()
 
     def united(self, topic_filter: bytes) -> Subscription | None:
         """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""

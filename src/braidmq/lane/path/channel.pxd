@@ -47,10 +47,14 @@ cdef class Channel(Writer):
     @cython.locals(state=State, congested=Flow)
     cdef void _wait_for_congested(self, Flow flow) except *
     @cython.locals(recorder=Recorder, flow=Flow, pending=Pending)
-    cpdef Pending record(self, Message message, int qos, int packet_id, bint session_only, bint is_recorded=*)
+    cpdef Pending record(
+        self, Message message, int qos, int packet_id, bint session_only, bint is_recorded=*, Message sent=*, object key_row=*
+    )
     cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
-    @cython.locals(counters=Counters, flow=Flow)
+    @cython.locals(flow=Flow)
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
+    @cython.locals(counters=Counters)
+    cdef void _send_acknowledgement(self, int qos, int packet_id, int code) except *
     @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
     cdef Route _find_route(self, Scanner scan)
     @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)

@@ -15,6 +15,7 @@ from time import monotonic
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import RECEIVE_BYTES, Lane
 from braidmq.lane.path.message import Message, from_scan
+from braidmq.lane.path.ports import Change
 from braidmq.lane.path.recorder import LARGE_BYTES, Pending, Producer, Recorder
 from braidmq.lane.path.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.path.scanner import Scanner, topic_error
@@ -244,11 +245,7 @@ class Channel(Writer):
         if is_long or (producer is not None and producer.is_keyed):
             lane.state.work += _LONG_WORK
             message = from_scan(scan, route.topic, flow.client_id, monotonic())
-            if producer is not None:
-                producer.sent = message
             code = self.on_publish(message, route, scan.payload_format, scan.packet_id)
-            if producer is not None:
-                producer.sent = producer.row = None
             if code < 0:
                 return
         elif qos >= route.keep_qos:
@@ -279,8 +276,14 @@ class Channel(Writer):
         state.counters.publishers_held += 1
         self.hold(HOLD_QUEUE)
 
-    def record(self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool = True) -> Pending:
-        """Record a message, or only wait for its rows; it is acknowledged and delivered after its commit."""
+    def record(
+        self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool = True,
+        sent: Message | None = None, key_row: Change | None = None,
+    ) -> Pending:  # fmt: skip
+        """Record a message, or only wait for its rows; it is acknowledged and delivered after the commit.
+
+        ``sent``: as the client sent it; ``key_row``: of a producer's key. The result ``is_refused`` if nothing is written.
+        """
         recorder = self.recorder
         flow = self.flow
         assert recorder is not None  # without one, no route is marked for recording
@@ -295,7 +298,7 @@ class Channel(Writer):
         if qos == 2 and flow.is_durable and not pending.is_refused:
             recorder.change(self.received_row(packet_id))
         if self.producer is not None and not pending.is_refused:
-            recorder.mark(self.producer, message)
+            recorder.mark(self.producer, message if sent is None else sent, key_row)
         self.lane.state.work += _RECORD_WORK
         if recorder.is_congested:
             self.hold(HOLD_LOG)
@@ -306,30 +309,29 @@ class Channel(Writer):
     def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
         if not self.is_open or flow is None or self.flow is not flow:
             return
-        if qos == 1:
-            self.lane.state.counters.puback_sent += 1
-            self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
-        elif qos == 2:
-            self.lane.state.counters.pubrec_sent += 1
-            self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
+        self._send_acknowledgement(qos, packet_id, code)
         if self.lane.state.congested is not None:
             self._wait_for_congested(flow)
 
     def _acknowledge(self, qos: int, packet_id: int, code: int) -> None:
+        """Acknowledge the current PUBLISH, which does not wait for the log."""
+        if qos == 2 and (code < 0x80 or not self.is_v5):  # MQTT 3 has no reason codes: it completes the exchange
+            flow = self.flow
+            assert flow is not None  # the channel is open
+            self.unreleased += 1
+            flow.receive(packet_id)
+        self._send_acknowledgement(qos, packet_id, code)
+        if code >= 0x80 and self.producer is not None:
+            self.on_refused(code)
+
+    def _send_acknowledgement(self, qos: int, packet_id: int, code: int) -> None:
         counters = self.lane.state.counters
         if qos == 1:
             counters.puback_sent += 1
             self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
         elif qos == 2:
             counters.pubrec_sent += 1
-            flow = self.flow
-            assert flow is not None  # the channel is open
-            if code < 0x80 or not self.is_v5:  # MQTT 3 has no negative PUBREC: the handshake continues as usual
-                self.unreleased += 1
-                flow.receive(packet_id)
             self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
-        if code >= 0x80 and self.producer is not None:
-            self.on_refused(code)
 
     def _find_route(self, scan: Scanner) -> Route | None:
         """The route of the current PUBLISH; None if it was rejected and already answered."""

@@ -46,7 +46,7 @@ _WIDE = WIDE  # a C constant in the compiled form
 class Producer:
     """A client that numbers its messages; the number of the last one is written together with its records."""
 
-    __slots__ = ("is_keyed", "is_stopped", "name", "row", "sent", "sequence", "shard", "stops")
+    __slots__ = ("is_keyed", "is_stopped", "name", "sequence", "shard", "stops")
 
     def __init__(self, name: bytes, shard: int, sequence: int, stops: bool) -> None:
         self.name = name
@@ -55,8 +55,6 @@ class Producer:
         self.stops = stops  # after a rejected message, all later ones are rejected as well
         self.is_stopped = False  # a message was rejected
         self.is_keyed = False  # its messages have keys, and take the slow path
-        self.row: Change | None = None  # of the current message's key, to be written with it
-        self.sent: Message | None = None  # the current message as the client sent it, if it takes the slow path
 
 
 class Pending:
@@ -224,13 +222,12 @@ class Recorder:
         """Add a row to the block of this turn."""
         self._open().changes.append(change)
 
-    def mark(self, producer: Producer, message: Message) -> None:
-        """The last collected message belongs to this producer: write the producer's sequence with it."""
+    def mark(self, producer: Producer, sent: Message, key_row: Change | None) -> None:
+        """Write the producer's sequence with what was collected last, its message ``sent``, and the row of that message's key."""
         block = self._open()
-        block.mark(producer, message if producer.sent is None else producer.sent)
-        if producer.row is not None:
-            block.changes.append(producer.row)
-            producer.row = None
+        block.mark(producer, sent)
+        if key_row is not None:
+            block.changes.append(key_row)
 
     # Showing
 

@@ -14,6 +14,10 @@ all others, so that they neither wait for each other in a circle nor evict each 
 - A reader that has used a list for long makes room for others too, and is then the youngest: a slow reader keeps its list only
   while no other reader needs the room.
 - Wide filters leave a part of the room to narrow ones, so that looking up a topic does not wait for readers of everything.
+
+A reader that has to wait is woken when room appears: a list was left by its last reader, or turned out smaller than expected.
+Only the oldest few are woken, because most room is for one list; each that finds room wakes the next. Rights that come with time
+alone, and readers that were dropped without `close`, are noticed by `tick`, which wakes all.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from heapq import nsmallest
 from math import inf
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
@@ -56,6 +61,8 @@ _COST: Final = 53
 _STEP_BYTES: Final = 256 * 1024
 # The number of values that are fetched one by one between two checks of the clock.
 _FETCHES: Final = 16
+# Waiting readers that are woken when room appears.
+_WAKES: Final = 8
 
 
 class Seniority:
@@ -68,6 +75,10 @@ class Seniority:
 
 
 NO_READER: Final = Seniority(inf)
+
+
+def _age(seniority: Seniority) -> float:
+    return seniority.number
 
 
 class ListReader(Protocol):
@@ -218,6 +229,7 @@ class ScanCache:
         self._scans: OrderedDict[object, EpochScan] = OrderedDict()  # least recently used first
         self._left: OrderedDict[object, None] = OrderedDict()  # those that all readers have left, in that order
         self._began = 0
+        self._waiting: dict[Seniority, Callable[[], None]] = {}  # readers that wait for room
 
     def __len__(self) -> int:
         return len(self._scans)
@@ -249,7 +261,28 @@ class ScanCache:
         self._scans[key] = scan
         self._claimed_bytes += scan.claimed_bytes
         self._join(key, scan, reader)
+        self._wake(1)
         return True
+
+    def when_room(self, seniority: Seniority, callback: Callable[[], None]) -> None:
+        """Call back once, when there may be room for this reader, later and perhaps within a call of another reader."""
+        self._waiting[seniority] = callback
+
+    def wait_no_more(self, seniority: Seniority) -> None:
+        """The reader is closed: it is not called back."""
+        self._waiting.pop(seniority, None)
+
+    def tick(self) -> None:
+        """Time has passed: wake every reader that waits."""
+        self._wake(len(self._waiting))
+
+    def _wake(self, count_max: int) -> None:
+        if not self._waiting:
+            return
+        for seniority in nsmallest(count_max, self._waiting, key=_age):
+            callback = self._waiting.pop(seniority, None)
+            if callback is not None:
+                callback()
 
     def leave(self, key: object, reader: ListReader) -> None:
         """The reader no longer needs the scan with this key."""
@@ -258,6 +291,7 @@ class ScanCache:
             scan.readers.discard(reader)
             if not scan.readers:
                 self._left[key] = None
+                self._wake(_WAKES)
 
     def may_grow(self, scan: EpochScan) -> bool:
         """Whether there is room for a cached scan to grow; makes room if others must give it."""
@@ -269,10 +303,13 @@ class ScanCache:
 
     def advance(self, scan: EpochScan, is_over: Callable[[], bool]) -> bool:
         """Work on a scan until it is complete or the time is over; True if it is complete. Check `may_grow` first."""
-        self._claimed_bytes -= scan.claimed_bytes
+        claimed_bytes = scan.claimed_bytes
+        self._claimed_bytes -= claimed_bytes
         if scan.advance(is_over):
             scan.whole_at = self._now()
         self._claimed_bytes += scan.claimed_bytes
+        if scan.claimed_bytes < claimed_bytes:
+            self._wake(_WAKES)
         return scan.is_whole
 
     def _is_full(self, scan: EpochScan, seniority: Seniority, more_bytes: int) -> bool:

@@ -52,6 +52,17 @@ class MergedScan:
         """Whether the last call of `next` returned nothing because older readers use all the memory; retry a little later."""
         return self._is_waiting
 
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when `next` is worth another call; only while `is_waiting`. The callback only schedules work."""
+        for replay in self._replays:
+            if replay.is_waiting:
+                replay.when_ready(callback)
+
+    def close(self) -> None:
+        """The reader is gone: others may use its room. It is not called back any more."""
+        for replay in self._replays:
+            replay.close()
+
     def positions(self) -> dict[int, int]:
         """Where to continue, for each shard: everything at or below was returned or does not match."""
         # No merged record that still waits is earlier than the first of them.

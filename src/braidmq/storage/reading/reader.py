@@ -6,7 +6,8 @@ the filters on the layout, then open iterators; records above that watermark are
 later records only, so nothing can be missed.
 
 A reader that has caught up with the tail reads from the tail. Both are ordered by the same timestamps, so nothing is lost or
-repeated in between.
+repeated in between. A call that fails may have moved the position past
+records that it did not return: start another scan then.
 """
 
 from __future__ import annotations
@@ -129,11 +130,23 @@ class ShardScan:
         self.is_waiting = False
         self._gap: RetentionGap | None = None
         self._upto = 0  # the end of the list that it reads
+        self._list_key: object | None = None  # of the list that it was given last
 
     @property
     def is_caught_up(self) -> bool:
         """Whether everything committed was read."""
         return self.position >= self._shard.watermark
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when there may be room; only while `is_waiting`. Scans that are read as one wait as one."""
+        self._reader.scans.when_room(self.seniority, callback)
+
+    def close(self) -> None:
+        """The reader is gone: others may use its room, and it waits for none."""
+        self._reader.scans.wait_no_more(self.seniority)
+        if self._list_key is not None:
+            self._reader.scans.leave(self._list_key, self)
+            self._list_key = None
 
     def take_gap(self) -> RetentionGap | None:
         """The records that retention deleted before they were read, reported once."""
@@ -228,6 +241,7 @@ class ShardScan:
             if not self._reader.scans.add(self._key(epoch), scan, self):
                 self.is_waiting = True
                 return None
+        self._list_key = self._key(epoch)
         if not self._is_whole(scan, epoch, is_over):
             return None
         found, size, is_end = scan.read(self.position, count_max, bytes_max, is_over)

@@ -48,6 +48,10 @@ class LogReaders:
                 gaps[shard] = RetentionGap(position, floor).widened(gaps.get(shard))
         return gaps
 
+    def tick(self) -> None:
+        """Let readers that wait for room look again: a claim may have lapsed. Call it every second."""
+        self._scans.tick()
+
     def close(self) -> None:
         """Release everything that would keep the directory locked."""
         self._readers = []

@@ -38,13 +38,11 @@ class WriteRefusal(Struct, frozen=True, gc=False):
     """Why something was not stored, and when to retry.
 
     `is_in_doubt`: it was written, but it is unknown whether it reached the disk. It must be neither acknowledged nor rejected.
-    `is_fenced`: a newer connection of the client id owns it now. Retrying is useless.
     """
 
     reason: str
     retry_after_s: float
     is_in_doubt: bool = False
-    is_fenced: bool = False
 
 
 def check_change(change: Change, shards: int) -> int:

@@ -28,7 +28,7 @@ class LogDelayed:
         self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
-        self._turn_writer = MessageRows(wall, now)
+        self._messages = MessageRows(wall, now)
         self._number = round(wall() * 1e6) << _RANDOM_BITS | int.from_bytes(os.urandom(2), "big") % (1 << _RANDOM_BITS)
 
     def put(self, message: Message, user_name: str | None, due: float) -> tuple[bytes, Put]:
@@ -38,7 +38,7 @@ class LogDelayed:
         """
         self._number += 1
         row_id = delayed_key(math.ceil(due * 1000), self._number)
-        return row_id, Put(self._log.shard_of(message.publisher), row_id, self._turn_writer.row_of(message, user_name))
+        return row_id, Put(self._log.shard_of(message.publisher), row_id, self._messages.row_of(message, user_name))
 
     def remove(self, publisher: str, row_id: bytes) -> Delete:
         """Remove the row of a message of this publisher, if it exists."""
@@ -60,7 +60,7 @@ class LogDelayed:
 
     def _stored(self, key: bytes, value: bytes) -> StoredMessage:
         due = delayed_due_ms(key) / 1000
-        stored = self._turn_writer.message_of(value, f"the delayed message {key.hex()}")
+        stored = self._messages.message_of(value, f"the delayed message {key.hex()}")
         stored.due = due
         stored.row_id = key
         return stored

@@ -21,11 +21,11 @@ class LogRetained:
         self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
-        self._turn_writer = MessageRows(wall, now)
+        self._messages = MessageRows(wall, now)
 
     def put(self, message: Message, user_name: str | None) -> Put:
         """Set the retained message of its topic; raises UsageError if it is too large to be stored."""
-        return Put(self._shard_of(message.topic), retained_key(message.topic), self._turn_writer.row_of(message, user_name))
+        return Put(self._shard_of(message.topic), retained_key(message.topic), self._messages.row_of(message, user_name))
 
     def remove(self, topic: bytes) -> Delete:
         """Remove the retained message of a topic, if there is one."""
@@ -47,7 +47,7 @@ class LogRetained:
 
     def _stored(self, topic: bytes, value: bytes) -> StoredMessage:
         name = f"the retained message of topic {topic.decode(errors='replace')!r}"
-        stored = self._turn_writer.message_of(value, name)
+        stored = self._messages.message_of(value, name)
         if stored.message.topic != topic:
             raise Corruption(f"{name} belongs to another topic, {stored.message.topic.decode(errors='replace')!r}")
         return stored

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker.reading.catch_up import Wanted
+from braidmq.broker.reading.matcher import Matcher
 from braidmq.broker.shared.group import Group
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.state import State
@@ -90,7 +90,7 @@ def session_of(askings: list[Asked], positions: list[int]) -> Any:
 
 
 def found_one_after_the_other(session: Any, read: Read) -> Subscription | None:
-    """What `Wanted.find` has to find, by looking at every subscription."""
+    """What `Matcher.find` has to find, by looking at every subscription."""
     wanted = []
     for written, each in session.subscriptions.items():
         start = session.starts[written]
@@ -118,27 +118,27 @@ def described(subscription: Subscription | None) -> tuple[object, ...] | None:
 )
 def test_what_is_found_is_what_looking_at_every_filter_finds(asked: list[Asked], read: list[Read], positions: list[int]) -> None:
     session = session_of(asked, positions)
-    wanted = Wanted(session)
-    assert wanted.take_in(math.inf)
+    matcher = Matcher(session)
+    assert matcher.take_in(math.inf)
 
     for each in read:
         # What a session reads is above its positions.
         above = each._replace(timestamp=positions[each.shard] + each.timestamp)
-        found = wanted.find(above.shard, above.timestamp, above.topic.encode(), above.publisher)
+        found = matcher.find(above.shard, above.timestamp, above.topic.encode(), above.publisher)
         assert described(found) == described(found_one_after_the_other(session, above))
     taken_in = [each for each in session.subscriptions.values() if each.group is None and not each.is_behind]
-    assert sorted(wanted.filters) == sorted({each.topic_filter.decode() for each in taken_in})
+    assert sorted(matcher.filters) == sorted({each.topic_filter.decode() for each in taken_in})
 
 
 def test_many_filters_are_taken_in_over_many_turns() -> None:
     asked = [Asked(f"x/{number}/+", 1, False, False, b"", (), False, False) for number in range(1000)]
-    wanted = Wanted(session_of(asked, [0] * SHARDS))
+    matcher = Matcher(session_of(asked, [0] * SHARDS))
     turns = 1
-    while not wanted.take_in(deadline=0.0):
+    while not matcher.take_in(deadline=0.0):
         turns += 1
 
     assert turns >= 1000 // 50
-    found = wanted.find(0, 1, b"x/999/t", "other")
+    found = matcher.find(0, 1, b"x/999/t", "other")
     assert found is not None
     assert found.topic_filter == b"x/999/+"
 
@@ -163,8 +163,8 @@ def calls_of(work: Callable[[], object]) -> int:
 def test_a_new_topic_costs_the_same_among_many_filters_as_among_few(form: str) -> None:
     def calls_among(count: int) -> int:
         asked = [Asked(form.format(number), 1, False, False, b"", (), False, False) for number in range(count)]
-        wanted = Wanted(session_of(asked, [0] * SHARDS))
-        assert wanted.take_in(math.inf)
-        return calls_of(lambda: wanted.find(0, 1, b"x/3/t", "other"))
+        matcher = Matcher(session_of(asked, [0] * SHARDS))
+        assert matcher.take_in(math.inf)
+        return calls_of(lambda: matcher.find(0, 1, b"x/3/t", "other"))
 
     assert calls_among(10_000) == calls_among(10)
