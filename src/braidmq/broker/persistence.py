@@ -1,8 +1,8 @@
-"""The broker's side of the log: everything that a turn of the loop has collected is written at its end.
+"""The broker's side of the log: what a turn of the loop collects is written at its end, as one batch.
 
-Three things wait for the disk: messages to be recorded (``recorder``), rows that a caller waits for (``change``), and the steps
-of QoS 2 deliveries to durable sessions (``Phase.STEPS``). All of a turn goes into one batch. What the rows contain is decided
-elsewhere: by `session.storage` for sessions, by `shared.binding` for groups. When in a turn it is written: see `turn`.
+Three things wait for the disk: messages to record (``recorder``), rows that a caller waits for (``change``), and the steps
+of QoS 2 deliveries to durable sessions (``Phase.STEPS``). Others decide what the rows contain: `session.storage` for sessions,
+`shared.binding` for groups. `turn` says when in a turn they are written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from braidmq.lane.path.recorder import Recorder
 
 log = logging.getLogger("braidmq.durability")
 
-_REFUSED_FEW = 1000  # rows that are tried again in every turn: about a millisecond
-_RETRY_S = 0.4  # after which more than that are tried again
-_REFUSED_MAX = 100_000  # rows that wait until the disk has room again
-_REFUSED_BYTES_MAX = 64 * 1024 * 1024  # and what they take, as they wait in memory
+_REFUSED_FEW = 1000  # refused rows that are retried in every turn: about a millisecond
+_RETRY_S = 0.4  # the pause before a retry if there are more
+_REFUSED_MAX = 100_000  # rows that wait in memory until the disk has room again
+_REFUSED_BYTES_MAX = 64 * 1024 * 1024  # and their bytes
 
 
 class TurnWriter:
-    """Writes what a turn of the loop has collected as one batch, in the order in which it came. Lives on the event loop."""
+    """Writes what a turn has collected as one batch, in the order of arrival. Runs on the event loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TurnWriter:
         self._loop = loop
         self._state = lane.state
         self._turn = turn
-        self._refused: list[Change] = []  # to be written before anything else
+        self._refused: list[Change] = []  # written before anything else
         self._refused_bytes = 0
         self._last_refusal: Refusal
         self._retry_at = 0.0
@@ -66,7 +66,7 @@ class TurnWriter:
     def change(
         self, changes: Iterable[Change], on_commit: Callable[[], None], on_refused: Callable[[Refusal], None] | None = None
     ) -> None:
-        """Write rows at the end of this turn; ``on_refused`` None: what is refused is written again, before anything else is."""
+        """Write rows at the end of this turn; without ``on_refused``, refused rows are retried first."""
         if self._state.unready:
             self._turn.run_now(Phase.STEPS)  # no cursor with such a step may come to the disk before those of the groups
         if self._is_barred():
@@ -87,9 +87,9 @@ class TurnWriter:
         self.change(changes, _nothing)
 
     def _write_again(self, changes: list[Change], refusal: Refusal) -> None:
-        """Keep what was refused: a row that should be gone must not come back beside later ones of the same name."""
+        """Keep refused rows for a retry: a row that should be removed must not reappear beside later ones of the same session."""
         if refusal.is_in_doubt:
-            return  # nothing is written any more until the next start
+            return  # the log accepts nothing until the next start
         self._retry_at = monotonic() + _RETRY_S
         self._last_refusal = refusal
         self._keep_refused(changes)
@@ -100,10 +100,10 @@ class TurnWriter:
             self._refused += changes
             self._refused_bytes += size
         else:
-            log.error("gave up rows that could not be written: %s", self._last_refusal.reason)
+            log.error("discarded rows that could not be written: %s", self._last_refusal.reason)
 
     def _pass_on(self) -> None:
-        """Hand over what was recorded so far: rows must reach the log in the order in which they were made."""
+        """Hand the block so far to the log: records and rows must reach it in the order in which they were made."""
         block = self.recorder.take()
         if self._is_barred():
             if block is not None:
@@ -118,11 +118,11 @@ class TurnWriter:
             self.log.append_block(block)
 
     def _is_barred(self) -> bool:
-        """Whether nothing can be written for a moment: what was refused goes first, and is not tried again in every turn."""
+        """Whether writing has to pause: many refused rows go first, and are not retried in every turn."""
         return len(self._refused) > _REFUSED_FEW and monotonic() < self._retry_at
 
     def _write_block(self) -> None:
-        """Hand everything that this turn has collected to the log."""
+        """Hand everything that this turn has collected to the log, and start its commit."""
         self._pass_on()
         self.log.flush()
         self.recorder.is_congested = self._is_congested()
@@ -135,7 +135,7 @@ class TurnWriter:
         return self.log.is_congested or self._is_slow or self.recorder.is_late
 
     def note_slow(self, is_slow: bool) -> None:
-        """The log is near its limits, or no longer: publishers wait meanwhile."""
+        """The log has come near its limits, or has left them: publishers wait while it is near them."""
         self._is_slow = is_slow
         self._note_congestion()
 
@@ -145,14 +145,14 @@ class TurnWriter:
             self._relieve()
 
     def _relieve(self) -> None:
-        """The log has room again: let publishers go on, after this callback."""
+        """The log has room again: let publishers continue, after this callback."""
         if self._is_slow or self.recorder.is_late:
             return
         self.recorder.is_congested = False
         self._resume_publishers()
 
     def retry(self) -> None:
-        """Try again in this turn what was refused."""
+        """Retry refused rows in this turn."""
         if self._refused:
             self._turn.ask(Phase.WRITE)
 

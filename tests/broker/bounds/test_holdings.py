@@ -432,7 +432,7 @@ def test_rows_that_wait_for_a_full_disk_take_a_bounded_number_of_bytes(
     world.free_disk()
     world.tick(2)
 
-    assert "gave up rows that could not be written" in caplog.text
+    assert "discarded rows that could not be written" in caplog.text
     stored = sorted(each.message.payload[:2] for each in world.broker.turn_writer.storage.retained.load())
     assert stored == [b"%02d" % number for number in range(len(stored))]
     assert 5 <= len(stored) <= 10

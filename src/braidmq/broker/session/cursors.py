@@ -69,8 +69,8 @@ class SessionCursors:
             packet_ids = flow.take_unready()
             session = self._sessions.get(flow.client_id)
             if not packet_ids or session is None or session.flow is not flow:
-                continue  # its session is over, and nothing of it is to be written any more
-            # Changed no longer, as of now; the flow stays in the list of changes, where it is passed over.
+                continue  # its session is over: nothing of it is written any more
+            # The flow no longer counts as changed; it stays in the list of changes, which skips it.
             changes += self._durable.cursor_changes(session)
             steps.append((flow, packet_ids))
         groups = self._sharing.take_due()
@@ -84,12 +84,12 @@ class SessionCursors:
         self._lane.flush()
 
     def _not_ready(self, steps: list[Step], groups: list[GroupCursor], refusal: Refusal) -> None:
-        """A session cannot go on while nothing can be written: its client is let go and comes back."""
+        """A session cannot continue while nothing can be written: its client is disconnected and may reconnect."""
         for flow, _ in steps:
             flow.note_change()
-            if not refusal.is_in_doubt:  # else the disk may have it as the session's own
+            if not refusal.is_in_doubt:  # otherwise the disk may have the lease as the session's own
                 self._groups.take_back(flow)
-                # Not in this call: older rows of the session that were refused with it must come to the disk before.
+                # In a later callback: older rows of the session that were refused with it must be written before.
                 self._loop.call_soon(self.write_cursor, flow)
             session = self._sessions.get(flow.client_id)
             if session is not None and session.flow is flow and session.connection is not None:
@@ -100,7 +100,7 @@ class SessionCursors:
         self._lane.flush()
 
     def tick(self) -> None:
-        """Write down cursors that have changed, and some of those that are idle."""
+        """Write the cursors that have changed, and some of those that are idle."""
         self._writer.retry()
         state = self._state
         changed: list[LogFlow] = state.changed
@@ -123,7 +123,7 @@ class SessionCursors:
                 self.write_cursor(session.flow)
 
     def write_cursor(self, flow: LogFlow) -> None:
-        """Write down where the session is, without waiting for it."""
+        """Write the cursor of a session, without waiting for the commit."""
         session = self._sessions.get(flow.client_id)
         if session is None or session.flow is not flow:
             flow.is_changed = False  # its session is over

@@ -203,23 +203,23 @@ class Lifecycle:
             is_connected=session.connection is not None,
             expiry_s=session.expiry_s,
             is_protected=owner is not None and user_name is None and self._has_users(),
-            # Its subscriptions and messages are for the user who made it, and not for every client that knows its client id.
+            # Its subscriptions and messages are for its user, not for every client that knows the client id.
             is_open=session.is_open_to(user_name),
             clean_start=newcomer.clean_start,
         )
 
     def _close(self, session: Session) -> Connection | None:
-        """Close the session's connection, which is told why; the connection, if its client had been told of the session."""
+        """Close the session's connection with its reason; returns the connection if its client had been told of the session."""
         connection = session.connection
         assert connection is not None  # the case is that of a connected session
         was_open = connection.is_open
         self._statistics.taken_over += 1
-        connection.session = None  # so that closing is all that ``close`` does
+        connection.session = None  # so that ``close`` does nothing to the session
         connection.close(Reason.SESSION_TAKEN_OVER, detail := "another connection uses this client id")
         self._registry.end(session.grant, keeps_session=True)
         self._detach(session)
         if not was_open:
-            return None  # it held the session: nothing of it is the session's
+            return None  # it only held the session, which has taken nothing from it
         self._presence.count_closed(connection, Reason.SESSION_TAKEN_OVER, detail)
         session.ended_at = monotonic()
         session.away_since = self._timers.now()
@@ -248,7 +248,7 @@ class Lifecycle:
         """The newcomer is about to be told of its session: its terms are the session's from now on."""
         session, newcomer = opening.session, opening.newcomer
         if session.user_name != newcomer.user_name:
-            # No user's, from before there were users: a fleet that is given passwords keeps its sessions.
+            # The session is from before there were users: a fleet that is given passwords keeps its sessions.
             session.user_name = newcomer.user_name
             self._revocation.withdraw(session)
             session.flow.note_change()
@@ -262,7 +262,7 @@ class Lifecycle:
             self._sessions.set_will(session, newcomer.will)  # [MQTT-3.1.3-9]: an old one that is delayed is not published
 
     def abandon(self, session: Session) -> None:
-        """The client that held the session is gone before it was told: the session waits on, as if it had not come."""
+        """The client that held the session is gone before its CONNACK: the session waits on, as if it had not come."""
         session.connection = None
         self._sessions.set_next_will(session, None)
         if session.expiry_s == 0:
@@ -275,7 +275,7 @@ class Lifecycle:
         self.wait_for_return(session, gone_s)
 
     def turn_away(self, session: Session, connection: Connection) -> None:
-        """The client is refused after all: it must not find a session next time that it was refused now [MQTT-3.2.2-4]."""
+        """The client is refused after all: it must not find the session that it was refused when it returns [MQTT-3.2.2-4]."""
         if session.connection not in (None, connection) or self._sessions.get(session.client_id) is not session:
             return  # another connection has it, or it has ended
         if session.is_provisional:
@@ -315,7 +315,7 @@ class Lifecycle:
         session.flow.detach()
 
     def wait_for_return(self, session: Session, gone_s: float) -> None:
-        """The session has been without a client for so long: let its will and its expiry happen when they are due."""
+        """The session has been without a client for this long: schedule its will and its expiry."""
         session.ended_at = monotonic() - gone_s
         session.away_since = self._timers.now() - gone_s
         delay_s = session.will_delay_s
@@ -330,7 +330,7 @@ class Lifecycle:
         self._lane.flush()
 
     def end(self, session: Session) -> None:
-        """Forget everything about it; a will that still waits is published, for the session ends [MQTT-3.1.2-8]."""
+        """End the session and remove its state; a will that still waits is published [MQTT-3.1.2-8]."""
         session.cancel_timers()
         if session.will is not None:
             self._wills.publish(session)

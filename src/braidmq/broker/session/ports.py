@@ -1,4 +1,4 @@
-"""What the broker asks about clients, subscriptions and messages that are not its own alone once there are several nodes.
+"""What a broker shares with other nodes once there are several: client ids, access, routes, retained messages, exclusive topics.
 
 On a single node each port has a local implementation: ``LocalRegistry``, ``LocalAccess``, ``RouteTable``, ``RetainedStore`` and
 ``LocalExclusiveTopics``. ``node.py`` passes access control in; the broker makes those of the others that it is not given.
@@ -58,7 +58,7 @@ class Registry(Protocol):
 
 
 class AccessControl(Authenticator, Authorizer, Protocol):
-    """Who may connect and what they may do: an ``Authenticator`` and ``Authorizer``, and what the broker must know at once."""
+    """Which clients may connect and what they may do: ``Authenticator``, ``Authorizer`` and questions answered at once."""
 
     @property
     def has_users(self) -> bool:
@@ -101,7 +101,7 @@ class AccessControl(Authenticator, Authorizer, Protocol):
 
 
 class Routes(Protocol):
-    """Makes subscriptions known to those who publish."""
+    """Makes subscriptions known to publishers."""
 
     @property
     def count(self) -> int:

@@ -48,25 +48,25 @@ class Session:
         self.flow = flow
         self.connection: Connection | None = None
         self.user_name: str | None = None
-        # A client without a user had it while there were users, or took it from a user: it is never handed to a user.
+        # A client without a user owned it while there were users, or took it from a user: it is never given to a user.
         self.stays_anonymous = False
         self.created_at = now
         self.ended_at = 0.0  # when the last connection ended; 0: connected
         self.away_since: float | None = None  # the same on the clock of deadlines, which leaves out pauses; None: it never has
         self.expiry_s = 0
         self.is_clean = True  # the last CONNECT asked for a clean start
-        self.is_provisional = True  # neither was a client told of it nor is it on disk: it ends if its CONNECT is refused
+        self.is_provisional = True  # no client was told of it and it is not on disk: it ends if its CONNECT is refused
         self.expiry_timer: Timer | None = None
-        self.will: Will | None = None  # to be published if the client leaves without a word
+        self.will: Will | None = None  # published if the connection ends without a DISCONNECT
         self.will_timer: Timer | None = None
-        self.next_will: Will | None = None  # of a client that waits to be told of the session
+        self.next_will: Will | None = None  # of a client that holds the session and waits for CONNACK
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
         self.filter_levels = self.filter_bytes = 0  # of all their filters together, bytes as the client wrote them
         self.created_wall = time()
-        self.guard = 0  # version of the connection that owns it
+        self.guard = 0  # of the connection that owns it
         self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
-        self.recall: Recall | None = None  # reads what is in flight and in the log alone
-        self.catch_up: CatchUp | None = None  # reads what is above the cursor
+        self.recall: Recall | None = None  # reads messages in flight that only the log has
+        self.catch_up: CatchUp | None = None  # reads the records above the cursor
         self.replays: dict[str, Replay] = {}  # by filter as written: subscriptions that still read with cursors of their own
         # As which $replay subscriptions a filter was written, by filter; if it is shared, by the key of its group.
         self.replay_forms: dict[bytes | tuple[str, bytes], list[str]] = {}
@@ -81,7 +81,7 @@ class Session:
         return self.connection is not None
 
     def is_open_to(self, user_name: str | None) -> bool:
-        """Whether a client of this user may go on with it; a session of nobody goes on with a user unless it stays anonymous."""
+        """Whether a client of this user may resume it; a user may resume a session without a user unless it stays anonymous."""
         return self.user_name == user_name or (self.user_name is None and not self.stays_anonymous)
 
     @property
@@ -101,7 +101,7 @@ class Session:
         return len(self.replays) + len(self.replaying or ())
 
     def match(self, message: Message) -> Subscription | None:
-        """What a message is delivered by, of its own subscriptions; None if none matches any more."""
+        """The session's own subscription that a message matches; None if none does any more."""
         topic = message.topic.decode()
         return merge([each for each in self.subscriptions.values() if matches(each.topic_filter.decode(), topic)])
 
@@ -110,7 +110,7 @@ class Session:
         return {group for each in self.subscriptions.values() if (group := group_of(each)) is not None}
 
     def hold(self, written: str, subscription: Subscription) -> None:
-        """Add or replace the subscription that was written so."""
+        """Add or replace the subscription with this filter as written."""
         if written not in self.subscriptions:
             self.filter_levels += levels_of(subscription.topic_filter)
             self.filter_bytes += len(written.encode())
@@ -121,7 +121,7 @@ class Session:
                 forms.append(written)
 
     def let_go(self, written: str) -> None:
-        """Remove the subscription that was written so."""
+        """Remove the subscription with this filter as written."""
         subscription = self.subscriptions.pop(written)
         self.filter_levels -= levels_of(subscription.topic_filter)
         self.filter_bytes -= len(written.encode())
@@ -142,13 +142,13 @@ class Session:
             self.catch_up.pause()
 
     def united(self, topic_filter: bytes) -> Subscription | None:
-        """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""
+        """One destination for all forms of this filter that the client uses, except shared ones; None if there is none."""
         name = topic_filter.decode()
         forms = (name, EXCLUSIVE_PREFIX + name, *self.replay_forms.get(topic_filter, ()))
         return merge([self.subscriptions[written] for written in forms if written in self.subscriptions])
 
     def membership(self, group: Group) -> Subscription | None:
-        """A subscription to this group, in whichever form the client has written it; None if there is none."""
+        """A subscription to this group, in any form; None if there is none."""
         name, topic_filter = group.names
         forms = (f"{SHARE_PREFIX}{name}/{topic_filter}", *self.replay_forms.get(group.key, ()))
         return next((self.subscriptions[written] for written in forms if written in self.subscriptions), None)
@@ -165,11 +165,11 @@ class Session:
 
     @property
     def will_delay_s(self) -> int:
-        """How long the will waits for the client to come back."""
+        """Seconds that the will waits for the client to return."""
         return 0 if self.will is None else self.will.properties.will_delay_interval or 0
 
     def cancel_timers(self) -> None:
-        """The client is back, or the session is over: neither expiry nor a delayed will is to happen."""
+        """The client is back, or the session is over: cancel its expiry and a delayed will."""
         if self.expiry_timer is not None:
             self.expiry_timer.cancel()
             self.expiry_timer = None
@@ -184,13 +184,13 @@ def levels_of(topic_filter: bytes) -> int:
 
 
 def _root(subscription: Subscription) -> bytes | tuple[str, bytes]:
-    """What all forms of a subscription have in common."""
+    """The key that all forms of a subscription share."""
     group = group_of(subscription)
     return subscription.topic_filter if group is None else group.key
 
 
 def will_bytes(will: Will | None) -> int:
-    """The memory of a will that is large; that of any other is part of what a session takes."""
+    """The memory that a large will takes; a small one counts as part of its session."""
     if will is None:
         return 0
     properties = will.properties

@@ -1,4 +1,4 @@
-"""The rows of durable sessions: what each of them contains. When they are written is decided by those who ask for them.
+"""The rows of durable sessions: what each of them contains. The callers decide when they are written.
 
 A session whose expiry is above 0 when it is created is durable until it ends. Every acknowledgement waits for the disk: CONNACK
 for the session's rows, SUBACK for the subscription's, PUBCOMP for the removal of the packet id (S1). The backlog is not stored:

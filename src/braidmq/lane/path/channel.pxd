@@ -46,16 +46,19 @@ cdef class Channel(Writer):
     cdef void _on_publish_frame(self, Scanner scan) except *
     @cython.locals(state=State, congested=Flow)
     cdef void _wait_for_congested(self, Flow flow) except *
-    @cython.locals(recorder=Recorder, flow=Flow, pending=Pending)
     cpdef Pending record(
         self, Message message, int qos, int packet_id, bint session_only, bint is_recorded=*, Message sent=*, object key_row=*
+    )
+    @cython.locals(recorder=Recorder, flow=Flow, pending=Pending)
+    cdef Pending _record(
+        self, Message message, int qos, int packet_id, bint session_only, bint is_recorded, Message sent, object key_row
     )
     cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
     @cython.locals(flow=Flow)
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
     @cython.locals(counters=Counters)
     cdef void _send_acknowledgement(self, int qos, int packet_id, int code) except *
-    @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
+    @cython.locals(lane=Lane, route=Route, topic=bytes, visited="long long")
     cdef Route _find_route(self, Scanner scan)
     @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)
     cdef bytes _find_topic(self, Scanner scan)

@@ -250,7 +250,7 @@ class Channel(Writer):
                 return
         elif qos >= route.keep_qos:
             message = from_scan(scan, route.topic, flow.client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
-            self.record(message, qos, scan.packet_id, qos < route.record_qos)
+            self._record(message, qos, scan.packet_id, qos < route.record_qos, True, message, None)
             return
         elif qos == 0:
             lane.forward(scan, route, flow, self.is_v5)
@@ -280,10 +280,13 @@ class Channel(Writer):
         self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool = True,
         sent: Message | None = None, key_row: Change | None = None,
     ) -> Pending:  # fmt: skip
-        """Record a message, or only wait for its rows; it is acknowledged and delivered after the commit.
+        """Record a message, or only wait for its rows, then acknowledge it; ``sent``: as it came; ``key_row``: of its key."""
+        return self._record(message, qos, packet_id, session_only, is_recorded, message if sent is None else sent, key_row)
 
-        ``sent``: as the client sent it; ``key_row``: of a producer's key. The result ``is_refused`` if nothing is written.
-        """
+    def _record(
+        self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool, sent: Message,
+        key_row: Change | None,
+    ) -> Pending:  # fmt: skip
         recorder = self.recorder
         flow = self.flow
         assert recorder is not None  # without one, no route is marked for recording
@@ -298,7 +301,7 @@ class Channel(Writer):
         if qos == 2 and flow.is_durable and not pending.is_refused:
             recorder.change(self.received_row(packet_id))
         if self.producer is not None and not pending.is_refused:
-            recorder.mark(self.producer, message if sent is None else sent, key_row)
+            recorder.mark(self.producer, sent, key_row)
         self.lane.state.work += _RECORD_WORK
         if recorder.is_congested:
             self.hold(HOLD_LOG)
@@ -349,8 +352,7 @@ class Channel(Writer):
                 self.on_bad_topic(topic)
             return None
         if self.is_restricted and not route.flags & ASK_INNER and not self._may_publish(topic):
-            counters = lane.state.counters
-            counters.dropped_not_authorized += 1
+            lane.state.counters.dropped_not_authorized += 1
             assert self.flow is not None  # the channel is open
             lane.state.drop("not_authorized", self.flow.client_id, topic)
             if self.on_denied(topic):

@@ -24,7 +24,7 @@ from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 
-# In the place of the subscription, where a message is in flight for one that is not known.
+# Stands for the subscription of a message in flight when the rows do not say which one it was.
 UNKNOWN = Subscription(cast("Flow", None), b"#", 2)
 _PACKED = Struct("<HBIq")  # packet id, flags, shard and timestamp of a delivery
 PACKED_BYTES = _PACKED.size  # that a delivery takes then
