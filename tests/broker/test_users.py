@@ -11,7 +11,7 @@ from braidmq.access.local import LocalAccess
 from braidmq.base.config import sources as config
 from braidmq.base.config.settings import Settings
 from braidmq.broker.messages.hooks import Hook, Hooks
-from braidmq.broker.users import Users
+from braidmq.broker.users import UserExistence
 
 
 class Clerk(Hook):
@@ -25,8 +25,8 @@ def settings_with(**tables: Any) -> Settings:
     return config.from_tables(tables).settings
 
 
-def users_of(settings: Settings, hooks: Hooks | None = None) -> Users:
-    return Users(LocalAccess(settings), hooks or Hooks(), settings)
+def users_of(settings: Settings, hooks: Hooks | None = None) -> UserExistence:
+    return UserExistence(LocalAccess(settings), hooks or Hooks(), settings)
 
 
 PROXIED = {

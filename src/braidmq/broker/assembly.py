@@ -13,7 +13,7 @@ from braidmq.broker.bounds.holdings import Holdings
 from braidmq.broker.bounds.large import LargeMessages
 from braidmq.broker.bounds.parts import Parts
 from braidmq.broker.bounds.turns import Turns
-from braidmq.broker.connection.backlog import Backlog
+from braidmq.broker.connection.backlog import BacklogFeeder
 from braidmq.broker.connection.context import ConnectionContext
 from braidmq.broker.connection.deadlines import Wheel
 from braidmq.broker.connection.presence import Presence
@@ -63,7 +63,7 @@ from braidmq.broker.statistics import Statistics
 from braidmq.broker.sys_topics import SysTopics
 from braidmq.broker.timers import Timers
 from braidmq.broker.turn import Phase, Turn
-from braidmq.broker.users import Users
+from braidmq.broker.users import UserExistence
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.routes import NEVER as NEVER_RECORDED
 from braidmq.lane.path.routes import RouteTable
@@ -91,7 +91,7 @@ class BrokerParts:
         self.started_at = monotonic()
         self.registry: Registry = LocalRegistry(storage.log.fences) if ports.registry is None else ports.registry
         self.exclusive: ExclusiveTopics = LocalExclusiveTopics() if ports.exclusive is None else ports.exclusive
-        self.users = Users(access, hooks, settings)
+        self.users = UserExistence(access, hooks, settings)
         self.statistics = Statistics()
         self._make_lane(settings, clock)
         self._make_messages(settings, storage)
@@ -242,7 +242,7 @@ class BrokerParts:
                 self.pipeline, self.delayed, self.producers, self.hooks, self.state, self.statistics, self.live
             ),
             closing=disconnect,
-            backlog=Backlog(
+            backlog=BacklogFeeder(
                 self.turns,
                 feed_retained=retained_delivery.feed,
                 feed_catch_up=partial(catch_up.feed, self._reading),

@@ -207,6 +207,20 @@ class StoredSession(Struct):
     received: list[int]  # packet ids of QoS 2 messages from the client that it has not released
 
 
+class RowWriter(Protocol):
+    """Writes rows at the end of a turn."""
+
+    def change(
+        self, changes: Iterable[Change], on_commit: Callable[[], None], on_refused: Callable[[Refusal], None] | None = None
+    ) -> None:
+        """Write rows; call back when they are on disk, or refused."""
+        ...
+
+    def write(self, *changes: Change) -> None:
+        """Write rows without a callback."""
+        ...
+
+
 class SessionStore(Protocol):
     """Rows of durable sessions, in the home shard of their client id."""
 

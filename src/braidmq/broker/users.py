@@ -7,7 +7,7 @@ from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.session.ports import AccessControl
 
 
-class Users:
+class UserExistence:
     """Knows whether this node has users; sessions and producer names of anonymous clients are handled differently then."""
 
     def __init__(self, access: AccessControl, hooks: Hooks, settings: Settings) -> None:

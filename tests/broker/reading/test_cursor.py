@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.errors import Unavailable
 from braidmq.broker.reading import cursor as module
-from braidmq.broker.reading.cursor import LogCursor, Records, TakePlain, Turn, is_new, is_shown
+from braidmq.broker.reading.cursor import LogCursor, Records, RunEnd, TakePlain, is_new, is_shown
 from braidmq.broker.reading.source import LogSource
 from braidmq.lane.path.state import State
 from braidmq.lane.records.records import Record, encode_record
@@ -67,7 +67,7 @@ class FakeReader:
     def wake(self) -> None:
         self.wakes += 1
 
-    def run(self) -> Turn:
+    def run(self) -> RunEnd:
         return self.cursor.run(monotonic() + 60)
 
 
@@ -102,7 +102,7 @@ def stage() -> Stage:
 
 
 def test_it_reads_to_the_end_in_order(stage: Stage) -> None:
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
 
     assert stage.reader.taken == stage.stamps
     assert stage.reader.positions == stage.state.marks
@@ -113,12 +113,12 @@ def test_a_reader_without_room_goes_on_at_the_record_that_it_did_not_take(stage:
     reader = stage.reader
     reader.is_bulk = is_bulk
     reader.room = 3
-    assert reader.run() is Turn.FULL
-    assert reader.run() is Turn.FULL
+    assert reader.run() is RunEnd.FULL
+    assert reader.run() is RunEnd.FULL
 
     reader.room = 100
 
-    assert reader.run() is Turn.CAUGHT_UP
+    assert reader.run() is RunEnd.CAUGHT_UP
     assert reader.taken == stage.stamps
 
 
@@ -131,7 +131,7 @@ def test_a_reader_that_lost_its_read_ahead_reads_on_from_its_positions(stage: St
     assert stage.log.scans == []
     assert not stage.slots.reading
     stage.reader.room = 100
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
     assert stage.reader.taken == stage.stamps
 
 
@@ -140,26 +140,26 @@ def test_a_reader_that_is_closed_while_it_is_offered_a_record_has_taken_that_one
     reader = stage.reader
     reader.is_bulk = is_bulk
     reader.while_offered = reader.pause
-    assert reader.run() is Turn.FULL
+    assert reader.run() is RunEnd.FULL
     assert not stage.slots.reading, "it is not idle with a slot that it has left"
 
     reader.while_offered = None
 
-    assert reader.run() is Turn.CAUGHT_UP
+    assert reader.run() is RunEnd.CAUGHT_UP
     assert reader.taken == stage.stamps
 
 
 def test_without_a_slot_nothing_is_read(stage: Stage) -> None:
     stage.slots.is_free = False
 
-    assert stage.reader.run() is Turn.WAITS
+    assert stage.reader.run() is RunEnd.WAITS
 
     assert stage.log.reads == 0
     assert stage.log.scans == []
 
 
 def test_a_run_ends_with_its_deadline_but_takes_one_record_in_any_case(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stage.reader.cursor.run(0.0) is Turn.MORE
+    assert stage.reader.cursor.run(0.0) is RunEnd.MORE
     assert stage.log.reads == 0
     now = [0.0]
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
@@ -167,7 +167,7 @@ def test_a_run_ends_with_its_deadline_but_takes_one_record_in_any_case(stage: St
 
     turns = [stage.reader.cursor.run(now[0] + 0.5) for _ in range(4)]
 
-    assert turns == [Turn.MORE] * 4
+    assert turns == [RunEnd.MORE] * 4
     assert stage.reader.taken == stage.stamps[:4]
 
 
@@ -176,13 +176,13 @@ def test_a_run_ends_with_its_deadline_but_takes_one_record_in_any_case(stage: St
 
 def test_a_source_that_is_not_ready_is_not_asked_again_before_it_wakes_its_reader(stage: Stage) -> None:
     stage.log.is_ready = False
-    assert [stage.reader.run() for _ in range(5)] == [Turn.WAITS] * 5
+    assert [stage.reader.run() for _ in range(5)] == [RunEnd.WAITS] * 5
     assert (stage.log.reads, stage.reader.wakes, stage.put_off) == (1, 0, [])
 
     stage.log.make_ready()
 
     assert stage.reader.wakes == 1
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
     assert stage.reader.taken == stage.stamps
 
 
@@ -191,15 +191,15 @@ def test_a_source_may_become_unready_again(stage: Stage) -> None:
     stage.reader.run()
     stage.reader.room = 100
     stage.log.is_ready = False
-    assert stage.reader.run() is Turn.WAITS
+    assert stage.reader.run() is RunEnd.WAITS
     stage.log.make_ready()
     stage.log.is_ready = False
-    assert stage.reader.run() is Turn.WAITS
+    assert stage.reader.run() is RunEnd.WAITS
 
     stage.log.make_ready()
 
     assert stage.reader.wakes == 2
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
     assert stage.reader.taken == stage.stamps
 
 
@@ -226,7 +226,7 @@ def test_an_old_wake_up_does_not_wake_a_reader_that_waits_anew(stage: Stage) -> 
     late()
 
     assert stage.reader.wakes == 0
-    assert stage.reader.run() is Turn.WAITS
+    assert stage.reader.run() is RunEnd.WAITS
     assert stage.log.reads == 2
     stage.log.make_ready()
     assert stage.reader.wakes == 1
@@ -241,7 +241,7 @@ def test_a_source_that_fails_is_tried_again_later_and_nothing_is_lost(stage: Sta
     stage.reader.room = 100
     reads = stage.log.reads
     stage.log.fault = Unavailable("no more descriptors", 7.0)
-    assert [stage.reader.run() for _ in range(5)] == [Turn.WAITS] * 5
+    assert [stage.reader.run() for _ in range(5)] == [RunEnd.WAITS] * 5
     assert stage.log.reads == reads + 1
     assert stage.log.scans == [], "the scan that failed is closed"
     stage.log.fault = None
@@ -250,7 +250,7 @@ def test_a_source_that_fails_is_tried_again_later_and_nothing_is_lost(stage: Sta
     again()
 
     assert (delay_s, stage.reader.wakes) == (7.0, 1)
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
     assert stage.reader.taken == stage.stamps
     assert "reader has to wait for recorded messages: no more descriptors" in caplog.text
 
@@ -258,13 +258,13 @@ def test_a_source_that_fails_is_tried_again_later_and_nothing_is_lost(stage: Sta
 def test_a_source_that_cannot_be_opened_is_tried_again_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(stage.log, "replay", fail)
-        assert stage.reader.run() is Turn.WAITS
-        assert stage.reader.run() is Turn.WAITS
+        assert stage.reader.run() is RunEnd.WAITS
+        assert stage.reader.run() is RunEnd.WAITS
     ((_, again),) = stage.put_off
 
     again()
 
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
     assert stage.reader.taken == stage.stamps
 
 
@@ -290,7 +290,7 @@ def test_a_reader_that_waits_for_followers_is_woken_when_they_have_the_message(s
     state, showing = stage.state, stage.source.showing
     state.unshown, state.marks = 2, [stage.stamps[3], stage.stamps[4]]
     state.part_shard, state.part_timestamp = 1, stage.stamps[6]
-    assert [stage.reader.run() for _ in range(3)] == [Turn.WAITS] * 3
+    assert [stage.reader.run() for _ in range(3)] == [RunEnd.WAITS] * 3
     assert stage.reader.taken == stage.stamps[:5]
     showing.note_progress()
     assert stage.reader.wakes == 0, "there was none"
@@ -299,7 +299,7 @@ def test_a_reader_that_waits_for_followers_is_woken_when_they_have_the_message(s
     showing.note_progress()
 
     assert stage.reader.wakes == 1
-    assert stage.reader.run() is Turn.CAUGHT_UP
+    assert stage.reader.run() is RunEnd.CAUGHT_UP
     assert stage.reader.taken == stage.stamps
 
 
@@ -357,7 +357,7 @@ def test_every_record_is_taken_once_and_in_order_whatever_happens(steps: list[st
     for _, again in stage.put_off:
         again()
     log.make_ready()
-    assert reader.run() is Turn.CAUGHT_UP
+    assert reader.run() is RunEnd.CAUGHT_UP
     assert reader.taken == stage.stamps
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from braidmq.broker.connection.backlog import Backlog
+from braidmq.broker.connection.backlog import BacklogFeeder
 from braidmq.broker.shared.cursor import GroupCursor
 from tests.support.simulator.world import World
 
@@ -19,7 +19,7 @@ def test_a_turn_of_a_client_wakes_a_bounded_number_of_the_groups_that_wait_for_i
         session.shares = dict.fromkeys(groups)
 
         backlog = session.connection.context.backlog
-        assert isinstance(backlog, Backlog)
+        assert isinstance(backlog, BacklogFeeder)
         backlog.give(session.connection)
         woken = sum(group.wake.called for group in groups)
         world.settle()

@@ -19,7 +19,7 @@ from braidmq.mqtt.reasons import Reason
 log = logging.getLogger("braidmq.connection")
 
 
-class Backlog:
+class BacklogFeeder:
     """Feeds the clients that have something waiting, in turn; fills `connection.context.BacklogTurns`."""
 
     def __init__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,7 +11,7 @@ from braidmq.broker.bounds.parts import Parts
 from braidmq.broker.connection.deadlines import Wheel
 from braidmq.broker.connection.trace import Tracer
 from braidmq.broker.live_settings import LiveSettings
-from braidmq.broker.ports import Change, Refusal, SessionStore
+from braidmq.broker.ports import RowWriter, SessionStore
 from braidmq.broker.session.ports import AccessControl
 from braidmq.broker.session.session import Session
 from braidmq.broker.statistics import Statistics
@@ -75,16 +74,6 @@ class OpenConnections(Protocol):
 
     def remove(self, connection: Connection) -> None:
         """A network connection is gone."""
-        ...
-
-
-class RowWriter(Protocol):
-    """Writes rows at the end of a turn."""
-
-    def change(
-        self, changes: Iterable[Change], on_commit: Callable[[], None], on_refused: Callable[[Refusal], None] | None = None
-    ) -> None:
-        """Write rows; call back when they are on disk, or refused."""
         ...
 
 

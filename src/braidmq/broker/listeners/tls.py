@@ -7,7 +7,7 @@ theirs, and since session tickets are sealed with the context's own key, a clien
 
 Why handshakes are not left to ``loop.create_server(ssl=...)``. It would bind the server to one context for its life; a context
 that swaps itself in an SNI callback keeps the old verification flags and the old ticket keys, and a failed handshake is
-reported to nobody there. ``server.py`` therefore accepts the socket and gives it to ``loop.connect_accepted_socket`` with
+not reported there. ``server.py`` therefore accepts the socket and gives it to ``loop.connect_accepted_socket`` with
 ``current``: any failure is an exception in our own task. The price is one task for each handshake, lost in the cost of the
 handshake's cryptography (docs/tls.md has the figures).
 

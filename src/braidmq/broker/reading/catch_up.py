@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from braidmq.broker.reading.context import ReadingContext
-from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, TakePlain, Turn
+from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain
 from braidmq.broker.reading.matcher import Matcher
 from braidmq.lane.records.records import Record
 
@@ -38,13 +38,13 @@ class CatchUp:
         matcher = Matcher(session)
         return None if matcher.is_empty else cls(context, session, matcher)
 
-    def run(self) -> Turn:
+    def run(self) -> RunEnd:
         """Read and send for a slice; when the session has caught up it follows."""
         deadline = monotonic() + SLICE_S
         if not self._matcher.take_in(deadline):
-            return Turn.MORE
+            return RunEnd.MORE
         turn = self._cursor.run(deadline)
-        if turn is Turn.CAUGHT_UP:
+        if turn is RunEnd.CAUGHT_UP:
             self.pause()
             self._flow.follow()
             self._flow.note_change()
@@ -120,10 +120,10 @@ def feed(context: ReadingContext, session: Session) -> bool:
             flow.follow()
             return False
     turn = catch_up.run()
-    if turn is Turn.CAUGHT_UP:
+    if turn is RunEnd.CAUGHT_UP:
         return False
     connection.lane.flush()  # bytes waiting in the outbox may be all that is in the way
-    if turn is Turn.WAITS:
+    if turn is RunEnd.WAITS:
         return False  # the source wakes it
     goes_on = connection.has_room() and flow.has_room()
     if not goes_on:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from braidmq.broker.ports import Change, Refusal
+from braidmq.broker.ports import Change, RowWriter
 from braidmq.broker.reading.slots import IdleReaders, Readers
 from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.group import Group
@@ -48,18 +48,6 @@ class Redeliveries(Protocol):
 
     def lost(self, session: Session, packet_id: int, delivery: Delivery) -> None:
         """The message of a delivery in flight was deleted by retention."""
-
-
-class RowWriter(Protocol):
-    """Writes rows at the end of a turn."""
-
-    def change(
-        self, changes: Iterable[Change], on_commit: Callable[[], None], on_refused: Callable[[Refusal], None] | None = None
-    ) -> None:
-        """Write rows; call back when they are on disk, or refused."""
-
-    def write(self, *changes: Change) -> None:
-        """Write rows without a callback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

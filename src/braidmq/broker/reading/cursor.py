@@ -32,7 +32,7 @@ Records = list[tuple[int, Record]]  # with their shards
 TakePlain = Callable[[Records, int], int]  # takes records from a place on; returns the place of the first that it did not take
 
 
-class Turn(Enum):
+class RunEnd(Enum):
     """How a run ended."""
 
     MORE = auto()  # there is more to read, in another turn
@@ -85,12 +85,12 @@ class LogCursor:
         """Whether it waits until the source is ready."""
         return self._scan.is_blocked
 
-    def run(self, deadline: float) -> Turn:
+    def run(self, deadline: float) -> RunEnd:
         """Read and offer until then, or as far as the reader takes it."""
         if self._scan.is_blocked or not self._slots.admit(self._reader):
-            return Turn.WAITS
+            return RunEnd.WAITS
         turn = self._run(deadline)
-        if turn is Turn.FULL:
+        if turn is RunEnd.FULL:
             self.note_idle()
         return turn
 
@@ -106,25 +106,25 @@ class LogCursor:
         self._place = 0
         self._slots.leave(self._reader)
 
-    def _run(self, deadline: float) -> Turn:
+    def _run(self, deadline: float) -> RunEnd:
         while True:
             turn = self._offer_ahead(deadline)
             if turn is not None:
                 return turn
             scan = self._scan.open()
             if scan is None:
-                return Turn.WAITS
+                return RunEnd.WAITS
             if scan.is_caught_up:
-                return Turn.CAUGHT_UP
+                return RunEnd.CAUGHT_UP
             left_s = deadline - monotonic()
             if left_s <= 0:
-                return Turn.MORE
+                return RunEnd.MORE
             found = self._scan.next(_READ, left_s)
             if found is None and not self._scan.is_open:
-                return Turn.WAITS  # it failed: where it had come to is not known
+                return RunEnd.WAITS  # it failed: where it had come to is not known
             self._take_in(scan, found or [])
             if found is None:
-                return Turn.WAITS
+                return RunEnd.WAITS
 
     def _take_in(self, scan: LogScan, found: Records) -> None:
         self._ahead = found
@@ -136,7 +136,7 @@ class LogCursor:
         for _ in scan.take_gaps():
             self._reader.note_gap()
 
-    def _offer_ahead(self, deadline: float) -> Turn | None:
+    def _offer_ahead(self, deadline: float) -> RunEnd | None:
         """Offer what was read, one record in any case; None if everything was taken."""
         records, reader = self._ahead, self._reader
         if not records:
@@ -146,19 +146,19 @@ class LogCursor:
             if take_plain is not None:
                 place = take_plain(records, self._place)
                 if self._ahead is not records:
-                    return Turn.FULL  # sending has ended the connection
+                    return RunEnd.FULL  # sending has ended the connection
                 self._place = place
                 if place == len(records):
                     break
             shard, record = records[self._place]
             if not reader.offer_record(shard, record):
-                return Turn.FULL
+                return RunEnd.FULL
             positions[shard] = record.timestamp
             if self._ahead is not records:
-                return Turn.FULL
+                return RunEnd.FULL
             self._place += 1
             if self._place < len(records) and monotonic() >= deadline:
-                return Turn.MORE
+                return RunEnd.MORE
         return None
 
 

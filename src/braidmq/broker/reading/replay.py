@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.messages.message import make_message
 from braidmq.broker.ports import Positions, Refusal
 from braidmq.broker.reading.context import ReadingContext
-from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, TakePlain, Turn, is_shown
+from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain, is_shown
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
@@ -90,16 +90,16 @@ class Replay:
         if self._session.connection is not None:
             self._session.connection.on_room()
 
-    def run(self, deadline: float) -> Turn:
+    def run(self, deadline: float) -> RunEnd:
         """Read and send until then, or as far as the client takes it; CAUGHT_UP when nothing is left to do."""
         if not self._is_answered:
-            return Turn.WAITS
+            return RunEnd.WAITS
         if not self.is_merged:
             before = list(self.positions)
             turn = self._cursor.run(deadline)
             if self.positions != before:
                 self._session.flow.note_change()
-            if turn is not Turn.CAUGHT_UP:
+            if turn is not RunEnd.CAUGHT_UP:
                 return turn
             self._merge()
         return self._finish()
@@ -144,23 +144,23 @@ class Replay:
         session.starts[self._written] = tuple(context.state.marks)
         session.restart_catch_up()
 
-    def _finish(self) -> Turn:
+    def _finish(self) -> RunEnd:
         """Store that it is merged, then tell the client."""
         context, session = self._context, self._session
         if not self._is_stored:
             if not self._is_storing:
                 self._is_storing = True
                 context.writer.change(context.rows.cursor_changes(session), self._on_stored, self._on_not_stored)
-            return Turn.WAITS
+            return RunEnd.WAITS
         if self.tells_end:
             connection = session.connection
             if connection is None or not connection.has_room():
-                return Turn.FULL
+                return RunEnd.FULL
             session.flow.deliver(_end_mark(self._written), self.subscription, 0, False)
             self.tells_end = False
             if session.is_durable:
                 context.writer.write(context.rows.subscription_row(session, self._written))
-        return Turn.CAUGHT_UP
+        return RunEnd.CAUGHT_UP
 
     def _on_stored(self) -> None:
         # The end is told in a turn of its own: messages of QoS 2 that waited for the same write go out before it.
@@ -238,16 +238,16 @@ def feed(session: Session) -> bool:
         turn = replay.run(deadline)
         if replays.get(written) is not replay:
             continue  # sending has ended the connection
-        if turn is Turn.CAUGHT_UP:
+        if turn is RunEnd.CAUGHT_UP:
             del replays[written]
             continue
         # Another begins in the next turn.
         del replays[written]
         replays[written] = replay
-        if turn is Turn.FULL or monotonic() >= deadline:
+        if turn is RunEnd.FULL or monotonic() >= deadline:
             goes_on = True
             break
-        goes_on |= turn is Turn.MORE
+        goes_on |= turn is RunEnd.MORE
     connection.lane.flush()
     return goes_on and connection.has_room() and session.flow.has_room()
 

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from braidmq.broker.ports import GroupRow, Positions
-from braidmq.broker.reading.cursor import SLICE_S, LogCursor, TakePlain, Turn, is_new, is_shown
+from braidmq.broker.reading.cursor import SLICE_S, LogCursor, RunEnd, TakePlain, is_new, is_shown
 from braidmq.broker.reading.fetch import Place, RecordFetch
 from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
@@ -268,41 +268,41 @@ class GroupCursor:
             self.pause()
             return
         turn = self._read(monotonic() + SLICE_S)
-        if turn is Turn.MORE:
+        if turn is RunEnd.MORE:
             self.wake()
-        elif turn is Turn.FULL:
+        elif turn is RunEnd.FULL:
             self._await_room()
         elif self._is_blocked():
             self._services.note_blocked(self)
         self._services.flush()
 
-    def _read(self, deadline: float) -> Turn:
+    def _read(self, deadline: float) -> RunEnd:
         """Hand out returned messages, then those of the log."""
         while True:
             if self._returned:
                 turn = self._hand_out_returned(deadline)
-                if turn is not Turn.CAUGHT_UP:
+                if turn is not RunEnd.CAUGHT_UP:
                     return turn
             turn = self._read_on(deadline)
-            if turn is not Turn.FULL or not self._returned:
+            if turn is not RunEnd.FULL or not self._returned:
                 return turn
             # Messages that came back while the log was read come first.
             if monotonic() >= deadline:
-                return Turn.MORE
+                return RunEnd.MORE
 
-    def _read_on(self, deadline: float) -> Turn:
+    def _read_on(self, deadline: float) -> RunEnd:
         state = self._services.state
         if self.positions == state.marks and state.part_shard < 0:
             self._follow()
-            return Turn.CAUGHT_UP
+            return RunEnd.CAUGHT_UP
         if self._reading is None:
             self._reading = LogCursor(self._services.source, self._services.slots, self)
         turn = self._reading.run(deadline)
-        if turn is Turn.CAUGHT_UP:
+        if turn is RunEnd.CAUGHT_UP:
             self._follow()
         return turn
 
-    def _hand_out_returned(self, deadline: float) -> Turn:
+    def _hand_out_returned(self, deadline: float) -> RunEnd:
         """CAUGHT_UP when none are left."""
         while self._returned:
             timestamp, shard = self._order[0]
@@ -313,16 +313,16 @@ class GroupCursor:
             message = self._returned[place]
             if message is None:
                 if not self._fetch_returned(place):
-                    return Turn.WAITS
+                    return RunEnd.WAITS
             elif self._hand_out_late(message):
                 del self._returned[place]
                 heappop(self._order)
             else:
                 self._services.slots.note_idle(self)
-                return Turn.FULL
+                return RunEnd.FULL
             if monotonic() >= deadline:
-                return Turn.MORE
-        return Turn.CAUGHT_UP
+                return RunEnd.MORE
+        return RunEnd.CAUGHT_UP
 
     def _fetch_returned(self, first: Place) -> bool:
         """Read returned messages for a slice, this one and some that are near it; False if the group has to wait."""

@@ -9,6 +9,7 @@ from braidmq.lane.path.scanner cimport Scanner
 from braidmq.lane.path.state cimport Counters, State
 from braidmq.lane.path.subscription cimport Subscription
 from braidmq.lane.path.topic_aliases cimport TopicAliases
+from braidmq.lane.path.verdicts cimport Verdicts
 from braidmq.lane.path.writer cimport Writer
 
 
@@ -27,8 +28,7 @@ cdef class Channel(Writer):
     cdef readonly int hold_bits
     cdef public Py_ssize_t receive_maximum, unreleased, alias_in_max
     cdef TopicAliases _aliases_in
-    cdef dict _verdicts
-    cdef Py_ssize_t _verdict_bytes
+    cdef Verdicts _verdicts
     cdef readonly bytearray _rest
     cdef Py_ssize_t _carried
     cdef bytes _last_topic
@@ -62,6 +62,7 @@ cdef class Channel(Writer):
     cdef Route _find_route(self, Scanner scan)
     @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)
     cdef bytes _find_topic(self, Scanner scan)
+    @cython.locals(verdicts=Verdicts)
     cdef bint _may_publish(self, bytes topic) except *
     @cython.locals(code=int)
     cdef void _on_ack_frame(self, Scanner scan) except *

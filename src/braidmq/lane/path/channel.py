@@ -20,6 +20,7 @@ from braidmq.lane.path.recorder import LARGE_BYTES, Pending, Producer, Recorder
 from braidmq.lane.path.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.path.scanner import Scanner, topic_error
 from braidmq.lane.path.topic_aliases import TopicAliases
+from braidmq.lane.path.verdicts import Verdicts
 from braidmq.lane.path.writer import Writer
 
 HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
@@ -40,17 +41,10 @@ _COLD_WORK = 200  # a packet that goes to the subclass costs about as much as th
 _LONG_WORK = 60  # a message on the slow path
 _RECORD_WORK = 10  # a message that is recorded
 _RESOLVE_WORK = 20  # a topic that differs from the previous one
-_VERDICTS_MAX, _VERDICTS_BYTES_MAX = 1024, 128 * 1024  # cached verdicts of access rules, and the bytes of their topics
 _PINGRESP = b"\xd0\x00"
-_MALFORMED = 0x81
-_PROTOCOL_ERROR = 0x82
-_NOT_AUTHORIZED = 0x87
-_NO_MATCHING_SUBSCRIBERS = 0x10
-_ID_NOT_FOUND = 0x92
-_TOPIC_NAME_INVALID = 0x90
-_QUOTA_EXCEEDED = 0x97
-_RECEIVE_MAXIMUM_EXCEEDED = 0x93
-_TOPIC_ALIAS_INVALID = 0x94
+_MALFORMED, _PROTOCOL_ERROR, _NOT_AUTHORIZED = 0x81, 0x82, 0x87
+_NO_MATCHING_SUBSCRIBERS, _TOPIC_NAME_INVALID, _QUOTA_EXCEEDED = 0x10, 0x90, 0x97
+_ID_NOT_FOUND, _RECEIVE_MAXIMUM_EXCEEDED, _TOPIC_ALIAS_INVALID = 0x92, 0x93, 0x94
 _WRONG_ACK = "an acknowledgement of the wrong type for a message in flight"
 
 
@@ -58,7 +52,7 @@ class Channel(Writer):
     """The fast half of a connection. The subclass sets the public fields when CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdict_bytes", "_verdicts",
+        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts",
         "alias_in_max", "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open",
         "is_restricted", "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum",
         "recorder", "unreleased", "wants_room",
@@ -85,9 +79,9 @@ class Channel(Writer):
         self.unreleased = 0  # QoS 2 messages of this connection; those of earlier connections do not count [MQTT-4.9.0-1]
         self.alias_in_max = 0
         self._aliases_in: TopicAliases | None = None
-        self._verdicts: dict[bytes, bool] | None = None
+        self._verdicts: Verdicts | None = None
         self._rest: bytearray | None = None
-        self._carried = self._verdict_bytes = 0
+        self._carried = 0
         self._last_topic = b""
         self._last_route: Route | None = None
         self._last_version = -1
@@ -386,13 +380,12 @@ class Channel(Writer):
         if len(topic) > CACHED_TOPIC_BYTES_MAX:
             return self.may_publish(topic)
         verdicts = self._verdicts
-        if verdicts is None or len(verdicts) >= _VERDICTS_MAX or self._verdict_bytes >= _VERDICTS_BYTES_MAX:
-            verdicts = self._verdicts = {}
-            self._verdict_bytes = 0
-        verdict = verdicts.get(topic)
+        if verdicts is None:
+            verdicts = self._verdicts = Verdicts()
+        verdict = verdicts.known.get(topic)
         if verdict is None:
-            verdict = verdicts[topic] = self.may_publish(topic)
-            self._verdict_bytes += len(topic)
+            verdict = self.may_publish(topic)
+            verdicts.put(topic, verdict)
         return verdict
 
     def forget_verdicts(self) -> None:
