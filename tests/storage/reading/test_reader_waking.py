@@ -8,7 +8,7 @@ from functools import partial
 from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.reader import ShardScan
 from tests.storage.log import stamps_of
-from tests.storage.reading.test_epoch_scan import CLAIM_S, Desk
+from tests.storage.reading.desk import CLAIM_S, Desk
 
 
 class Waiters:
