@@ -1,12 +1,12 @@
-# Everything that braidmq's developers and users run. `make help` lists it.
+# The commands for developers and users of braidmq. `make help` lists them.
 #
-# Set-up happens once and leaves stamps in .tools/; a second call works offline and at once.
+# Set-up runs once and leaves stamps in .tools/; later calls need neither time nor the network.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
-# Debian's own interpreters first; version managers' shims may name an interpreter that is not there.
+# Debian's own interpreters first: the shims of version managers may name an interpreter that is not installed.
 CANDIDATES := $(wildcard $(foreach dir,/usr/bin /usr/local/bin,$(foreach minor,11 12 13,$(dir)/python3.$(minor)))) python3
 PYTHON ?= $(firstword $(CANDIDATES))
 
@@ -17,7 +17,7 @@ unexport VIRTUAL_ENV PYTHONHOME
 
 LANE := $(wildcard src/braidmq/lane/*/*.py src/braidmq/lane/*/*.pyx src/braidmq/lane/*/*.pxd)
 QUICK_TESTS := $(wildcard tests/base tests/mqtt tests/lane tests/tidy)
-# The newest Spark is in .venv. These have an environment each, and run the tests that hold on every version.
+# The newest Spark is in .venv. Each of these has its own environment and runs the tests for all versions.
 OLDER_SPARKS := 4.0 4.1
 EVERY_SPARK_TESTS := $(addprefix tests/spark/,test_every_version.py test_connect.py source/test_with_spark.py sink/test_with_spark.py sink/test_again_with_spark.py)
 CHECKED := src tests benchmarks scripts setup.py
@@ -28,15 +28,15 @@ JOBS ?= 2
 
 .PHONY: help install run test test-compiled test-pure test-spark-matrix $(OLDER_SPARKS:%=test-spark-%) demo pyspark check bench soak format build lock clean
 
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-install: .tools/.built ## set up .venv; braidmq is .venv/bin/braidmq afterwards
+install: .tools/.built ## set up .venv, which contains .venv/bin/braidmq
 
-run: install ## start a node (CONFIG=file.toml for a configuration of your own)
+run: install ## start a node (CONFIG=file.toml: with your configuration)
 	@exec $(VENV)/braidmq start --hints $(if $(CONFIG),-c $(CONFIG)) $(ARGS)
 
-test: test-compiled test-pure ## all tests, then the lane's and the smoke tests without the compiled lane
+test: test-compiled test-pure ## run all tests, then those of the lane and the smoke tests uncompiled
 
 test-compiled: install .tools/.programs
 	$(VENV)/pytest -n $(JOBS) --dist loadfile $(ARGS)
@@ -44,18 +44,18 @@ test-compiled: install .tools/.programs
 test-pure: install .tools/.programs
 	BRAIDMQ_PURE=1 $(VENV)/pytest -n $(JOBS) --dist loadfile -m smoke $(ARGS)
 
-test-spark-matrix: $(OLDER_SPARKS:%=test-spark-%) ## the Spark tests that hold on every version, on the older ones
+test-spark-matrix: $(OLDER_SPARKS:%=test-spark-%) ## run the tests for all Spark versions on the older ones
 
 $(OLDER_SPARKS:%=test-spark-%): test-spark-%: install .tools/.programs .tools/.spark-%
 	.spark-$*/bin/pytest $(EVERY_SPARK_TESTS) $(ARGS)
 
-demo: install .tools/.programs ## a simulated plant: published, archived and rolled up by Spark, and drawn
+demo: install .tools/.programs ## simulate a plant: publish its data, archive and aggregate it with Spark, plot it
 	$(VENV)/python -m scripts.demo $(ARGS)
 
-pyspark: install .tools/.programs ## a Python shell with a Spark session, `spark`, that knows the format "braidmq"
+pyspark: install .tools/.programs ## start a Python shell with a Spark session, `spark`, and the format "braidmq"
 	@exec $(VENV)/braidmq pyspark $(ARGS)
 
-check: install ## ruff, mypy, import-linter and the quick tests
+check: install ## run ruff, mypy, import-linter and the quick tests
 	$(VENV)/ruff check $(CHECKED)
 	$(VENV)/ruff format --check $(CHECKED)
 	$(VENV)/mypy
@@ -65,16 +65,16 @@ check: install ## ruff, mypy, import-linter and the quick tests
 bench: install .tools/.programs .tools/.peers ## compare with other brokers, and measure the log (QUICK=1: three minutes; SHAPES="pair-qos0 log": only these)
 	$(VENV)/python -m benchmarks $(if $(QUICK),--quick) $(foreach shape,$(SHAPES),--shape $(shape)) $(ARGS)
 
-soak: install ## minutes of hostile and ordinary load, and 500 kills: memory stays flat, nothing acknowledged is lost
+soak: install ## run the long tests: hostile and ordinary load, 500 kills
 	$(VENV)/pytest -m soak --timeout=1800 -s $(ARGS)
 
-format: install ## format and sort imports in place
+format: install ## format the code and sort imports
 	$(VENV)/ruff check --fix $(CHECKED)
 	$(VENV)/ruff format $(CHECKED)
 
-build: .tools/.built ## build the compiled lane in place
+build: .tools/.built ## compile the lane in place
 
-lock: .tools/.python ## resolve all dependencies anew into the lock files (needs the network)
+lock: .tools/.python ## update the lock files from pyproject.toml (needs the network)
 	$(call compile,pyproject.toml --group dev,requirements.lock)
 	$(call compile,--group tools,requirements-tools.lock)
 	$(call compile,--group peers,requirements-peers.lock)
@@ -82,7 +82,7 @@ lock: .tools/.python ## resolve all dependencies anew into the lock files (needs
 	$(call compile,pyproject.toml --group spark-4-0,requirements-spark-4.0.lock)
 	$(call compile,pyproject.toml --group spark-4-1,requirements-spark-4.1.lock)
 
-clean: ## remove what was built and set up
+clean: ## remove everything that was built or set up
 	rm -rf .venv .peers .spark-* .tools build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -f src/braidmq/lane/*/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,1 +1,1 @@
-"""braidmq beside other brokers: same load, same machine, same run. ``python -m benchmarks --help``."""
+"""Compares braidmq with other brokers: same load, same machine, same run. ``python -m benchmarks --help``."""

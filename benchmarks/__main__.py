@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run the bench and write what it found."""
+"""``python -m benchmarks``: run the benchmarks and write the results."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from benchmarks.spark import table as spark_table
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Two minutes: one round, smaller numbers, braidmq and mosquitto only.")
-@click.option("--shape", "shapes", multiple=True, type=click.Choice(ALL), help="Only this shape; may be given again.")
-@click.option("--broker", "brokers", multiple=True, type=click.Choice(BROKERS), help="Only this broker; may be given again.")
+@click.option("--shape", "shapes", multiple=True, type=click.Choice(ALL), help="Only this shape; may be repeated.")
+@click.option("--broker", "brokers", multiple=True, type=click.Choice(BROKERS), help="Only this broker; may be repeated.")
 @click.option(
     "--generator",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another load generator with the letters and the output of ours, to check ours against.",
+    help="Another load generator with the same options and output as ours, to verify ours.",
 )
 def main(quick: bool, shapes: tuple[str, ...], brokers: tuple[str, ...], generator: Path | None) -> None:
-    """Compare braidmq with other brokers. A whole run renews docs/benchmarks; any other writes to build/benchmarks."""
+    """Compare braidmq with other brokers. A full run updates docs/benchmarks; a partial one writes to build/benchmarks."""
     scale = QUICK if quick else FULL
     wanted = shapes or tuple(ALL)
     with tempfile.TemporaryDirectory(prefix="braidmq-bench-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # mosquitto, started as root, reads its files as a user of its own
+        folder.chmod(0o755)  # mosquitto, started as root, reads its files as its own user
         bench = Bench(folder, make_certificate(folder), scale, click.echo, generator)
         try:
             bench.start(known_brokers(brokers, scale))

@@ -1,7 +1,7 @@
-"""The brokers under load: how each is started on ports of its own, and what it uses while it runs.
+"""The brokers under load: starts each on its own ports, and measures the resources that it uses.
 
-Each runs as its users get it: its defaults, anonymous clients on loopback allowed, no persistence. *Recorded* ones keep what is
-published with QoS 1 and 2, and acknowledge it when it is synced to the disk.
+Each runs with its defaults, anonymous clients on loopback, and no persistence. *Recorded* ones store messages of QoS 1 and 2, and
+acknowledge them when they are synced to disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 30.0
 PORTS = ("tcp", "tls", "ws")
-HISTORY = "history"  # the port of the history service, which is up a little later than the listeners
+HISTORY = "history"  # the port of the history service, which opens a little later than the listeners
 
 BRAIDMQ = """
 [node]
@@ -45,7 +45,7 @@ bind = "127.0.0.1:{history}"
 {recording}
 """
 UNRECORDED = "topics = []"
-# The data set of the benchmarks may be years old.
+# The benchmark data set may be years old.
 RECORDED = 'durability = "fsync"\nretention = "36500d"'
 
 # Debian's package is built without WebSocket.
@@ -97,7 +97,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it listens; raises RuntimeError with the end of its log if it does not."""
+        """Start the broker and wait until it listens; raises RuntimeError with the end of its log if it does not."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._file.parent
@@ -107,7 +107,7 @@ class Broker:
                 self._await_open(name)
 
     def await_history(self) -> int:
-        """The port of braidmq's history service, which answers then; raises RuntimeError like `start`."""
+        """Wait for braidmq's history service and return its port; raises RuntimeError like `start`."""
         self._await_open(HISTORY)
         return self.ports[HISTORY]
 
@@ -117,11 +117,11 @@ class Broker:
         while not _is_open(self.ports[name]):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"{self.name} does not start: {self._log.read_text(errors='replace')[-500:]}")
+                raise RuntimeError(f"{self.name} did not start: {self._log.read_text(errors='replace')[-500:]}")
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End it; killed if it does not end by itself."""
+        """Stop the broker; kill it if it does not stop."""
         if self._process is None:
             return
         self._process.terminate()
@@ -134,17 +134,17 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     def memory_kib(self) -> float:
-        """Memory that the process would give back if it ended (proportional set size)."""
+        """The memory that would be freed if the process ended (proportional set size)."""
         text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         return sum(int(size) for size in re.findall(r"^Pss:\s+(\d+) kB", text, re.M))
 
     def memory_peak_kib(self) -> float:
-        """The most that was resident at one time."""
+        """The peak resident memory."""
         text = Path(f"/proc/{self.pid}/status").read_text()
         return sum(int(size) for size in re.findall(r"^VmHWM:\s+(\d+) kB", text, re.M))
 
@@ -157,7 +157,7 @@ class Broker:
 def make_broker(
     name: str, folder: Path, certificate: Certificate, *, is_recorded: bool = False, data_dir: str | None = None
 ) -> Broker:
-    """One of BROKERS, not yet started; raises LookupError if it is not on this machine. ``data_dir`` is for braidmq alone."""
+    """One of BROKERS, not started; raises LookupError if it is not installed. ``data_dir`` is only for braidmq."""
     folder = folder / name
     names = {port: _free_port() for port in (*PORTS, HISTORY, "extra")}
     values = {
@@ -167,7 +167,7 @@ def make_broker(
         "key": certificate.key,
         "data_dir": data_dir or folder / "data",
         "recording": RECORDED if is_recorded else UNRECORDED,
-        "sync_interval": "always" if is_recorded else "2m",  # nats' default
+        "sync_interval": "always" if is_recorded else "2m",  # the default of nats
     }
     match name:
         case "braidmq":
@@ -188,7 +188,7 @@ BROKERS = ("braidmq", "mosquitto", "nats", "amqtt")
 
 
 def version_of(name: str) -> str:
-    """What the broker says of its version."""
+    """The version that the broker reports."""
     match name:
         case "braidmq":
             command = [str(Path(sys.executable).parent / "braidmq"), "--version"]
@@ -202,7 +202,7 @@ def version_of(name: str) -> str:
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """A certificate of our own for the TLS listeners."""
+    """Create a self-signed certificate for the TLS listeners."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
@@ -214,7 +214,7 @@ def make_certificate(folder: Path) -> Certificate:
     files.key.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
-    # mosquitto, started as root, reads it as a user of its own.
+    # mosquitto, started as root, reads it as its own user.
     files.key.chmod(0o644)
     return files
 
@@ -222,7 +222,7 @@ def make_certificate(folder: Path) -> Certificate:
 def _find(program: str) -> str:
     found = shutil.which(program)
     if found is None:
-        raise LookupError(f"{program} is not on this machine")
+        raise LookupError(f"{program} is not installed")
     return found
 
 

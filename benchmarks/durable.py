@@ -1,4 +1,4 @@
-"""What a node does with its log: recorded flows, a restart with much on disk, replay to clients, sessions that come back."""
+"""Benchmarks of the log: recorded flows, a restart with a large log, replay to clients, sessions that resume."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 class Kept(msgspec.Struct):
-    """What the generator ``keep`` prints; which of it, depends on the command."""
+    """The output of the generator ``keep``; the fields depend on the command."""
 
     delivered_per_s: float = 0.0
     published_per_s: float = 0.0
@@ -37,7 +37,7 @@ class Kept(msgspec.Struct):
 
 
 def recorded(bench: Bench) -> Series:
-    """A flow through brokers that keep it, and through mosquitto, which does not; rounds in turn."""
+    """A flow through brokers that record it, and through mosquitto, which does not; rounds in turn."""
     series = Series(RECORDED.name, RECORDED.title, {}, RECORDED.target)
     wanted = [name for name in bench.brokers if name in ("braidmq", "mosquitto", "nats")]
     with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def recorded(bench: Bench) -> Series:
 
 
 def log(bench: Bench) -> list[Figure]:
-    """The log alone and under a node, on a data set that is made once and kept in ``build``."""
+    """The log alone and inside a node, on a data set that is created once and kept in ``build``."""
     figures = [measure_append(bench.folder)]
     data = dataset.prepare(DATA, bench.scale.records, bench.scale.sessions, bench.say)
     figures += [*measure_reads(data), *_restart_and_replay(bench, data)]
@@ -59,11 +59,11 @@ def log(bench: Bench) -> list[Figure]:
 
 
 def resume(bench: Bench) -> list[Figure]:
-    """Durable sessions that all come back at once: each with messages of its own, and all with the same ones."""
+    """Durable sessions that all reconnect at once: each with its own messages, and all with the same ones."""
     clients = bench.scale.resuming
     figures = []
-    for topics, words in ((clients, "a topic each"), (1, "one topic for all")):
-        title = f"{clients:,} durable sessions come back at once to {MESSAGES_EACH} messages each, {words}"
+    for topics, words in ((clients, "one topic per session"), (1, "one topic for all")):
+        title = f"{clients:,} durable sessions reconnect at once, {MESSAGES_EACH} messages each, {words}"
         with running(bench, "braidmq", is_recorded=True) as broker:
             try:
                 found, memory_mib = _resume(bench, broker, clients, topics)
@@ -86,7 +86,7 @@ def resume(bench: Bench) -> list[Figure]:
 
 @contextlib.contextmanager
 def running(bench: Bench, name: str, *, is_recorded: bool, data_dir: str | None = None) -> Iterator[Broker]:
-    """A broker of its own, with an empty log unless a directory is given."""
+    """A separate broker, with an empty log unless a directory is given."""
     place = bench.folder / f"recorded-{time.monotonic_ns()}"
     broker = make_broker(name, place, bench.certificate, is_recorded=is_recorded, data_dir=data_dir)
     broker.start()
@@ -97,13 +97,13 @@ def running(bench: Bench, name: str, *, is_recorded: bool, data_dir: str | None 
 
 
 def _restart_and_replay(bench: Bench, data: DataSet) -> list[Figure]:
-    """A node on the data set; times are those of a clock, of the start until its listeners answer."""
+    """Start a node on the data set; measures wall-clock time until its listeners answer."""
     began = time.perf_counter()
     with running(bench, "braidmq", is_recorded=True, data_dir=data.folder) as broker:
         serving_s = time.perf_counter() - began
         restart = Figure(
             f"restart with {data.sessions:,} durable sessions and {data.records:,} records",
-            f"serves after {serving_s:.1f} s, {broker.cpu_s():.1f} s of a processor",
+            f"serves after {serving_s:.1f} s, {broker.cpu_s():.1f} s of CPU",
             f"under {RESTART_TARGET_S:g} s",
             serving_s < RESTART_TARGET_S,
         )
@@ -135,7 +135,7 @@ def _replay_to_client(bench: Bench, broker: Broker, data: DataSet) -> Figure:
 
 
 def _keep(bench: Bench, broker: Broker, command: str, *words: str) -> Kept:
-    """Run the generator; raises RuntimeError with its words if it cannot finish."""
+    """Run the generator; raises RuntimeError with its error message if it fails."""
     program = str(build(bench.folder, "keep"))
     try:
         done = subprocess.run(
@@ -146,14 +146,14 @@ def _keep(bench: Bench, broker: Broker, command: str, *words: str) -> Kept:
             text=True,
         )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"no end within {RUN_TIMEOUT_S} s") from None
+        raise RuntimeError(f"not finished within {RUN_TIMEOUT_S} s") from None
     if done.returncode:
         raise RuntimeError(done.stderr.strip())
     return msgspec.json.decode(done.stdout, type=Kept)
 
 
 def _resume(bench: Bench, broker: Broker, clients: int, topics: int) -> tuple[Kept, float]:
-    """What the generator saw, and by how many MiB the broker grew at most while the sessions came back."""
+    """The result of the generator, and the peak growth of the broker in MiB while the sessions resumed."""
     words = ["resume", "-p", str(broker.ports["tcp"]), "-n", str(clients), "-g", str(topics), "-k", str(MESSAGES_EACH)]
     process = subprocess.Popen(
         [str(build(bench.folder, "keep")), *words],

@@ -1,4 +1,4 @@
-"""One measured thing beside what is asked of it."""
+"""A measured value and its target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Figure(msgspec.Struct):
-    """``found`` and ``target`` are words with their units; no target: nothing is asked, and nothing can be missed."""
+    """``found`` and ``target`` are text with units; without a target, nothing can be missed."""
 
     title: str
     found: str
@@ -15,10 +15,10 @@ class Figure(msgspec.Struct):
 
 
 def show_rate(per_s: float) -> str:
-    """A rate with three digits or so."""
+    """A rate with about three digits."""
     return f"{per_s / 1e6:.2f} M/s" if per_s >= 1e6 else f"{per_s / 1e3:.0f} k/s" if per_s >= 1e4 else f"{per_s:,.0f}/s"
 
 
 def show_share(per_s: float, bare_per_s: float, what: str = "bare") -> str:
-    """A rate and its share of another, which is that of the bare engine if nothing else is said."""
+    """A rate and its share of another one, by default that of the bare engine."""
     return f"{show_rate(per_s)}, {per_s / bare_per_s:.0%} of {show_rate(bare_per_s)} {what}"

@@ -1,4 +1,4 @@
-"""What the history service does: a stream of everything beside bare iteration, and publishers that must not notice one."""
+"""Benchmarks of the history service: a stream of everything compared with bare iteration, and its effect on publishers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from braidmq.storage.engine.open import family_of
 from braidmq.storage.engine.secondary import Secondary
 from braidmq.storage.format.rows import SHARD_KEY
 
-# The tail of a few seconds varies much from run to run.
+# The tail latency of a few seconds varies a lot between runs.
 LATENCY_ROUNDS = 9
 LATENCY_SECONDS = 3
 PUBLISHED_PER_S = 20_000
@@ -33,12 +33,12 @@ PUBLISHING = ("-m", "alone", "-P", "20", "-q", "1", "-w", "1000", "-s", "100")
 
 
 def prepare(bench: Bench) -> DataSet:
-    """The records that are read, made once and kept."""
+    """The records to read, created once and kept."""
     return dataset.prepare(DATA, bench.scale.history_records, 0, bench.say, bench.scale.history_topics)
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """A node on the data set and one reader of its history."""
+    """Measure a node on the data set with one reader of its history."""
     data = prepare(bench)
     figures = []
     with running(bench, "braidmq", is_recorded=True, data_dir=data.folder) as broker:
@@ -51,12 +51,12 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def rate_of(rows: int, work: Callable[[], int]) -> float:
-    """Rows per second of work that is to see so many; raises RuntimeError if it saw others."""
+    """Rows per second of `work`; raises RuntimeError if it did not see `rows` rows."""
     began = time.perf_counter()
     found = work()
     taken_s = time.perf_counter() - began
     if found != rows:
-        raise RuntimeError(f"{found:,} rows came where {rows:,} are")
+        raise RuntimeError(f"{found:,} rows read instead of {rows:,}")
     return rows / taken_s
 
 
@@ -68,7 +68,7 @@ def compare(rounds: int, ours: Callable[[], float], theirs: Callable[[], float])
 
 
 def scan(port: int) -> int:
-    """Stream all columns of everything, one part after the other, and let them go; gives the rows."""
+    """Stream all columns of all records, one part after the other, and discard them; returns the number of rows."""
     with connect(f"127.0.0.1:{port}") as client:
         parts = client.plan(wire.Plan(["#"])).parts
         return sum(batch.num_rows for ticket, _ in parts for batch in client.stream(ticket))
@@ -83,7 +83,7 @@ def _stream(bench: Bench, broker: Broker, data: DataSet) -> Figure:
         def iterate() -> int:
             return sum(sum(1 for _ in store.run(family, b"\0", SHARD_KEY)) for family in families)
 
-        scan(port)  # the service opens the log on first use, and the files come into the cache
+        scan(port)  # the service opens the log on first use, and the files get into the cache
         ours, bare, ratio = compare(
             bench.scale.history_rounds,
             lambda: rate_of(data.records, lambda: scan(port)),
@@ -99,7 +99,7 @@ def _stream(bench: Bench, broker: Broker, data: DataSet) -> Figure:
 
 
 def _latency_under_scan(bench: Bench, broker: Broker) -> Figure:
-    """Rounds in turn: publishers at a fixed rate alone, and beside a reader that streams everything over and over."""
+    """Rounds in turn: publishers at a fixed rate alone, and with a reader that streams everything repeatedly."""
     port = broker.await_history()
     idle, scanned = [], []
     for _ in range(LATENCY_ROUNDS if bench.scale.history_rounds > 1 else 1):
@@ -123,28 +123,28 @@ def _latency_under_scan(bench: Bench, broker: Broker) -> Figure:
 
 
 def publish(bench: Bench, broker: Broker, per_s: int, seconds: int) -> Run:
-    """Publish at a fixed rate, QoS 1, from a few clients; returns when all of it is acknowledged."""
+    """Publish at a fixed rate, QoS 1, from a few clients; returns when everything is acknowledged."""
     return bench.generate(broker, "tcp", "flow", *PUBLISHING, "-r", str(per_s), "-d", str(seconds))
 
 
 @contextlib.contextmanager
 def _scanning(port: int) -> Iterator[None]:
-    """A process that streams everything until the block ends; it is at it when the block begins."""
+    """Run a process that streams everything until the block ends; it has started when the block begins."""
     words = f"from benchmarks.history import scan_for_ever\nscan_for_ever({port})"
     process = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE)
     with process:
         try:
             assert process.stdout
             if not process.stdout.readline():
-                raise RuntimeError("the reader of history could not begin")
+                raise RuntimeError("the reader of history did not start")
             yield
         finally:
             process.kill()
 
 
 def scan_for_ever(port: int) -> None:
-    """Stream everything over and over, in a process of its own; a line is printed when the first rows are here."""
-    # It stands for a reader on another machine: what it takes of the processors here is not the service's doing.
+    """Stream everything repeatedly, in a separate process; prints a line when the first rows arrive."""
+    # It simulates a reader on another machine, so its own processor use must not affect the service.
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with connect(f"127.0.0.1:{port}") as client:
         is_first = True
@@ -158,7 +158,7 @@ def scan_for_ever(port: int) -> None:
 
 @contextlib.contextmanager
 def _copied(data: DataSet) -> Iterator[str]:
-    """The data set for a node that is published to. Tables are never written to once they are there: a link is a copy."""
+    """A copy of the data set for a node that is published to. Tables are immutable, so hard links are enough."""
     with tempfile.TemporaryDirectory(dir=DATA) as folder:
         log = Path(folder) / "log"
         shutil.copytree(Path(data.folder) / "log", log, copy_function=_link_or_copy)

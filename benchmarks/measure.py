@@ -1,4 +1,4 @@
-"""Runs the load generator against brokers, round by round, so that what disturbs the machine disturbs all of them alike."""
+"""Runs the load generator against brokers in rounds, so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 class Run(msgspec.Struct, omit_defaults=True):
-    """What the generator saw in one run; ``error`` if it could not finish."""
+    """The result of one run of the generator; ``error`` if it failed."""
 
     delivered_per_s: float = 0.0
     connects_per_s: float = 0.0
@@ -44,7 +44,7 @@ class Series(msgspec.Struct):
     target: float | None = None
 
     def rates(self, broker: str) -> list[float]:
-        """Messages or connections per second in each round; empty if the broker never finished one."""
+        """Messages or connections per second in each round; empty if the broker finished none."""
         runs = self.runs.get(broker, [])
         return [] if any(run.error for run in runs) else [run.delivered_per_s or run.connects_per_s for run in runs]
 
@@ -65,21 +65,22 @@ class Series(msgspec.Struct):
 
 
 class Bench:
-    """A bench with brokers on it, all started and idle but the one that is measured."""
+    """Runs measurements; all brokers are started, and idle except the one being measured."""
 
     def __init__(self, folder: Path, certificate: Certificate, scale: Scale, say: Say, generator: Path | None = None) -> None:
-        """``generator``: another one that knows the letters and the output of ours, for plain flows and connects."""
+        """``generator``: another one with the same options and output as ours, for plain flows and connects."""
         self.scale = scale
         self.say = say
         self.folder = folder
         self.certificate = certificate
         self.brokers: dict[str, Broker] = {}
         self._flood = build(folder, "flood")
+        self._mqload = generator or build(folder, "mqload")
         self._generator = generator or self._flood
-        self._cannot_connect: set[str] = set()  # brokers that did not take all clients in time once
+        self._cannot_connect: set[str] = set()  # brokers that once failed to accept all clients in time
 
     def start(self, names: tuple[str, ...]) -> None:
-        """Start the brokers that are on this machine; say which are not."""
+        """Start the installed brokers; report which are not installed."""
         for name in names:
             try:
                 broker = make_broker(name, self.folder, self.certificate)
@@ -90,12 +91,12 @@ class Bench:
                 self.brokers[name] = broker
 
     def stop(self) -> None:
-        """End all brokers."""
+        """Stop all brokers."""
         for broker in self.brokers.values():
             broker.stop()
 
     def flow(self, shape: Shape) -> Series:
-        """Run one shape in rounds on every broker that speaks it."""
+        """Run one shape in rounds on every broker that supports it."""
         series = Series(shape.name, shape.title, {}, shape.target)
         for number in range(self.scale.rounds):
             for name, broker in self._speaking(shape.port):
@@ -107,20 +108,21 @@ class Bench:
         return series
 
     def connect(self) -> Series:
-        """Connect and subscribe as fast as the broker lets us."""
-        series = Series("connect", f"connect and subscribe, {self.scale.clients} clients", {})
+        """Connect and subscribe as fast as the broker allows; ``mqload`` shares no code with the other generators."""
+        series = Series("connect", f"connect and subscribe, {self.scale.clients} clients of mqload", {})
         for number in range(self.scale.rounds):
             for name, broker in self._speaking("tcp"):
                 if name in PEERS_WITHOUT_TARGET and number >= self.scale.peer_rounds:
                     continue
-                run = self.generate(broker, "tcp", "connect", "-n", str(self.scale.clients), "-c", "200")
+                words = ("-n", str(self.scale.clients), "-c", "200")
+                run = self.generate(broker, "tcp", "connect", *words, program=self._mqload)
                 self._note(series, name, run)
                 if run.error:
                     self._cannot_connect.add(name)
         return series
 
     def memory(self) -> dict[str, float]:
-        """KiB for each idle subscribed client, of brokers started afresh."""
+        """KiB per idle subscribed client, of freshly started brokers."""
         found: dict[str, float] = {}
         for name in self.brokers:
             broker = make_broker(name, self.folder / "fresh", self.certificate)
@@ -128,7 +130,7 @@ class Bench:
             try:
                 before = broker.memory_kib()
                 with self._held(broker, "connect", "-n", str(self.scale.clients), "-c", "200"):
-                    time.sleep(1.0)  # what was needed only for connecting is given back by then
+                    time.sleep(1.0)  # memory used only for connecting is freed by then
                     found[name] = (broker.memory_kib() - before) / self.scale.clients
                 self.say(f"memory     {name:12} {found[name]:8.2f} KiB per client")
             except RuntimeError as problem:
@@ -138,7 +140,7 @@ class Bench:
         return found
 
     def idle(self) -> dict[str, float]:
-        """Processors used by a broker with many idle connections."""
+        """The processor use of a broker with many idle connections."""
         found: dict[str, float] = {}
         for name, broker in self._speaking("tcp"):
             if name in self._cannot_connect:
@@ -155,7 +157,7 @@ class Bench:
         return found
 
     def table(self) -> Series:
-        """braidmq with an empty table of subscriptions and with a full one; the same flow, rounds in turn."""
+        """braidmq with an empty and with a full subscription table; the same flow, rounds in turn."""
         title = f"with {self.scale.exact:,} exact and {self.scale.wildcard:,} wildcard subscriptions"
         series = Series("table", title, {})
         broker = self.brokers.get("braidmq")
@@ -175,7 +177,7 @@ class Bench:
         return series
 
     def latency(self, sustained: dict[str, float]) -> dict[str, Run]:
-        """Latency at half the rate that each sustains without batches, and of braidmq at half of what mosquitto sustains."""
+        """Latency at half the rate that each broker sustains without batches, and of braidmq at half of mosquitto's rate."""
         found: dict[str, Run] = {}
         plans = [(name, name, rate / 2) for name, rate in sustained.items()]
         if "braidmq" in sustained and "mosquitto" in sustained:
@@ -188,13 +190,13 @@ class Bench:
         return found
 
     def run_flow(self, series: Series, name: str, broker: Broker, shape: Shape, *more: str) -> None:
-        """One run of a shape, noted in the series under this name."""
+        """Run a shape once, and add the result to the series under this name."""
         run = self.generate(broker, shape.port, "flow", *shape.arguments, "-d", str(self.scale.seconds), *more)
         self._note(series, name, run)
 
-    def generate(self, broker: Broker, port: str, command: str, *words: str) -> Run:
-        """Run the generator once; what it could not do is in the answer."""
-        program = self._generator if port == "tcp" and "-r" not in words else self._flood
+    def generate(self, broker: Broker, port: str, command: str, *words: str, program: Path | None = None) -> Run:
+        """Run the generator once; the result includes its error, if any."""
+        program = program or (self._generator if port == "tcp" and "-r" not in words else self._flood)
         try:
             done = subprocess.run(
                 [str(program), command, "-p", str(broker.ports[port]), *words],
@@ -204,7 +206,7 @@ class Bench:
                 text=True,
             )
         except subprocess.TimeoutExpired:
-            return Run(error=f"no end within {self.scale.seconds + RUN_TIMEOUT_S} s")
+            return Run(error=f"not finished within {self.scale.seconds + RUN_TIMEOUT_S} s")
         if done.returncode:
             return Run(error=done.stderr.strip().removeprefix("flood: ")[-200:])
         return msgspec.json.decode(done.stdout, type=Run)
@@ -222,7 +224,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _held(self, broker: Broker, command: str, *words: str) -> Iterator[None]:
-        """Clients or subscriptions that stay for as long as the block runs."""
+        """Hold clients or subscriptions while the block runs."""
         process = subprocess.Popen(
             [str(self._flood), command, "-p", str(broker.ports["tcp"]), *words],
             stdin=subprocess.PIPE,
@@ -242,15 +244,16 @@ class Bench:
 
 
 def build(folder: Path, name: str) -> Path:
-    """Compile one of the load generators, ``flood`` or ``keep``."""
+    """Compile one of the load generators, ``flood``, ``keep`` or ``mqload``, which needs none of the others' code."""
     program = folder / name
-    sources = [str(LOAD_SOURCES / file) for file in (f"{name}.c", "transport.c")]
-    subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), *sources, "-l:libssl.so.3", "-l:libcrypto.so.3"], check=True)
+    sources = [str(LOAD_SOURCES / file) for file in (f"{name}.c", "transport.c") if name != "mqload" or file != "transport.c"]
+    libraries = () if name == "mqload" else ("-l:libssl.so.3", "-l:libcrypto.so.3")
+    subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), *sources, *libraries], check=True)
     return program
 
 
 def known_brokers(asked: tuple[str, ...], scale: Scale) -> tuple[str, ...]:
-    """Those asked for, or those that the scale has time for."""
+    """The requested brokers, or those that the scale has time for."""
     if asked:
         return tuple(name for name in BROKERS if name in asked)
     return BROKERS if scale.peer_rounds else ("braidmq", "mosquitto")

@@ -1,4 +1,4 @@
-"""What a bench found, as JSON, as a page with tables, and as a picture."""
+"""The results as JSON, as a page with tables, and as a chart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLOURS = {"braidmq": "#1f6feb", "mosquitto": "#8c959f", "nats": "#bc8cff", "amq
 
 
 class Report(msgspec.Struct):
-    """Everything that was measured, and where."""
+    """All measurements, and the machine."""
 
     date: str
     commit: str
@@ -77,7 +77,7 @@ def today() -> str:
 
 
 def write(report: Report, results: Path, pages: Path) -> Path:
-    """Write the JSON into ``results`` and page and picture into ``pages``; gives the page."""
+    """Write the JSON to ``results``, and page and chart to ``pages``; returns the path of the page."""
     results.mkdir(parents=True, exist_ok=True)
     pages.mkdir(parents=True, exist_ok=True)
     stem = f"{report.date.replace(' ', 'T').replace(':', '')}-{report.commit}"
@@ -96,41 +96,44 @@ def render(report: Report) -> str:
         f"Measured {report.date} UTC at commit {report.commit} by `make bench`.  ",
         f"Machine: {report.machine}.  ",
         f"Brokers: {versions}.\n",
-        "One process of the load generator in `benchmarks/load/` and one of the broker on one machine; payloads of 64 bytes,",
-        f"no history but for the durable log. {report.scale.rounds} rounds of {report.scale.seconds} s, brokers in turn. Rates",
-        "are medians, a ratio is the median of the ratios of rounds. Each broker has its defaults. nats and amqtt run once.\n",
+        "The load generator in `benchmarks/load/` and the broker run on the same machine, one process each. Payloads have",
+        "64 bytes, and there is no history except for the durable log. Brokers run in turn, with their default settings, in",
+        f"{report.scale.rounds} rounds of {report.scale.seconds} s; nats and amqtt run once. Rates are medians; a ratio is",
+        "the median of the ratios of all rounds.\n",
     ]
     if report.flows:
         parts += ["## Messages delivered per second\n", "![Messages per second](latest.svg)\n", _flow_table(report.flows)]
     if any("braidmq v5" in series.runs for series in report.flows):
-        parts += ["## MQTT 5 beside MQTT 3.1.1\n", _v5_table(report.flows)]
+        parts += ["## MQTT 5 compared with MQTT 3.1.1\n", _v5_table(report.flows)]
     if figures := _figures(report):
         header = "| | braidmq | mosquitto | nats | amqtt | target | met |\n|---|---|---|---|---|---|---|"
         parts += ["## Connections, memory, subscriptions\n", "\n".join([header, *figures]) + "\n"]
     if report.latency:
         parts += [
             "## Latency at half load\n",
-            "From the moment a message was due; QoS 0, 500 to 500, half of what is sustained with one message in flight.\n",
+            "Measured from the time a message was due; QoS 0, 500 to 500, at half of the rate sustained with one message in",
+            "flight.\n",
             _latency_table(report.latency),
         ]
     if figures := _log_figures(report):
         parts += [
             "## The durable log\n",
-            'Recorded messages are synced to the disk before they are acknowledged or shown (`durability = "fsync"`).',
-            "Here nats has its file store and `sync_interval: always`, and mosquitto keeps nothing. *Bare* is rocksdict alone on",
-            "the same bytes.\n",
-            "\n".join(["| work | found | target | met |", "|---|---|---|---|", *figures]) + "\n",
+            'Recorded messages are synced to disk before they are acknowledged or delivered (`durability = "fsync"`).',
+            "Here nats uses its file store with `sync_interval: always`, and mosquitto stores nothing. *Bare* is rocksdict alone",
+            "on the same bytes.\n",
+            "\n".join(["| work | result | target | met |", "|---|---|---|---|", *figures]) + "\n",
         ]
     if report.history:
         parts += [
             "## History and Spark\n",
             f"{report.scale.history_records:,} records of 100 bytes in {report.scale.history_topics:,} topics, served by a node",
-            "on this machine; Spark is `local[2]`, warm. *Bare* is rocksdict alone on the same files, decoding nothing; *from",
-            "memory* is a Python data source that yields the same Arrow batches from mapped files. In turn, by the clock.\n",
-            "\n".join(["| work | found | target | met |", "|---|---|---|---|", *map(_row, report.history)]) + "\n",
+            "on this machine; Spark is `local[2]`, warmed up. *Bare* is rocksdict alone on the same files, without decoding;",
+            "*from memory* is a Python data source that yields the same Arrow batches from mapped files. Both are measured in",
+            "turn with braidmq.\n",
+            "\n".join(["| work | result | target | met |", "|---|---|---|---|", *map(_row, report.history)]) + "\n",
         ]
     if faults := _faults([*report.flows, *([report.recorded] if report.recorded else [])]):
-        parts += ["## Lost, repeated, failed\n", faults]
+        parts += ["## Lost or duplicated messages, and failures\n", faults]
     return "\n".join(parts)
 
 
@@ -173,23 +176,23 @@ def _figures(report: Report) -> list[str]:
         rates = " | ".join(_rate(report.connect, name) for name in BROKERS)
         met = _met(True, ratio is not None and ratio >= CONNECT_TARGET)
         shown = "-" if ratio is None else f"{ratio:.2g}"
-        lines.append(f"| {report.connect.title}, per second | {rates} | {CONNECT_TARGET:g} x mosquitto, is {shown} | {met} |")
+        lines.append(
+            f"| {report.connect.title}, per second | {rates} | {CONNECT_TARGET:g} x mosquitto, measured {shown} | {met} |"
+        )
     if report.memory_kib:
         sizes = " | ".join(_figure(report.memory_kib.get(name), "{:.2f}") for name in BROKERS)
         met = _met(True, report.memory_kib.get("braidmq", 1e9) <= MEMORY_TARGET_KIB)
-        lines.append(f"| KiB for an idle subscribed client | {sizes} | at most {MEMORY_TARGET_KIB:g} | {met} |")
+        lines.append(f"| KiB per idle subscribed client | {sizes} | at most {MEMORY_TARGET_KIB:g} | {met} |")
     if report.idle_cpu:
         shares = " | ".join(_figure(report.idle_cpu.get(name), "{:.1%}") for name in BROKERS)
         met = _met(True, report.idle_cpu.get("braidmq", 1) <= IDLE_TARGET)
-        lines.append(
-            f"| processor with {report.idle_clients:,} idle connections | {shares} | at most {IDLE_TARGET:.0%} | {met} |"
-        )
+        lines.append(f"| CPU with {report.idle_clients:,} idle connections | {shares} | at most {IDLE_TARGET:.0%} | {met} |")
     if report.table:
         ratio = report.table.ratio("full", "empty")
         rates = f"{_rate(report.table, 'empty')} empty, {_rate(report.table, 'full')} full"
         met = _met(True, ratio is not None and ratio >= TABLE_TARGET)
         shown = "-" if ratio is None else f"{ratio:.2f}"
-        lines.append(f"| messages/s {report.table.title} | {rates} | | | | {TABLE_TARGET:g} x of empty, is {shown} | {met} |")
+        lines.append(f"| messages/s {report.table.title} | {rates} | | | | {TABLE_TARGET:g} x empty, measured {shown} | {met} |")
     return lines
 
 
@@ -206,7 +209,7 @@ def _recorded_figure(series: Series) -> str:
     found = ", ".join(f"{name} {_rate(series, name)}" for name in series.runs)
     targets = {"mosquitto": series.target or 0.0, "nats": RECORDED_NATS_TARGET}
     ratios = {name: series.ratio("braidmq", name) for name in targets if name in series.runs}
-    asked = "; ".join(f"{targets[name]:g} x {name}, is {_ratio(ratio)}" for name, ratio in ratios.items())
+    asked = "; ".join(f"{targets[name]:g} x {name}, measured {_ratio(ratio)}" for name, ratio in ratios.items())
     is_fast = bool(ratios) and all(ratio is not None and ratio >= targets[name] for name, ratio in ratios.items())
     return f"| {series.title} | {found} | {asked} | {_met(True, is_fast and series.faults('braidmq') == (0, 0))} |"
 
@@ -226,7 +229,7 @@ def _faults(flows: list[Series]) -> str:
             lost, repeated = series.faults(name)
             errors = sorted({run.error for run in series.runs[name] if run.error})
             if lost or repeated or errors:
-                counts = f"lost {lost:,}, repeated {repeated:,}" if lost or repeated else ""
+                counts = f"lost {lost:,}, duplicated {repeated:,}" if lost or repeated else ""
                 lines.append(f"- {name}, {series.title}: {'; '.join([*([counts] if counts else []), *errors])}")
     return "\n".join(lines) + "\n" if lines else ""
 

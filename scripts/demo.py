@@ -2,10 +2,10 @@
 
     make demo
 
-Half an hour of a plant's life is published at once, with the time at which each thing happened in its payload: 24 machines on
-three lines tell their temperature, vibration and power every few seconds. Machine 2/5 runs hot towards the end, and machine 3/2
-falls silent for six minutes. The plant goes on for some seconds more: a minute is rolled up when something later than its end and
-the watermark has come. Everything but the plot is in a temporary directory, and gone afterwards.
+The data of half an hour is published at once, with the event time in each payload: 24 machines on three lines report their
+temperature, vibration and power every few seconds. Machine 2/5 runs hot towards the end, and machine 3/2 is silent for six
+minutes. The data continues for some seconds after that, because a minute is rolled up only when a message later than its end and
+the watermark arrives. Everything except the plot is in a temporary directory and is removed afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MACHINES: Final = 8
 MINUTES: Final = 30
 EVERY_S: Final = 5
 WATERMARK_S: Final = 5
-# So long after the last minute: the watermark has passed its end then, whatever the moment at which each machine tells something.
+# How long the data continues after the last minute: then the watermark has passed its end, whenever each machine reports.
 AFTERWARDS_S: Final = WATERMARK_S + 2 * EVERY_S
 START_MS: Final = 1_709_294_400_000  # 2024-03-01T12:00:00Z
 HOT: Final = (2, 5)
@@ -46,7 +46,7 @@ COLOURS: Final = {1: "tab:blue", 2: "tab:orange", 3: "tab:green"}
 
 
 def messages(seed: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Topics and payloads of half an hour and a little more, in the order in which things happened."""
+    """Topics and payloads of half an hour and a little more, in order of event time."""
     chance = random.Random(seed)
     for second in range(0, MINUTES * 60 + AFTERWARDS_S, EVERY_S):
         minute = second / 60
@@ -68,7 +68,7 @@ def messages(seed: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def publish(broker: Broker) -> int:
-    """Publish everything with QoS 1; returns how many messages are on disk."""
+    """Publish everything with QoS 1; returns the number of messages, which are then on disk."""
     client = paho.Client(CallbackAPIVersion.VERSION2, "plant", protocol=paho.MQTTv5)
     client.max_inflight_messages_set(1000)
     client.connect(broker.host, broker.port)
@@ -85,7 +85,7 @@ Row = dict[str, Any]
 
 
 def name_of(row: Row) -> str:
-    """A machine by its line, such as `line 2, machine 5`; a pattern is `plant/line2/+/telemetry`, a device `machine5`."""
+    """The name of a machine, such as `line 2, machine 5`; a pattern is `plant/line2/+/telemetry`, a device `machine5`."""
     return f"line {line_of(row)}, machine {row['device'].removeprefix('machine')}"
 
 
@@ -95,14 +95,14 @@ def line_of(row: Row) -> int:
 
 
 def note_on(minutes: int) -> str:
-    """What the picture has to say about minutes of the half hour that are not in it."""
+    """A note for the plot about minutes that are missing in it."""
     return (
         "" if minutes >= MINUTES else f"; the last {MINUTES - minutes} of {MINUTES} minutes are missing: their windows are open"
     )
 
 
 def draw(rows: list[Row]) -> Figure:
-    """Draw the temperatures of all machines above, and below the power of each, where silence is a hole."""
+    """Draw the temperatures of all machines, and below them the power of each, with holes where it was silent."""
     begin = min(row["window_start"] for row in rows)
     for row in rows:
         row["minute"] = (row["window_start"] - begin).total_seconds() / 60
@@ -111,14 +111,14 @@ def draw(rows: list[Row]) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     draw_temperatures(above, [row for row in rows if row["field"] == "temperature"], minutes)
     draw_power(below, [row for row in rows if row["field"] == "power"], minutes)
-    # Spark gives times in the zone of this machine, without saying so.
-    below.set_xlabel(f"minutes after {begin.astimezone(UTC):%H:%M UTC on %-d %B %Y}, when it happened")
+    # Spark returns times in the time zone of this machine, without a zone.
+    below.set_xlabel(f"minutes after {begin.astimezone(UTC):%H:%M UTC on %-d %B %Y}, by event time")
     figure.suptitle(f"A plant, minute by minute: recorded by braidmq, rolled up by Spark{note_on(len(minutes))}")
     return figure
 
 
 def draw_temperatures(axes: Axes, rows: list[Row], minutes: list[float]) -> None:
-    """A curve for each machine, broken where it was silent; the hottest has its name."""
+    """One curve per machine, broken where it was silent; the hottest is labelled."""
     hottest = max(rows, key=lambda row: row["max"])
     for name in sorted({name_of(row) for row in rows}):
         found = {row["minute"]: row for row in rows if name_of(row) == name}
@@ -141,13 +141,13 @@ def draw_temperatures(axes: Axes, rows: list[Row], minutes: list[float]) -> None
     )
     for line, colour in COLOURS.items():
         axes.plot([], [], color=colour, label=f"line {line}, {MACHINES} machines")
-    axes.set_ylabel("temperature in °C: average,\nand least to most (shaded)")
+    axes.set_ylabel("temperature in °C: average,\nand minimum to maximum (shaded)")
     axes.legend(loc="upper left")
     axes.grid(alpha=0.25)
 
 
 def draw_power(axes: Axes, rows: list[Row], minutes: list[float]) -> None:
-    """A line of cells for each machine, white where nothing came of it; the longest silence has a name."""
+    """One row of cells per machine, white where it was silent; the longest silence is labelled."""
     names = sorted({name_of(row) for row in rows})
     power = {(name_of(row), row["minute"]): row["avg"] for row in rows}
     cells = [[power.get((name, minute), math.nan) for minute in minutes] for name in names]
@@ -164,10 +164,10 @@ def draw_power(axes: Axes, rows: list[Row], minutes: list[float]) -> None:
 
 
 def main() -> None:
-    """Run the demonstration."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--image", type=Path, default=Path("build/demo/rollup.png"), help="where the plot goes")
-    parser.add_argument("--master", default="local[2]", help="Spark's master")
+    parser.add_argument("--image", type=Path, default=Path("build/demo/rollup.png"), help="file for the plot")
+    parser.add_argument("--master", default="local[2]", help="the Spark master")
     given = parser.parse_args()
     began = time.monotonic()
 
@@ -175,14 +175,14 @@ def main() -> None:
         print(f"[{time.monotonic() - began:5.1f} s] {sentence}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="braidmq-demo-") as folder, Broker(history={"bind": "127.0.0.1:0"}) as broker:
-        tell(f"a broker listens at {broker.host}:{broker.port}, its history service at port {broker.history_port}")
-        tell(f"{publish(broker):,} messages of {LINES * MACHINES} machines are recorded, {MINUTES} minutes of a plant")
+        tell(f"the broker listens on {broker.host}:{broker.port}, its history service on port {broker.history_port}")
+        tell(f"recorded {publish(broker):,} messages of {LINES * MACHINES} machines: {MINUTES} minutes of a plant")
         spark = open_session("demo", SparkOptions(given.master))
         try:
-            tell("Spark has started; `braidmq pipeline archive` and `rollup` run")
+            tell("Spark has started; running `braidmq pipeline archive` and `rollup`")
             shared = ["--servers", f"{broker.host}:{broker.history_port}", "-t", "plant/#", "--master", given.master]
             archive.command.main([f"{folder}/lake", *shared], standalone_mode=False)
-            tell("the lake is written")
+            tell("the archive is complete")
             minutes = f"{folder}/minutes"
             windows = ["--event-time", "$.ts:ms", "--window", "1m", "--watermark", f"{WATERMARK_S}s"]
             rollup.command.main([minutes, *windows, *shared], standalone_mode=False)
@@ -191,7 +191,7 @@ def main() -> None:
         finally:
             spark.stop()
     rolled_up = len({row["window_start"] for row in rows})
-    tell(f"{len(rows):,} rows of windows are rolled up, of {rolled_up} minutes{note_on(rolled_up)}")
+    tell(f"rolled up {rolled_up} minutes into {len(rows):,} rows{note_on(rolled_up)}")
     given.image.parent.mkdir(parents=True, exist_ok=True)
     draw(rows).savefig(given.image, dpi=120)
     tell(f"the plot is {given.image.resolve()}")

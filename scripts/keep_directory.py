@@ -1,9 +1,9 @@
-"""Keeps a small data directory of today's format in tests/golden: ``python scripts/keep_directory.py``.
+"""Stores a small data directory of the current format in tests/golden: ``python scripts/keep_directory.py``.
 
-What a release has written, every later one must read. So each format has a directory, ``data_N.txt``: an archive (tar, xz,
-base64) below the versions of all the formats that it was written with. ``tests/storage/test_kept_directories.py`` opens each of
-them, says what must be in it, and fails when a version was raised and no directory of it is here. Then this script adds one. The
-others stay as they are; only one that no release has written may be replaced (``--replace``).
+Every release must read what earlier ones have written. So each format has a directory, ``data_N.txt``: the versions of all
+formats it was written with, followed by an archive (tar, xz, base64). ``tests/storage/test_kept_directories.py`` opens each of
+them, checks its contents, and fails if a version was raised and there is no directory for it. Then this script adds one. The
+others stay unchanged; only one that no release has written may be replaced (``--replace``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from braidmq.lane.records.records import encode_record
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.log import DurableLog, LogOptions
+from braidmq.storage.rows.changes import Change, WriteRefusal
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
 from braidmq.storage.rows.producers import LogProducers
@@ -48,10 +48,10 @@ SHARDS = 2
 BEGIN_US = 1_704_067_200_000_000  # 2024-01-01T00:00:00Z
 NEVER_S = 4_102_444_800.0  # 2100-01-01T00:00:00Z
 EXPIRY = bytes.fromhex("0200015180")  # Message Expiry Interval of a day
-EPOCH_RECORDS = 6  # so few that there are many epochs
-# Logs of the engine, its lock, and files that it makes anew.
+EPOCH_RECORDS = 6  # few, so that there are many epochs
+# The engine's logs, its lock, and files that it creates again.
 NOT_KEPT = ("LOG", "LOCK")
-_FORMATS = ("format", "layouts")  # folders whose names are part of a format's
+_FORMATS = ("format", "layouts")  # directories whose names are part of the name of a format
 
 
 def versions() -> dict[str, int]:
@@ -72,12 +72,12 @@ def kept_versions(file: Path) -> dict[str, int]:
 
 
 def kept_files() -> list[Path]:
-    """The kept directories, the oldest first."""
+    """The kept directories, oldest first."""
     return sorted(GOLDEN.glob("data_*.txt"), key=lambda file: int(file.stem.removeprefix("data_")))
 
 
 def unpack(file: Path, target: Path) -> None:
-    """Make the data directory of a kept file."""
+    """Unpack the data directory of a kept file."""
     packed = base64.b64decode(file.read_text().partition("\n\n")[2])
     with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as archive:
         for entry in archive:
@@ -98,7 +98,7 @@ class OneRecord:
         self._marks: list[tuple[int, bytes, int, int]] = []
 
     def mark(self, producer: bytes, sequence: int, check: int) -> None:
-        """The record is a producer's."""
+        """Mark the record as that of a producer."""
         [shard] = self.entries
         self._marks.append((shard, producer, sequence, check))
 
@@ -107,15 +107,15 @@ class OneRecord:
         return self._marks
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
-        """Nobody waits for it."""
+        """Do nothing: the script does not wait for it."""
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: WriteRefusal) -> None:
         """End the script."""
         _refused(refusal)
 
 
 class Writing:
-    """A log whose clock stands still between two steps: step n is n seconds after the beginning."""
+    """A log whose clock advances only between steps: step n is n seconds after the beginning."""
 
     def __init__(self, data_dir: Path, layout: str) -> None:
         self._step = 0
@@ -123,7 +123,7 @@ class Writing:
         classes = {"slow": HistoryClassSettings(("slow/#",), Seconds(86_400 * 3650), "1GiB")}
         settings = HistorySettings(shards=SHARDS, layout=layout, classes=classes)  # type: ignore[arg-type]
         clock = ShardClock(lambda: BEGIN_US + self._step * 1_000_000, lambda: BEGIN_US)
-        self.log = MessageLog.open(
+        self.log = DurableLog.open(
             data_dir, settings, clock=clock, options=LogOptions(limits=EpochLimits(count_max=EPOCH_RECORDS))
         )
         self.log.start(self._calls.put)
@@ -162,7 +162,7 @@ class Writing:
     def save_reader(
         self, name: str, positions: dict[int, int], pins: bool, owner: str | None = None, filters: tuple[str, ...] = ()
     ) -> None:
-        """Write down where a named reader is."""
+        """Store the position of a named reader."""
         readers = self.log.readers
         readers.save(name, positions, owner=owner, filters=filters, pins=pins, on_saved=lambda: None, on_refused=_refused)
         self._settle()
@@ -173,12 +173,12 @@ class Writing:
             self._calls.get(timeout=30)()
 
 
-def _refused(refusal: Refusal) -> None:
-    raise SystemExit(f"it cannot be written: {refusal.reason}")
+def _refused(refusal: WriteRefusal) -> None:
+    raise SystemExit(f"the log rejected a write: {refusal.reason}")
 
 
 def write_directory(data_dir: Path) -> None:
-    """Write something of every kind: half of it is in tables of the engine, half in the write-ahead log, as after a crash."""
+    """Write data of every kind, half in tables of the engine, half in the write-ahead log, as after a crash."""
     with tempfile.TemporaryDirectory() as folder:
         first = Writing(Path(folder), "hashed")
         _write_hashed(first)
@@ -186,7 +186,7 @@ def write_directory(data_dir: Path) -> None:
         second = Writing(Path(folder), "learned")
         _write_learned(second)
         _write_rows(second)
-        # Before it is closed, for then the engine makes tables of everything. Nothing is being written.
+        # Before the log is closed, because closing moves everything into tables. Nothing is being written.
         shutil.copytree(folder, data_dir, dirs_exist_ok=True)
         second.log.close()
 
@@ -207,14 +207,14 @@ def _write_hashed(log: Writing) -> None:
 
 
 def _write_learned(log: Writing) -> None:
-    """The second generation: more children of a level than are learned one by one."""
+    """The second generation: more names at a level than are kept separate."""
     for step in range(24, 54):
         log.record(step, "anna" if step % 2 else "bob", f"plant/{step}/temp", b"%d" % step, 1)
     log.record(54, "bob", "slow/b", b"of a class", 1)
 
 
 def _write_rows(log: Writing) -> None:
-    """Everything beside the records; the last write of all is a record once more."""
+    """Everything except the records; the very last write is a record again."""
     _write_sessions(log)
     retained = LogRetained(log.log, wall=lambda: log.at(54) / 1e6, now=lambda: 100.0)
     message = Message(b"state/a", b"on", 1, True, "anna")
@@ -264,7 +264,7 @@ def _write_sessions(log: Writing) -> None:
 
 
 def pack(data_dir: Path) -> str:
-    """The directory as text."""
+    """Pack the directory as text."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for file in sorted(data_dir.rglob("*")):
@@ -281,12 +281,12 @@ def pack(data_dir: Path) -> str:
 
 
 def main() -> None:
-    """Add a directory of today's format."""
+    """Add a directory in the current format."""
     files = kept_files()
     newest = int(files[-1].stem.removeprefix("data_")) if files else 0
     is_replaced = "--replace" in sys.argv[1:] and files
     if files and not is_replaced and kept_versions(files[-1]) == versions():
-        raise SystemExit(f"{files[-1].name} has this format already; if no release has written it, say --replace")
+        raise SystemExit(f"{files[-1].name} already has this format; if no release has written it, use --replace")
     target = files[-1] if is_replaced else GOLDEN / f"data_{newest + 1}.txt"
     with tempfile.TemporaryDirectory() as folder:
         write_directory(Path(folder))

@@ -1,1 +1,1 @@
-"""What single steps of the fast lane cost, compiled and uncompiled. ``python -m benchmarks.lane``."""
+"""The cost of single steps of the fast lane, compiled and uncompiled. ``python -m benchmarks.lane``."""

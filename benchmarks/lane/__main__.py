@@ -1,4 +1,4 @@
-"""Prints nanoseconds per step. The uncompiled column comes from a process of its own, with ``BRAIDMQ_PURE=1``."""
+"""Prints nanoseconds per step. The uncompiled column comes from a separate process with ``BRAIDMQ_PURE=1``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ EXACT, WILDCARD = 100_000, 100_000
 FRAME_MAX = 1 << 20
 
 
-class Nobody:
-    """Stands for a flow."""
+class StandInFlow:
+    """A stand-in for a flow."""
 
     is_durable = False
 
 
-def nobody() -> Any:
-    """A flow that no other subscription has."""
-    return Nobody()
+def stand_in() -> Any:
+    """A new stand-in for a flow."""
+    return StandInFlow()
 
 
 def publish_frame(topic: bytes, payload: bytes) -> bytes:
@@ -39,7 +39,7 @@ def publish_frame(topic: bytes, payload: bytes) -> bytes:
 
 
 def steps() -> dict[str, tuple[Callable[[], object], int]]:
-    """Each step as a function, and how often the function does it."""
+    """Each step as a function, and how often the function performs it."""
     buffer = publish_frame(b"bench/7/t", b"x" * 64) * FRAMES
     scan = Scanner()
 
@@ -57,11 +57,11 @@ def steps() -> dict[str, tuple[Callable[[], object], int]]:
 
     small, large = RouteTable(128), RouteTable(128)
     for table in (small, large):
-        table.add(Subscription(nobody(), b"bench/7/t", 0))
+        table.add(Subscription(stand_in(), b"bench/7/t", 0))
     for number in range(EXACT):
-        large.add(Subscription(nobody(), b"table/%d/t" % number, 0))
+        large.add(Subscription(stand_in(), b"table/%d/t" % number, 0))
     for number in range(WILDCARD):
-        large.add(Subscription(nobody(), b"bench/+/w%d" % number if number % 2 else b"w%d/+/#" % number, 0))
+        large.add(Subscription(stand_in(), b"bench/+/w%d" % number if number % 2 else b"w%d/+/#" % number, 0))
     topics = [b"bench/%d/t" % number for number in range(FRAMES)]
 
     def resolve_known(table: RouteTable) -> Callable[[], object]:
@@ -81,7 +81,7 @@ def steps() -> dict[str, tuple[Callable[[], object], int]]:
 
 
 def measure() -> dict[str, float]:
-    """Nanoseconds per step, the best of several tries: what disturbs can only slow down."""
+    """Nanoseconds per step, the best of several tries: interference only makes it slower."""
     found = {}
     for name, (function, count) in steps().items():
         timer = timeit.Timer(function)
@@ -91,7 +91,7 @@ def measure() -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table, or with ``--json`` only what this process measured."""
+    """Print the table, or with ``--json`` only the measurements of this process."""
     if "--json" in sys.argv:
         print(json.dumps(measure()))
         return

@@ -10,8 +10,8 @@
  * -r the publishers together send that many messages per second, and latency counts from the moment a message was due.
  * alone has no subscribers: a message has arrived when it is acknowledged (QoS 1 or 2), and the program sleeps between messages.
  * A payload holds the time, a sequence number and its publisher: loss, repetition and order are checked for each message.
- * connect makes clients that subscribe to a topic each, after CONNACK as real ones do; table makes subscriptions. Both then hold
- * until standard input ends.
+ * connect opens clients that each subscribe to a topic after CONNACK, like real clients; table creates subscriptions. Both then
+ * stay until standard input ends.
  * One JSON object is printed. Exit status: 0, or 1 with a line on standard error. */
 #define _GNU_SOURCE
 #include "transport.h"
@@ -27,7 +27,7 @@ enum mode { PAIR, FANOUT, FANIN, ALONE };
 enum { FILTERS_PER_PACKET = 100, FILTER_BYTES_MAX = 40, NAP_US = 125 };
 
 struct client {
-  struct connection wire; /* first, so that one is the other */
+  struct connection wire; /* first, so that pointers to both can be cast */
   int index;
   bool connected;
   char filter[24]; /* to subscribe to after CONNACK */
@@ -35,7 +35,7 @@ struct client {
   uint16_t packet_id;
   uint64_t *due_ns;    /* alone: by packet id */
   uint32_t *last_seen; /* subscriber: by publisher */
-  uint8_t *packet;     /* publisher: the message, ready but for time, sequence and packet id */
+  uint8_t *packet;     /* publisher: the message, complete except for time, sequence number and packet id */
   size_t packet_size, payload_at, packet_id_at;
 };
 
@@ -139,7 +139,7 @@ static void pump(struct client *c, uint64_t start_ns) {
   flush_client(c);
 }
 
-/* -- what comes back ------------------------------------------------------------------------------------------------- */
+/* -- received packets ------------------------------------------------------------------------------------------------ */
 
 static void on_message(struct client *c, uint8_t first, const uint8_t *body, const uint8_t *end) {
   int qos = first >> 1 & 3;
@@ -154,7 +154,7 @@ static void on_message(struct client *c, uint8_t first, const uint8_t *body, con
   uint64_t due;
   uint32_t sequence, publisher;
   memcpy(&due, at, 8), memcpy(&sequence, at + 8, 4), memcpy(&publisher, at + 12, 4);
-  if (publisher >= (uint32_t)option.publishers) fail("a message of nobody");
+  if (publisher >= (uint32_t)option.publishers) fail("a message of an unknown publisher");
   uint32_t *last = &c->last_seen[option.mode == PAIR ? 0 : publisher];
   if (sequence <= *last) repeated++; else lost += sequence - *last - 1, *last = sequence;
   received_of[publisher]++;
@@ -176,7 +176,7 @@ void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body,
   struct client *c = (struct client *)wire;
   switch (first_byte >> 4) {
   case 2:
-    if (size < 2 || body[1]) fail("CONNECT refused with %d", size < 2 ? -1 : body[1]);
+    if (size < 2 || body[1]) fail("CONNECT rejected with %d", size < 2 ? -1 : body[1]);
     c->connected = true;
     if (c->filter[0]) subscribe(c, c->filter);
     break;
@@ -185,7 +185,7 @@ void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body,
   case 5: append_packet(wire, 0x62, body, 2); break;
   case 6: append_packet(wire, 0x70, body, 2); break;
   case 9:
-    if (body[size - 1] > 2) fail("SUBSCRIBE refused with %d", body[size - 1]);
+    if (body[size - 1] > 2) fail("SUBSCRIBE rejected with %d", body[size - 1]);
     subscribed_count++;
     break;
   case 14: fail("DISCONNECT from the broker, reason %d", size ? body[0] : 0);
@@ -274,7 +274,7 @@ static void connect_clients(void) {
   hold();
 }
 
-/* Wildcard filters share their first level with the topics of flow, or none: both cost a matcher something, none matches. */
+/* Half of the wildcard filters share the first level with the topics of flow: all cost the matcher time, none matches. */
 static void fill_table(void) {
   struct client *clients = calloc(option.clients, sizeof *clients);
   uint64_t start = now_ns(), deadline = start + 300000000000u;
@@ -327,6 +327,6 @@ int main(int count, char **words) {
   if (!strcmp(command, "flow")) flow();
   else if (!strcmp(command, "connect")) connect_clients();
   else if (!strcmp(command, "table")) fill_table();
-  else fail("flow, connect or table?");
+  else fail("the command must be flow, connect or table");
   return 0;
 }

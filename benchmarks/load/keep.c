@@ -1,12 +1,12 @@
-/* keep: load on what a broker keeps: sessions that come back, and the messages of its log.
+/* keep: load on what a broker stores: sessions that resume, and the messages of its log.
  *
  *   keep resume -p PORT -n clients -g topics -k messages [-P publishers] [-w window] [-d seconds]
  *   keep replay -p PORT -f FILTER -n messages
  *
- * resume makes clients with sessions (MQTT 3.1.1, clean session 0) that subscribe with QoS 1 to one of the topics each, and leave;
- * publishes so many messages to each topic; then, when a line is read, lets all clients come back at once, and counts until each
- * has all of its own, or until so many seconds have passed.
- * replay subscribes to FILTER with QoS 0 and counts messages from the moment it asked; with fewer than so many, until 2 s of silence.
+ * resume opens clients with sessions (MQTT 3.1.1, clean session 0) that each subscribe to one topic with QoS 1, and disconnect;
+ * publishes `messages` to each topic; then, when a line is read, reconnects all clients at once, and counts until each one has
+ * received all of its messages, or `seconds` have passed.
+ * replay subscribes to FILTER with QoS 0 and counts messages from then on, up to `messages` or until 2 s without any.
  * A payload of resume holds a sequence number: loss, repetition and order are checked for each message.
  * One JSON object is printed. Exit status: 0, or 1 with a line on standard error. */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@
 enum { PAYLOAD_BYTES = 100, SILENCE_NS = 2000000000, AT_ONCE_MAX = 200, CLEAN = 2 };
 
 struct client {
-  struct connection wire; /* first, so that one is the other */
+  struct connection wire; /* first, so that pointers to both can be cast */
   int topic;
   bool is_subscribed;
   uint32_t last_seen; /* sequence */
@@ -69,13 +69,13 @@ void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body,
   struct client *c = (struct client *)wire;
   switch (first_byte >> 4) {
   case 2:
-    if (size < 2 || body[1]) fail("CONNECT refused with %d", size < 2 ? -1 : body[1]);
+    if (size < 2 || body[1]) fail("CONNECT rejected with %d", size < 2 ? -1 : body[1]);
     connected++;
     break;
   case 3: on_message(c, first_byte, body, size); break;
   case 4: c->acked++; break;
   case 9:
-    if (body[size - 1] > 2) fail("SUBSCRIBE refused with %d", body[size - 1]);
+    if (body[size - 1] > 2) fail("SUBSCRIBE rejected with %d", body[size - 1]);
     c->is_subscribed = true;
     break;
   }
@@ -122,7 +122,7 @@ static double publish_all(void) {
     acked = 0;
     for (int i = 0; i < option.publishers; i++) {
       struct client *c = &publishers[i];
-      /* A topic belongs to one publisher, so that its sequence is that of the log. */
+      /* Each topic has one publisher, so its sequence numbers follow the order of the log. */
       while (c->topic < option.topics && c->sent - c->acked < (uint64_t)option.window) {
         publish(c, c->topic, ++c->last_seen);
         if (c->last_seen == (uint32_t)option.messages) c->last_seen = 0, c->topic += option.publishers;
@@ -142,12 +142,12 @@ static void resume(void) {
   make_sessions(clients);
   double published_s = publish_all();
   printf("{\"published_per_s\": %.0f}\n", option.topics * (double)option.messages / published_s), fflush(stdout);
-  if (getchar() == EOF) return; /* the one who measures looks at the broker before it begins */
+  if (getchar() == EOF) return; /* the caller reads the state of the broker first */
   uint64_t begun = now_ns(), total = (uint64_t)option.clients * option.messages, deadline = begun + option.seconds * 1000000000ull;
   for (int i = 0; i < option.clients; i++) open_client(&clients[i], "session", i, 0);
   while (received - repeated < total && now_ns() < deadline) turn(10);
   double seconds = (now_ns() - begun) / 1e9;
-  for (uint64_t quiet = now_ns() + 300000000; now_ns() < quiet;) turn(10); /* what comes again, comes now */
+  for (uint64_t quiet = now_ns() + 300000000; now_ns() < quiet;) turn(10); /* repeated messages would arrive now */
   uint64_t missing = total + repeated > received ? total + repeated - received : 0;
   printf("{\"seconds\": %.2f, \"delivered_per_s\": %.0f, \"lost\": %lu, \"dup\": %lu}\n", seconds, received / seconds,
          missing > lost ? missing : lost, repeated);
@@ -166,7 +166,7 @@ static void replay(void) {
     if (received > seen) seen = received, heard = now_ns();
   }
   double seconds = (heard - asked) / 1e9;
-  if (!received) fail("nothing came for %s", option.filter);
+  if (!received) fail("no message received for %s", option.filter);
   printf("{\"received\": %lu, \"delivered_per_s\": %.0f, \"first_ms\": %.3f, \"megabytes_per_s\": %.1f}\n", received,
          received / seconds, (first_ns - asked) / 1e6, received_bytes / seconds / 1e6);
 }
@@ -188,6 +188,6 @@ int main(int count, char **words) {
   start_transport();
   if (!strcmp(command, "resume")) resume();
   else if (!strcmp(command, "replay")) replay();
-  else fail("resume or replay?");
+  else fail("the command must be resume or replay");
   return 0;
 }

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The few calls needed of libssl, declared here so that its development package is not. */
+/* The calls of libssl, declared here so that its development package is not needed. */
 void *TLS_client_method(void), *SSL_CTX_new(void *), *SSL_new(void *);
 long SSL_ctrl(void *, int, long, void *);
 int SSL_set_fd(void *, int), SSL_connect(void *), SSL_get_error(void *, int);
@@ -99,7 +99,7 @@ static ssize_t read_some(struct connection *c, uint8_t *data, size_t size) {
   fail("the broker closed a connection");
 }
 
-/* A mask of zeros leaves the bytes as they are, and costs the broker what any other would. */
+/* A mask of zeros leaves the bytes unchanged, and costs the broker as much as any other. */
 static void append_frame(struct buffer *frames, const uint8_t *data, size_t size) {
   uint8_t head[14] = {0x82};
   int lengths = size < 126 ? 0 : size < 65536 ? 2 : 8;
@@ -143,7 +143,7 @@ static void open_websocket(struct connection *c) {
   write_some(c, (uint8_t *)text, n);
   for (n = 0; n < 4 || memcmp(text + n - 4, "\r\n\r\n", 4); n++)
     if (n == sizeof text - 1 || read_some(c, (uint8_t *)text + n, 1) != 1) fail("no answer to the WebSocket request");
-  if (strncmp(text, "HTTP/1.1 101", 12)) fail("WebSocket refused: %.40s", text);
+  if (strncmp(text, "HTTP/1.1 101", 12)) fail("WebSocket rejected: %.40s", text);
 }
 
 void open_connection(struct connection *c) {
@@ -174,7 +174,7 @@ void close_connection(struct connection *c) {
 
 /* -- receiving ------------------------------------------------------------------------------------------------------- */
 
-/* Takes the WebSocket headers out of what was received, in place; gives the number of bytes left. */
+/* Removes WebSocket headers from received bytes, in place; returns the number of bytes left. */
 static size_t unframe(struct connection *c, uint8_t *data, size_t size) {
   size_t in = 0, out = 0;
   while (in < size) {
@@ -196,7 +196,7 @@ static size_t unframe(struct connection *c, uint8_t *data, size_t size) {
   return out;
 }
 
-/* All connections receive into one buffer; what is left of an incomplete packet goes into the connection's own. */
+/* All connections receive into one buffer; the rest of an incomplete packet is kept in the connection's own buffer. */
 static void on_readable(struct connection *c) {
   static uint8_t *data;
   static size_t capacity;
@@ -229,7 +229,7 @@ void turn(int timeout_ms) {
   int n = epoll_wait(epoll, events, 512, timeout_ms);
   for (int i = 0; i < n; i++) {
     struct connection *c = events[i].data.ptr;
-    if (c->fd < 0) continue; /* closed meanwhile */
+    if (c->fd < 0) continue; /* closed in the meantime */
     if (events[i].events & EPOLLOUT) flush(c);
     if (events[i].events & ~EPOLLOUT) on_readable(c);
   }

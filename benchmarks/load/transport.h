@@ -20,38 +20,38 @@ struct connection {
   uint64_t ws_left;
 };
 
-/* Where all connections go, and how. Set before the first is opened. */
+/* The address and transport of all connections. Set before the first one is opened. */
 extern struct endpoint { const char *host; int port; bool tls, websocket; } endpoint;
 
-/* Bytes that wait to be sent beyond which a publisher should hold back. */
+/* Unsent bytes above which a publisher should pause. */
 enum { BACKLOG_BYTES = 1 << 18 };
 
 /* Ends the program with a line on standard error. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 uint64_t now_ns(void);
 
-/* Raises the limit of open files and makes the event loop; call once, first. */
+/* Raises the limit of open files and creates the event loop; call once, first. */
 void start_transport(void);
 
-/* TCP connects while others work; TLS and WebSocket shake hands here and now. */
+/* TCP connects asynchronously; TLS and WebSocket handshakes block. */
 void open_connection(struct connection *c);
 
-/* Takes it out of the event loop and closes it, without a word; what waits to be sent is dropped. Not for TLS. */
+/* Removes it from the event loop and closes it without DISCONNECT; unsent bytes are dropped. Not for TLS. */
 void close_connection(struct connection *c);
 
-/* Add to what is to be sent; flush sends as much as the socket takes, and the rest when it takes more. */
+/* Append bytes to send; flush sends as much as the socket accepts, and the rest later. */
 void append(struct connection *c, const void *data, size_t size);
 void append_packet(struct connection *c, uint8_t first_byte, const void *body, size_t size);
 void flush(struct connection *c);
 size_t waiting(const struct connection *c);
 
-/* MQTT's variable length and text. Both give the number of bytes written. */
+/* MQTT's variable byte integer and string. Both return the number of bytes written. */
 size_t put_length(uint8_t *at, size_t value);
 size_t put_text(uint8_t *at, const char *text);
 
-/* Wait for at most so long; send what can be sent, hand over each packet received. */
+/* Wait up to this many milliseconds; send what can be sent, and pass on each received packet. */
 void turn(int timeout_ms);
 
-/* Defined by the user of this file. What it appends is flushed after the packets that came together. */
+/* Defined by the user of this file. What it appends is flushed after the packets received together. */
 void on_packet(struct connection *c, uint8_t first_byte, const uint8_t *body, size_t size);
 #endif

@@ -1,1 +1,1 @@
-"""History under Spark, `local[2]`, beside what Spark does with the same rows from memory."""
+"""History in Spark, `local[2]`, compared with the same rows from memory."""

@@ -1,4 +1,4 @@
-"""The ceiling of Python data sources: the same record batches, from files that are mapped into memory."""
+"""The upper limit of Python data sources: the same record batches, from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braidmq.spark.source.schema import struct_of
 
 
 class MemorySource(DataSource):
-    """Format `memory`: a folder of files made by `keep_batches`, each a partition; a folder without any is a job without rows."""
+    """Format `memory`: a directory of files written by `keep_batches`, one per partition; an empty one is a job without rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,13 +36,13 @@ class _MemoryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
-            return  # Spark's stand-in for a plan without parts
+            return  # Spark's placeholder for a plan without parts
         with pa.memory_map(partition.value) as file, pa.ipc.open_stream(file) as batches:
             yield from batches
 
 
 def keep_batches(folder: Path, port: int) -> None:
-    """Write what the history service streams into a new folder, a file for each part of its plan."""
+    """Write the streams of the history service to a new directory, one file per part of its plan."""
     folder.mkdir()
     with connect(f"127.0.0.1:{port}") as client:
         for number, (ticket, _) in enumerate(client.plan(wire.Plan(["#"])).parts):

@@ -19,7 +19,7 @@ WARM = 5
 
 
 def group_by_topic(data: DataSet, rounds: int, history: Reading, memory: Reading) -> Figure:
-    """Count the records of each topic; the result goes nowhere."""
+    """Count the records of each topic, and discard the result."""
 
     def rate(read: Reading) -> float:
         began = time.perf_counter()
@@ -38,7 +38,7 @@ def group_by_topic(data: DataSet, rounds: int, history: Reading, memory: Reading
 
 
 def one_topic(data: DataSet, rounds: int, spark: SparkSession, servers: str, empty: Path) -> Figure:
-    """Collect the records of topics that were not asked for before, from the reader's making to its rows."""
+    """Collect the records of topics not requested before; measures from creating the reader to its rows."""
     numbers = iter(range(1, 1000))
 
     def collect_one() -> float:

@@ -15,16 +15,16 @@ from benchmarks.history import publish
 from benchmarks.measure import Bench
 from benchmarks.shapes import TAIL_LAG_TARGET_S, TAIL_TARGET_PER_S
 
-# The first batches find Spark cold.
+# Spark is cold during the first batches.
 WARM_UP_S = 5
-# As long as this after the last message, a stream that is behind may catch up.
+# How long a stream may take to catch up after the last message.
 CATCH_UP_S = 30.0
-# Of the rate: the generator's clock and ours begin and end at other moments.
+# Tolerance of the rate: the generator and this program start and stop at slightly different times.
 RATE_SLACK = 0.01
 
 
 class _Batch(msgspec.Struct):
-    """What a batch had, and when its rows had been dealt with; seconds since 1970."""
+    """The contents of a batch, and when it was processed; seconds since 1970."""
 
     rows: int
     newest_s: float
@@ -32,7 +32,7 @@ class _Batch(msgspec.Struct):
 
 
 class _Tail:
-    """The batches that were seen; `add` is called by Spark."""
+    """The processed batches; Spark calls `add`."""
 
     def __init__(self) -> None:
         self._batches: list[_Batch] = []
@@ -44,17 +44,17 @@ class _Tail:
 
     @property
     def rows(self) -> int:
-        """Of all batches."""
+        """The rows of all batches."""
         return sum(batch.rows for batch in self._batches)
 
     def lags_s(self, since_s: float, until_s: float) -> list[float]:
-        """How old the newest row was just before a batch was done, the most that it can be, for all batches in this time."""
+        """The maximum lag at each batch in this time: the age of the newest processed row just before the batch was done."""
         pairs = zip(self._batches, self._batches[1:], strict=False)
         return [after.done_s - before.newest_s for before, after in pairs if since_s <= after.done_s <= until_s]
 
 
 def follow_tail(bench: Bench, broker: Broker, spark: SparkSession) -> Figure:
-    """Publish to a new broker at the rate that is asked for, and count what a query with a trigger of a second sees of it."""
+    """Publish to a new broker at the target rate, and count what a query with a one-second trigger receives."""
     title = f"stream from the tail, trigger of 1 s, for {bench.scale.tail_seconds} s"
     target = f"keeps up with {show_rate(TAIL_TARGET_PER_S)}, lag under {TAIL_LAG_TARGET_S:g} s"
     tail = _Tail()

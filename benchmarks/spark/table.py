@@ -1,4 +1,4 @@
-"""All of it, in the order in which it disturbs the least."""
+"""All Spark measurements, in the order of least interference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.spark.writing import archive_all, publish_rows
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """A Spark session, a node on the data set, and new nodes for what is published."""
+    """Measure with one Spark session, a node on the data set, and new nodes to publish to."""
     figures = []
 
     def add(figure: Figure) -> None:

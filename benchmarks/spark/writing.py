@@ -1,4 +1,4 @@
-"""Rows that become messages, and history that becomes Parquet."""
+"""Publishing rows as messages, and archiving history to Parquet."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RUN_TIMEOUT_S = 120
 
 
 class _Bench(msgspec.Struct):
-    """What `braidmq bench pub --json` prints, as far as it matters here."""
+    """The part of the output of `braidmq bench pub --json` that is used here."""
 
     acknowledged: int
     measured_seconds: float
 
 
 def publish_rows(rows: int, rounds: int, broker: Broker, spark: SparkSession) -> Figure:
-    """Rows that Spark makes as it goes, in two partitions; and as many messages from two clients of `braidmq bench`."""
+    """Publish rows that Spark generates, in two partitions; compared with two clients of `braidmq bench`."""
     port = broker.ports["tcp"]
     number = F.col("id")
     frame = spark.range(0, rows, numPartitions=BENCH_CLIENTS).select(
@@ -58,7 +58,7 @@ def publish_rows(rows: int, rounds: int, broker: Broker, spark: SparkSession) ->
 
 
 def _bench_rate(port: int, messages: int) -> float:
-    """Messages per second that as many clients of ours publish and have acknowledged."""
+    """Acknowledged messages per second of the same number of `braidmq bench` clients."""
     command = [str(Path(sys.executable).parent / "braidmq"), "bench", "pub", "--json", "--quiet", "-p", str(port)]
     shape = ["-c", str(BENCH_CLIENTS), "-F", str(BENCH_WINDOW), "-I", "0", "-q", "1", "-s", str(PAYLOAD_BYTES), "-t", "bench/%i"]
     done = subprocess.run(
@@ -71,7 +71,7 @@ def _bench_rate(port: int, messages: int) -> float:
 
 
 def archive_all(data: DataSet, rounds: int, folder: Path, servers: str, memory: Callable[[], DataFrame]) -> Figure:
-    """The job as users run it, in the session that is there, beside Spark writing the same rows to Parquet."""
+    """Run the job as users do, in the current session; compared with Spark writing the same rows to Parquet."""
 
     def run_job() -> float:
         output = folder / "lake"

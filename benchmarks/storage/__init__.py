@@ -1,1 +1,1 @@
-"""The storage layer, without a broker around it."""
+"""Benchmarks of the storage layer, without a broker."""

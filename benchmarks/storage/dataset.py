@@ -1,7 +1,7 @@
-"""The data of a node that has been running for long: millions of records and many durable sessions, made once and kept.
+"""The data of a node that has run for a long time: millions of records and many durable sessions, created once and kept.
 
-Records are of ten kinds from a million devices at most, ``devices/NUMBER/KIND``, with 100 bytes of noise each, so that
-``devices/+/temp`` is a tenth of them. Every session has one subscription and has read all there is.
+Records are of ten kinds from at most a million devices, ``devices/NUMBER/KIND``, with 100 random bytes each, so that
+``devices/+/temp`` matches a tenth of them. Every session has one subscription and has read everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.base.units import Seconds
 from braidmq.broker.ports import CursorRow, SessionRow, SubscriptionRow
 from braidmq.lane.records.records import encode_record
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.sessions import LogSessions
 
 VERSION = 2
@@ -28,7 +28,7 @@ PAYLOAD_BYTES = 100
 TOPICS_MAX = 1_000_000
 KINDS = ["temp", *(f"kind{number}" for number in range(9))]
 TENTH = "devices/+/temp"
-# Longer than anybody keeps the files.
+# Longer than the files are kept.
 RETENTION = Seconds(100 * 365 * 86400)
 SETTINGS = HistorySettings(retention=RETENTION)
 _BLOCK = 2000
@@ -53,7 +53,7 @@ class DataSet(msgspec.Struct):
 
 
 def prepare(folder: Path, records: int, sessions: int, say: Say, topics: int = 0) -> DataSet:
-    """The data set in a folder of its own below ``folder``, made if it is not there. ``topics``: other than `topics_of`."""
+    """The data set in its own directory below ``folder``, created if missing. ``topics`` overrides `topics_of`."""
     topics = topics or topics_of(records)
     place = folder / f"{records}-records-{sessions}-sessions"
     notes = place / "dataset.json"
@@ -61,7 +61,7 @@ def prepare(folder: Path, records: int, sessions: int, say: Say, topics: int = 0
     if known is not None and known.topics == topics:
         return known
     shutil.rmtree(place, ignore_errors=True)
-    say(f"making {records:,} records and {sessions:,} sessions in {place}; they are kept for the next time")
+    say(f"creating {records:,} records and {sessions:,} sessions in {place}; they are kept for the next run")
     made = _make(place, records, topics, sessions)
     notes.write_bytes(msgspec.json.encode(made))
     return made
@@ -71,22 +71,22 @@ def _read_notes(notes: Path) -> DataSet | None:
     try:
         known = msgspec.json.decode(notes.read_bytes(), type=DataSet)
     except (FileNotFoundError, msgspec.ValidationError):
-        return None  # not made to its end, or by another version
+        return None  # incomplete, or created by another version
     return known if known.version == VERSION else None
 
 
 def topics_of(records: int) -> int:
-    """How many topics so many records have."""
+    """The number of topics for this many records."""
     return max(min(records // 10, TOPICS_MAX), 10)
 
 
 def topic_of(number: int, topics: int) -> str:
-    """The topic of a record; devices come in no order, as they do in life."""
+    """The topic of a record; devices are in no order, as in real data."""
     return f"devices/{number * 7919 % topics}/{KINDS[number % 10]}"
 
 
 class _Records:
-    """A block for the log: so many records, by shard."""
+    """A block of records for the log, by shard."""
 
     def __init__(self, entries: dict[int, list[tuple[bytes, bytes]]], changes: list[Any], size_bytes: int) -> None:
         self.entries = entries
@@ -95,27 +95,27 @@ class _Records:
         self.is_refused = False
 
     def marks(self) -> list[tuple[int, bytes, int, int]]:
-        """They have no producer."""
+        """The records have no producer."""
         return []
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Nobody waits."""
+        """Ignored: no publisher waits for it."""
 
     def refused(self, refusal: Any, /) -> None:
-        """The engine cannot keep up for a moment."""
+        """The engine cannot keep up at the moment."""
         self.is_refused = True
 
 
 class _Filling:
-    """A log that is filled as fast as it takes it."""
+    """Fills a log as fast as possible."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         log.start(self._calls.put)
 
     def write(self, block: _Records) -> None:
-        """Append, and wait if too much is under way."""
+        """Append, and wait if too much is pending."""
         while True:
             block.is_refused = False
             self._log.append_block(block)
@@ -133,7 +133,7 @@ class _Filling:
 
 
 def _make(place: Path, records: int, topics: int, sessions: int) -> DataSet:
-    log = MessageLog.open(place, SETTINGS)
+    log = DurableLog.open(place, SETTINGS)
     filling = _Filling(log)
     began = time.monotonic()
     user_bytes = 0
@@ -149,7 +149,7 @@ def _make(place: Path, records: int, topics: int, sessions: int) -> DataSet:
     return DataSet(VERSION, str(place), records, topics, sessions, user_bytes, _compact(place), append_s)
 
 
-def _blocks(log: MessageLog, records: int, topics: int) -> Iterator[tuple[_Records, int]]:
+def _blocks(log: DurableLog, records: int, topics: int) -> Iterator[tuple[_Records, int]]:
     # A device has one publisher, and a publisher one shard.
     publishers = [next(name for name in map(str, range(10_000)) if log.shard_of(name) == shard) for shard in range(log.shards)]
     for first in range(0, records, _BLOCK):
@@ -165,7 +165,7 @@ def _blocks(log: MessageLog, records: int, topics: int) -> Iterator[tuple[_Recor
         yield _Records(entries, [], size), user_bytes
 
 
-def _sessions(log: MessageLog, sessions: int) -> Iterator[_Records]:
+def _sessions(log: DurableLog, sessions: int) -> Iterator[_Records]:
     rows = LogSessions(log)
     positions = tuple(log.watermarks.values())
     now = time.time()
@@ -183,12 +183,12 @@ def _sessions(log: MessageLog, sessions: int) -> Iterator[_Records]:
 
 
 def _compact(place: Path) -> int:
-    """Compact all tables; the bytes on disk then, without the write-ahead log."""
-    log = MessageLog.open(place, SETTINGS)
+    """Compact all tables; returns the bytes on disk, without the write-ahead log."""
+    log = DurableLog.open(place, SETTINGS)
     store = log._store
     for family in store.families:
         store.compact(family, b"", b"\xff" * 32)
     log.close()
-    # Files that were compacted away are deleted in the background; after a new start they are gone for sure.
-    MessageLog.open(place, SETTINGS).close()
+    # Compacted files are deleted in the background; after reopening they are certainly gone.
+    DurableLog.open(place, SETTINGS).close()
     return sum(file.stat().st_size for file in (place / "log").glob("*.sst"))

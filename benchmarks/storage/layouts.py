@@ -1,8 +1,7 @@
-"""What the layouts cost and how well they find: ``python -m benchmarks.storage.layouts``; with ``BRAIDMQ_PURE=1``,
-uncompiled.
+"""The cost and precision of the layouts: ``python -m benchmarks.storage.layouts``; uncompiled with ``BRAIDMQ_PURE=1``.
 
-A topic stands for one record of an epoch. *Extra* is how many records a scan looks at in vain for each one that it is
-after, *jumps* are its seeks; stepping from a record to its neighbour is not counted.
+Each topic represents one record of an epoch. *Extra* is the number of records that a scan examines in vain per matching record,
+*jumps* are its seeks; steps from a record to the next one are not counted.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def noise() -> tuple[list[str], list[str]]:
 
 
 def microseconds(step: Callable[[T], object], inputs: Sequence[T]) -> float:
-    """What a step takes on average."""
+    """The mean time of a step."""
     begin = time.perf_counter()
     for each in inputs:
         step(each)
@@ -101,7 +100,7 @@ def report(shape: Callable[[], tuple[list[str], list[str]]]) -> None:
 
 
 def report_bound() -> None:
-    """Print what a trie that is full takes, and how long the worst filters are planned on it."""
+    """Print the size of a full trie, and how long planning the worst filters takes."""
     chance = random.Random(3)
     topics = ["/".join(f"name{chance.randrange(10_000)}" for _ in range(4)).encode() for _ in range(60_000)]
     tracemalloc.start()

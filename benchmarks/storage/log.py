@@ -1,7 +1,7 @@
-"""The log against bare rocksdict on the same bytes: ``python -m benchmarks.storage.log [RECORDS]``.
+"""The log compared with bare rocksdict on the same bytes: ``python -m benchmarks.storage.log [RECORDS]``.
 
-Rates are of the thread's CPU time, which other work on the machine disturbs least; each is the best of several runs. Times to the
-first record are those of a clock, of topics that were not asked for before.
+Rates are per CPU time of the thread, which other work on the machine affects least; each is the best of several runs. Times to
+the first record are wall-clock times, for topics not requested before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from braidmq.storage.engine.open import family_of
 from braidmq.storage.engine.store import Store
 from braidmq.storage.format.rows import SHARD_KEY
 from braidmq.storage.layouts import make_layout
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.shard.clock import ShardClock
 from braidmq.storage.shard.shard import Entry, Shard, ShardOptions
 
@@ -54,7 +54,7 @@ def make_batches(count: int) -> list[list[Entry]]:
 
 
 def append_log(path: Path, batches: list[list[Entry]]) -> tuple[float, list[tuple[bytes, bytes]]]:
-    """Seconds to stamp, place and write all batches, and the rows that were written, in their order."""
+    """Seconds to stamp, place and write all batches, and the written rows, in order."""
     with Store.open(path, [FAMILY], durability="os") as store:
         shard = Shard(store, FAMILY, ShardClock(), make_layout, ShardOptions("learned", tail_bytes_max=0))
         began = time.thread_time()
@@ -71,7 +71,7 @@ def append_log(path: Path, batches: list[list[Entry]]) -> tuple[float, list[tupl
 
 
 def append_bare(path: Path, rows: list[tuple[bytes, bytes]]) -> float:
-    """Seconds to write the same rows in batches of the same size, with the store's options and nothing else."""
+    """Seconds to write the same rows in batches of the same size, with only the store's options."""
     with Store.open(path, [FAMILY], durability="os") as store:
         db: Rdict = store._database.db
         handle = store._database.handles[FAMILY]
@@ -85,7 +85,7 @@ def append_bare(path: Path, rows: list[tuple[bytes, bytes]]) -> float:
 
 
 def measure_append(folder: Path, count: int = APPENDED) -> Figure:
-    """Appending inside the store beside ``db.write`` of the same rows."""
+    """Appending inside the store, compared with ``db.write`` of the same rows."""
     batches = make_batches(count)
     log_s = bare_s = float("inf")
     for turn in range(ROUNDS):
@@ -102,7 +102,7 @@ def measure_append(folder: Path, count: int = APPENDED) -> Figure:
 
 def measure_reads(data: DataSet) -> list[Figure]:
     """Reading the data set, and its size on disk."""
-    log = MessageLog.open(data.folder, SETTINGS)
+    log = DurableLog.open(data.folder, SETTINGS)
     try:
         firsts = [_first_ms(log, topic_of(number * 99_991 % data.records, data.topics)) for number in range(1, TOPICS_ASKED + 1)]
         bare = max(_iterate_bare(log) for _ in range(ROUNDS))
@@ -132,7 +132,7 @@ def measure_reads(data: DataSet) -> list[Figure]:
             whole / bare >= ALL_TARGET,
         ),
         Figure(
-            "bytes on disk for each byte of topic and payload, compacted, without the write-ahead log",
+            "bytes on disk per byte of topic and payload, compacted, without the write-ahead log",
             f"{ratio:.2f}",
             f"at most {DISK_TARGET:g}",
             ratio <= DISK_TARGET,
@@ -140,7 +140,7 @@ def measure_reads(data: DataSet) -> list[Figure]:
     ]
 
 
-def _iterate_bare(log: MessageLog) -> float:
+def _iterate_bare(log: DurableLog) -> float:
     """Records per second of bare iteration, over the records that a replay of everything reads."""
     store = log._store
     options = ReadOptions()
@@ -152,7 +152,7 @@ def _iterate_bare(log: MessageLog) -> float:
     return count / (time.thread_time() - began)
 
 
-def _replay(log: MessageLog, topic_filter: str) -> float:
+def _replay(log: DurableLog, topic_filter: str) -> float:
     """Records per second of a replay from the beginning."""
     reading = log.replay([topic_filter], 0)
     began, count = time.thread_time(), 0
@@ -161,7 +161,7 @@ def _replay(log: MessageLog, topic_filter: str) -> float:
     return count / (time.thread_time() - began)
 
 
-def _first_ms(log: MessageLog, topic: str) -> float:
+def _first_ms(log: DurableLog, topic: str) -> float:
     began = time.perf_counter()
     reading = log.replay([topic], 0)
     while not reading.next(1):

@@ -1,6 +1,6 @@
-"""The store against bare rocksdict, and the latency of its commits: ``python -m benchmarks.storage.store [DIRECTORY]``.
+"""The store compared with bare rocksdict, and the latency of its commits: ``python -m benchmarks.storage.store [DIRECTORY]``.
 
-Rates are of the thread's CPU time, which other work on the machine disturbs least; each is the best of several alternating runs.
+Rates are per CPU time of the thread, which other work on the machine affects least; each is the best of several alternating runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rows = list[list[tuple[bytes, bytes]]]
 
 
 def make_rows() -> Rows:
-    """Batches of records in the form of the log: epoch, an index that scatters them over it, offset; 100 bytes of noise."""
+    """Batches of records in the form of the log: epoch, an index that scatters them over it, offset; 100 random bytes."""
     noise = random.Random(1)
     numbers = iter(range(BATCH * BATCHES))
     return [
@@ -61,7 +61,7 @@ def append_bare(path: Path, rows: Rows) -> float:
 
 
 def append_store(path: Path, rows: Rows, one_by_one: bool) -> float:
-    """Seconds that the store takes for the same, its committer running."""
+    """Seconds that the store takes for the same, with its committer running."""
     with Store.open(path, [FAMILY]) as store:
         store.start(lambda call: call(), lambda number: None)
         began = time.thread_time()
@@ -161,7 +161,7 @@ async def commit_latencies(path: Path, busy_s: float) -> list[float]:
 
 
 def quantiles(taken_ms: list[float]) -> str:
-    """The median and the 99th percentile in words."""
+    """The median and the 99th percentile as text."""
     return f"p50 {taken_ms[len(taken_ms) // 2]:.2f} ms, p99 {taken_ms[len(taken_ms) * 99 // 100]:.2f} ms"
 
 

@@ -1,4 +1,4 @@
-"""What a hook is written with: ``from braidmq.hooks import Hook``. These names are stable; `docs/hooks.md` explains them."""
+"""The public API for hooks: ``from braidmq.hooks import Hook``. These names are stable; `docs/hooks.md` explains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of the metrics that `api.metric_names` declares. All of them are counted already; nothing is walked through."""
+"""The values of the metrics that `api.metric_names` declares. Collecting them is cheap: it reads counters and scans nothing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.history.messages import Served
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.mqtt.reasons import Reason
-from braidmq.storage.engine.health import Health, State
-from braidmq.storage.log import MessageLog
+from braidmq.storage.engine.health import Health, HealthState
+from braidmq.storage.log import DurableLog
 
-_HEALTH = {State.OK: 0, State.SLOW: 1, State.STOPPED: 2}
+_HEALTH = {HealthState.OK: 0, HealthState.SLOW: 1, HealthState.STOPPED: 2}
 
 
 class _NoService:
-    """Stands for a history service that the configuration has switched off."""
+    """Replaces a history service that the configuration has disabled."""
 
     restarts = readers_refused = 0
     address = certificate_expiry = None
@@ -33,18 +33,19 @@ class _NoService:
 
 
 class Figures:
-    """What the sources of metrics begin with: the parts of a node, and figures that have to be computed."""
+    """The root of the sources of metrics: the parts of a node, and values that have to be computed."""
 
     def __init__(
         self,
         broker: Broker,
         access: LocalAccess,
         listeners: ListenerSet,
-        message_log: MessageLog,
+        message_log: DurableLog,
         health: Health,
         service: HistoryService | None,
         client_room: Room,
         api_room: Room,
+        control_room: Room,
     ) -> None:
         self.broker = broker
         self.access = access
@@ -55,6 +56,7 @@ class Figures:
         self.service = _NoService() if service is None else service
         self.client_room = client_room
         self.api_room = api_room
+        self.control_room = control_room
         self.named_readers = message_log.readers
         self.log = message_log.stats()
         self.log_health = _HEALTH[health.state]
@@ -72,7 +74,7 @@ class Figures:
     @property
     def subscriptions(self) -> int:
         """Subscriptions of all sessions."""
-        return self.broker.subscription_count()
+        return self.broker.subscriptions.count()
 
     @property
     def connections_refused(self) -> int:
@@ -87,7 +89,7 @@ class Figures:
 
     @property
     def log_lines_suppressed(self) -> int:
-        """Log lines left out."""
+        """Log lines suppressed by the rate limit."""
         return logs.lines_suppressed()
 
     # Messages and packets
@@ -137,7 +139,7 @@ class Figures:
 
     @property
     def connack_errors(self) -> int:
-        """CONNECT packets that were refused."""
+        """CONNECT packets that were rejected."""
         return sum(self.refusals.values())
 
     # The log and the history service
@@ -176,7 +178,7 @@ class Figures:
     # Sources
 
     def collect(self) -> dict[str, float]:
-        """The value of every metric now, by the stem of its name; a metric without a value is left out."""
+        """The current value of every metric, by the stem of its name; omits metrics without a value."""
         values = {stem: self._read(metric.source) for stem, metric in METRICS.items() if "*" not in metric.source}
         found = {stem: value for stem, value in values.items() if value is not None}
         totals = {

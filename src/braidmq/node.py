@@ -1,6 +1,6 @@
 """The composition root: builds every part of a node from its configuration, starts and stops them in order.
 
-The only module that knows all of them. A node lives on the event loop that called ``start``.
+The only module that knows all of them. A node belongs to the event loop that called ``start``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
-from braidmq.broker.sys_topics import SysTopics
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.lane import is_compiled
 from braidmq.operations import NodeOperations
 from braidmq.storage.engine.health import HEALTHY, Health
 from braidmq.storage.engine.rocksdb import Tuning
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
@@ -51,14 +50,13 @@ class Node:
         self._broker: Broker | None = None
         self._access: LocalAccess | None = None
         self._listeners: ListenerSet | None = None
-        self._sys: SysTopics | None = None
         self._api: ApiServer | None = None
-        self._log: MessageLog | None = None
+        self._log: DurableLog | None = None
         self._care: Watchdog | None = None
         self._history: HistoryService | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._watch: LoopWatch | None = None
-        self.client_room, self.api_room, self._control_room = Room(), Room(), Room()
+        self.client_room, self.api_room, self.control_room = Room(), Room(), Room()
 
     @property
     def broker(self) -> Broker:
@@ -68,12 +66,12 @@ class Node:
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Where each listener is bound, such as ``"tcp:default"``."""
+        """The address of each listener, by a name such as ``"tcp:default"``."""
         return self._listeners.addresses() if self._listeners is not None else {}
 
     @property
     def api_address(self) -> Address | None:
-        """Where status and metrics are served."""
+        """The address of status and metrics."""
         return self._api.address if self._api is not None else None
 
     async def start(self) -> None:
@@ -96,14 +94,14 @@ class Node:
         files = plan_files(files_max)
         self.client_room.connections_max = files.clients
         self.api_room.connections_max = files.api
-        self._control_room.connections_max = files.control
+        self.control_room.connections_max = files.control
         log.info("room for %d client and %d API connections (RLIMIT_NOFILE %d)", files.clients, files.api, files_max)
         return files
 
     async def _start(self, settings: Settings, data_dir: Path, files: FilePlan) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
         options = LogOptions(tuning=Tuning(open_files_max=files.tables))
-        self._log = message_log = await asyncio.to_thread(MessageLog.open, data_dir, settings.history, options=options)
+        self._log = message_log = await asyncio.to_thread(DurableLog.open, data_dir, settings.history, options=options)
         await asyncio.to_thread(remove_leftovers, data_dir)
         message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
         storage = Storage(
@@ -134,24 +132,23 @@ class Node:
             on_refused=broker.statistics.on_refused,
             room=self.client_room,
         )
-        # The API comes first: its socket in the data directory is what keeps a second node out of it.
+        # The API comes first: its socket in the data directory keeps a second node out.
         self._api = ApiServer(
             NodeOperations(self),
             bind=settings.api.bind,
             data_dir=data_dir,
             hosts=settings.api.hosts,
             room=self.api_room,
-            control_room=self._control_room,
+            control_room=self.control_room,
         )
         await self._api.start()
         await self._listeners.start()
         self._start_history(settings, data_dir, message_log, access)
-        self._sys = SysTopics(broker)
-        self._sys.start()
+        broker.sys_topics.start()
         for name, (host, port) in self.addresses.items():
             log.info("%s listens on %s", name, Address(host, port))
 
-    def _start_history(self, settings: Settings, data_dir: Path, message_log: MessageLog, access: LocalAccess) -> None:
+    def _start_history(self, settings: Settings, data_dir: Path, message_log: DurableLog, access: LocalAccess) -> None:
         if not settings.history.bind:
             return
         if not HistoryService.is_possible():
@@ -163,13 +160,13 @@ class Node:
         self._history.start()
 
     async def stop(self) -> None:
-        """Stop accepting, say goodbye to the clients, close everything."""
+        """Stop accepting, disconnect the clients, close everything."""
         if self._watch is not None:
             self._watch.stop()
         if self._listeners is not None:
             self._listeners.stop_accepting()
-        if self._sys is not None:
-            self._sys.stop()
+        if self._broker is not None:
+            self._broker.sys_topics.stop()
         if self._history is not None:
             await self._history.stop()
         if self._broker is not None:
@@ -187,7 +184,7 @@ class Node:
             await self._access.close()
 
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration and changed files; clients still allowed stay. Gives the keys that need a restart."""
+        """Apply a changed configuration and changed files; clients still allowed stay. Returns the keys that need a restart."""
         changes = describe_changes(self.settings, config.settings)
         self.config = config
         self.settings = config.settings
@@ -198,12 +195,11 @@ class Node:
         if self._history is not None:
             await self._history.reload(config.settings.history)
         self.broker.reconfigure(config.settings)
-        if self._sys is not None:
-            self._sys.reconfigure()
+        self.broker.sys_topics.reconfigure()
         return changes.restart
 
     @property
-    def log(self) -> MessageLog:
+    def log(self) -> DurableLog:
         """The durable log, once started."""
         assert self._log is not None, "the node is not started"
         return self._log
@@ -215,7 +211,7 @@ class Node:
 
     @property
     def log_health(self) -> Health:
-        """How the log was when it was last looked at."""
+        """The health of the log at its last check."""
         return self._care.health if self._care is not None else HEALTHY
 
     @property
@@ -244,13 +240,13 @@ def _make_data_dir(data_dir: Path) -> None:
 
 
 def _report_death(task: asyncio.Task[None]) -> None:
-    """A background task that dies must not go unnoticed: the loop's handler logs it as an error."""
+    """Report a background task that died: the loop's handler logs it as an error."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the watcher of access files died", "exception": error, "task": task})
 
 
 def _raise_file_limit() -> int:
-    """Every connection is a file: take as many as the system allows; how many that is."""
+    """Raise the limit of open files, since every connection is a file, as far as the system allows; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:

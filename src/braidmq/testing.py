@@ -4,7 +4,7 @@
         client.connect(braidmq_broker.host, braidmq_broker.port)
         ...
 
-The fixture comes with ``pytest_plugins = ["braidmq.testing"]``; without pytest, ``with Broker() as broker:`` does the same.
+``pytest_plugins = ["braidmq.testing"]`` provides the fixture; without pytest, ``with Broker() as broker:`` does the same.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class Broker:
-    """A node in a thread of its own, on free ports of the loopback address, with a data directory that goes away with it.
+    """A node in a thread of its own, on free ports of the loopback address, with a temporary data directory.
 
     Keyword arguments are tables of the configuration: ``Broker(mqtt={"receive_maximum": 10})``. With
-    ``history={"bind": "127.0.0.1:0"}`` it has a history service, too.
+    ``history={"bind": "127.0.0.1:0"}`` it also has a history service.
     """
 
     def __init__(self, **tables: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Broker:
 
     @property
     def history_port(self) -> int:
-        """The port of the history service, which is waited for."""
+        """The port of the history service; waits until it listens."""
         assert self.node is not None, "the broker is not running"
         service = self.node.history
         assert service is not None, "this broker has no history service; give it an address"
@@ -89,7 +89,7 @@ class Broker:
             raise self._failure
 
     def call(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run a function on the broker's loop and give its result; for tests that look inside."""
+        """Run a function on the broker's loop and return its result; for tests of the broker's internals."""
 
         async def run() -> T:
             return work(*arguments)
@@ -98,7 +98,7 @@ class Broker:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_START_S)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the broker's loop and give its result."""
+        """Run a coroutine on the broker's loop and return its result."""
         assert self._loop is not None, "the broker is not running"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_S)
 
@@ -126,7 +126,7 @@ class Broker:
             **self._tables,
         }
         tables["node"] = {"data_dir": self._folder.name, **tables.get("node", {})}
-        tables["history"] = {"bind": "", **tables.get("history", {})}  # a process of its own, which few tests want
+        tables["history"] = {"bind": "", **tables.get("history", {})}  # the service is a process of its own, which few tests need
         self.node = Node(config.from_tables(tables))
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()

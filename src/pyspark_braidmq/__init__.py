@@ -1,4 +1,4 @@
-"""Found by Spark by its name: the format `braidmq` is there without a call to register it."""
+"""Spark finds this module by its name and registers the format `braidmq`."""
 
 from __future__ import annotations
 

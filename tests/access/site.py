@@ -9,8 +9,8 @@ from braidmq.access import hashes, passwords, scram
 from braidmq.access.contract import Credentials, Refused, Verdict
 from braidmq.access.local import LocalAccess
 from braidmq.base.config.settings import AccessSettings, NodeSettings, Settings
-from tests.access.fakes import FakeClock
 from tests.access.scram_client import ScramClient
+from tests.support.fakes.clock import FakeClock
 
 
 def settings_of(data_dir: Path, **access: Any) -> Settings:

@@ -18,7 +18,8 @@ from braidmq.access import hashes, passwords
 from braidmq.access.authn import PasswordAuthenticator
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import FakeClock, login, run
+from tests.access.logins import login, run
+from tests.support.fakes.clock import FakeClock
 from tests.support.present import present
 
 ARGON2 = hashes.make(b"secret")
@@ -131,7 +132,7 @@ def test_a_certificate_name_stands_for_the_user_name(password_file: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [None, b"rubbish\n", b"alice:secret\n", b"\xff\xff\n", b"ok\n" * 3])
-def test_a_missing_or_broken_file_lets_nobody_in(tmp_path: Path, content: bytes | None) -> None:
+def test_a_missing_or_broken_file_rejects_all_logins(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "passwd"
     if content is not None:
         path.write_bytes(content)
@@ -147,7 +148,7 @@ def test_a_missing_or_broken_file_lets_nobody_in(tmp_path: Path, content: bytes 
     assert [reason(each) for each in verdicts] == [Reason.SERVER_UNAVAILABLE] * 4
 
 
-def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_users(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.touch()
 
@@ -156,7 +157,7 @@ def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
     assert reason(verdict) == Reason.BAD_USER_NAME_OR_PASSWORD
 
 
-def test_a_directory_or_pipe_in_place_of_the_file_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_directory_or_pipe_in_place_of_the_file_rejects_all_logins(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path, tmp_path / "pipe"):

@@ -10,7 +10,8 @@ from braidmq.access import bans
 from braidmq.access.bans import Ban, BanTable
 from braidmq.access.contract import Credentials
 from braidmq.base.errors import Corruption, UsageError
-from tests.access.fakes import FakeClock, login
+from tests.access.logins import login
+from tests.support.fakes.clock import FakeClock
 
 
 def table(clock: FakeClock | None = None, failures_max: int = 3) -> BanTable:
@@ -33,7 +34,9 @@ def table(clock: FakeClock | None = None, failures_max: int = 3) -> BanTable:
         ({"user_name": "cert"}, login("alice", certificate_name="cert"), login("alice")),
     ],
 )
-def test_a_ban_fits_who_has_all_that_it_names(names: dict[str, Any], hits: Credentials, misses: Credentials) -> None:
+def test_a_ban_matches_clients_that_have_everything_it_names(
+    names: dict[str, Any], hits: Credentials, misses: Credentials
+) -> None:
     bans_in_force = table()
 
     added = bans_in_force.add(**names, reason="noise")
@@ -165,7 +168,7 @@ def test_zero_failures_means_never() -> None:
     assert not bans_in_force.is_throttled(login("alice"))
 
 
-def test_what_attackers_can_fill_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_attackers_can_fill_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bans, "AUTOMATIC_MAX", 5)
     monkeypatch.setattr(bans, "_COUNTERS_MAX", 10)
     bans_in_force = table(failures_max=1)
@@ -188,7 +191,7 @@ def test_an_automatic_ban_does_not_shorten_one_that_an_operator_set() -> None:
     assert bans_in_force.list() == (kept,)
 
 
-def test_an_automatic_ban_keeps_nobody_out_but_a_login_and_is_lifted_by_an_operator() -> None:
+def test_an_automatic_ban_rejects_only_logins_and_an_operator_can_lift_it() -> None:
     bans_in_force = table(failures_max=1)
     automatic = bans_in_force.record_failure(login("alice"))
 

@@ -1,4 +1,4 @@
-"""Guessed passwords lead to bans and to the throttle of an address, which hit guesses and nobody else."""
+"""Guessed passwords lead to bans and to throttled addresses, which affect only guesses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braidmq.access import bans, hashes, passwords, scram
 from braidmq.access.contract import Credentials, Granted, Verdict
 from braidmq.access.local import LocalAccess
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import login, run
+from tests.access.logins import login, run
 from tests.access.scram_client import ScramClient
 from tests.access.site import Site, reason, scram_login
 
@@ -35,7 +35,7 @@ def test_wrong_passwords_lead_to_a_ban_at_that_address_only(site: Site) -> None:
     run(scenario())
 
 
-def test_under_attack_from_one_address_who_was_right_before_still_gets_in(site: Site) -> None:
+def test_under_attack_from_one_address_a_recent_user_still_gets_in(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
@@ -49,7 +49,7 @@ def test_under_attack_from_one_address_who_was_right_before_still_gets_in(site: 
     run(scenario())
 
 
-def test_wrong_passwords_do_not_lock_out_who_got_in_from_there_a_short_while_ago(site: Site) -> None:
+def test_wrong_passwords_do_not_lock_out_a_recent_user_of_the_same_address(site: Site) -> None:
     async def scenario() -> None:
         access = site.access(cache_ttl=600)
         assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
@@ -133,7 +133,9 @@ NOTHING_TO_GUESS = {
 
 
 @pytest.mark.parametrize(("shown", "verdict"), NOTHING_TO_GUESS.values(), ids=NOTHING_TO_GUESS)
-def test_guesses_of_others_keep_nobody_out_who_has_nothing_to_guess(site: Site, shown: Credentials, verdict: Verdict) -> None:
+def test_guesses_of_others_do_not_lock_out_clients_with_nothing_to_guess(
+    site: Site, shown: Credentials, verdict: Verdict
+) -> None:
     async def scenario() -> None:
         access = site.access()
         for number in range(3 * bans.ADDRESS_FACTOR):
@@ -149,7 +151,7 @@ def test_guesses_of_others_keep_nobody_out_who_has_nothing_to_guess(site: Site, 
 
 
 @pytest.mark.parametrize("shown", [login(), login(None, b"token"), login("alice")], ids=["nothing", "no name", "no password"])
-def test_what_is_refused_without_a_check_is_no_guess(site: Site, shown: Credentials) -> None:
+def test_a_login_rejected_without_a_check_does_not_count_as_a_guess(site: Site, shown: Credentials) -> None:
     async def scenario() -> None:
         access = site.access()
         for _ in range(3 * bans.ADDRESS_FACTOR):
@@ -177,7 +179,7 @@ def test_scram_logs_in_and_its_failures_count_for_the_user_it_names(site: Site) 
     run(scenario())
 
 
-def test_wrong_proofs_do_not_lock_out_a_scram_user_who_got_in_from_there_a_short_while_ago(site: Site) -> None:
+def test_wrong_proofs_do_not_lock_out_a_recent_scram_user_of_the_same_address(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         assert await scram_login(access, ScramClient("alice", "secret"), login()) == Granted("alice")

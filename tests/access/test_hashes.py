@@ -1,4 +1,4 @@
-"""Hashes made by other programs verify, ours are argon2id, and broken ones are told apart."""
+"""Hashes made by other programs verify, ours are argon2id, and broken ones are recognised."""
 
 from __future__ import annotations
 

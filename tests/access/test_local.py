@@ -14,7 +14,7 @@ from braidmq.access.local import LocalAccess
 from braidmq.base.config.settings import NodeSettings, Settings
 from braidmq.base.errors import Corruption
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import login, run
+from tests.access.logins import login, run
 from tests.access.scram_client import ScramClient
 from tests.access.site import Site, reason, settings_of
 
@@ -45,7 +45,7 @@ def test_defaults_need_no_files_and_restrict_nothing(tmp_path: Path) -> None:
     assert isinstance(run(access.authenticate(login())), Refused)
 
 
-def test_a_broken_file_on_our_side_bans_nobody(site: Site) -> None:
+def test_a_broken_file_on_the_server_bans_no_client(site: Site) -> None:
     async def scenario() -> None:
         site.password_file.write_text("rubbish\n")
         access = site.access()
@@ -146,7 +146,7 @@ def test_a_file_that_breaks_while_running_denies_and_recovers(site: Site) -> Non
     run(scenario())
 
 
-def test_another_file_that_can_or_cannot_be_used_is_told_before_anything_else_happens(site: Site) -> None:
+def test_a_reload_reports_changed_rules_before_anything_else_happens(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         broken = site.acl_file.with_name("broken")
@@ -187,7 +187,7 @@ def test_a_file_without_rights_denies_until_the_rights_come_back(site: Site, mon
     run(scenario())
 
 
-def test_watch_takes_changes_by_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_applies_changes_without_being_asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("braidmq.access.local._WATCH_INTERVAL_S", 0.01)
 
     async def scenario() -> None:
@@ -205,7 +205,7 @@ def test_watch_takes_changes_by_itself(site: Site, monkeypatch: pytest.MonkeyPat
     run(scenario())
 
 
-def test_who_may_stay_after_a_change(site: Site) -> None:
+def test_which_clients_may_stay_after_a_change(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         alice, certificate = login("alice"), login(certificate_name="device-1")
@@ -255,7 +255,7 @@ def test_a_node_does_not_start_without_the_bans_it_had(site: Site) -> None:
         site.access()
 
 
-def test_a_password_file_open_to_all_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_file_open_to_all_is_reported(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.password_file.chmod(0o644)
 
     site.access()

@@ -90,7 +90,7 @@ def test_a_name_that_would_break_the_file_is_refused(tmp_path: Path, name: str) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_replacing_a_hash_leaves_a_line_alone_that_somebody_changed_meanwhile(tmp_path: Path) -> None:
+def test_replacing_a_hash_leaves_a_line_alone_that_changed_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text(f"alice:{HASH}\nbob:{OTHER}\n")
 

@@ -11,7 +11,7 @@ import pytest
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.access.scram import ScramExchange, ScramKeys, format_keys, make_keys, parse_keys
 from braidmq.mqtt.reasons import Reason
-from tests.access.fakes import login, run
+from tests.access.logins import login, run
 from tests.access.scram_client import ScramClient
 
 KEYS = {"alice": make_keys("secret"), "a,b=c": make_keys("comma")}

@@ -14,8 +14,8 @@ import pytest
 
 from braidmq.api.control import TRACES_MAX
 from braidmq.api.server import ApiServer
-from braidmq.control.contract import Ban, ClientInfo, RetainedInfo
-from tests.support.fake_operations import FakeOperations
+from braidmq.control.contract import BanInfo, ClientInfo, RetainedInfo
+from tests.support.fakes.operations import FakeOperations
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 
@@ -92,7 +92,7 @@ def test_a_client_of_any_name_can_be_shown_and_kicked(tmp_path: Path, client_id:
     conversation(tmp_path, talk)
 
 
-def test_what_is_not_there_is_answered_with_404_in_words(tmp_path: Path) -> None:
+def test_an_unknown_resource_is_answered_with_404_and_a_message(tmp_path: Path) -> None:
     async def talk(_: FakeOperations, ask: Ask) -> None:
         for method, path, parameters in [
             ("GET", "/client", {"id": "nobody"}),
@@ -134,7 +134,7 @@ def test_bans_are_added_and_lifted(tmp_path: Path) -> None:
     async def talk(operations: FakeOperations, ask: Ask) -> None:
         body = {"kind": "address", "value": "192.0.2.7", "until": 2e9}
         assert await ask("POST", "/bans", body=body) == (204, None)
-        assert operations.ban_list == [Ban(kind="address", value="192.0.2.7", until=2e9)]
+        assert operations.ban_list == [BanInfo(kind="address", value="192.0.2.7", until=2e9)]
 
         assert await ask("DELETE", "/bans", kind="address", value="192.0.2.7") == (204, None)
         assert operations.ban_list == []

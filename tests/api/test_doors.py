@@ -14,7 +14,7 @@ import pytest
 
 from braidmq.api.server import ApiServer, read_or_make_token
 from braidmq.base.errors import ConfigError, UsageError
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 Result = TypeVar("Result")
 
@@ -116,7 +116,7 @@ def test_the_socket_of_a_dead_node_is_replaced_and_ours_is_removed(tmp_path: Pat
 
 def test_two_nodes_cannot_share_a_data_directory(tmp_path: Path) -> None:
     async def start_another(server: ApiServer) -> bool:
-        with pytest.raises(UsageError, match="a node is running"):
+        with pytest.raises(UsageError, match="a node is already running"):
             await ApiServer(FakeOperations(), bind="", data_dir=tmp_path).start()
         return server.socket_path.is_socket()
 
@@ -163,7 +163,7 @@ def test_on_loopback_nothing_is_served_under_the_name_of_a_web_page(tmp_path: Pa
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:18083", "127.0.0.1", "127.0.0.1:1", "127.9.9.9:80", "[::1]", "[::1]:18083"]
 )
-def test_on_loopback_names_of_this_machine_are_served_whatever_the_port(tmp_path: Path, host: str) -> None:
+def test_on_loopback_names_of_this_machine_are_served_on_any_port(tmp_path: Path, host: str) -> None:
     assert ask_as("127.0.0.1:0", tmp_path, host) == 200
 
 
@@ -184,7 +184,7 @@ def test_names_that_only_look_local_are_refused(tmp_path: Path, host: str) -> No
     assert ask_as("127.0.0.1:0", tmp_path, host) in (400, 403)
 
 
-def test_a_listed_name_is_served_and_then_no_other_wherever_it_listens(tmp_path: Path) -> None:
+def test_a_listed_name_is_served_on_every_listener_and_others_are_not(tmp_path: Path) -> None:
     asked = ["Node.Example:443", "other.example", "localhost"]
 
     assert [ask_as("127.0.0.1:0", tmp_path, host, hosts=("node.example",)) for host in asked] == [200, 403, 200]

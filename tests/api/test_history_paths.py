@@ -20,15 +20,15 @@ from braidmq.control.history import (
     End,
     Failed,
     GenerationInfo,
-    Progress,
+    ProgressLine,
     ReadRequest,
     Relearned,
     RelearnRequest,
     ShardPatterns,
     decode_line,
 )
-from tests.support.fake_history import FakeHistory
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.history import FakeHistory
+from tests.support.fakes.operations import FakeOperations
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def answer_to(session: aiohttp.ClientSession, method: str, path: str, **fi
 
 def test_a_read_is_asked_for_by_parameters_and_answered_in_lines(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
-        history.lines = [Begin(start=1, end=9), Progress(position=5, records=0), End()]
+        history.lines = [Begin(start=1, end=9), ProgressLine(position=5, records=0), End()]
         wanted = [("filter", "a/#"), ("filter", "b"), ("from", "-1h"), ("to", "17"), ("limit", "5"), ("follow", "1")]
 
         status, data = await answer_to(session, "GET", "/history/records", params=wanted)
@@ -83,7 +83,7 @@ def test_without_parameters_everything_is_meant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", "-1"), ("limit", "ten"), ("limit", "9" * 30), ("follow", "yes")])
-def test_a_parameter_that_is_no_number_is_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_a_parameter_that_is_not_a_number_is_rejected(tmp_path: Path, name: str, value: str) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         status, data = await answer_to(session, "GET", "/history/records", params={"filter": "#", name: value})
 
@@ -94,25 +94,25 @@ def test_a_parameter_that_is_no_number_is_refused(tmp_path: Path, name: str, val
     conversation(tmp_path, talk)
 
 
-def test_what_the_log_refuses_is_a_bad_request_and_not_half_an_answer(tmp_path: Path) -> None:
+def test_a_request_that_the_log_rejects_is_a_bad_request_and_not_half_an_answer(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
-        history.refusal = UsageError("'x' is not a start", "write latest")
+        history.refusal = UsageError("'x' is not a valid start", "write latest")
 
         status, data = await answer_to(session, "GET", "/history/records", params={"filter": "#", "from": "x"})
 
-        assert (status, json.loads(data)["message"]) == (400, "'x' is not a start: write latest")
+        assert (status, json.loads(data)["message"]) == (400, "'x' is not a valid start: write latest")
 
     conversation(tmp_path, talk)
 
 
-def test_what_fails_on_the_way_is_the_last_line(tmp_path: Path) -> None:
+def test_an_error_during_the_answer_is_its_last_line(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
-        history.lines = [Begin(start=1, end=9), Corruption("a record is cut short"), End()]
+        history.lines = [Begin(start=1, end=9), Corruption("a record is truncated"), End()]
 
         status, data = await answer_to(session, "GET", "/history/records", params={"filter": "#"})
 
         assert status == 200
-        assert [decode_line(line) for line in data.splitlines()] == [history.lines[0], Failed(message="a record is cut short")]
+        assert [decode_line(line) for line in data.splitlines()] == [history.lines[0], Failed(message="a record is truncated")]
 
     conversation(tmp_path, talk)
 

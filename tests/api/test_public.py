@@ -1,4 +1,4 @@
-"""``/metrics``, ``/status`` and ``/ready``, which everybody may read."""
+"""``/metrics``, ``/status`` and ``/ready``, which are public."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from braidmq.api import prometheus
 from braidmq.api.metric_names import METRICS
 from braidmq.api.server import ApiServer
-from braidmq.control.contract import ListenerInfo
-from tests.support.fake_operations import FakeOperations
+from braidmq.control.contract import ListenerStatus
+from tests.support.fakes.operations import FakeOperations
 
 
 def fetch(operations: FakeOperations, data_dir: Path, path: str) -> tuple[int, str, str]:
@@ -76,7 +76,7 @@ def test_every_metric_has_a_help_text_of_one_sentence() -> None:
 
 
 def test_status_is_json_without_the_name_of_any_client(operations: FakeOperations, tmp_path: Path) -> None:
-    listener = ListenerInfo(kind="tcp", name="default", bind="127.0.0.1:1883", running=True, connections=2, connections_max=10)
+    listener = ListenerStatus(kind="tcp", name="default", bind="127.0.0.1:1883", running=True, connections=2, connections_max=10)
     operations.listener_list = [listener]
 
     status, content_type, text = fetch(operations, tmp_path, "/status")

@@ -40,7 +40,7 @@ def test_without_pauses_it_runs_with_the_machine() -> None:
 
 
 @pytest.mark.parametrize("paused_s", [GAP_S_MAX + 0.01, 4.0, 60.0, 86_400.0])
-def test_neither_a_pause_nor_the_grace_after_it_counts(paused_s: float) -> None:
+def test_pauses_and_the_grace_after_them_do_not_count(paused_s: float) -> None:
     source = Source()
     clock = DeadlineClock(source)
     source.now += paused_s
@@ -65,7 +65,7 @@ def test_a_process_that_is_always_too_slow_still_judges_in_the_end() -> None:
 
 
 @given(st.lists(st.one_of(st.floats(0, 2), st.floats(0, 1000)), max_size=60))
-def test_it_never_goes_back_nor_ahead_of_the_machine(gaps: list[float]) -> None:
+def test_it_never_moves_back_or_ahead_of_the_machine(gaps: list[float]) -> None:
     source = Source()
     clock = DeadlineClock(source)
     before = clock()

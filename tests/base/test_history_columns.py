@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.base.history_columns import BY_NAME, COLUMNS
-from braidmq.control.history import Record
+from braidmq.control.history import RecordLine
 from braidmq.flight.columns import SCHEMA
 from braidmq.lane.records import columns as lane
 from braidmq.mqtt.properties import Properties
@@ -13,7 +13,7 @@ def test_no_name_is_there_twice() -> None:
     assert len(BY_NAME) == len(COLUMNS)
 
 
-def test_the_lane_fills_every_column_that_is_no_constant() -> None:
+def test_the_lane_fills_every_column_that_is_not_constant() -> None:
     assert {column.source for column in COLUMNS} - {None} == {*lane.NAMES} - {"size"}
 
 
@@ -25,5 +25,5 @@ def test_each_field_of_a_line_is_a_column_and_each_column_is_in_the_line() -> No
     fields = {column.line for column in COLUMNS if "." not in column.line}
     properties = {column.line.partition(".")[2] for column in COLUMNS if "." in column.line}
 
-    assert fields == {*Record.__struct_fields__} - {"encoding", "properties"}
+    assert fields == {*RecordLine.__struct_fields__} - {"encoding", "properties"}
     assert properties <= {*Properties.__struct_fields__}

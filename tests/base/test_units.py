@@ -55,8 +55,8 @@ def test_spans_of_time_are_read_as_people_write_them(text: object, seconds: floa
         [],
     ],
 )
-def test_what_is_no_span_of_time_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match="not a span of time"):
+def test_an_invalid_span_of_time_is_rejected(text: object) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
         parse_seconds(text)
 
 
@@ -82,7 +82,7 @@ def test_sizes_are_read_as_people_write_them(text: object, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "KiB", "1.3B", "0.0001KiB", "-1", "1 XiB", "٣", "1e6", -1, 1.5, True, None, {}])
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_an_invalid_size_is_rejected(text: object) -> None:
     with pytest.raises(ValueError, match="not a size"):
         parse_bytes(text)
 
@@ -114,4 +114,4 @@ def test_any_text_is_either_a_span_of_time_or_refused(text: str) -> None:
     try:
         assert parse_seconds(text) >= 0
     except ValueError as problem:
-        assert "not a span of time" in str(problem)
+        assert "not a duration" in str(problem)

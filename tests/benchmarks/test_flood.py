@@ -7,12 +7,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks.measure import build
+from benchmarks.measure import Run, build
+from tests.benchmarks.packet_stream import packets
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -22,16 +24,6 @@ Forward = Callable[[int, bytes], list[bytes]]
 @pytest.fixture(scope="module")
 def flood(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("flood"), "flood")
-
-
-def packets(stream: socket.socket) -> Iterator[tuple[int, bytes, bytes]]:
-    """First byte, body and whole of each packet; lengths stay below 128 in these tests."""
-    data = b""
-    while chunk := stream.recv(65536):
-        data += chunk
-        while len(data) >= 2 and len(data) >= 2 + data[1]:
-            whole, data = data[: 2 + data[1]], data[2 + data[1] :]
-            yield whole[0], whole[2:], whole
 
 
 class FakeBroker:
@@ -196,7 +188,9 @@ def test_a_broker_that_closes_the_connection_is_an_error_in_words(flood: Path) -
     assert (done.returncode, done.stderr) == (1, "flood: the broker closed a connection\n")
 
 
-def test_a_connecting_client_subscribes_only_after_its_connack(flood: Path) -> None:
+@pytest.mark.parametrize("name", ["flood", "mqload"])
+def test_a_connecting_client_subscribes_only_after_its_connack(name: str, tmp_path: Path) -> None:
+    generator = build(tmp_path, name)
     order: list[int] = []
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -210,9 +204,10 @@ def test_a_connecting_client_subscribes_only_after_its_connack(flood: Path) -> N
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    command = [str(flood), "connect", "-p", str(server.getsockname()[1]), "-n", "1", "-c", "1"]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+    command = [str(generator), "connect", "-p", str(server.getsockname()[1]), "-n", "1", "-c", "1"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
     thread.join(10)
     server.close()
 
     assert order == [0, 0x82]
+    assert msgspec.json.decode(done.stdout, type=Run).connects_per_s > 0

@@ -10,7 +10,7 @@ from benchmarks.history import compare, rate_of
 
 
 def test_a_reader_that_misses_rows_has_no_rate() -> None:
-    with pytest.raises(RuntimeError, match="999 rows came where 1,000 are"):
+    with pytest.raises(RuntimeError, match="999 rows read instead of 1,000"):
         rate_of(1000, lambda: 999)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measure import build
-from tests.benchmarks.test_flood import packets
+from tests.benchmarks.packet_stream import packets
 
 pytestmark = pytest.mark.needs("gcc")
 

@@ -70,7 +70,7 @@ def test_a_pause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_what_has_arrived_when_a_timer_is_due_is_read_before_it_fires(make_loop: object) -> None:
+def test_data_that_has_arrived_when_a_timer_is_due_is_read_before_it_fires(make_loop: object) -> None:
     happened: list[str] = []
 
     async def run() -> None:

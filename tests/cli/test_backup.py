@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import Unavailable, UsageError
-from braidmq.cli.main import main
 from braidmq.control.history import Copying, End, Made
 from braidmq.storage.upkeep.backup import make_backup
+from tests.cli.in_process import run
 from tests.storage.message_log import Stage
 from tests.support.api_node import ApiNode
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

@@ -106,6 +106,7 @@ def test_the_printed_sample_is_itself_ok(run_check: RunCheck) -> None:
     ],
     ids=["arrays", "tables", "a known key", "dotted", "just readable"],
 )
+@pytest.mark.row(65)
 def test_a_file_that_is_nested_too_deeply_is_one_readable_line(run_check: RunCheck, text: str) -> None:
     result = run_check(text)
 
@@ -116,6 +117,7 @@ def test_a_file_that_is_nested_too_deeply_is_one_readable_line(run_check: RunChe
     assert len(result.errors) < 500
 
 
+@pytest.mark.row(65)
 def test_a_variable_that_is_nested_too_deeply_is_one_readable_line(run_check: RunCheck, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAIDMQ_HOOKS__LOAD", "[" * 3000 + "]" * 3000)
 
@@ -139,14 +141,18 @@ def test_a_variable_that_is_nested_too_deeply_is_one_readable_line(run_check: Ru
         ("os", "'os' cannot be loaded (AttributeError: "),
     ],
 )
-def test_what_is_not_a_hook_is_found_without_a_start(run_check: RunCheck, name: str, said: str) -> None:
+@pytest.mark.row(65)
+def test_an_invalid_hook_is_found_without_a_start(run_check: RunCheck, name: str, said: str) -> None:
     result = run_check(f'[hooks]\nload = ["{name}"]')
 
     assert result.exit_code == 2
     assert result.errors.startswith(f"braidmq check: hooks.load: {said}")
 
 
-def test_a_hook_whose_module_ends_the_process_is_an_error_in_words(run_check: RunCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row(65)
+def test_a_hook_whose_module_exits_the_process_is_reported_as_an_error(
+    run_check: RunCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("quits.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(".")
 
@@ -160,6 +166,7 @@ def test_a_hook_that_can_be_loaded_is_ok(run_check: RunCheck) -> None:
     assert run_check('[hooks]\nload = ["tests.support.hooks:Doorkeeper"]').output == "ok\n"
 
 
+@pytest.mark.row(65)
 def test_a_data_directory_where_nothing_can_be_made_is_found_without_a_start(run_check: RunCheck) -> None:
     result = run_check('[node]\ndata_dir = "/proc/x"')
 
@@ -167,6 +174,7 @@ def test_a_data_directory_where_nothing_can_be_made_is_found_without_a_start(run
     assert result.errors.startswith("braidmq check: node.data_dir: cannot create files in /proc: ")
 
 
+@pytest.mark.row(65)
 def test_a_data_directory_that_is_a_file_is_found_without_a_start(run_check: RunCheck) -> None:
     Path("taken").touch()
 
@@ -196,7 +204,7 @@ def test_a_data_directory_of_another_user_is_noted(run_check: RunCheck, monkeypa
     assert result.output.startswith("note: node.data_dir: this user cannot write in ")
 
 
-def test_a_revocation_list_that_is_none_is_found_without_a_start(run_check: RunCheck, tmp_path: Path) -> None:
+def test_an_invalid_revocation_list_is_found_without_a_start(run_check: RunCheck, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.server()
 

@@ -57,7 +57,7 @@ def test_without_java_one_line_says_so(tmp_path: Path) -> None:
     assert line.startswith("braidmq pipeline: Spark needs Java, but none was found on the PATH: install Java 17 or 21")
 
 
-def test_a_name_that_is_no_job_is_a_usage_error() -> None:
+def test_an_unknown_job_name_is_a_usage_error() -> None:
     told = run(RUN, "pipeline", "archives")
 
     assert told.returncode == 2

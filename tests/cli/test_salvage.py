@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import Corruption
-from tests.cli.test_backup import run
+from tests.cli.in_process import run
 from tests.storage.message_log import Stage
 
 COUNT = 200
@@ -51,4 +51,4 @@ def test_salvage_keeps_what_comes_before_the_damage_and_only_if_the_loss_is_acce
 def test_salvage_of_a_directory_without_a_log_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("salvage", "--data-dir", str(tmp_path), "--accept-loss") == 2
 
-    assert "holds no log" in capsys.readouterr().err
+    assert "contains no log" in capsys.readouterr().err

@@ -118,7 +118,9 @@ def test_a_signal_is_passed_on_and_waited_for(spark_home: Path) -> None:
         ({"SPARK_HOME": "/nowhere"}, "SPARK_HOME is /nowhere, which has no bin/spark-submit"),
     ],
 )
-def test_what_cannot_start_is_said_in_one_line(tmp_path: Path, spark_home: Path, environment: dict[str, str], words: str) -> None:
+def test_a_failure_to_start_is_reported_in_one_line(
+    tmp_path: Path, spark_home: Path, environment: dict[str, str], words: str
+) -> None:
     result = subprocess.run(
         [sys.executable, "-c", RUN, "spark-submit", "app.py"],
         capture_output=True,

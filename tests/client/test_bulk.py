@@ -47,7 +47,7 @@ def test_a_login_gives_what_the_server_answers(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("answer", [encode(Pingresp(), MQTT5), b"\x20\xff\xff\xff\xff"], ids=["a packet", "no packet"])
-def test_an_answer_that_is_no_connack_is_a_lost_connection(ends: Ends, answer: bytes) -> None:
+def test_an_answer_other_than_connack_is_a_lost_connection(ends: Ends, answer: bytes) -> None:
     client, server = ends
     server.sendall(answer)
 
@@ -72,7 +72,7 @@ def test_a_run_ends_with_the_last_packet_id(ends: Ends) -> None:
     assert client.take_run(1, 100) == 1
 
 
-def test_what_is_no_run_is_taken_one_by_one(ends: Ends) -> None:
+def test_acknowledgements_that_are_not_a_run_are_taken_one_by_one(ends: Ends) -> None:
     client, server = ends
     receive(client, server, Pubrec(3), Puback(2, Reason.QUOTA_EXCEEDED), Pingresp())
 
@@ -96,7 +96,7 @@ def test_a_packet_that_is_cut_waits_for_its_rest(ends: Ends) -> None:
     assert client.goodbye == goodbye
 
 
-def test_what_came_before_the_end_is_there_after_it(ends: Ends) -> None:
+def test_packets_received_before_the_end_are_available_after_it(ends: Ends) -> None:
     client, server = ends
     server.sendall(encode(Puback(1), MQTT5))
     server.close()

@@ -139,7 +139,7 @@ def test_ratchet_leads_to_the_next_index_that_matches(
 
 @each_form
 @given(topics, topics)
-def test_a_topic_keeps_its_index_whatever_comes_later(make: Callable[[], Layout], published: list[str], later: list[str]) -> None:
+def test_a_topic_keeps_its_index_when_others_follow(make: Callable[[], Layout], published: list[str], later: list[str]) -> None:
     layout = make()
     indexes = index_all(layout, published)
 

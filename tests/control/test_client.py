@@ -108,7 +108,7 @@ def test_a_node_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     ("says", "words"),
     [(b"", "did not answer within 0.05 s"), (b"SSH-2.0-OpenSSH_9.2\r\n", "sent an answer that is not from a node")],
 )
-def test_something_that_is_no_node_is_unavailable(says: bytes, words: str) -> None:
+def test_a_server_that_is_not_a_node_is_unavailable(says: bytes, words: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         node = ControlClient(url=f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.05 if not says else 10)
         peers: list[socket.socket] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 @pytest.fixture

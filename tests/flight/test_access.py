@@ -29,7 +29,7 @@ def test_addresses_without_a_scheme_are_of_tls_if_anything_of_tls_is_given() -> 
 
 
 @pytest.mark.parametrize("servers", ["", " , ", "http://a:1", "a:0", "a:65536", "a:b", "::1", "a/b:1", ":1", []])
-def test_what_is_no_address_is_refused(servers: str | list[str]) -> None:
+def test_an_invalid_address_is_rejected(servers: str | list[str]) -> None:
     with pytest.raises(UsageError):
         parse_servers(servers)
 
@@ -60,6 +60,6 @@ def test_no_text_of_access_has_its_secrets() -> None:
         Access(key_file="k"),
     ],
 )
-def test_what_contradicts_itself_is_refused(access: Access) -> None:
+def test_contradictory_options_are_rejected(access: Access) -> None:
     with pytest.raises(UsageError):
         access.check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +17,9 @@ from braidmq.flight import columns, wire
 from braidmq.flight.access import Access
 from braidmq.flight.client import HistoryClient
 from braidmq.flight.errors import DataLoss
-from tests.spark.fake_history import BEGINNING, FakeHistoryService
 from tests.support.certificates import Authority
+from tests.support.fakes.history_service import BEGINNING, FakeHistoryService
+from tests.support.ports import closed_address
 
 SECOND = 1_000_000
 
@@ -28,12 +28,7 @@ def positions(table: pa.Table) -> list[int]:
     return sorted(table.column("position").to_pylist())
 
 
-def closed_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
-def test_what_was_recorded_is_read_with_all_columns(history: FakeHistoryService) -> None:
+def test_records_are_read_with_all_columns(history: FakeHistoryService) -> None:
     history.add("plant/1/temp", b"20", user_properties=[{"name": "unit", "value": "C"}], content_type="text/plain")
     history.add("plant/1/hum", b"60")
 
@@ -82,7 +77,7 @@ def test_a_time_without_a_zone_is_refused_in_words(history: FakeHistoryService) 
 
 
 @pytest.mark.parametrize("broken_after", [[0], [3], [4, 7], [0, 3, 6, 9]])
-def test_a_broken_stream_goes_on_without_gap_or_repeat(history: FakeHistoryService, broken_after: list[int]) -> None:
+def test_a_broken_stream_resumes_without_gap_or_repeat(history: FakeHistoryService, broken_after: list[int]) -> None:
     # Each attempt has the topics in another order, so that counting rows would not do.
     for number in range(12):
         history.add(f"topic/{number % 4}", str(number).encode(), shard=0)
@@ -95,7 +90,7 @@ def test_a_broken_stream_goes_on_without_gap_or_repeat(history: FakeHistoryServi
     assert len(history.tickets) == 1 + len(broken_after)
 
 
-def test_a_stream_goes_on_at_another_server(history: FakeHistoryService) -> None:
+def test_a_stream_resumes_on_another_server(history: FakeHistoryService) -> None:
     with FakeHistoryService() as other:
         for service in (history, other):
             service.add_many("a", 9, shard=0)
@@ -155,14 +150,14 @@ def test_a_server_that_comes_back_at_its_address_is_found_again(history: FakeHis
             assert client.shards().log == "beef"
 
 
-def test_what_retention_took_is_named_exactly(history: FakeHistoryService) -> None:
+def test_the_range_that_retention_deleted_is_named_exactly(history: FakeHistoryService) -> None:
     history.add_many("a", 4, shard=1)
     history.expire(BEGINNING + 2 * SECOND)
 
     with flight.connect(history.address) as client, pytest.raises(DataLoss) as caught:
-        client.plan(wire.Plan(["a"], start=wire.Place(positions={"0": 0, "1": BEGINNING + SECOND})))
+        client.plan(wire.Plan(["a"], start=wire.RangeBound(positions={"0": 0, "1": BEGINNING + SECOND})))
 
-    assert caught.value.gaps == {1: wire.Gap(BEGINNING + SECOND, BEGINNING + 2 * SECOND + 1)}
+    assert caught.value.gaps == {1: wire.ShardGap(BEGINNING + SECOND, BEGINNING + 2 * SECOND + 1)}
     assert "shard 1: wanted everything after 1700000001000000 (2023-11-14T22:13:21.000000Z)" in str(caught.value)
     assert "the earliest kept is 1700000002000001 (2023-11-14T22:13:22.000001Z)" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -188,7 +183,7 @@ def test_a_refusal_says_what_to_check_and_not_the_password(history: FakeHistoryS
     history.users = {"ann": "right"}
 
     with flight.connect(history.address, user="ann", password="s3cret-word") as client:
-        with pytest.raises(UsageError, match="refuses access: not authorized") as caught:
+        with pytest.raises(UsageError, match="denied access: not authorized") as caught:
             client.shards()
         assert "s3cret-word" not in repr(client) + str(caught.value) + repr(caught.value)
 
@@ -212,12 +207,12 @@ def test_a_topic_that_may_not_be_read_is_refused(history: FakeHistoryService) ->
 
 
 @pytest.mark.parametrize(("filters", "message"), [("a/#/b", "not a topic filter"), ([], "at least one topic filter")])
-def test_a_filter_that_is_none_is_refused(history: FakeHistoryService, filters: str | list[str], message: str) -> None:
+def test_an_invalid_filter_is_rejected(history: FakeHistoryService, filters: str | list[str], message: str) -> None:
     with flight.connect(history.address) as client, pytest.raises(UsageError, match=message):
         client.read(filters)
 
 
-def test_an_unknown_column_is_refused_before_anybody_is_asked(history: FakeHistoryService) -> None:
+def test_an_unknown_column_is_rejected_before_a_request_is_sent(history: FakeHistoryService) -> None:
     with flight.connect(history.address) as client, pytest.raises(UsageError, match="no column colour"):
         client.read("a", columns=["colour"])
 

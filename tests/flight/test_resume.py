@@ -1,4 +1,4 @@
-"""Streams that break off: each row once, whatever the order of a further attempt, within a bound of memory."""
+"""Streams that break off: each row once, for any order of rows in the next attempt, in bounded memory."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_every_row_is_given_once_over_any_number_of_attempts(rows: list[int], br
     assert sorted(given_rows) == sorted(f"t/{position}" for position in rows)
 
 
-def test_positions_are_asked_for_though_nobody_wants_to_see_them() -> None:
+def test_positions_are_requested_even_if_the_caller_does_not_want_them() -> None:
     assert Resume(TICKET).ticket.columns == ["topic", "position"]
     assert Resume(wire.Ticket("00ff", ["#"], 0, 0, 99)).ticket.columns is None
 
 
-def test_what_is_too_much_to_remember_cannot_be_resumed() -> None:
+def test_a_stream_with_too_much_to_remember_cannot_be_resumed() -> None:
     resuming = Resume(TICKET, remembered_max=4)
 
     resuming.unseen(batch_of([1, 2, 3, 4]))

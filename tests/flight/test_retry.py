@@ -10,7 +10,7 @@ from braidmq import flight
 from braidmq.base.errors import Unavailable
 from braidmq.flight.errors import Busy
 from braidmq.flight.retry import BUSY_S, Retry
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 RETRY_S = 60.0
 LOST = Unavailable("connection refused")
@@ -113,7 +113,7 @@ def test_the_time_begins_anew_with_every_row() -> None:
 
 
 @pytest.mark.parametrize("rows_before", [0, 3])
-def test_a_stream_goes_on_when_one_becomes_free_though_lost_servers_are_not_waited_for(
+def test_a_stream_starts_when_a_busy_server_becomes_free_without_waiting_for_lost_servers(
     history: FakeHistoryService, rows_before: int
 ) -> None:
     history.add_many("a", 9, shard=0)

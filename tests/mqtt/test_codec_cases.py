@@ -50,7 +50,7 @@ def test_every_cut_of_a_packet_is_refused_or_means_something_else(case: Accepted
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_connect_says_its_own_version_whatever_the_caller_believes(version: int) -> None:
+def test_connect_is_encoded_with_its_own_version_not_the_callers(version: int) -> None:
     packet = decode(0x10, b"\0\x04MQTT\x04\x02\0\x3c\0\x01c", version)
 
     assert isinstance(packet, Connect)

@@ -60,7 +60,7 @@ def test_packets_are_found_byte_by_byte_across_a_long_length() -> None:
     assert splitter.feed(frame[-1:]) == [(0x30, bytes(300))]
 
 
-def test_bodies_are_bytes_whatever_buffer_was_fed() -> None:
+def test_bodies_are_bytes_for_any_buffer() -> None:
     for data in (b"\xe0\x01\x04", bytearray(b"\xe0\x01\x04"), memoryview(b"\xe0\x01\x04")):
         ((_, body),) = FrameSplitter(10).feed(data)
         assert type(body) is bytes
@@ -123,7 +123,7 @@ def test_an_answer_loses_its_reason_string_then_its_user_properties(answer: Pack
     assert encode_fitting(answer, 5, len(bare) - 1) is None
 
 
-def test_what_remains_of_an_answer_keeps_its_other_properties() -> None:
+def test_a_shortened_answer_keeps_its_other_properties() -> None:
     frame = encode_fitting(Connack(0, False, replace(TOLD, receive_maximum=7)), 5, 10)
 
     assert frame is not None

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from braidmq.control.history import ReadRequest
-from braidmq.testing import Broker
 from tests.support.operated import Operated
 from tests.support.recording import lines_of, records_of
-
-
-@pytest.fixture
-def node() -> Iterator[Operated]:
-    with Broker() as broker:
-        yield Operated(broker)
 
 
 def test_a_recorded_message_shows_in_every_figure_of_the_log(node: Operated) -> None:
@@ -41,7 +31,7 @@ def test_a_recorded_message_shows_in_every_figure_of_the_log(node: Operated) -> 
     assert now["history_disk_free_bytes"] > 0
 
 
-def test_what_is_read_from_the_log_is_counted(node: Operated) -> None:
+def test_records_read_from_the_log_are_counted(node: Operated) -> None:
     publisher = node.connect()
     for number in range(5):
         publisher.publish(f"t/{number}", b"x", qos=1)

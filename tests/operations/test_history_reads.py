@@ -51,7 +51,7 @@ def test_records_come_with_everything_that_is_known_of_them(tmp_path: Path) -> N
 
         [record] = records_of(await lines_of(operations.read(request("a/+"))))
 
-        assert record == api.Record(
+        assert record == api.RecordLine(
             shard=node.log.shard_of("anna"), timestamp=stamp, topic="a/b", payload="grüß", encoding="utf-8", qos=1, retain=True,
             client_id="anna", published_at=stamp, expires_at=77,
             properties={"content_type": "text/plain", "user_properties": [["k", "v"]]},
@@ -60,7 +60,7 @@ def test_records_come_with_everything_that_is_known_of_them(tmp_path: Path) -> N
     with_log(tmp_path, talk)
 
 
-def test_a_payload_that_is_no_text_comes_as_base64(tmp_path: Path) -> None:
+def test_a_payload_that_is_not_text_comes_as_base64(tmp_path: Path) -> None:
     payloads = [b"\xff\x00", b"\x00text", b""]
 
     async def talk(node: Recording, operations: NodeHistory) -> None:
@@ -113,7 +113,7 @@ def test_a_read_gives_what_a_list_would(
         with_log(Path(folder), talk, options=options, durability="os")
 
 
-def test_a_read_ends_although_records_go_on_coming(tmp_path: Path) -> None:
+def test_a_read_ends_although_records_keep_arriving(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
         await node.append(*((client, "t", b"before") for client in CLIENTS))
         answer = operations.read(request())  # this is when "latest" is settled
@@ -163,7 +163,7 @@ def test_a_follower_that_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest
     with_log(tmp_path, talk)
 
 
-def test_what_retention_took_is_told_once_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_records_deleted_by_retention_are_reported_once_and_the_rest_is_read(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
         stamps = [(await node.append(("c", "t", b"%d" % number)))[0] for number in range(6)]
         shard = node.log.shard_of("c")
@@ -173,13 +173,13 @@ def test_what_retention_took_is_told_once_and_the_rest_is_read(tmp_path: Path) -
 
         lines = await lines_of(operations.read(request(start=str(stamps[0] // 1000))))
 
-        gaps = [line for line in lines if isinstance(line, api.Gap)]
+        gaps = [line for line in lines if isinstance(line, api.GapLine)]
         floor = node.log.stats().shards[shard].floor
         assert [(gap.shard, gap.floor) for gap in gaps] == [(shard, floor)]
         assert [int(record.payload) for record in records_of(lines)] == [
             number for number, stamp in enumerate(stamps) if stamp >= floor
         ]
-        assert not [line for line in await lines_of(operations.read(request())) if isinstance(line, api.Gap)]
+        assert not [line for line in await lines_of(operations.read(request())) if isinstance(line, api.GapLine)]
 
     with_log(tmp_path, talk, options=LogOptions(limits=EpochLimits(count_max=1)), retention=3600)
 
@@ -192,7 +192,7 @@ def test_what_retention_took_is_told_once_and_the_rest_is_read(tmp_path: Path) -
         (request("$replay/earliest/a"), "the filter inside"),
         (request(*["a"] * 65), "1 to 64"),
         (ReadRequest(filters=()), "1 to 64"),
-        (request(start="yesterday"), "is not a start"),
+        (request(start="yesterday"), "is not a valid start"),
         (request(end="-24"), "has no unit"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -282,7 +282,7 @@ def test_progress_rises_from_the_beginning_to_the_end(tmp_path: Path, monkeypatc
         lines = await lines_of(operations.read(request()))
 
         begin = lines[0]
-        positions = [line.position for line in lines if isinstance(line, api.Progress)]
+        positions = [line.position for line in lines if isinstance(line, api.ProgressLine)]
         assert begin == api.Begin(start=stamps[0], end=stamps[-1])
         assert len(positions) >= 10
         assert positions == sorted(positions)

@@ -14,15 +14,15 @@ import pytest
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.control import history as api
 from braidmq.operations.history import NodeHistory
-from braidmq.storage.engine.health import Health, State
+from braidmq.storage.engine.health import Health, HealthState
 from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.log import LogOptions
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.upkeep.backup import restore
 from tests.support.recording import Recording, lines_of, recording, records_of
 
 
-def fail(refusal: Refusal) -> None:
+def fail(refusal: WriteRefusal) -> None:
     pytest.fail(refusal.reason)
 
 
@@ -128,7 +128,7 @@ def test_durability_shows_commits_and_what_waits_for_them(tmp_path: Path) -> Non
 
 def test_durability_says_why_the_log_takes_no_writes(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
-        node.log_health = Health(State.STOPPED, "the disk is gone", needs_restart=True)
+        node.log_health = Health(HealthState.STOPPED, "the disk is gone", needs_restart=True)
 
         shown = await operations.durability()
 
@@ -201,7 +201,7 @@ def test_a_backup_under_load_has_everything_that_was_acknowledged_before_it(tmp_
     with_log(tmp_path / "new", compare)
 
 
-def test_a_backup_is_made_beside_a_loop_that_goes_on(tmp_path: Path) -> None:
+def test_a_backup_does_not_stop_the_loop(tmp_path: Path) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
         for _ in range(10):
             await node.append(*((f"c{number % 9}", f"t/{number}", bytes(1000)) for number in range(2000)))
@@ -226,7 +226,9 @@ def test_a_backup_is_made_beside_a_loop_that_goes_on(tmp_path: Path) -> None:
     with_log(tmp_path / "data", talk)
 
 
-def test_there_is_one_backup_at_a_time_and_who_leaves_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_backup_runs_at_a_time_and_a_caller_that_leaves_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def names() -> list[str]:
         return sorted(path.name for path in tmp_path.iterdir())
 

@@ -100,7 +100,7 @@ def test_a_session_that_follows_is_not_behind(tmp_path: Path) -> None:
     with_house(tmp_path, talk)
 
 
-def test_a_session_that_never_expires_says_so_and_an_unknown_one_is_none(tmp_path: Path) -> None:
+def test_a_session_that_never_expires_says_so_and_an_unknown_session_gives_none(tmp_path: Path) -> None:
     async def talk(house: House) -> None:
         house.add("a", is_durable=False, expiry_s=NEVER, will=Will("gone", b"", 0, False))
 
@@ -130,7 +130,7 @@ def test_the_search_for_the_oldest_message_gives_up_after_a_while(tmp_path: Path
     with_house(tmp_path, talk)
 
 
-def test_a_long_list_lets_the_loop_go_on_and_leaves_out_who_ended_meanwhile(
+def test_a_long_list_does_not_stop_the_loop_and_omits_sessions_that_ended_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_S", 0.0)

@@ -9,6 +9,7 @@ import pytest
 from braidmq.mqtt.packets import MQTT5, Publish, Suback
 from tests.support.clients import raw
 from tests.support.clients.wire import Wire
+from tests.support.present import present
 from tests.support.stage import Stage, resident_bytes
 
 MIB = 1024 * 1024
@@ -46,6 +47,21 @@ def test_filters_with_more_bytes_together_than_a_client_may_have_are_refused(sta
 
     assert subscribe(client, [f"{number}" + "x" * 30_000 for number in range(5)]) == [0] * 3 + [QUOTA_EXCEEDED] * 2
     assert subscribe(client, ["short"]) == [0]
+
+
+@pytest.mark.row(51)
+@pytest.mark.parametrize("form", ["$share/{}/t", "$share/{}/$replay/latest/t", "$exclusive/{}", "$replay/latest/{}"])
+def test_the_bytes_of_a_filter_are_those_that_the_client_wrote(start: Callable[..., Stage], form: str) -> None:
+    stage = start(session={"filter_bytes_max": "100KB"})
+    client = stage.connect()
+    filters = [form.format(f"{number}" + "x" * 30_000) for number in range(5)]
+
+    assert subscribe(client, filters) == [0] * 3 + [QUOTA_EXCEEDED] * 2
+    client.unsubscribe(filters[0])
+    assert subscribe(client, filters[1:4]) == [0] * 3, "what was let go no longer counts"
+    for each in filters[1:4]:
+        client.unsubscribe(each)
+    assert stage.look(lambda inside: present(inside.sessions.get(client.client_id)).filter_bytes) == 0
 
 
 @pytest.mark.row(51)

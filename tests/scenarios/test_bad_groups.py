@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.broker import broker as inside_broker
+from braidmq.broker import assembly
 from braidmq.broker.broker import Broker
 from braidmq.lane.path.routes import GROUP_WEIGHT
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec, Suback, Subscribe, SubscribeOption
@@ -19,7 +19,7 @@ from tests.support.turns import count_turns
 CLIENTS, GROUPS, MESSAGES = 4, 1000, 20
 
 # A callback may do a turn's work, and there may be two of them in a turn: one that commits, and one that goes on from before.
-TURN_MAX = 2 * inside_broker._WORK_MAX // GROUP_WEIGHT + CLIENTS * 100
+TURN_MAX = 2 * assembly._WORK_MAX // GROUP_WEIGHT + CLIENTS * 100
 
 
 def join(client: Wire, name: str, count: int, qos: int, topic_filter: str = "t/#") -> None:

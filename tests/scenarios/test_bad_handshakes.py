@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from braidmq.mqtt.packets import MQTT311
 from tests.support.certificates import Authority, Pair
 from tests.support.clients import raw
-from tests.support.clients.raw_bytes import tls_exchange
+from tests.support.clients.exchanges import tls_exchange
 from tests.support.stage import Stage, wait_until
 
 Start = Callable[..., Stage]

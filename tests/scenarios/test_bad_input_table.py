@@ -10,14 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "robustness.md"
 
-FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history", "spark"))
+FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history", "spark", "cli"))
 
 # Rows 44 and 45 are about parts that other nodes and the management interface bring.
 ROWS = (
-    {str(number) for number in (*range(1, 44), *range(46, 64))}
+    {str(number) for number in (*range(1, 44), *range(46, 67))}
     | {f"N{number}" for number in range(1, 5)}
     | {f"D{number}" for number in range(1, 12)}
-    | {f"H{number}" for number in range(1, 14)}
+    | {f"K{number}" for number in range(1, 14)}
 )
 
 

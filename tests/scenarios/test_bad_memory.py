@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
-from braidmq.mqtt.packets import MQTT5, Publish, Will
+from braidmq.lane.path.log_flow import PACKED_BYTES
+from braidmq.mqtt.packets import MQTT5, Connack, Puback, Publish, Will
+from braidmq.mqtt.properties import Properties
 from tests.support.clients import raw
 from tests.support.clients.wire import Wire
 from tests.support.held import message_bytes
@@ -38,10 +42,40 @@ def test_messages_in_flight_to_clients_that_left_are_not_in_memory_and_come_agai
         memory = memory or resident_bytes()
 
     assert message_bytes() - before < 2 * MIB
-    assert stage.look(lambda inside: (inside.state.held_bytes, inside.holdings.let_go)) == (0, count * clients)
+    assert stage.look(lambda inside: inside.state.held_bytes) == count * clients * PACKED_BYTES
+    assert stage.look(lambda inside: inside.holdings.let_go) == count * clients
     assert resident_bytes() - memory < 100 * MIB  # it would be 240 MiB
     back = stage.connect("reader0", clean_start=False, session_expiry_interval=1000)
     assert {packet.topic for packet in take_without_answer(back, count)} == {f"big/{number}" for number in range(count)}
+
+
+@pytest.mark.row(52)
+def test_many_small_messages_in_flight_to_clients_that_left_take_a_few_bytes_each(start: Callable[..., Stage]) -> None:
+    stage = start()
+    sender, count, clients = stage.connect(), 1000, 20
+    for number in range(count):
+        sender.send(Publish("small", b"%d " % number + bytes(100), 1, packet_id=number % 60_000 + 1))
+        sender.receive(Puback)
+
+    def take_and_leave(number: int) -> None:
+        reader = stage.connect(f"reader{number}", clean_start=False, session_expiry_interval=1000)
+        reader.subscribe("$replay/earliest/small", qos=1)
+        take_without_answer(reader, count)
+        reader.close()
+        wait_until(lambda: stage.look(lambda inside: not inside.statistics.live - 1), "the reader is gone")
+
+    take_and_leave(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, clients):
+            take_and_leave(number)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert stage.look(lambda inside: inside.state.held_bytes) == count * clients * PACKED_BYTES
+    assert taken / clients < 12 * 1024 + 2 * count * PACKED_BYTES
 
 
 @pytest.mark.row(52)
@@ -123,6 +157,42 @@ def test_large_wills_have_a_bound_together_and_small_ones_are_always_accepted(st
     refused.expect_refusal(0x97)
     stage.connect("small", will=Will("w", bytes(500)))
     assert stage.look(lambda inside: inside.sessions.will_bytes) == 5 * 50_001
+
+
+@pytest.mark.row(52)
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(will_delay_interval=1000, user_properties=(("", ""),) * 3000),
+        Properties(will_delay_interval=1000, user_properties=tuple((str(each + 100), str(each + 200)) for each in range(3000))),
+        Properties(will_delay_interval=1000, content_type="x" * 60_000),
+        Properties(will_delay_interval=1000, content_type="\U0001f600" + "x" * 60_000),
+    ],
+    ids=["empty pairs", "short pairs", "content type", "wide text"],
+)
+def test_the_properties_of_wills_count_as_the_memory_that_they_take(start: Callable[..., Stage], properties: Properties) -> None:
+    stage = start(limits={"held_bytes_max": 4 * MIB}, history={"topics": []})
+    stage.connect("first", will=Will("w", b"", properties=Properties(user_properties=(("a", "b"),))))
+
+    def leave_will(number: int) -> int:
+        client = stage.open()
+        client.send_request(client_id=f"client{number}", session_expiry_interval=1000, will=Will("w", b"", properties=properties))
+        return client.receive(Connack).reason
+
+    tracemalloc.start()
+    try:
+        reasons = [leave_will(number) for number in range(30)]
+        stage.wires.close()
+        stage.wait_empty()
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    accepted = reasons.count(0)
+    assert set(reasons) == {0, 0x97}
+    assert stage.look(lambda inside: inside.sessions.will_bytes) <= MIB
+    assert taken < MIB + (accepted + 10) * 12 * 1024
 
 
 @pytest.mark.row(53)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 KEEP_ALIVE_S = 1  # so silence of two seconds is one too many
 PAUSE_S = 3.0
+LONG_PAUSE_S = 60.0
 
 
 @pytest.fixture
@@ -90,4 +91,46 @@ def test_a_client_that_came_back_while_the_process_was_stopped_finds_its_session
     node.send(signal.SIGCONT)
 
     assert back.receive(Connack).session_present
+    watcher.expect_silence()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.row(59)
+def test_a_pause_of_a_minute_costs_no_client_its_connection_or_session_and_publishes_no_will(node: Started) -> None:
+    topic = unique("wills/")
+    port = node.await_port()
+    watcher = Wire("127.0.0.1", port).connect(keep_alive=0)
+    watcher.subscribe(f"{topic}/#")
+    staying = [Wire("127.0.0.1", port).connect(keep_alive=4, will=has_will(f"{topic}/staying")) for _ in range(20)]
+    moving = [
+        Wire("127.0.0.1", port).connect(persistent=True, session_expiry_interval=20, keep_alive=4, will=has_will(topic, 10))
+        for _ in range(20)
+    ]
+    for client in moving:
+        client.subscribe("news", qos=1)
+
+    node.send(signal.SIGSTOP)
+    began = time.monotonic()
+    back: list[Wire] = []
+    while (elapsed := time.monotonic() - began) < LONG_PAUSE_S:
+        for client in staying:
+            client.send(Pingreq())
+        if len(back) < len(moving) * elapsed / LONG_PAUSE_S:  # one after the other, some just before the end
+            moving[len(back)].close()
+            back.append(Wire("127.0.0.1", port))
+            back[-1].send_request(client_id=moving[len(back) - 1].client_id, persistent=True, session_expiry_interval=20)
+        time.sleep(0.5)  # the time that passes is what is tested
+    node.send(signal.SIGCONT)
+
+    node.await_line(r"the node did not run for \d+\.\d s")
+    assert all(client.receive(Connack).session_present for client in back)
+    for client in moving[len(back) :]:
+        client.ping()
+    for client in staying:
+        client.drain()
+        client.ping()
+    watcher.publish("news", b"again", 1)
+    for client in (*back, *moving[len(back) :]):
+        assert client.receive_publish().topic == "news"
     watcher.expect_silence()

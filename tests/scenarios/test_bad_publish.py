@@ -51,6 +51,17 @@ def test_a_topic_alias_does_not_outlive_its_connection(stage: Stage) -> None:
 
 
 @pytest.mark.row(16)
+def test_topics_of_aliases_that_are_too_long_together_are_refused(stage: Stage) -> None:
+    wire = stage.connect()
+
+    wire.send(raw.publish(MQTT5, "x" * 65_000, props=b"\x23\x00\x01"))
+    wire.ping()
+    wire.send(raw.publish(MQTT5, "y" * 65_000, props=b"\x23\x00\x02"))
+
+    wire.expect_disconnect(0x97)
+
+
+@pytest.mark.row(16)
 def test_an_alias_cannot_be_set_to_what_is_no_topic(stage: Stage) -> None:
     wire = stage.connect()
 

@@ -14,18 +14,9 @@ from cryptography.x509.oid import NameOID
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Pingreq, Pingresp, Publish
 from tests.support.certificates import Authority, Pair
 from tests.support.clients import raw
-from tests.support.clients.raw_bytes import (
-    BINARY,
-    CONTINUATION,
-    PING,
-    TEXT,
-    WebSocketWire,
-    plain_exchange,
-    proxy_v2,
-    tls_exchange,
-    upgrade_request,
-)
-from tests.support.clients.wire import unique
+from tests.support.clients.exchanges import plain_exchange, proxy_v2, tls_exchange
+from tests.support.clients.transports import BINARY, CONTINUATION, PING, TEXT, upgrade_request
+from tests.support.clients.wire import Wire, unique
 from tests.support.present import present
 from tests.support.stage import Stage, wait_until
 
@@ -35,12 +26,12 @@ LOCAL = {"bind": "127.0.0.1:0"}
 
 
 @pytest.fixture
-def open_websocket(stage: Stage) -> Iterator[Callable[..., WebSocketWire]]:
+def open_websocket(stage: Stage) -> Iterator[Callable[..., Wire]]:
     """Opens WebSockets on the broker with default settings."""
-    opened: list[WebSocketWire] = []
+    opened: list[Wire] = []
 
-    def open_websocket(**options: Any) -> WebSocketWire:
-        opened.append(WebSocketWire(stage.broker.host, stage.broker.ports["ws:default"], **options))
+    def open_websocket(**options: Any) -> Wire:
+        opened.append(Wire.over_websocket(stage.broker.host, stage.broker.ports["ws:default"], **options))
         return opened[-1]
 
     yield open_websocket
@@ -49,20 +40,19 @@ def open_websocket(stage: Stage) -> Iterator[Callable[..., WebSocketWire]]:
 
 
 @pytest.mark.row(36)
-def test_a_text_frame_closes_the_websocket_with_1003(open_websocket: Callable[..., WebSocketWire]) -> None:
+def test_a_text_frame_closes_the_websocket_with_1003(open_websocket: Callable[..., Wire]) -> None:
     wire = open_websocket()
 
-    wire.send_frame(TEXT, CONNECT)
+    wire.websocket.send_frame(TEXT, CONNECT)
 
     wire.expect_close_code(1003)
 
 
 @pytest.mark.row(36)
-def test_a_text_frame_in_the_middle_of_mqtt_closes_the_websocket_too(open_websocket: Callable[..., WebSocketWire]) -> None:
+def test_a_text_frame_in_the_middle_of_mqtt_closes_the_websocket_too(open_websocket: Callable[..., Wire]) -> None:
     wire = open_websocket().connect()
-    assert isinstance(wire, WebSocketWire)
 
-    wire.send_frame(TEXT, b"hello")
+    wire.websocket.send_frame(TEXT, b"hello")
 
     wire.expect_close_code(1003)
 
@@ -70,32 +60,31 @@ def test_a_text_frame_in_the_middle_of_mqtt_closes_the_websocket_too(open_websoc
 @pytest.mark.row(36)
 @pytest.mark.parametrize("subprotocol", [None, "chat", "mqtt5"])
 def test_an_upgrade_without_our_subprotocol_is_a_bad_request(
-    open_websocket: Callable[..., WebSocketWire], subprotocol: str | None
+    open_websocket: Callable[..., Wire], subprotocol: str | None
 ) -> None:
-    wire = open_websocket(request=upgrade_request(subprotocol=subprotocol))
+    wire = open_websocket(request=upgrade_request(Sec_WebSocket_Protocol=subprotocol or ""))
 
-    assert wire.status == 400
+    assert wire.websocket.status == 400
 
 
 @pytest.mark.row(36)
-def test_a_packet_over_many_frames_is_put_together(open_websocket: Callable[..., WebSocketWire]) -> None:
+def test_a_packet_over_many_frames_is_put_together(open_websocket: Callable[..., Wire]) -> None:
     topic = unique("t/")
     wire = open_websocket().connect()
     wire.subscribe(topic)
-    assert isinstance(wire, WebSocketWire)
     frame = raw.publish(MQTT5, topic, b"whole")
 
     for byte in frame[:-2]:
-        wire.send_frame(BINARY, bytes([byte]))
-    wire.send_frame(BINARY, frame[-2:-1], is_final=False)
-    wire.send_frame(PING, b"between")
-    wire.send_frame(CONTINUATION, frame[-1:])
+        wire.websocket.send_frame(BINARY, bytes([byte]))
+    wire.websocket.send_frame(BINARY, frame[-2:-1], is_final=False)
+    wire.websocket.send_frame(PING, b"between")
+    wire.websocket.send_frame(CONTINUATION, frame[-1:])
 
     assert wire.receive(Publish).payload == b"whole"
 
 
 @pytest.mark.row(36)
-def test_many_packets_in_one_frame_are_all_parsed(open_websocket: Callable[..., WebSocketWire]) -> None:
+def test_many_packets_in_one_frame_are_all_parsed(open_websocket: Callable[..., Wire]) -> None:
     wire = open_websocket().connect()
 
     wire.send(*[Pingreq()] * 100, b"\xc0")
@@ -109,11 +98,11 @@ def test_many_packets_in_one_frame_are_all_parsed(open_websocket: Callable[..., 
 @pytest.mark.row(36)
 def test_a_frame_shorter_than_its_header_says_is_waited_for_and_then_cut_off(start: Callable[..., Stage]) -> None:
     stage = start(limits={"connect_timeout": "500ms"})
-    lying_frame = WebSocketWire(stage.broker.host, stage.broker.ports["ws:default"])
-    lying_packet = WebSocketWire(stage.broker.host, stage.broker.ports["ws:default"])
+    lying_frame = Wire.over_websocket(stage.broker.host, stage.broker.ports["ws:default"])
+    lying_packet = Wire.over_websocket(stage.broker.host, stage.broker.ports["ws:default"])
 
-    lying_frame.send_frame(BINARY, CONNECT, length=len(CONNECT) + 100)
-    lying_packet.send_frame(BINARY, b"\x10\x7f" + CONNECT[2:])
+    lying_frame.websocket.send_frame(BINARY, CONNECT, length=len(CONNECT) + 100)
+    lying_packet.websocket.send_frame(BINARY, b"\x10\x7f" + CONNECT[2:])
 
     for wire in (lying_frame, lying_packet):
         wire.expect_close_code(1000)
@@ -122,22 +111,20 @@ def test_a_frame_shorter_than_its_header_says_is_waited_for_and_then_cut_off(sta
 
 @pytest.mark.row(36, "N4")
 @pytest.mark.parametrize("length", [2**24, 2**40, 2**63 - 1])
-def test_a_frame_that_claims_too_much_is_refused_by_its_header_alone(
-    open_websocket: Callable[..., WebSocketWire], length: int
-) -> None:
+def test_a_frame_that_claims_too_much_is_refused_by_its_header_alone(open_websocket: Callable[..., Wire], length: int) -> None:
     wire = open_websocket()
 
-    wire.send_frame(BINARY, b"\x10", length=length)
+    wire.websocket.send_frame(BINARY, b"\x10", length=length)
 
     wire.expect_close_code(1009, 1002)
 
 
 @pytest.mark.row(36)
 @pytest.mark.parametrize("opcode", [CONTINUATION, 3, 11], ids=["lone continuation", "reserved data", "reserved control"])
-def test_a_frame_out_of_order_closes_the_websocket(open_websocket: Callable[..., WebSocketWire], opcode: int) -> None:
+def test_a_frame_out_of_order_closes_the_websocket(open_websocket: Callable[..., Wire], opcode: int) -> None:
     wire = open_websocket()
 
-    wire.send_frame(opcode, CONNECT)
+    wire.websocket.send_frame(opcode, CONNECT)
 
     assert wire.read_to_end() == b""
 

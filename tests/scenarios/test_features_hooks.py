@@ -353,7 +353,7 @@ def test_deliveries_with_hooks_count_as_work_for_the_publisher(start: Start) -> 
 
     def work_of_one_message(inside: Inside) -> int:
         inside.state.work = 0
-        inside.publish(Message(b"letters/a", b"", 0, False, ""))
+        inside.pipeline.publish(Message(b"letters/a", b"", 0, False, ""))
         return inside.state.work
 
     assert stage.look(work_of_one_message) == 3 * GROUP_WEIGHT, "a hook is asked for each of them"

@@ -12,7 +12,8 @@ import pytest
 from braidmq.access import hashes
 from braidmq.mqtt.packets import Connack
 from braidmq.mqtt.reasons import Reason
-from tests.support.clients.raw_bytes import proxy_v2, upgrade_request
+from tests.support.clients.exchanges import proxy_v2
+from tests.support.clients.transports import upgrade_request
 from tests.support.clients.wire import DEADLINE_S, Wire
 from tests.support.guarded import PASSWORD
 from tests.support.network import CLIENTS_4, CLIENTS_6, NODE_4, NODE_6, Network
@@ -82,6 +83,7 @@ def login(network: Network, source: str, user: str | None, password: bytes | Non
 
 
 @pytest.mark.parametrize("source", [CLIENTS_4[0], CLIENTS_6[0]])
+@pytest.mark.row(66)
 def test_remote_clients_need_a_password_though_local_ones_do_not(network: Network, node: Started, source: str) -> None:
     assert login(network, source, None) == Reason.NOT_AUTHORIZED
     assert login(network, source, "carol") == 0
@@ -93,12 +95,14 @@ def test_remote_clients_need_a_password_though_local_ones_do_not(network: Networ
         assert wire.receive(Connack).reason == Reason.NOT_AUTHORIZED
 
 
+@pytest.mark.row(66)
 def test_what_listens_on_loopback_cannot_be_reached(network: Network, node: Started) -> None:
     for port in (1884, 18083):
         with pytest.raises(ConnectionRefusedError):
             dial(network, CLIENTS_4[0], port)
 
 
+@pytest.mark.row(66)
 def test_failed_logins_ban_the_name_at_its_address_and_for_ipv6_at_its_household(network: Network, node: Started) -> None:
     for source in (CLIENTS_4[0], CLIENTS_6[0]):
         for _ in range(2):
@@ -113,6 +117,7 @@ def test_failed_logins_ban_the_name_at_its_address_and_for_ipv6_at_its_household
     assert login(network, CLIENTS_6[0], "bob") == 0
 
 
+@pytest.mark.row(66)
 def test_a_proxy_header_is_believed_from_its_peer_only_and_bans_know_the_client_behind(network: Network, node: Started) -> None:
     header = b"PROXY TCP6 2001:db8::7 fd77::1 4242 1885\r\n"
     behind = {"user_name": "dave", "password": b"wrong"}
@@ -143,6 +148,7 @@ def upgrade(network: Network, host: str, origin: str) -> int:
         return int(wire.receive_bytes(12).split()[1])
 
 
+@pytest.mark.row(66)
 def test_web_pages_of_the_same_host_may_connect_and_others_may_not(network: Network, node: Started) -> None:
     assert upgrade(network, "[fd77::1]:8083", "http://[fd77::1]:8083") == 101
     assert upgrade(network, "[fd77:0::1]:8083", "http://[FD77::1]:8083") == 101
@@ -151,6 +157,7 @@ def test_web_pages_of_the_same_host_may_connect_and_others_may_not(network: Netw
     assert upgrade(network, "[fd77::1]:8083", "http://localhost:8083") == 403
 
 
+@pytest.mark.row(66)
 def test_the_api_beyond_loopback_answers_any_name_and_has_no_control_paths(network: Network, tmp_path: Path) -> None:
     def ask(path: str, host: str) -> int:
         def request() -> int:

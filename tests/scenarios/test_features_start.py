@@ -178,6 +178,7 @@ def test_an_address_that_is_taken_is_told_in_words(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "others"), [(0o777, "every user of this machine"), (0o770, "its group")])
+@pytest.mark.row(64)
 def test_a_data_directory_that_others_can_write_is_warned_of(file: Path, mode: int, others: str) -> None:
     data_dir = file.parent / "data"
     data_dir.mkdir()
@@ -188,6 +189,7 @@ def test_a_data_directory_that_others_can_write_is_warned_of(file: Path, mode: i
         node.await_port()
 
 
+@pytest.mark.row(64)
 def test_a_data_directory_that_only_its_owner_can_write_is_not_warned_of(file: Path) -> None:
     (file.parent / "data").mkdir(mode=0o755)
 

@@ -239,6 +239,7 @@ def test_a_client_that_takes_no_goodbye_does_not_keep_the_node() -> None:
 # Addresses
 
 
+@pytest.mark.row(66)
 def test_an_ipv6_listener_serves_like_any_other() -> None:
     listeners = {"tcp": {"six": {"bind": "[::1]:0"}, "four": {"bind": "127.0.0.1:0"}}}
     with Broker(listeners=listeners) as broker:

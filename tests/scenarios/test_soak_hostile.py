@@ -21,7 +21,7 @@ from braidmq.base.room import plan_files
 from braidmq.mqtt.packets import MQTT5
 from braidmq.operations.memory_bound import memory_bound
 from tests.support.clients.wire import Wire
-from tests.support.hostile import attack
+from tests.support.hostile import SPEAKING, attack
 from tests.support.started import COMMAND, Started
 
 MIB = 1024 * 1024
@@ -29,6 +29,7 @@ FILES_MAX = 1000
 ROUNDS = int(os.environ.get("BRAIDMQ_SOAK_ROUNDS", "3"))
 ROUND_S = 20
 PAIRS = 20
+CALM_MS = 2.0  # a p99 that is calm, even if it was less: below that the scheduler decides
 RATE = 1000  # messages a second of all publishers together
 
 LIMITED = ["sh", "-c", f'ulimit -n {FILES_MAX}; exec "$0" "$@"', *COMMAND]
@@ -49,8 +50,16 @@ TABLES: dict[str, dict[str, object]] = {
 def bound() -> int:
     """The most that this node may come to need, by its configuration."""
     settings = from_tables(TABLES).settings
-    # 40,000 shared groups, 10,000 deep filters, 300 replays, and what is left of the last round until it has gone.
-    return memory_bound(settings, connections=plan_files(FILES_MAX).clients, sessions=1000, subscriptions=2 * 50_300)
+    speaking = SPEAKING + 2 * PAIRS + 1
+    # 40,000 shared groups, 10,000 deep filters, 300 replays, and what is left of the last strike until it has gone.
+    return memory_bound(
+        settings,
+        connections=speaking,
+        silent=plan_files(FILES_MAX).clients - speaking,
+        sessions=1000,
+        subscriptions=2 * 50_300,
+        filter_bytes=2 * (40_000 * 16 + 2 * settings.session.filter_bytes_max),
+    )
 
 
 def peak_bytes(pid: int) -> int:
@@ -97,9 +106,9 @@ def test_every_attack_at_once_costs_ordinary_clients_no_message_and_memory_keeps
         for number in range(ROUNDS):
             with ordinary_clients(flood, port, ROUND_S) as flow:
                 calm.append(outcome(flow)["p99_ms"])
-            with ordinary_clients(flood, port, ROUND_S) as flow, attack(port, ROUND_S + 2) as rounds:
+            with ordinary_clients(flood, port, ROUND_S) as flow, attack(port, ROUND_S + 2) as completed:
                 stormy.append(outcome(flow)["p99_ms"])
-                struck = rounds()
+                struck = completed()
             peak = peak_bytes(node.pid)
             print(
                 f"round {number + 1}: p99 {calm[-1]:.1f} ms calm, {stormy[-1]:.1f} ms under attack; "
@@ -107,6 +116,7 @@ def test_every_attack_at_once_costs_ordinary_clients_no_message_and_memory_keeps
                 file=sys.stderr,
             )
             assert all(struck.values()), "an attack did not take place"
+            assert peak < bound()
 
     print(f"p99 under attack: {median(stormy) / median(calm):.1f} x that of calm rounds", file=sys.stderr)
-    assert peak < bound()
+    assert median(stormy) <= 2 * max(median(calm), CALM_MS)

@@ -11,7 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # A JVM under test lives for seconds: on two processors the thorough compiler and the parallel collector take from it

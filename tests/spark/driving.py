@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from braidmq.spark import BraidDataSource
 from braidmq.spark.source.stream import StreamReader
-from tests.spark.fake_history import BEGINNING, FakeHistoryService
+from tests.support.fakes.history_service import BEGINNING, FakeHistoryService
 
 SECOND = 1_000_000
 

@@ -102,7 +102,7 @@ def test_a_client_of_connect_reads_history(ask: Ask, broker: Broker) -> None:
     assert sorted(rows) == [["table/1", "a"], ["table/1", "b"], ["table/2", "c"]]
 
 
-def test_a_stream_of_connect_goes_on_where_it_was(ask: Ask, broker: Broker, tmp_path: Path) -> None:
+def test_a_spark_connect_stream_resumes_where_it_stopped(ask: Ask, broker: Broker, tmp_path: Path) -> None:
     def run() -> list[str]:
         ask("stream", f"127.0.0.1:{broker.history_port}", "stream/#", str(tmp_path))
         lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]

@@ -30,7 +30,7 @@ def title_of(minutes: int) -> str:
     return demo.draw(rows_of(minutes)).get_suptitle()
 
 
-def test_what_is_published_lets_the_watermark_pass_the_last_minute() -> None:
+def test_published_messages_move_the_watermark_past_the_last_minute() -> None:
     happened_ms = [payload["ts"] for _, payload in demo.messages()]
     end_ms = demo.START_MS + demo.MINUTES * 60_000
 

@@ -38,7 +38,7 @@ def test_nothing_to_read_is_an_empty_table(spark: SparkSession, broker: Broker) 
     assert spark.read.format("braidmq").options(**options(broker)).load("nobody/publishes/this").collect() == []
 
 
-def test_history_is_a_stream_that_goes_on_where_it_was(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_a_history_stream_resumes_where_it_stopped(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     def run() -> list[str]:
         reader = spark.readStream.format("braidmq").options(
             **options(broker, topicFilter="stream/#", startingOffsets="earliest", maxRowsPerTrigger="2")

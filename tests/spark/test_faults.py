@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.spark.jobs import decode, rollup
 from braidmq.spark.jobs.tables.parquet_table import ParquetTable
 from braidmq.testing import Broker
-from tests.spark.fake_history import FakeHistoryService
 from tests.spark.publishing import publish
+from tests.support.fakes.history_service import FakeHistoryService
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.needs("java")]
 
@@ -77,7 +77,7 @@ def payloads_in(spark: SparkSession, folder: Path) -> list[str]:
     return [row["payload"] for row in spark.read.schema("payload string").json(str(folder / "out")).collect()]
 
 
-@pytest.mark.row("H1")
+@pytest.mark.row("K1")
 def test_retention_that_overtakes_a_checkpoint_fails_the_query_with_the_gap_until_it_is_let_pass(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -97,7 +97,7 @@ def test_retention_that_overtakes_a_checkpoint_fails_the_query_with_the_gap_unti
     assert sorted(payloads_in(spark, tmp_path)) == [str(number) for number in range(10)] + ["kept 1", "kept 2"]
 
 
-@pytest.mark.row("H1")
+@pytest.mark.row("K1")
 def test_a_start_before_what_is_kept_fails_a_read_with_the_gap_or_is_let_pass(spark: SparkSession, broker: Broker) -> None:
     publish(broker, "t", b"first")
     start = last_position(broker)
@@ -112,7 +112,7 @@ def test_a_start_before_what_is_kept_fails_a_read_with_the_gap_or_is_let_pass(sp
     assert read(spark, broker).count() == 2, "the beginning, whatever it is, is no loss"
 
 
-@pytest.mark.row("H4")
+@pytest.mark.row("K4")
 def test_a_service_that_is_killed_in_the_middle_of_a_scan_costs_a_task_no_row(spark: SparkSession) -> None:
     count, limit = 4000, {"reader_bytes_per_s_max": "4MiB"}  # a scan of seconds
     with Broker(history={"bind": "127.0.0.1:0", "shards": 1, **limit}) as broker:
@@ -164,7 +164,7 @@ def copied(spark: SparkSession, broker: Broker) -> list[int]:
     return sorted(int(row["payload"]) for row in found)
 
 
-@pytest.mark.row("H2")
+@pytest.mark.row("K2")
 def test_a_checkpoint_of_last_week_gives_the_same_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     seen: dict[int, list[list[str]]] = {}
 
@@ -192,7 +192,7 @@ def test_a_checkpoint_of_last_week_gives_the_same_batches(spark: SparkSession, b
     assert sorted(int(each) for batches in seen.values() for each in batches[0]) == list(range(20))
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_a_checkpoint_of_last_week_publishes_nothing_twice_and_its_batches_are_skipped_when_that_is_asked_for(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -212,8 +212,8 @@ def test_a_checkpoint_of_last_week_publishes_nothing_twice_and_its_batches_are_s
     assert copied(spark, broker) == list(range(30))
 
 
-@pytest.mark.row("H3")
-def test_a_checkpoint_of_last_week_whose_next_batch_has_new_rows_too_drops_none_of_them(
+@pytest.mark.row("K3")
+def test_a_week_old_checkpoint_whose_next_batch_also_has_new_rows_drops_none_of_them(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     publish(broker, "t", *numbered(0, 10))
@@ -250,7 +250,7 @@ POISON = {
 }
 
 
-@pytest.mark.row("H7")
+@pytest.mark.row("K7")
 def test_payloads_meant_to_hurt_are_read_as_they_are_and_stop_no_job(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     good = [b'{"v": %d}' % number for number in range(20)]
     publish(broker, "t", *good[:10], *POISON, *good[10:])
@@ -282,7 +282,7 @@ except Exception as problem:
 """
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 def test_an_executor_without_pyarrow_fails_the_read_and_says_what_it_lacks(history: FakeHistoryService, tmp_path: Path) -> None:
     history.add("t")
     nothing = tmp_path / "nothing" / "pyarrow"

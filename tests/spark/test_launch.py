@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 
 from braidmq.base.errors import UsageError
 from braidmq.spark import BraidDataSource, launch, register
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OTHER = "/usr/bin/some-other-python3"
@@ -83,7 +83,7 @@ def test_a_python_that_was_chosen_is_kept_or_refused_in_words(tmp_path: Path, mo
         register(Session("local"))  # type: ignore[arg-type]
 
 
-def test_registering_again_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registering_twice_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     register(Session("local", error=AnalysisException("exists already")))  # type: ignore[arg-type]
 

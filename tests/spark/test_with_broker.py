@@ -184,8 +184,8 @@ class Driver:
                 self.kill()
 
 
-@pytest.mark.row("H2")
-def test_a_driver_that_is_killed_goes_on_where_it_was(node: Node, tmp_path: Path) -> None:
+@pytest.mark.row("K2")
+def test_a_killed_driver_resumes_where_it_stopped(node: Node, tmp_path: Path) -> None:
     directory = tmp_path / "spark"
     first = Driver(node, directory)
     first.await_line("batch 0")
@@ -196,7 +196,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(node: Node, tmp_path: Path
     assert written(directory) == places(node.servers, "plant/+/temp")
 
 
-@pytest.mark.row("H2")
+@pytest.mark.row("K2")
 def test_a_stream_lives_through_a_broker_and_a_service_that_are_killed(node: Node, tmp_path: Path) -> None:
     directory = tmp_path / "spark"
     driver = Driver(node, directory)
@@ -209,7 +209,7 @@ def test_a_stream_lives_through_a_broker_and_a_service_that_are_killed(node: Nod
     assert len(written(directory)) == MESSAGES
 
 
-@pytest.mark.row("H2")
+@pytest.mark.row("K2")
 def test_tasks_whose_workers_are_killed_run_again_elsewhere(node: Node, tmp_path: Path) -> None:
     directory = tmp_path / "spark"
     driver = Driver(node, directory, master="local-cluster[2,1,1024]")

@@ -9,11 +9,11 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.hashed import HashedLayout
 from braidmq.storage.layouts.learned import LearnedLayout
-from braidmq.storage.reading.reader import LogReader, LogScan
+from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.clock import ShardClock
 from braidmq.storage.shard.draft import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
-from tests.support.simulator.fake_store import FakeStore
+from tests.support.fakes.store import FakeStore
 
 FAMILY = "shard-00"
 NOON = 1_700_000_000_000_000
@@ -101,7 +101,7 @@ def entries(topics: Sequence[str], payload: bytes = b"x") -> list[tuple[bytes, b
     return [(topic.encode(), encode_record(topic.encode(), payload, 1, False, "p")) for topic in topics]
 
 
-def drain(replay: LogScan, count: int = 1000) -> list[Record]:
+def drain(replay: ShardScan, count: int = 1000) -> list[Record]:
     """Read until there is nothing left."""
     records: list[Record] = []
     for _ in range(100_000):

@@ -13,9 +13,9 @@ import pytest
 from braidmq.base.config.settings import HistorySettings
 from braidmq.lane.records.records import Record
 from braidmq.storage.engine.rocksdb import Disk
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.merge import MergedScan
-from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.rows.changes import Change, WriteRefusal
 from braidmq.storage.shard.clock import ShardClock
 from tests.support.appending import append
 
@@ -34,7 +34,7 @@ class Stage:
         clock: ShardClock | None = None,
         **settings: object,
     ) -> None:
-        self.log = MessageLog.open(
+        self.log = DurableLog.open(
             data_dir,
             HistorySettings(shards=shards, **settings),  # type: ignore[arg-type]
             clock=clock,
@@ -43,7 +43,7 @@ class Stage:
         self.calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.log.start(self.calls.put)
         self.acks: list[tuple[bytes, int, int]] = []  # payload, shard, timestamp
-        self.refusals: list[tuple[bytes, Refusal]] = []
+        self.refusals: list[tuple[bytes, WriteRefusal]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +97,7 @@ class Stage:
         return [record.payload for _, record in self.read(*filters, start=start)]
 
 
-def unexpected(refusal: Refusal) -> None:
+def unexpected(refusal: WriteRefusal) -> None:
     """For those who must not be refused."""
     pytest.fail(refusal.reason)
 
@@ -137,7 +137,7 @@ def drain(replay: MergedScan, count: int = 1000) -> list[tuple[int, Record]]:
     raise AssertionError("the replay does not come to an end")
 
 
-def clients_of(log: MessageLog, shard: int, count: int = 1) -> list[str]:
+def clients_of(log: DurableLog, shard: int, count: int = 1) -> list[str]:
     """Client ids whose home is this shard."""
     found = (name for number in range(10_000) if log.shard_of(name := f"client-{number}") == shard)
     return [next(found) for _ in range(count)]

@@ -13,7 +13,7 @@ from braidmq.base.units import Seconds
 from braidmq.lane.path.ports import Change
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY
 from braidmq.storage.engine.store import Store
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.rows.changes import Delete, Put
 from tests.storage.message_log import DEADLINE_S, BrokenDisk, Stage, clients_of, unexpected
 from tests.support.appending import append
@@ -87,7 +87,7 @@ def test_another_number_of_shards_is_refused_in_words_and_makes_nothing(tmp_path
     Stage(tmp_path, shards=3).log.close()
 
     with pytest.raises(ConfigError, match=r"history\.shards: is 5, .* has 3; set it to 3"):
-        MessageLog.open(tmp_path, HistorySettings(shards=5))
+        DurableLog.open(tmp_path, HistorySettings(shards=5))
 
     with Store.open(tmp_path / "log", ()) as store:
         assert sorted(store.families) == [DEFAULT_FAMILY, "shard-00", "shard-01", "shard-02"]
@@ -107,7 +107,7 @@ def test_a_log_whose_making_was_cut_off_is_made_to_the_end(tmp_path: Path) -> No
 
 def test_a_size_that_is_none_is_refused_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"history\.retention_bytes"):
-        MessageLog.open(tmp_path, HistorySettings(retention_bytes="a lot", retention=Seconds(1)))
+        DurableLog.open(tmp_path, HistorySettings(retention_bytes="a lot", retention=Seconds(1)))
 
 
 def test_another_layout_begins_a_generation_and_old_records_stay(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from braidmq.base.errors import UsageError
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.log import LogOptions
-from braidmq.storage.rows.changes import Change, Put, Refusal
+from braidmq.storage.rows.changes import Change, Put, WriteRefusal
 from tests.storage.message_log import BrokenDisk, Stage, unexpected
 
 RECORD = encode_record(b"t", b"x", 1, False, "p")
@@ -25,7 +25,7 @@ class FakeBlock:
         self.size_bytes = 0
         self.producers: list[tuple[int, bytes, int, int]] = []
         self.stamps: list[dict[int, list[int]]] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[WriteRefusal] = []
         self._name = name
         self._told = told if told is not None else []
 
@@ -42,7 +42,7 @@ class FakeBlock:
         self.stamps.append(stamps)
         self._told.append(self._name)
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: WriteRefusal) -> None:
         self.refusals.append(refusal)
         self._told.append(f"{self._name} refused")
 

@@ -23,10 +23,10 @@ import os, queue, sys
 from braidmq.base.config.settings import HistorySettings
 from braidmq.storage.rows.changes import Put
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import LogOptions, DurableLog
 from appending import append
 
-log = MessageLog.open(sys.argv[1], HistorySettings(shards=3), options=LogOptions(limits=EpochLimits(count_max=50)))
+log = DurableLog.open(sys.argv[1], HistorySettings(shards=3), options=LogOptions(limits=EpochLimits(count_max=50)))
 calls = queue.SimpleQueue()
 log.start(calls.put)
 number = int(sys.argv[2])

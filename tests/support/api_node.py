@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from braidmq.api.server import ApiServer
-from tests.support.fake_operations import FakeOperations
+from tests.support.fakes.operations import FakeOperations
 
 
 class ApiNode:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braidmq.lane.records.records import encode_record
-from braidmq.storage.log import MessageLog
-from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.log import DurableLog
+from braidmq.storage.rows.changes import Change, WriteRefusal
 
 
 class OneRecord:
@@ -18,7 +18,7 @@ class OneRecord:
         shard: int,
         entry: tuple[bytes, bytes],
         on_commit: Callable[[int, int], None],
-        on_refused: Callable[[Refusal], None],
+        on_refused: Callable[[WriteRefusal], None],
         changes: Sequence[Change] = (),
         producers: Sequence[tuple[int, bytes, int, int]] = (),
     ) -> None:
@@ -38,20 +38,20 @@ class OneRecord:
         """Tell shard and timestamp."""
         self._on_commit(self._shard, stamps[self._shard][0])
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: WriteRefusal) -> None:
         """Tell why."""
         self._on_refused(refusal)
 
 
 def append(
-    log: MessageLog,
+    log: DurableLog,
     client_id: str,
     topic: bytes,
     payload: bytes,
     *,
     retain: bool = False,
     on_commit: Callable[[int, int], None],
-    on_refused: Callable[[Refusal], None],
+    on_refused: Callable[[WriteRefusal], None],
     changes: Sequence[Change] = (),
     producers: Sequence[tuple[int, bytes, int, int]] = (),
     **fields: Any,

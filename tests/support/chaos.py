@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
 from tests.support.clients import raw
-from tests.support.clients.raw_bytes import BINARY, TEXT, proxy_v2, upgrade_request, websocket_frame
+from tests.support.clients.exchanges import proxy_v2
+from tests.support.clients.transports import BINARY, TEXT, upgrade_request, websocket_frame
 from tests.support.clients.wire import DEADLINE_S
 
 _PEERS_MAX = 40
@@ -18,7 +19,7 @@ _FILTERS = [*_TOPICS, "#", "+/b/#", "$share/g/a/#", "$share/h/+", "$exclusive/a"
 _GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x10\xff\xff\xff\x7f", proxy_v2(), b"\x16\x03\x01\x02\x00\x01\x00"]
 
 
-class Peer:
+class ChaosPeer:
     """One connection."""
 
     def __init__(self, connection: socket.socket, version: int, wrap: Callable[[bytes], bytes]) -> None:
@@ -34,7 +35,7 @@ class Chaos:
         self.actions = 0
         self._host, self._port, self._ws_port = host, port, ws_port
         self._random = random.Random(seed)
-        self._peers: list[Peer] = []
+        self._peers: list[ChaosPeer] = []
 
     def run(self, seconds: float) -> None:
         """Act for so long."""
@@ -67,11 +68,13 @@ class Chaos:
         for peer in list(self._peers):
             self._forget(peer)
 
-    def _open(self) -> Peer:
+    def _open(self) -> ChaosPeer:
         is_websocket = self._random.random() < 0.3
         version = self._random.choice([MQTT31, MQTT311, MQTT5, MQTT5])
         connection = socket.create_connection((self._host, self._ws_port if is_websocket else self._port), timeout=DEADLINE_S)
-        peer = Peer(connection, version, (lambda data: websocket_frame(BINARY, data)) if is_websocket else (lambda data: data))
+        peer = ChaosPeer(
+            connection, version, (lambda data: websocket_frame(BINARY, data)) if is_websocket else (lambda data: data)
+        )
         if is_websocket:
             connection.sendall(upgrade_request())
             connection.recv(4096)
@@ -82,16 +85,16 @@ class Chaos:
             self._send(peer, self._connect(version))
         return peer
 
-    def _leave(self, peer: Peer) -> None:
+    def _leave(self, peer: ChaosPeer) -> None:
         if self._random.random() < 0.5:
             self._send(peer, b"\xe0\x00")
         self._forget(peer)
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: ChaosPeer) -> None:
         peer.connection.close()
         self._peers.remove(peer)
 
-    def _send(self, peer: Peer, data: bytes) -> None:
+    def _send(self, peer: ChaosPeer, data: bytes) -> None:
         if self._random.random() < 0.1:
             data = self._spoil(data)
         wrapped = peer.wrap(data)

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections after so many bytes, as a bad network does."""
+"""A TCP proxy that cuts connections after a number of bytes, as a bad network does."""
 
 from __future__ import annotations
 

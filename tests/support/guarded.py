@@ -48,7 +48,7 @@ class Guarded:
         return restart
 
     def have_users(self, is_so: bool) -> None:
-        """With the password file from now on, or without one: then nobody has a name."""
+        """Use the password file from now on, or none: then no client has a user name."""
         self.reload(access__password_file=str(self._passwords) if is_so else "")
 
     def connect(self, user: str, client_id: str | None = None, **fields: Any) -> Wire:

@@ -8,7 +8,7 @@ from braidmq.broker.messages.hooks import Client, Hook
 
 
 class Recorder(Hook):
-    """Notes every event that it is told."""
+    """Notes every event."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[tuple[str, ...]] = SimpleQueue()

@@ -1,7 +1,7 @@
 """Clients that want to hurt: each attack that a node was once weak against, over and over, all of them at once.
 
 ``attack`` forks a process of its own at the lowest priority, so that what it costs the node is the node's to bear and not the
-scheduler's, and gives the number of rounds that each attack made.
+scheduler's, and gives the number of strikes that each attack has completed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.support.clients.wire import unique
 
 MIB = 1024 * 1024
 _TIMEOUT_S = 10.0
+_HOLD_S = 2.0  # for which all connections are taken, and then for as long none of them
 _EXPIRY = b"\x11\x00\x00\x00\x1e"  # a session that outlives its connection by 30 s
 _WINDOW = b"\x21\xff\xff"  # takes as many messages in flight as there may be
 _DEEP = "/".join(["d"] * 126)
@@ -31,27 +32,37 @@ class Attacker:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.rounds = 0
+        self.completed = 0
         self.is_over = threading.Event()
 
     def run(self) -> None:
-        """Strike until it is over."""
+        """Strike until it is over; a strike that the node has cut short does not count."""
         while not self.is_over.is_set():
-            self.rounds += 1  # begun: under load one may take longer than there is time for
             with contextlib.suppress(OSError):
                 self.strike()
+                self.completed += 1
             self.is_over.wait(0.2)
 
     def strike(self) -> None:
         """Do it once."""
         raise NotImplementedError
 
-    def open(self, *packets: bytes, version: int = MQTT5, props: bytes = b"") -> socket.socket:
-        """A connection that has sent CONNECT and these packets, and has its CONNACK."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=_TIMEOUT_S)
-        connection.sendall(raw.connect(version, client_id=unique("bad"), props=props))
-        if not connection.recv(4096):
-            raise ConnectionError("not let in")
+    def open(
+        self, *packets: bytes, version: int = MQTT5, props: bytes = b"", flags: int = 0x02, rest: bytes = b""
+    ) -> socket.socket:
+        """A connection that has sent CONNECT and these packets, and has its CONNACK; waits while all connections are taken."""
+        until = time.monotonic() + _TIMEOUT_S
+        while True:
+            connection = socket.create_connection(("127.0.0.1", self.port), timeout=_TIMEOUT_S)
+            try:
+                connection.sendall(raw.connect(version, client_id=unique("bad"), props=props, flags=flags, rest=rest))
+                if connection.recv(4096):
+                    break
+            except ConnectionError:
+                pass
+            connection.close()
+            if time.monotonic() > until or self.is_over.wait(0.1):
+                raise ConnectionError("not let in")
         for packet in packets:
             connection.sendall(packet)
         return connection
@@ -67,15 +78,16 @@ class Attacker:
 
 
 class Squatter(Attacker):
-    """Takes every connection there is and says nothing."""
+    """Takes every connection there is and says nothing; in between it leaves room, so that the other attacks take place."""
 
     def strike(self) -> None:
         taken: list[socket.socket] = []
+        self.is_over.wait(_HOLD_S)
         try:
             with contextlib.suppress(OSError):
                 for _ in range(900):
                     taken.append(socket.create_connection(("127.0.0.1", self.port), timeout=1))
-            self.is_over.wait(2)
+            self.is_over.wait(_HOLD_S)
         finally:
             for connection in taken:
                 connection.close()
@@ -146,7 +158,45 @@ class Digger(Attacker):
         digger.close()
 
 
-ATTACKS: tuple[Callable[[int], Attacker], ...] = (Squatter, Sharer, Hoarder, Delayer, Replayer, Digger)
+class Testator(Attacker):
+    """Leaves sessions behind whose wills have thousands of empty user properties, or a long content type."""
+
+    def strike(self) -> None:
+        for props in (b"\x26\x00\x00\x00\x00" * 12_000, b"\x03" + raw.text("x" * 60_000)):
+            for _ in range(20):
+                rest = raw.will(MQTT5, "w", b"", b"\x18\x00\x00\x00\x1e" + props)
+                self.open(props=_EXPIRY, flags=0x06, rest=rest).close()
+
+
+class Namer(Attacker):
+    """Joins shared groups with names of 60 KB, more than a client may have."""
+
+    def strike(self) -> None:
+        packets = (raw.subscribe(MQTT5, (f"$share/{i}{'g' * 60_000}/t", 1)) for i in range(100))
+        namer = self.open(*packets)
+        self.stay(namer, seconds=3)
+        namer.close()
+
+
+class Aliaser(Attacker):
+    """Sets aliases for topics of 64 KB on many connections."""
+
+    def strike(self) -> None:
+        topic = "t" * 65_000
+        connections = [self.open() for _ in range(20)]
+        with contextlib.suppress(ConnectionError):  # the second one ends it
+            for alias in range(1, 65):
+                for connection in connections:
+                    connection.sendall(raw.publish(MQTT5, topic, props=b"\x23" + raw.u16(alias)))
+        self.is_over.wait(1)
+        for connection in connections:
+            connection.close()
+
+
+ATTACKS: tuple[Callable[[int], Attacker], ...] = (
+    Squatter, Sharer, Hoarder, Delayer, Replayer, Digger, Testator, Namer, Aliaser,
+)  # fmt: skip
+SPEAKING = 60  # connections of all of them at a time that have sent a CONNECT, at most
 
 
 def _run(port: int, seconds: float, result: Connection) -> None:
@@ -160,25 +210,27 @@ def _run(port: int, seconds: float, result: Connection) -> None:
         attacker.is_over.set()
     for thread in threads:
         thread.join(_TIMEOUT_S)
-    result.send({type(attacker).__name__: attacker.rounds for attacker in attackers})
+    result.send({type(attacker).__name__: attacker.completed for attacker in attackers})
 
 
 @contextlib.contextmanager
 def attack(port: int, seconds: float) -> Iterator[Callable[[], dict[str, int]]]:
-    """Run every attack for so long beside the block, each in a thread of one process; the yielded call waits for their end."""
+    """Run every attack for so long beside the block, each in a thread of one process; the yielded call waits for their
+    end, and gives the strikes that each has completed.
+    """
     forking = multiprocessing.get_context("fork")
     receiving, sending = forking.Pipe(duplex=False)
     process = forking.Process(target=_run, args=(port, seconds, sending), daemon=True)
     process.start()
 
-    def rounds() -> dict[str, int]:
+    def completed() -> dict[str, int]:
         process.join(seconds + 3 * _TIMEOUT_S)
         assert receiving.poll(), "the attackers did not come to an end"
         found: dict[str, int] = receiving.recv()
         return found
 
     try:
-        yield rounds
+        yield completed
     finally:
         process.kill()
         process.join()

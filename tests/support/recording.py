@@ -12,8 +12,8 @@ from braidmq.access.local import LocalAccess
 from braidmq.base.config.settings import HistorySettings, NodeSettings, Settings
 from braidmq.control import history as api
 from braidmq.storage.engine.health import HEALTHY
-from braidmq.storage.log import LogOptions, MessageLog
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.log import DurableLog, LogOptions
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.shard.clock import ShardClock
 from tests.support.appending import append
 
@@ -21,7 +21,7 @@ from tests.support.appending import append
 class Recording:
     """A log without a broker; ``settings``, ``log`` and ``log_health`` are those of a node."""
 
-    def __init__(self, settings: Settings, log: MessageLog) -> None:
+    def __init__(self, settings: Settings, log: DurableLog) -> None:
         self.settings = settings
         self.log = log
         self.log_health = HEALTHY
@@ -38,7 +38,7 @@ class Recording:
             if len(stamps) == len(messages):
                 done.set_result(stamps)
 
-        def refused(refusal: Refusal) -> None:
+        def refused(refusal: WriteRefusal) -> None:
             done.set_exception(AssertionError(refusal.reason))
 
         for client_id, topic, payload in messages:
@@ -53,7 +53,7 @@ async def recording(
 ) -> AsyncIterator[Recording]:
     """Open a log in the directory and commit to it on this loop."""
     settings = Settings(node=NodeSettings(data_dir=str(data_dir)), history=HistorySettings(**{"shards": 3, **history}))
-    log = MessageLog.open(data_dir, settings.history, clock=clock, options=options or LogOptions())
+    log = DurableLog.open(data_dir, settings.history, clock=clock, options=options or LogOptions())
     log.start(asyncio.get_running_loop().call_soon_threadsafe)
     try:
         yield Recording(settings, log)
@@ -66,6 +66,6 @@ async def lines_of(answer: AsyncIterator[bytes]) -> list[api.AnyLine]:
     return [api.decode_line(line) for some in [some async for some in answer] for line in some.splitlines()]
 
 
-def records_of(lines: list[api.AnyLine]) -> list[api.Record]:
+def records_of(lines: list[api.AnyLine]) -> list[api.RecordLine]:
     """The records among the lines."""
-    return [line for line in lines if isinstance(line, api.Record)]
+    return [line for line in lines if isinstance(line, api.RecordLine)]

@@ -37,7 +37,7 @@ def resident_bytes() -> int:
 
 
 class ErrorLog(logging.Handler):
-    """Keeps what the broker or its loop logged as an error: an exception that nobody caught ends up here."""
+    """Keeps what the broker or its loop logged as an error, uncaught exceptions included."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -110,7 +110,7 @@ class Stage:
         return sum(self.broker.call(lambda: [listener.live for listener in node.listeners.listeners.values()]))
 
     def close(self) -> None:
-        """Close the clients; the broker must serve still, have let go of them, and have logged no error."""
+        """Close the clients; the broker must still serve, have released them, and have logged no error."""
         self.wires.close()
         self.wait_empty()
         waiting = self.look(lambda inside: (len(inside.state.dirty), inside.statistics.live, inside.statistics.authenticating))

@@ -29,7 +29,7 @@ def content(file_name: str) -> str:
 
 
 async def echo(house: EchoHouse, context: ssl.SSLContext, server_name: str = "localhost") -> ssl.SSLObject:
-    """Connect, have a word echoed, leave; raises whatever the client sees of a refused handshake."""
+    """Connect, have a word echoed, leave; raises what the client sees of a rejected handshake."""
     reader, writer = await asyncio.open_connection(*house.address("tls:default"), ssl=context, server_hostname=server_name)
     try:
         writer.write(b"word")

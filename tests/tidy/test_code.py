@@ -142,6 +142,19 @@ def test_test_files_of_one_folder_mirror_a_layer_or_a_kind_of_test() -> None:
     assert folders - kinds - set(LAYERS) - {"test_metrics.py", "test_testing.py"} == set()
 
 
+def test_folders_of_tests_are_folders_of_the_source() -> None:
+    folders = {file.parent.relative_to(ROOT / "tests") for file in PYTHON if file.is_relative_to(ROOT / "tests")}
+    mirrored = {folder for folder in folders if folder.parts and folder.parts[0] in LAYERS}
+
+    assert {folder.as_posix() for folder in mirrored if not (SOURCES / folder).is_dir()} == set()
+
+
+def test_test_files_import_nothing_from_each_other() -> None:
+    imports = re.compile(r"^from tests\.(?:\w+\.)*test_\w+ import|^import tests\.(?:\w+\.)*test_", re.M)
+
+    assert [relative(file) for file in PYTHON if imports.search(file.read_text())] == []
+
+
 def third_party_imports(files: list[Path]) -> set[str]:
     """Top-level names of modules that are neither Python's nor ours."""
     found: set[str] = set()
@@ -165,7 +178,7 @@ def names_of(requirements: list[str]) -> set[str]:
     return {MODULES.get(name, name) for name in names}
 
 
-def test_what_the_package_imports_is_what_it_depends_on() -> None:
+def test_the_package_declares_exactly_the_dependencies_it_imports() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = names_of(project["dependencies"])
     extra = names_of([each for extra in project["optional-dependencies"].values() for each in extra])

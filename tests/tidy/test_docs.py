@@ -40,8 +40,8 @@ def test_the_configuration_page_is_what_the_keys_say() -> None:
     assert configuration_page.PAGE.read_text() == configuration_page.render(), "run: python scripts/configuration_page.py"
 
 
-def test_the_configuration_page_names_the_parts_that_are_not_there_yet() -> None:
-    sentence = re.search(r"^- (.+) belong to parts that are not there yet", configuration_page.PAGE.read_text(), re.M)
+def test_the_configuration_page_names_the_features_that_are_not_implemented_yet() -> None:
+    sentence = re.search(r"^- (.+) belong to features that are not implemented yet", configuration_page.PAGE.read_text(), re.M)
 
     assert sentence
     assert re.findall(r"`([\w.]+)`", sentence[1]) == [dotted(part) for part in _NOT_YET]

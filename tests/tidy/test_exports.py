@@ -1,4 +1,4 @@
-"""The names that users import. They stay where they are, whatever happens to the tree behind them."""
+"""The names that users import. They stay where they are when the tree behind them changes."""
 
 from __future__ import annotations
 

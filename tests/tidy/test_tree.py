@@ -66,7 +66,7 @@ def test_text_is_utf8_with_unix_lines_and_a_newline_at_the_end() -> None:
     assert [relative(file) for file in text_files() if is_untidy(file.read_bytes())] == []
 
 
-def test_no_file_names_a_path_of_somebodys_machine() -> None:
+def test_no_file_names_a_path_of_a_developers_machine() -> None:
     # Spelt so that this file does not name one itself.
     paths = re.compile(r"(?<![\w.~-])/(?:{})/".format("|".join(["home/[a-z]", "work", "root", "Users/[A-Za-z]", "mnt"])))
 

@@ -1,12 +1,12 @@
 """Authentication: identifies clients by a password file or a certificate's name, or accepts them as anonymous.
 
-    certificate name        stands as it is: TLS has verified it
-    user name + password    must be in the password file, if there is one; without one the name is not believed, and the client
-                            counts as anonymous
-    neither                 anonymous, where the listener allows it
+    certificate name        accepted as it is: TLS has verified it
+    user name + password    must be in the password file; without a password file the name is ignored and the client counts
+                            as anonymous
+    neither                 anonymous, if the listener allows it
 
-Hashes are computed by a few threads; equal logins that wait at the same time share one computation, and what was right is
-remembered for a while. A user who is not in the file costs the same work as a wrong password.
+A few threads compute the hashes. Equal logins that wait at the same time share one computation, and verified passwords are
+cached for a while. An unknown user costs the same work as a wrong password.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Ver
 from braidmq.access.credential_cache import CredentialCache
 from braidmq.access.passwords import Users
 from braidmq.access.scram import METHOD, ScramExchange, ScramKeys
-from braidmq.access.watched import WatchedFile
+from braidmq.access.watched_file import WatchedFile
 from braidmq.base.deadline_clock import wait_fairly
 from braidmq.base.errors import BraidError
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-# New hashes are written together: after an import every user's first login makes one, and each write is the whole file.
+# New hashes are written in groups: after an import every user's first login creates one, and each write rewrites the whole file.
 _UPGRADE_DELAY_S = 1.0
 
-# How often a login starts again because the user's line changed while its hash was computed.
+# How often a login restarts because the user's line changed while its hash was computed.
 _CHECK_ATTEMPTS = 3
 
 _UNUSABLE = Refused(Reason.SERVER_UNAVAILABLE, "the password file cannot be used")
 
 
 class RefusingExchange:
-    """An enhanced authentication that is over before it began."""
+    """An enhanced authentication that is rejected at its first step."""
 
     def __init__(self, refused: Refused) -> None:
         self._refused = refused
@@ -53,7 +53,7 @@ class RefusingExchange:
 
 
 class PasswordAuthenticator:
-    """Checks credentials against a password file (``path`` may be empty: none). Lives on one event loop."""
+    """Checks credentials against a password file (an empty ``path`` means none). Belongs to one event loop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class PasswordAuthenticator:
         self._waiting_max = waiting_max
         self._timeout_s = timeout_s
         self._verify = verify
-        # Half of the cores at most: the event loop needs one for itself when everybody comes back at once.
+        # Half of the CPUs at most: the event loop needs one for itself when all clients reconnect at once.
         workers = max(1, (os.cpu_count() or 2) // 2)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="braidmq-hash")
         self._decoy_key = secrets.token_bytes(32)
@@ -81,7 +81,7 @@ class PasswordAuthenticator:
         self._upgrade_task: asyncio.Task[None] | None = None
 
     async def reconfigure(self, path: str, *, cache_ttl_s: float, waiting_max: int, timeout_s: float) -> None:
-        """Take another file, or other bounds; checks under way are not disturbed."""
+        """Use another file or other limits; checks in progress continue unaffected."""
         self._cache.set_ttl(cache_ttl_s)
         self._waiting_max = waiting_max
         self._timeout_s = timeout_s
@@ -97,7 +97,7 @@ class PasswordAuthenticator:
         return frozenset() if self.file is None else frozenset({METHOD})
 
     async def authenticate(self, credentials: Credentials) -> Verdict:
-        """Check plain credentials; everything that goes wrong on our side is a refusal with 0x88."""
+        """Check plain credentials; a failure on the broker's side is a rejection with 0x88."""
         verdict = self.judge(credentials)
         if verdict is not None:
             return verdict
@@ -129,7 +129,7 @@ class PasswordAuthenticator:
         return Granted(credentials.user_name)
 
     def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start a SCRAM-SHA-256 exchange; any other method is refused with 0x8C at its first step."""
+        """Start a SCRAM-SHA-256 exchange; any other method is rejected with 0x8C at its first step."""
         if method not in self.methods:
             return RefusingExchange(Refused(Reason.BAD_AUTHENTICATION_METHOD, f"unknown authentication method: {method[:64]!r}"))
         if self._users is None:
@@ -175,10 +175,10 @@ class PasswordAuthenticator:
             check = self._checks.get(digest)
             if check is None:
                 if len(self._checks) >= self._waiting_max:
-                    return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many logins wait for their password check")
+                    return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many logins are waiting for their password check")
                 check = self._start_check(digest, user_name, against, password, is_known=known is not None)
             try:
-                # It is not cancelled: other clients may wait for the same answer.
+                # Not cancelled: other clients may be waiting for the same result.
                 if not await wait_fairly(check, self._timeout_s):
                     return Refused(Reason.SERVER_UNAVAILABLE, "the password check took too long")
                 is_right, _ = check.result()
@@ -189,7 +189,7 @@ class PasswordAuthenticator:
                 return Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
             if self._hash_of(user_name) == known:
                 return Granted(user_name)
-            # The line changed meanwhile, by an edit or by our own better hash: what counts is what is there now.
+            # The line has changed meanwhile, by an edit or by the rehash above: only its current content counts.
         return Refused(Reason.SERVER_UNAVAILABLE, "the password file keeps changing")
 
     def _start_check(
@@ -240,7 +240,7 @@ class PasswordAuthenticator:
         try:
             await asyncio.to_thread(passwords.replace_hashes, self.file.path, upgrades)
         except (OSError, BraidError) as error:
-            # Nobody is worse off than before: the old hashes stay in the file.
+            # Harmless: the old hashes stay in the file and remain valid.
             log.warning("%d new password hashes could not be written to %s: %s", len(upgrades), self.file.path, error)
         else:
             log.info("%d passwords in %s are now hashed with argon2id", len(upgrades), self.file.path)
@@ -259,8 +259,8 @@ class PasswordAuthenticator:
 
     def _decoy_for(self, user_name: str) -> str:
         """The hash to verify against for an unknown user, so that timing reveals nothing."""
-        # Files mix cheap and dear hashes; taking one from the file, always the same for the same name, gives unknown names the
-        # same spread of times as known ones.
+        # A file may mix cheap and expensive hashes. Taking one from the file, always the same for the same name, gives unknown
+        # names the same distribution of times as known ones.
         choice = int.from_bytes(hmac.digest(self._decoy_key, user_name.encode(), "sha256")[:8], "big")
         users = self._users
         found = None if users is None else users.some_hash(choice)
@@ -268,7 +268,7 @@ class PasswordAuthenticator:
 
 
 def _compute(verify: Callable[[str, bytes], bool], against: str, password: bytes, is_known: bool) -> tuple[bool, str | None]:
-    """Runs in a worker: is the password right, and if its hash is of an old form, a better one."""
+    """Runs in a worker: whether the password is right, and a new hash if the stored one has an outdated format."""
     if not verify(against, password):
         return False, None
     return True, hashes.make(password) if is_known and hashes.is_outdated(against) else None

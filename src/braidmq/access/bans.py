@@ -1,15 +1,15 @@
 """Bans: by client id, user name, address or network, or a combination of them.
 
-A ban names one or more of the three; a client is banned when everything that the ban names fits. Operators set bans, which hold
-for whatever the client does (``check``). Repeated failed logins set them too, always on the address *together with* the name that
-was tried: one attacker behind a shared address does not lock out its neighbours, and nobody can lock out a user by failing on
-purpose from elsewhere. An attacker who tries ever new names from one address is slowed down instead: from then on, until the
-window has passed, logins from there are refused without a password check (``is_throttled``).
+A ban names one or more of the three; it applies to clients that match all of them. Operators set bans, which apply to
+everything a client does (``check``). Repeated failed logins set bans as well, always on the address *together with* the name that
+was tried: an attacker behind a shared address does not lock out its neighbours, and failing on purpose from elsewhere does not
+lock out a user. An attacker who keeps trying new names from one address is throttled instead: until the window has passed,
+logins from that address are rejected without a password check (``is_throttled``).
 
-Automatic bans and the throttle are about guessing, and nothing else: ``LocalAccess`` applies them to logins alone, and lets those
-through that got in from the same address a short while ago (``recent_logins``). They never end a connection.
+Automatic bans and the throttle only prevent guessing: ``LocalAccess`` applies them to logins alone, and exempts logins that
+succeeded from the same address recently (``recent_logins``). They never end a connection.
 
-Everything here is in memory and bounded. ``until`` is wall-clock time, since bans outlive a restart.
+Everything here is in memory and bounded. ``until`` is wall-clock time, since bans survive a restart.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import msgspec
 from braidmq.access.contract import Credentials
 from braidmq.base.errors import Corruption, UsageError
 
-BANS_MAX = 100_000  # that operators set
-AUTOMATIC_MAX = 10_000  # the oldest goes first
+BANS_MAX = 100_000  # set by operators
+AUTOMATIC_MAX = 10_000  # beyond it, the oldest is removed
 _COUNTERS_MAX = 20_000
 
-# How many times more failures a whole address may have than one name at that address, before its logins are slowed down.
+# How many times more failures a whole address may have than one name at that address before its logins are throttled.
 ADDRESS_FACTOR = 10
 
-# How many times more logins from an address may be refused unchecked within a window than failures of one name, before a recent
-# login counts only together with its client id. Until then each refused login was a free guess at a password used recently.
+# How many times more logins from an address may be rejected unchecked within a window than failures of one name, before a recent
+# login counts only together with its client id. Until then each rejected login is a free guess at a password used recently.
 FLOOD_FACTOR = 100
 
-# One household or company has at least this much of the IPv6 space to itself.
+# One household or company has at least this much of the IPv6 address space to itself.
 _IPV6_PREFIX = 64
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -50,7 +50,7 @@ class Ban(msgspec.Struct, frozen=True, kw_only=True):
     user_name: str | None = None
     address: str | None = None  # an address or a network, as ``ipaddress`` writes it
     since: float
-    until: float | None = None  # None: for good
+    until: float | None = None  # None: permanent
     reason: str = ""
     automatic: bool = False
 
@@ -61,7 +61,7 @@ class _Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Failures:
-    """How many failed logins there were since ``since``; starts again when the window is over."""
+    """The number of failed logins since ``since``; restarts when the window is over."""
 
     __slots__ = ("count", "since")
 
@@ -71,7 +71,7 @@ class _Failures:
 
 
 class BanTable:
-    """All bans in force. ``failures_max`` 0 means that failed logins never lead to a ban."""
+    """All active bans. With ``failures_max`` 0, failed logins never lead to a ban."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BanTable:
         self._wall_clock = wall_clock
         self._bans: dict[_Key, Ban] = {}
         self._automatic: OrderedDict[_LoginKey, Ban] = OrderedDict()
-        self._prefixes: Counter[tuple[int, int]] = Counter()  # (IP version, prefix length) of the networks that bans name
+        self._prefixes: Counter[tuple[int, int]] = Counter()  # (IP version, prefix length) of the banned networks
         self._failures: OrderedDict[tuple[str, ...], _Failures] = OrderedDict()
 
     def __len__(self) -> int:
@@ -97,16 +97,16 @@ class BanTable:
 
     @property
     def automatic(self) -> int:
-        """How many of them failed logins have set."""
+        """The number of bans set by failed logins."""
         return len(self._automatic)
 
     @property
     def counts_failures(self) -> bool:
-        """Whether failed logins lead to anything."""
+        """Whether failed logins can lead to a ban."""
         return self._failures_max > 0
 
     def reconfigure(self, *, failures_max: int, window_s: float, duration_s: float) -> None:
-        """Count failures by other numbers from now on; bans in force stay."""
+        """Use other limits for failures from now on; existing bans stay."""
         self._failures_max = failures_max
         self._window_s = window_s
         self._duration_s = duration_s
@@ -120,7 +120,7 @@ class BanTable:
         duration_s: float | None = None,
         reason: str = "",
     ) -> Ban:
-        """Set a ban, in place of one with the same names; UsageError for a bad address, no names at all, or too many bans."""
+        """Set a ban, replacing one with the same names; UsageError for a bad address, no names at all, or too many bans."""
         if duration_s is not None and not duration_s > 0:
             raise UsageError("the duration of a ban must be positive")
         key = _key(client_id, user_name, address)
@@ -137,7 +137,7 @@ class BanTable:
         return self._drop_automatic(key) or self._drop(key)
 
     def list(self) -> tuple[Ban, ...]:
-        """Every ban in force, the oldest first."""
+        """All active bans, the oldest first."""
         now = self._wall_clock()
         for key in [key for key, ban in self._bans.items() if _is_over(ban, now)]:
             self._drop(key)
@@ -146,7 +146,7 @@ class BanTable:
         return tuple(sorted([*self._bans.values(), *self._automatic.values()], key=lambda ban: ban.since))
 
     def check(self, credentials: Credentials) -> Ban | None:
-        """The operators' ban that keeps this client out, if any."""
+        """The operators' ban that applies to this client, if any."""
         if not self._bans:
             return None
         now = self._wall_clock()
@@ -159,7 +159,7 @@ class BanTable:
         return None
 
     def record_failure(self, credentials: Credentials, user_name: str | None = None) -> Ban | None:
-        """Count a failed login (as ``user_name``, if an exchange named another); the ban if this was one too many."""
+        """Count a failed login (as ``user_name``, if an exchange named another); returns the ban if it has caused one."""
         if self._failures_max <= 0:
             return None
         address = _address(credentials.peer_host)
@@ -183,7 +183,7 @@ class BanTable:
         return ban
 
     def check_login(self, credentials: Credentials, user_name: str | None = None) -> Ban | None:
-        """The automatic ban that is on a login (as ``user_name``, if an exchange named another), if any."""
+        """The automatic ban that applies to a login (as ``user_name``, if an exchange named another), if any."""
         if not self._automatic:
             return None
         address = _address(credentials.peer_host)
@@ -202,13 +202,13 @@ class BanTable:
         return self._is_above("address", credentials, ADDRESS_FACTOR)
 
     def record_refusal(self, credentials: Credentials) -> None:
-        """Count a login that was refused without a check."""
+        """Count a login that was rejected without a check."""
         address = _address(credentials.peer_host)
         if address is not None:
             self._count("refused", _household(address))
 
     def is_flooded(self, credentials: Credentials) -> bool:
-        """Whether so many logins from this address were rejected unchecked that a recent password alone no longer counts."""
+        """Whether too many logins from this address were rejected unchecked for a recent password alone to count."""
         return self._is_above("refused", credentials, FLOOD_FACTOR)
 
     def _is_above(self, kind: str, credentials: Credentials, factor: int) -> bool:
@@ -223,7 +223,7 @@ class BanTable:
         )
 
     def snapshot(self) -> bytes:
-        """The operators' bans as JSON; automatic ones are short and not kept."""
+        """The operators' bans as JSON; automatic ones are short-lived and not stored."""
         return msgspec.json.encode(_Snapshot(1, [ban for ban in self.list() if not ban.automatic]))
 
     def restore(self, data: bytes) -> None:
@@ -279,7 +279,7 @@ class BanTable:
         return self._automatic.pop(_login(_text(network), client_id or "", user_name), None) is not None
 
     def _keys_of(self, credentials: Credentials) -> Iterator[_Key]:
-        """Every key under which a ban of this client can stand."""
+        """Every key under which a ban of this client may be stored."""
         networks: list[_Network | None] = [None]
         address = _address(credentials.peer_host)
         if address is not None:
@@ -307,7 +307,7 @@ class BanTable:
 
 
 def _login(household: str, client_id: str, user_name: str | None) -> _LoginKey:
-    """What failed logins are counted by: the user name at that address, without one the client id."""
+    """The key by which failed logins are counted: the user name at that address, or the client id if there is no name."""
     return (household, "client", client_id) if user_name is None else (household, "user", user_name)
 
 
@@ -328,7 +328,7 @@ def _key(client_id: str | None, user_name: str | None, address: str | None) -> _
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The peer's address; None for one that is not of the Internet, such as a Unix socket's."""
+    """The peer's address; None if it is not an IP address, such as that of a Unix socket."""
     try:
         return ipaddress.ip_address(_plain(host))
     except ValueError:
@@ -342,7 +342,7 @@ def _plain(host: str) -> str:
 
 
 def _household(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """What one subscriber of a network provider has: an IPv4 address, or a whole prefix of IPv6."""
+    """What a network provider assigns to one subscriber: an IPv4 address, or a whole IPv6 prefix."""
     if address.version == 4:
         return str(address)
     return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))

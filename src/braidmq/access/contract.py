@@ -1,7 +1,7 @@
 """The contract of access control: authentication and authorisation.
 
-``Authenticator`` answers once per CONNECT and may take its time; ``Rules`` answers for each new topic of a channel and is in
-memory. Whatever goes wrong inside (a broken file, a slow backend) must come out as a refusal, never as permission.
+``Authenticator`` answers once per CONNECT and may be slow; ``Rules`` answers for each new topic of a channel, from memory.
+Any internal failure (a broken file, a slow backend) must lead to a rejection, never to permission.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str
     user_name: str | None = None
     password: bytes | None = None
-    certificate_name: str | None = None  # already verified by TLS; stands for the user name if the listener says so
+    certificate_name: str | None = None  # already verified by TLS; replaces the user name if the listener says so
     peer_host: str = ""
     listener: str = ""
     anonymous_allowed: bool = False
 
     @property
     def claimed_name(self) -> str | None:
-        """The user name that the client goes by: the certificate's, else the one in CONNECT."""
+        """The user name that the client claims: the certificate's, else the one in CONNECT."""
         return self.certificate_name if self.certificate_name is not None else self.user_name
 
     def __repr__(self) -> str:
@@ -38,9 +38,9 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The client is not let in; ``reason`` is the MQTT 5 code (0x86, 0x87, 0x88, 0x8A, 0x8C, 0x9F), ``detail`` is for the log.
+    """The client is rejected; ``reason`` is the MQTT 5 code (0x86, 0x87, 0x88, 0x8A, 0x8C, 0x9F), ``detail`` is for the log.
 
-    0x86, 0x88 and 0x8A stand in a CONNACK only: a re-authentication that is refused with one of them is answered with 0x87.
+    0x86, 0x88 and 0x8A are valid in a CONNACK only: a re-authentication rejected with one of them is answered with 0x87.
     """
 
     reason: int
@@ -54,12 +54,12 @@ class Exchange(Protocol):
     """One enhanced authentication (MQTT 5, 4.12) in progress."""
 
     async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        """Take the client's data; give the server's data and, when the exchange is over, the verdict."""
+        """Process the client's data; returns the server's data and, when the exchange is over, the verdict."""
         ...
 
 
 class Authenticator(Protocol):
-    """Decides whether a client may connect. Runs on the event loop: what takes long is awaited, never done in line."""
+    """Decides whether a client may connect. Runs on the event loop: slow work must be awaited, never done in line."""
 
     @property
     def methods(self) -> frozenset[str]:
@@ -71,7 +71,7 @@ class Authenticator(Protocol):
         ...
 
     def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start an enhanced authentication, or a re-authentication: then ``credentials.user_name`` is the name in force."""
+        """Start an enhanced authentication, or a re-authentication: then ``credentials.user_name`` is the current name."""
         ...
 
 
@@ -80,15 +80,15 @@ class Rules(Protocol):
 
     @property
     def unrestricted(self) -> bool:
-        """True: nothing need be asked."""
+        """True: everything is allowed, so no check is needed."""
         ...
 
     def may_publish(self, topic: str) -> bool:
-        """May the client publish to this topic?"""
+        """Whether the client may publish to this topic."""
         ...
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """May the client receive everything that this filter can match?"""
+        """Whether the client may receive everything that this filter can match."""
         ...
 
 
@@ -97,14 +97,14 @@ class Authorizer(Protocol):
 
     @property
     def epoch(self) -> int:
-        """A number that rises; rules got under an older one must be fetched again."""
+        """A number that rises with each change; rules fetched under an older one must be fetched again."""
         ...
 
     @property
     def has_rules(self) -> bool:
-        """False while what the rules are read from cannot be used. Then they deny everything, but nothing is so for good."""
+        """False while the source of the rules is unusable. Then they deny everything, but no denial is final."""
         ...
 
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:
-        """The rules in force now for this client."""
+        """The current rules for this client."""
         ...

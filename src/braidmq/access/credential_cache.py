@@ -1,7 +1,7 @@
 """A cache of recently verified passwords, so that a reconnect does not cost a hash.
 
-What is kept is a keyed digest under a key that lives and dies with the process: neither the password nor anything that could be
-tried against a password list elsewhere. The digest covers the hash in the file too, so an entry dies with the line it came from.
+It holds keyed digests, whose key never leaves the process: neither the passwords nor anything that could be tested against a
+password list elsewhere. A digest covers the hash in the file as well, so an entry becomes invalid with the line it came from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ENTRIES_MAX = 50_000  # about 10 MB
 
 
 class CredentialCache:
-    """A bounded set of digests of verified credentials; the one used longest ago goes first."""
+    """A bounded set of digests of verified credentials; evicts the least recently used."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float], entries_max: int = ENTRIES_MAX) -> None:
         self._ttl_s = ttl_s
@@ -28,20 +28,20 @@ class CredentialCache:
         return len(self._expires)
 
     def set_ttl(self, ttl_s: float) -> None:
-        """Change the time to live; existing entries are forgotten."""
+        """Change the time to live; existing entries are removed."""
         if ttl_s != self._ttl_s:
             self._ttl_s = ttl_s
             self._expires.clear()
 
     def digest(self, user_name: str, password_hash: str, password: bytes) -> bytes:
-        """The name under which these credentials are remembered."""
-        # Lengths in front: no two different triples give the same bytes.
+        """The digest under which these credentials are cached."""
+        # With the lengths in front, different triples never give the same bytes.
         user, known = user_name.encode(), password_hash.encode()
         head = b"%d:%d:" % (len(user), len(known))
         return hmac.digest(self._key, head + user + known + password, "sha256")
 
     def has(self, digest: bytes) -> bool:
-        """Were these credentials verified within the last ``ttl_s``?"""
+        """Whether these credentials were verified within the last ``ttl_s``."""
         expires = self._expires.get(digest)
         if expires is None:
             return False
@@ -52,7 +52,7 @@ class CredentialCache:
         return True
 
     def add(self, digest: bytes) -> None:
-        """Remember credentials that have just been verified."""
+        """Cache credentials that have just been verified."""
         if self._ttl_s <= 0:
             return
         self._expires[digest] = self._clock() + self._ttl_s

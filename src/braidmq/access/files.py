@@ -1,6 +1,6 @@
-"""Small files that people edit while the node runs: detect changes, read, replace atomically, lock.
+"""Small files that operators edit while the node runs: detect changes, read, replace atomically, lock.
 
-All of it blocks for a moment: call it from a worker thread, or before the node serves.
+Every function blocks for a moment: call it from a worker thread, or before the node starts serving.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LOCK_RETRY_S = 0.02
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What changes when a file does; two equal ones mean the same content."""
+    """Changes whenever the file does; equal signatures mean equal content."""
 
     mtime_ns: int
-    ctime_ns: int  # new rights change only this
+    ctime_ns: int  # new permissions change only this
     size: int
     inode: int
 
@@ -45,7 +45,7 @@ def signature(path: str) -> Signature | None:
 
 
 def is_readable_by_all(path: str) -> bool:
-    """May every user of this machine read the file?"""
+    """Whether every user of this machine may read the file."""
     try:
         return bool(os.stat(path).st_mode & stat.S_IROTH)
     except OSError:
@@ -53,8 +53,8 @@ def is_readable_by_all(path: str) -> bool:
 
 
 def read_text(path: str) -> tuple[str, Signature]:
-    """The file's text and the signature it had; OSError or UnicodeDecodeError when that cannot be had."""
-    # O_NONBLOCK: opening a named pipe that somebody left here must not wait for a writer.
+    """The file's text and its signature; raises OSError or UnicodeDecodeError if it cannot be read."""
+    # O_NONBLOCK: if the path is a named pipe, opening it must not wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -67,7 +67,7 @@ def read_text(path: str) -> tuple[str, Signature]:
 def replace(path: str, data: bytes, *, expected: Signature | None = None) -> bool:
     """Replace the file atomically with ``data``, readable only by its owner (and its group, if it was).
 
-    With ``expected`` nothing is done, and False returned, when the file is no longer what it was.
+    With ``expected``, does nothing and returns False if the file has changed since.
     """
     target = os.path.realpath(path)
     try:
@@ -80,7 +80,7 @@ def replace(path: str, data: bytes, *, expected: Signature | None = None) -> boo
     try:
         with open(descriptor, "wb") as file:
             if before is not None:
-                # Without the right to give files away the new one is ours, and the group may not be.
+                # Without the right to change owners, the new file belongs to this process's user, and its group may differ.
                 with contextlib.suppress(PermissionError):
                     os.fchown(descriptor, before.st_uid, before.st_gid)
             os.fchmod(descriptor, mode)
@@ -100,8 +100,8 @@ def replace(path: str, data: bytes, *, expected: Signature | None = None) -> boo
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Keep other braidmq processes from editing this file meanwhile; Unavailable when one of them does not let go."""
-    # The lock is on the directory: the file itself is replaced, and need not be there yet.
+    """Keep other braidmq processes from editing this file; raises Unavailable if one of them does not release the lock."""
+    # The lock is on the directory: the file itself is replaced, and may not exist yet.
     descriptor = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S

@@ -1,16 +1,16 @@
-"""A tree of topic filters, so that a query costs one walk and not a check of every filter.
+"""A tree of topic filters: a query walks the tree once instead of checking every filter.
 
-The answers are those of ``braidmq.mqtt.topics``, asked for each filter in turn. A walk meets every node at most once.
+The results are those of ``braidmq.mqtt.topics`` for each filter in turn. A walk visits every node at most once.
 """
 
 from __future__ import annotations
 
 
-class _Node:
+class _FilterNode:
     __slots__ = ("children", "ends")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}  # "+" and "#" stand among the level names; no level can be named so
+        self.children: dict[str, _FilterNode] = {}  # "+" and "#" are keys like the level names, which cannot contain them
         self.ends = False  # a filter ends here
 
 
@@ -20,18 +20,18 @@ class FilterTree:
     __slots__ = ("_root",)
 
     def __init__(self) -> None:
-        self._root = _Node()
+        self._root = _FilterNode()
 
     def add(self, topic_filter: str) -> None:
-        """Put a filter in."""
+        """Add a filter."""
         node = self._root
         for level in _levels(topic_filter):
-            node = node.children.setdefault(level, _Node())
+            node = node.children.setdefault(level, _FilterNode())
         node.ends = True
 
     def matches(self, topic: str) -> bool:
-        """Does any filter match this topic name?"""
-        # A topic name is a filter without wildcards, and it is matched by exactly the filters that cover it.
+        """Whether any filter matches this topic name."""
+        # A topic name is a filter without wildcards; exactly the filters that cover it match it.
         return self.covers(topic)
 
     def covers(self, topic_filter: str) -> bool:
@@ -44,7 +44,7 @@ class FilterTree:
         while stack:
             node, at = stack.pop()
             children = node.children
-            # Met at any depth below the first, # takes the rest, even none.
+            # At any depth below the first, # matches the remaining levels, even if there are none.
             if "#" in children:
                 return True
             if at == count:
@@ -91,12 +91,12 @@ class FilterTree:
 
 
 def _levels(topic_filter: str) -> list[str]:
-    """The levels, with # never in a place where it could stand for no level at all: a topic is not empty."""
+    """The levels, with # never where it could match zero levels of an empty topic: topics are not empty."""
     if topic_filter in ("#", "/#"):
         return [*topic_filter.split("/")[:-1], "+", "#"]
     return topic_filter.split("/")
 
 
 def _is_reserved(level: str, at: int) -> bool:
-    # [MQTT-4.7.2-1]: a wildcard in the first level does not match what begins with $.
+    # [MQTT-4.7.2-1]: a wildcard in the first level does not match topics that begin with $.
     return at == 0 and level.startswith("$")

@@ -1,9 +1,8 @@
 """Guards against an authenticator that is slow, fails or returns nonsense: each such answer becomes a rejection.
 
-Whoever stands behind the access port, a database, a service, somebody's plugin, is asked through ``Deadline``. An answer that
-does not come in time, an exception, and anything that is no verdict become ``Refused(0x88)``. After a few failures in a row the
-refusal is remembered for a short while: nobody is asked, then one client is let through to see whether it works again. One line
-in the log raises the alarm, one ends it.
+Hooks that authenticate clients are asked through a ``Breaker``. An answer that does not come in time, an exception, and anything
+that is not a verdict become ``Refused(0x88)``. After a few failures in a row the authenticator is suspended for a short while;
+then one client is passed to it as a test. One line in the log raises the alarm, another one ends it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from braidmq.access.contract import Authenticator, Credentials, Exchange, Granted, Refused, Verdict
+from braidmq.access.contract import Granted, Refused
 from braidmq.base.deadline_clock import wait_fairly
 from braidmq.mqtt.reasons import Reason
 
@@ -46,9 +45,9 @@ _BUSY: Final = Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients wait f
 
 
 class Breaker:
-    """Asks questions of somebody who may be slow, down or wrong; every answer that is not sound is a refusal.
+    """Asks questions of an authenticator that may be slow, down or wrong; every answer that is not sound is a refusal.
 
-    At most ``waiting_max`` questions are under way, those included that were given up but do not end.
+    At most ``waiting_max`` questions are under way, including those that were given up but do not end.
     """
 
     def __init__(
@@ -69,11 +68,11 @@ class Breaker:
 
     @property
     def is_alarmed(self) -> bool:
-        """Were there several failures in a row, without a sound answer since?"""
+        """Whether there were several failures in a row without a valid answer since."""
         return self._failures >= _FAILURES_IN_A_ROW
 
     async def ask(self, question: Callable[[], Coroutine[Any, Any, T]], is_sound: Callable[[object], bool]) -> T | Refused:
-        """The answer if it comes in time and ``is_sound`` says yes, else a refusal of our own."""
+        """The answer if it comes in time and ``is_sound`` accepts it, else a rejection."""
         if not self._may_ask():
             return _PAUSED
         if len(self._under_way) >= self._waiting_max:
@@ -84,7 +83,7 @@ class Breaker:
         try:
             await wait_fairly(task, self._seconds)
         finally:
-            # Cancelled but not waited for: what does not heed the deadline may not heed this either.
+            # Cancelled but not awaited: a call that ignores the deadline may ignore the cancellation as well.
             if not task.done():
                 task.cancel()
         if not task.done() or task.cancelled():
@@ -104,7 +103,7 @@ class Breaker:
         if now < self._paused_until:
             return False
         if self.is_alarmed:
-            # The one who finds the pause over tries; the others wait for what comes of it.
+            # The first client after the pause is the test; the others wait for its outcome.
             self._paused_until = now + self._seconds + self._pause_s
         return True
 
@@ -121,58 +120,11 @@ class Breaker:
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that a late failure of an abandoned question is not reported as forgotten
-
-
-class Deadline:
-    """An ``Authenticator`` in front of another one, that always answers, within ``seconds``, and never by mistake with yes."""
-
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        seconds: float,
-        *,
-        waiting_max: int = 1000,
-        pause_s: float = _PAUSE_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.guard = Breaker(seconds, waiting_max=waiting_max, pause_s=pause_s, clock=clock)
-        self._authenticator = authenticator
-
-    @property
-    def methods(self) -> frozenset[str]:
-        """What the other one knows."""
-        return self._authenticator.methods
-
-    async def authenticate(self, credentials: Credentials) -> Verdict:
-        """Ask the other one; 0x88 for whatever is not a verdict in time."""
-        return await self.guard.ask(lambda: self._authenticator.authenticate(credentials), is_verdict)
-
-    def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start an exchange each step of which has the deadline."""
-        return _GuardedExchange(self.guard, lambda: self._authenticator.begin(method, credentials))
-
-
-class _GuardedExchange:
-    """An exchange in which each step goes through the guard."""
-
-    def __init__(self, guard: Breaker, begin: Callable[[], Exchange]) -> None:
-        self._guard = guard
-        self._begin = begin
-        self._exchange: Exchange | None = None
-
-    async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        answer = await self._guard.ask(lambda: self._step(data), _is_step)
-        return (b"", answer) if isinstance(answer, Refused) else answer
-
-    async def _step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        if self._exchange is None:
-            self._exchange = self._begin()
-        return await self._exchange.step(data)
+            task.exception()  # retrieved, so that asyncio does not report the late failure of an abandoned call
 
 
 def is_verdict(answer: object) -> bool:
-    """Is this an answer that an authenticator may give?"""
+    """Whether an authenticator may return this answer."""
     match answer:
         case Granted(user_name=user_name):
             return user_name is None or isinstance(user_name, str)
@@ -183,18 +135,8 @@ def is_verdict(answer: object) -> bool:
 
 
 async def _run(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    # In a task of its own, so that even an exception before the first await is one of the question's.
+    # In a task of its own, so that even an exception before the first await belongs to the call.
     try:
         return await question()
     except SystemExit as error:
         raise RuntimeError("it tried to exit the process") from error  # which a task may do
-
-
-def _is_step(answer: object) -> bool:
-    match answer:
-        case (bytes(), None):
-            return True
-        case (bytes(), verdict):
-            return is_verdict(verdict)
-        case _:
-            return False

@@ -4,7 +4,7 @@
     bcrypt       ``$2a$``, ``$2b$``, ``$2y$``                  checked, then replaced
     Mosquitto    ``$6$salt$hash``, ``$7$rounds$salt$hash``     checked, then replaced (SHA-512; PBKDF2 with SHA-512)
 
-Everything that costs time runs in the caller's thread: call ``verify`` and ``make`` from a worker, never from the loop.
+Slow work runs in the caller's thread: call ``verify`` and ``make`` from a worker, never from the event loop.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import re
 import argon2
 import bcrypt
 
-# A broker sees many small machines that all come back at once after a power cut. 16 MiB and two passes cost about 16 ms of one
-# core and stop cheap guessing on graphics cards; the library's default (64 MiB, four lanes) would cost fifteen times as much.
+# After a power cut, many small devices reconnect at once. 16 MiB and two passes cost about 16 ms of one CPU and prevent cheap
+# guessing on graphics cards; the library's default (64 MiB, four lanes) would cost fifteen times as much.
 _HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=16 * 1024, parallelism=1)
 
-# What a line of the file may make us spend on one login; more is a typing error or an attack on our memory.
+# The most that a line of the file may cost per login; more is a typing error or an attack on the broker's memory.
 _ARGON2_KIB_MAX = 1024 * 1024
 _ARGON2_TIME_MAX = 64
 _ARGON2_LANES_MAX = 16
 _BCRYPT_COST_MAX = 16
 _PBKDF2_ROUNDS_MAX = 10_000_000
 
-# bcrypt never looked further; the library refuses longer input where older ones cut it.
+# bcrypt ignores the bytes after these; the library rejects longer input, where older ones truncated it.
 _BCRYPT_PASSWORD_BYTES = 72
 
 _BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", re.ASCII)
@@ -61,7 +61,7 @@ def check_form(text: str) -> None:
 
 
 def verify(text: str, password: bytes) -> bool:
-    """Does the password belong to this hash? Slow on purpose; the comparison takes the same time wherever they differ."""
+    """Whether the password matches this hash. Slow on purpose; the comparison takes constant time."""
     if text.startswith("$argon2"):
         try:
             return _HASHER.verify(text, password)
@@ -80,7 +80,7 @@ def verify(text: str, password: bytes) -> bool:
 
 
 def is_outdated(text: str) -> bool:
-    """Should the next successful login replace this hash?"""
+    """Whether the next successful login should replace this hash."""
     return not text.startswith("$argon2id$")
 
 

@@ -1,11 +1,11 @@
 """Access control of one node from its own files: passwords, rules and bans behind one object.
 
     access = LocalAccess(settings)          reads the files, blocking; call it before serving
-    tasks.create_task(access.watch())       takes edits of the files as they come
+    tasks.create_task(access.watch())       rereads the files when they change
     await access.reload(settings)           on SIGHUP
     await access.close()
 
-Broken files never stop the node and never let anybody in; ``problems`` names them.
+Invalid files never stop the node and never admit a client; ``problems`` names them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable
 import msgspec
 
 from braidmq.access import files
+from braidmq.access.acl import AclTable, FileAuthorizer
 from braidmq.access.authn import PasswordAuthenticator, RefusingExchange
-from braidmq.access.authz import AclTable, FileAuthorizer
 from braidmq.access.bans import Ban, BanTable
 from braidmq.access.contract import Credentials, Exchange, Granted, Refused, Rules, Verdict
 from braidmq.access.passwords import Users
 from braidmq.access.recent_logins import RecentLogins
 from braidmq.access.scram import ScramExchange
-from braidmq.access.watched import WatchedFile
+from braidmq.access.watched_file import WatchedFile
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Corruption
 from braidmq.mqtt.reasons import Reason
@@ -37,7 +37,7 @@ _WATCH_INTERVAL_S = 1.0
 
 _THROTTLED = Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many failed logins from this address")
 
-# Only these say something about the client; the others are about us.
+# Only these are the client's fault; the others are failures of the broker.
 _FAILED_LOGINS = (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED)
 
 
@@ -65,7 +65,7 @@ class LocalAccess:
             clock=clock,
             wall_clock=wall_clock,
         )
-        self.refused_banned = self.refused_throttled = 0  # logins that were refused without a check, for either reason
+        self.refused_banned = self.refused_throttled = 0  # logins that were rejected without a check, by reason
         self.recent_logins = RecentLogins(access.cache_ttl, clock)
         self._bans_path = os.path.join(settings.node.data_dir, "bans.json")
         self._bans_lock = asyncio.Lock()
@@ -88,7 +88,7 @@ class LocalAccess:
 
     @property
     def has_users(self) -> bool:
-        """Whether there is a password file, be it empty or broken."""
+        """Whether there is a password file, even an empty or invalid one."""
         return self._authenticator.file is not None
 
     @property
@@ -110,11 +110,11 @@ class LocalAccess:
         return verdict
 
     def judge(self, credentials: Credentials) -> Verdict | None:
-        """What `authenticate` says, if that takes no computation; None if the caller has to await it."""
+        """The verdict of `authenticate` if it needs no computation; None if the caller has to await it."""
         if (ban := self.bans.check(credentials)) is not None:
             return self._banned(ban)
         if not self._authenticator.checks_password(credentials):
-            # There is nothing to guess: neither is it kept out by the guesses of others, nor does it count as one.
+            # Without a password there is nothing to guess: the guesses of others do not block it, nor does it count as one.
             return self._authenticator.judge(credentials)
         refused = self.refusal_of_guess(credentials, credentials.user_name)
         if refused is not None:
@@ -125,7 +125,7 @@ class LocalAccess:
         return verdict
 
     def refusal(self, credentials: Credentials) -> Refused | None:
-        """A rejection that makes asking another authenticator unnecessary; None: ask it."""
+        """A rejection that needs no authenticator; None: ask the authenticator."""
         if (ban := self.bans.check(credentials)) is not None:
             return self._banned(ban)
         if credentials.password is None or credentials.certificate_name is not None:
@@ -133,7 +133,7 @@ class LocalAccess:
         return self.refusal_of_guess(credentials, credentials.user_name)
 
     def refusal_of_guess(self, credentials: Credentials, user_name: str | None) -> Refused | None:
-        """Why a login as ``user_name`` is refused without a check: guesses from its address, unless it got in there lately."""
+        """The rejection, without a check, of a login from an address with failed guesses, unless it succeeded there recently."""
         ban = self.bans.check_login(credentials, user_name)
         if ban is None and not self.bans.is_throttled(credentials):
             return None
@@ -146,14 +146,14 @@ class LocalAccess:
         return _THROTTLED
 
     def refusal_of_exchange(self, credentials: Credentials, user_name: str, *, is_login: bool) -> Refused | None:
-        """Why an exchange for this user is refused whatever it proves."""
+        """The rejection of an exchange for this user regardless of its proof, if there is a reason for one."""
         ban = self.bans.check(msgspec.structs.replace(credentials, user_name=user_name))
         if ban is not None:
             return self._banned(ban)
         return self.refusal_of_guess(credentials, user_name) if is_login else None
 
     def begin(self, method: str, credentials: Credentials) -> Exchange:
-        """Start an enhanced authentication at CONNECT; bans and the throttle of an address hold as for a plain login."""
+        """Start an enhanced authentication at CONNECT; bans and the throttle of an address apply as for a plain login."""
         return self._begin(method, credentials, is_login=True)
 
     def begin_again(self, method: str, credentials: Credentials) -> Exchange:
@@ -168,11 +168,11 @@ class LocalAccess:
 
     @property
     def has_rules(self) -> bool:
-        """False while the ACL file cannot be used: then everything is denied, but nothing is so for good."""
+        """False while the ACL file is unusable: then everything is denied, but no denial is final."""
         return self._authorizer.has_rules
 
     def rules_for(self, client_id: str, user_name: str | None) -> Rules:
-        """The rules in force now for this client."""
+        """The current rules for this client."""
         return self._authorizer.rules_for(client_id, user_name)
 
     def is_still_allowed(self, credentials: Credentials, user_name: str | None) -> bool:
@@ -187,15 +187,15 @@ class LocalAccess:
         return credentials.certificate_name is not None or self._authenticator.knows(user_name)
 
     def is_banned(self, credentials: Credentials) -> bool:
-        """Whether an operator's ban fits the client, whoever has let it in."""
+        """Whether an operator's ban applies to the client, regardless of which authenticator accepted it."""
         return self.bans.check(credentials) is not None
 
     def fingerprint(self, user_name: str) -> bytes | None:
-        """A digest of the user's lines in the password file; None if they are not there."""
+        """A digest of the user's lines in the password file; None for an unknown user."""
         return self._authenticator.fingerprint(user_name)
 
     def is_rehashed_at_login(self, user_name: str) -> bool:
-        """Whether the user's hash is of an old form, which the next login replaces."""
+        """Whether the user's hash has an outdated format, which the next login replaces."""
         return self._authenticator.is_rehashed_at_login(user_name)
 
     async def ban(
@@ -207,7 +207,7 @@ class LocalAccess:
         duration_s: float | None = None,
         reason: str = "",
     ) -> Ban:
-        """Set a ban and keep it over restarts; clients that it fits are for the owner of ``on_change`` to end."""
+        """Set a ban and store it; the owner of ``on_change`` disconnects the clients that it applies to."""
         ban = self.bans.add(client_id=client_id, user_name=user_name, address=address, duration_s=duration_s, reason=reason)
         self.on_change()
         await self._store_bans()
@@ -221,27 +221,27 @@ class LocalAccess:
         return is_lifted
 
     async def reload(self, settings: Settings | None = None) -> None:
-        """Read every file again now, as ``settings`` say if they are given; the data directory stays the one of the start."""
+        """Reread every file now, with ``settings`` if they are given; the data directory stays the same."""
         if settings is not None:
             had_rules = self.has_rules
             await self._reconfigure(settings)
             if self.has_rules != had_rules:
-                self._tell_change()  # at once: nobody may come in between
+                self._tell_change()  # before the next await: no client may connect in between
         for file in self._files:
             await file.reload()
         self._tell_change()
 
     async def watch(self) -> None:
-        """Take changes of the files within two or three seconds, until cancelled; a task of the node's."""
+        """Apply changes of the files within two or three seconds, until cancelled; runs as a task of the node."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
             await self.reload_if_changed()
 
     async def reload_if_changed(self) -> bool:
-        """Read those files again that have changed and come to rest since the last call; True when there was one."""
+        """Reread the files that have changed and settled since the last call; returns whether there was one."""
         changed = [file.path for file in self._files if await file.reload_if_changed()]
         if changed:
-            log.info("read again: %s", ", ".join(changed))
+            log.info("reread: %s", ", ".join(changed))
             self._tell_change()
         return bool(changed)
 
@@ -270,9 +270,9 @@ class LocalAccess:
         self.on_change()
 
     def note_verdict(self, credentials: Credentials, verdict: Verdict, user_name: str | None = None) -> None:
-        """Remember a login, or count a failed one towards a ban, whoever judged it; ``user_name`` if an exchange named it.
+        """Record a login, or count a failed one towards a ban, for any authenticator; ``user_name`` if an exchange named it.
 
-        What shows no password counts for nothing, since nothing was guessed.
+        A login without a password does not count, since nothing was guessed.
         """
         is_guess = user_name is not None or (credentials.password is not None and credentials.certificate_name is None)
         if not is_guess or not self.bans.counts_failures:
@@ -281,7 +281,7 @@ class LocalAccess:
             self.recent_logins.add(credentials, user_name if user_name is not None else credentials.user_name)
         elif verdict.reason in _FAILED_LOGINS:
             if self.bans.check_login(credentials, user_name) is not None or self.bans.is_throttled(credentials):
-                self.bans.record_refusal(credentials)  # it was let through as a recent login, and was a guess after all
+                self.bans.record_refusal(credentials)  # it passed as a recent login, but was a guess after all
             ban = self.bans.record_failure(credentials, user_name)
             if ban is not None:
                 log.warning("banned %s after %s", _describe(ban), ban.reason)
@@ -309,7 +309,7 @@ class LocalAccess:
 
 
 class _CountedExchange:
-    """A SCRAM exchange whose user may be banned, and whose failure counts. ``is_login``: it is the one of a CONNECT."""
+    """A SCRAM exchange whose user may be banned and whose failure counts. ``is_login``: it belongs to a CONNECT."""
 
     def __init__(self, access: LocalAccess, credentials: Credentials, exchange: ScramExchange, is_login: bool) -> None:
         self._access = access
@@ -321,7 +321,7 @@ class _CountedExchange:
         answer, verdict = await self._exchange.step(data)
         claimed = self._exchange.user_name
         if claimed is not None and not isinstance(verdict, Refused):
-            # At both steps: many exchanges may have had their first one before the failures of others set a ban.
+            # At both steps: many exchanges may have made their first step before the failures of others set a ban.
             refused = self._access.refusal_of_exchange(self._credentials, claimed, is_login=self._is_login)
             if refused is not None:
                 return b"", refused

@@ -1,11 +1,11 @@
 """The password file: its users, and changes of single lines that do not lose concurrent edits.
 
     # a comment
-    alice:$argon2id$v=19$m=16384,t=2,p=1$...      one password hash for each user, in any form that ``hashes`` knows
+    alice:$argon2id$v=19$m=16384,t=2,p=1$...      one password hash for each user, in any format that ``hashes`` supports
     alice:$scram-sha-256$i=4096$salt$stored$server  beside it, or alone: keys for SCRAM-SHA-256
 
-A file with one line that we do not understand is refused as a whole. Edits re-read the file under a lock, change the lines of
-one user and replace the file at once, so that other lines, comments and their order stay as they were.
+One invalid line makes the whole file invalid. Edits reread the file under a lock, change the lines of one user and replace the
+file atomically, so other lines, comments and their order stay as they were.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from braidmq.base.errors import ConfigError, Unavailable, UsageError
 
 KEY = "access.password_file"
 
-# How often an edit starts again because somebody else changed the file between our reading and our writing.
+# How often an edit restarts because another program changed the file between its reading and its writing.
 _EDIT_ATTEMPTS = 10
 
 
@@ -60,7 +60,7 @@ class Users:
         return None if keys is None else keys.scram
 
     def fingerprint(self, user_name: str) -> bytes | None:
-        """A digest of the user's lines, which is another one when any of them changes; None when there is no such user."""
+        """A digest of the user's lines, which changes when any of them does; None if there is no such user."""
         keys = self._keys.get(user_name)
         if keys is None:
             return None
@@ -72,12 +72,12 @@ class Users:
         self._keys[user_name] = UserKeys(password_hash, self._keys[user_name].scram)
 
     def some_hash(self, choice: int) -> str | None:
-        """One of the hashes in the file, the same for the same number; None when there is none."""
+        """One of the hashes in the file, the same for the same number; None if the file has no hashes."""
         return self._hashes[choice % len(self._hashes)] if self._hashes else None
 
 
 def parse(text: str) -> Users:
-    """All users of a password file; ConfigError with the line number if any line is not understood."""
+    """Parse a password file; raises ConfigError with the line number if a line is invalid."""
     users: dict[str, UserKeys] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         try:
@@ -96,7 +96,7 @@ def check_user_name(user_name: str) -> None:
 
 
 def set_password(path: str, user_name: str, password_hash: str, scram: ScramKeys | None) -> None:
-    """Write the user's password hash and SCRAM keys, in place of any that are there; the file is made if it is missing."""
+    """Write the user's password hash and SCRAM keys, replacing existing ones; creates the file if it is missing."""
     try:
         check_user_name(user_name)
     except ValueError as error:
@@ -114,7 +114,7 @@ def set_password(path: str, user_name: str, password_hash: str, scram: ScramKeys
 
 
 def delete_user(path: str, user_name: str) -> bool:
-    """Remove every line of the user; False when there was none."""
+    """Remove every line of the user; returns False if there was none."""
 
     def change(lines: list[str]) -> bool:
         kept = [line for line in lines if _owner(line) != user_name]
@@ -126,7 +126,7 @@ def delete_user(path: str, user_name: str) -> bool:
 
 
 def replace_hashes(path: str, changes: Mapping[tuple[str, str], str]) -> bool:
-    """For each ``(user, old hash) -> new hash`` change that line, if it is still there; False when none was."""
+    """For each ``(user, old hash) -> new hash``, change that line if it still exists; returns False if none did."""
 
     def change(lines: list[str]) -> bool:
         is_changed = False
@@ -151,24 +151,24 @@ def _add_line(users: dict[str, UserKeys], line: str) -> None:
     known = users.get(user_name, UserKeys())
     if secret.startswith(SCRAM_PREFIX):
         if known.scram is not None:
-            raise ValueError(f"user {user_name!r} has SCRAM keys already")
+            raise ValueError(f"user {user_name!r} already has SCRAM keys")
         users[user_name] = UserKeys(known.password_hash, parse_keys(secret))
     else:
         if known.password_hash is not None:
-            raise ValueError(f"user {user_name!r} has a password already")
+            raise ValueError(f"user {user_name!r} already has a password")
         hashes.check_form(secret)
         users[user_name] = UserKeys(secret, known.scram)
 
 
 def _owner(line: str) -> str | None:
-    """The user that a line is about, None for a comment or an empty line."""
+    """The user of a line; None for a comment or an empty line."""
     if line.startswith("#") or ":" not in line:
         return None
     return line.partition(":")[0]
 
 
 def _edit(path: str, change: Callable[[list[str]], bool], *, create: bool = False) -> bool:
-    """Let ``change`` alter the lines and write them back if it says so; starts again when the file changes meanwhile."""
+    """Let ``change`` alter the lines and write them back if it returns True; restarts if the file changes meanwhile."""
     with files.locked(path):
         for _ in range(_EDIT_ATTEMPTS):
             try:

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 (RFC 5802, RFC 7677) as MQTT 5 enhanced authentication: the keys of a user, and the server's side.
 
-The server never sees the password and does no slow work; a user who does not exist gets a salt all the same, so that the
-exchange tells nothing before it fails.
+The server never sees the password and does no slow work. An unknown user gets a salt as well, so the exchange reveals nothing
+before it fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from braidmq.mqtt.reasons import Reason
 METHOD = "SCRAM-SHA-256"
 PREFIX = "$scram-sha-256$"
 
-ROUNDS_MIN = 4096  # RFC 7677 asks for at least this; it is the client, often a small device, that spends them
+ROUNDS_MIN = 4096  # RFC 7677 requires at least this many; the client, often a small device, computes them
 ROUNDS_MAX = 10_000_000
 _SALT_BYTES = 16
 _DIGEST_BYTES = 32
@@ -46,7 +46,7 @@ class ScramKeys(msgspec.Struct, frozen=True):
 
 
 def make_keys(password: str, rounds: int = ROUNDS_MIN) -> ScramKeys:
-    """New keys for a password; slow like any password hash. ValueError when the text cannot be a SCRAM password."""
+    """New keys for a password; slow like any password hash. Raises ValueError if the text cannot be a SCRAM password."""
     try:
         salt, stored_key, server_key, rounds = scramp.ScramMechanism(METHOD).make_auth_info(
             password, iteration_count=rounds, salt=secrets.token_bytes(_SALT_BYTES)
@@ -80,9 +80,9 @@ def parse_keys(text: str) -> ScramKeys:
 
 
 class ScramExchange:
-    """One exchange with one client; ``find`` gives the keys of a user, or None.
+    """One exchange with one client; ``find`` returns the keys of a user, or None.
 
-    ``user_name`` is the name the client claims, once it did; it is proven only when the verdict is ``Granted``.
+    ``user_name`` is the name that the client claims, after its first step; it is proven only if the verdict is ``Granted``.
     """
 
     def __init__(self, credentials: Credentials, find: Callable[[str], ScramKeys | None], decoy_key: bytes) -> None:
@@ -94,7 +94,7 @@ class ScramExchange:
         self._is_first = True
 
     async def step(self, data: bytes) -> tuple[bytes, Verdict | None]:
-        """Take client-first, then client-final; the second answer comes with the verdict."""
+        """Process client-first, then client-final; the second call returns the verdict."""
         try:
             if len(data) > _MESSAGE_BYTES_MAX:
                 raise ValueError("SCRAM message is too long")
@@ -126,6 +126,6 @@ class ScramExchange:
         return keys.salt, keys.stored_key, keys.server_key, keys.rounds
 
     def _decoy(self, user_name: str) -> ScramKeys:
-        # The salt must be the same whenever this name is tried; the keys fit no password.
+        # The salt must be the same whenever this name is tried; the keys match no password.
         salt = hmac.digest(self._decoy_key, user_name.encode(), "sha256")[:_SALT_BYTES]
         return ScramKeys(ROUNDS_MIN, salt, secrets.token_bytes(_DIGEST_BYTES), secrets.token_bytes(_DIGEST_BYTES))

@@ -1,4 +1,4 @@
-"""How the HTTP side answers: JSON out, parameters in, and every error as ``{"code", "message"}``."""
+"""Requests and responses of the HTTP API: parameters, JSON, and errors as ``{"code", "message"}``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from braidmq.control.contract import PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX, PageReq
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Body = TypeVar("Body")
 
-REQUESTS_MAX: Final = 64  # at once, of one listener; a scrape needs one
-CURSOR_CHARS_MAX: Final = 65_536 + 256  # a topic or a client id, and what a node may put around it
+REQUESTS_MAX: Final = 64  # simultaneous requests of one listener; a scrape needs one
+CURSOR_CHARS_MAX: Final = 65_536 + 256  # a topic or a client id, and what a node may add to it
 
 log = logging.getLogger("braidmq.api")
 
@@ -29,12 +29,12 @@ def json_answer(value: object, status: int = 200) -> web.Response:
 
 
 def refusal(status: int, code: str, message: str) -> web.Response:
-    """An error that a person can act on."""
+    """An error response."""
     return json_answer({"code": code, "message": message}, status)
 
 
 def page_of(request: web.Request) -> PageRequest:
-    """The page that ``limit``, ``cursor`` and ``contains`` ask for."""
+    """The page that the parameters ``limit``, ``cursor`` and ``contains`` select."""
     text = request.query.get("limit", str(PAGE_LIMIT_DEFAULT))
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= PAGE_LIMIT_MAX):
         raise UsageError(f"limit must be a number from 1 to {PAGE_LIMIT_MAX}, not {text!r}")
@@ -45,7 +45,7 @@ def page_of(request: web.Request) -> PageRequest:
 
 
 def parameter(request: web.Request, name: str) -> str:
-    """A parameter that must be there."""
+    """A required parameter."""
     value = request.query.get(name)
     if value is None:
         raise UsageError(f"the parameter {name!r} is missing")
@@ -53,17 +53,17 @@ def parameter(request: web.Request, name: str) -> str:
 
 
 def done(happened: bool, what: str, name: str) -> web.Response:
-    """Nothing more to say, or that there is no such thing."""
+    """An empty response, or 404 if nothing happened."""
     return web.Response(status=204) if happened else no_such(what, name)
 
 
 def no_such(what: str, name: str) -> web.Response:
-    """There is nothing by this name."""
+    """The response for an unknown name."""
     return refusal(404, "NOT_FOUND", f"there is no {what} {name!r}")
 
 
 async def body_of(request: web.Request, type_: type[Body]) -> Body:
-    """The JSON body in its type."""
+    """The JSON body, decoded to this type."""
     try:
         return msgspec.json.decode(await request.read(), type=type_)
     except msgspec.DecodeError as error:
@@ -91,14 +91,14 @@ async def errors_in_words(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def bounded(requests_max: int = REQUESTS_MAX) -> Middleware:
-    """A middleware that refuses what comes while ``requests_max`` requests are being answered."""
+    """A middleware that rejects requests while ``requests_max`` others are in progress."""
     running = 0
 
     @web.middleware
     async def bound(request: web.Request, handler: Handler) -> web.StreamResponse:
         nonlocal running
         if running >= requests_max:
-            return refusal(503, "BUSY", f"{requests_max} requests are in progress already; retry later")
+            return refusal(503, "BUSY", f"{requests_max} requests are already in progress; retry later")
         running += 1
         try:
             return await handler(request)

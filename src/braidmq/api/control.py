@@ -1,6 +1,6 @@
 """The control paths, ``/ctl/...``, which ``braidmq ctl`` uses. ``server.py`` checks permissions.
 
-Names of clients and topics travel as parameters and not as parts of the path, because a client may be called ``..`` or ``a/b``.
+Names of clients and topics are parameters and not parts of the path, because a client id may be ``..`` or ``a/b``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from braidmq.api.history_paths import HistoryPaths
 from braidmq.api.operations import Operations
 from braidmq.api.streams import stream_text
 from braidmq.base.errors import UsageError
-from braidmq.control.contract import Ban, BanKind, LogLevel, TraceKind
+from braidmq.control.contract import BanInfo, BanKind, LogLevel, TraceKind
 
 TRACES_MAX: Final = 16
 
@@ -115,7 +115,7 @@ class Control:
         return json_answer(await self._operations.bans(page_of(request)))
 
     async def _ban_add(self, request: web.Request) -> web.Response:
-        await self._operations.ban_add(await body_of(request, Ban))
+        await self._operations.ban_add(await body_of(request, BanInfo))
         return web.Response(status=204)
 
     async def _ban_remove(self, request: web.Request) -> web.Response:
@@ -142,7 +142,7 @@ class Control:
     async def _trace(self, request: web.Request) -> web.StreamResponse:
         kind, value = _choice(parameter(request, "kind"), TraceKind), parameter(request, "value")
         if self._traces >= TRACES_MAX:
-            return refusal(503, "BUSY", f"{TRACES_MAX} traces are running already")
+            return refusal(503, "BUSY", f"{TRACES_MAX} traces are already running")
         self._traces += 1
         try:
             return await stream_text(request, self._operations.trace(kind, value))

@@ -13,7 +13,7 @@ from braidmq.api.streams import stream_lines
 from braidmq.base.errors import UsageError
 from braidmq.control.history import ReadRequest, RelearnRequest, TokenRequest
 
-# Each holds an iterator and a response; they take turns, so more of them are slower and not harder on the node.
+# Each holds an iterator and a response; they take turns, so more of them are slower but do not load the node more.
 READS_MAX: Final = 8
 _LIMIT_MAX: Final = 10**12
 _FLAGS: Final = {"0": False, "1": True}
@@ -56,7 +56,7 @@ class HistoryPaths:
     async def _read(self, request: web.Request, *, is_for_topics: bool) -> web.StreamResponse:
         wanted = read_request(request)
         if self._reads >= READS_MAX:
-            return refusal(503, "BUSY", f"{READS_MAX} reads of the history are running already; retry when one has finished")
+            return refusal(503, "BUSY", f"{READS_MAX} reads of the history are already running; retry when one has finished")
         self._reads += 1
         try:
             lines = self._operations.topics(wanted) if is_for_topics else self._operations.read(wanted)
@@ -93,7 +93,7 @@ class HistoryPaths:
 
 
 def read_request(request: web.Request) -> ReadRequest:
-    """What ``filter`` (may be repeated), ``from``, ``to``, ``limit`` and ``follow`` ask for."""
+    """The request that ``filter`` (may be repeated), ``from``, ``to``, ``limit`` and ``follow`` describe."""
     query = request.query
     limit = query.get("limit", "0")
     if not (limit.isascii() and limit.isdecimal() and int(limit) <= _LIMIT_MAX):

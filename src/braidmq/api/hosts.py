@@ -1,8 +1,8 @@
 """The host names that the HTTP listener accepts.
 
-A web page can give a name of its own domain the address 127.0.0.1 (DNS rebinding): the browser then takes the node for the page's
-own server and lets it read every answer. ``Host`` shows that name, so on loopback it has to be one of this machine. A request
-without the header is not from a browser.
+A web page can point a name of its own domain to 127.0.0.1 (DNS rebinding): the browser then takes the node for the page's own
+server and lets the page read every response. ``Host`` shows that name, so on loopback it has to be one of this machine. A
+request without the header is not from a browser.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOGGED_CHARS_MAX: Final = 100
 
 
 def is_known_host(hosts: Sequence[str], names: frozenset[str], *, is_local: bool) -> bool:
-    """May a request with these ``Host`` headers be answered? ``names`` are configured; ``is_local``: bound to loopback."""
+    """Whether to answer a request with these ``Host`` headers; ``names`` are configured, ``is_local``: bound to loopback."""
     if not hosts or not (names or is_local):
         return True
     asked = parse_origin(f"http://{hosts[0]}") if len(hosts) == 1 else None

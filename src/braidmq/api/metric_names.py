@@ -1,8 +1,8 @@
 """Every metric of a node, declared once: the stem of its name, its type, its help text and the source of its value.
 
-The stems are those that MQTT dashboards already know; Prometheus sees them with the prefix ``braidmq_``.
+The stems are those that MQTT dashboards already use; Prometheus sees them with the prefix ``braidmq_``.
 
-A source is a path from the attributes of ``braidmq.metrics.Figures``, or a sum of paths; something that has a length counts as
+A source is a path from the attributes of ``braidmq.metrics.Figures``, or a sum of paths; the value of an object with a length is
 its length. With ``*`` it is the sum of all other metrics whose names match.
 """
 
@@ -60,7 +60,7 @@ _STATE: Final = {
         "Bytes in memory for offline and slow clients: messages in flight and queued, including overhead.",
         "state.held_bytes",
     ),
-    "wills_bytes": _gauge("Bytes of all wills larger than 1 KiB.", "sessions.will_bytes"),
+    "wills_bytes": _gauge("Memory of all wills that take more than 1 KiB.", "sessions.will_bytes"),
     "outboxes_bytes": _gauge("Unsent bytes of clients that are not reading.", "state.unread_bytes"),
     "parts_bytes": _gauge(
         "Bytes of large incomplete packets; includes some that were completed since the last check.",
@@ -223,7 +223,10 @@ _CLIENTS: Final = {
     "api_connections_refused": _counter(
         "API connections rejected because the API's file descriptors are all in use.", "api_room.refused"
     ),
-    "session_created": _counter("Sessions made.", "statistics.created"),
+    "control_connections_refused": _counter(
+        "Connections to the control socket rejected because its file descriptors are all in use.", "control_room.refused"
+    ),
+    "session_created": _counter("Sessions created.", "statistics.created"),
     "session_resumed": _counter("Sessions resumed by their client.", "statistics.resumed"),
     "session_takenover": _counter("Sessions taken over by a newer connection of the same client id.", "statistics.taken_over"),
     "session_discarded": _counter("Sessions discarded by a clean start.", "statistics.discarded"),

@@ -1,7 +1,7 @@
-"""What the HTTP and control API asks of a node; the values are those of ``control``.
+"""What the HTTP and control API needs of a node; the values are those of ``control``.
 
-The API knows nothing of the broker's insides: the composition root passes in an object with these methods. An absent thing is
-a return value (None or False), a wrong argument raises ``UsageError`` or ``ConfigError`` in words.
+The API does not depend on the broker: the composition root passes in an object with these methods. Something that does not exist
+is a return value (None or False), an invalid argument raises ``UsageError`` or ``ConfigError``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     Page,
     PageRequest,
@@ -41,7 +41,7 @@ from braidmq.control.history import (
 
 
 class HistoryOperations(Protocol):
-    """What a node lets its operator see and do with the durable log. Streams are given as whole lines, some at a time."""
+    """What an operator can see and do with the durable log. Streams yield whole lines, several at a time."""
 
     def read(self, request: ReadRequest) -> AsyncIterator[bytes]:
         """Lines ``begin``, ``gap``, ``record``, ``progress``, ``end``; records in order of time. Raises UsageError at once."""
@@ -64,11 +64,11 @@ class HistoryOperations(Protocol):
         ...
 
     async def relearn(self, request: RelearnRequest) -> Relearned:
-        """Begin a generation with the patterns given, or with better ones if that would help. Raises UsageError."""
+        """Start a generation with the given patterns, or with better ones if that would help. Raises UsageError."""
         ...
 
     async def forget(self, name: str) -> bool:
-        """Forget a named reader, so that retention waits for it no more; False if there is none. Raises Unavailable."""
+        """Remove a named reader, so that retention no longer waits for it; False if there is none. Raises Unavailable."""
         ...
 
     async def token(self, request: TokenRequest) -> Token:
@@ -80,18 +80,18 @@ class HistoryOperations(Protocol):
         ...
 
     def backup(self, path: str) -> AsyncIterator[bytes]:
-        """Make a backup in a directory that is not there yet: lines ``copying``, ``made``, ``end``. Raises UsageError at once."""
+        """Create a backup in a new directory: lines ``copying``, ``made``, ``end``. Raises UsageError at once."""
         ...
 
 
 class Operations(Protocol):
-    """What a node lets its operator see and do."""
+    """What an operator can see and do on a node."""
 
     @property
     def history(self) -> HistoryOperations: ...
 
     def status(self) -> Status:
-        """How the node is now."""
+        """The current state of the node."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
@@ -111,7 +111,7 @@ class Operations(Protocol):
         ...
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
-        """Sessions in the order of their client ids, with what waits for them; ``kick`` drops one."""
+        """Sessions in the order of their client ids, with their backlogs; ``kick`` removes one."""
         ...
 
     async def session(self, client_id: str) -> SessionDetail | None:
@@ -131,19 +131,19 @@ class Operations(Protocol):
         ...
 
     async def retained_remove(self, topic: str) -> bool:
-        """Forget the retained message of a topic; False if there is none."""
+        """Remove the retained message of a topic; False if there is none."""
         ...
 
-    async def listeners(self) -> list[ListenerInfo]:
+    async def listeners(self) -> list[ListenerStatus]:
         """Every listener of the node."""
         ...
 
-    async def bans(self, page: PageRequest) -> Page[Ban]:
-        """Bans in force."""
+    async def bans(self, page: PageRequest) -> Page[BanInfo]:
+        """The active bans."""
         ...
 
-    async def ban_add(self, ban: Ban) -> None:
-        """Ban, and close the connections it concerns. A ban of the same kind and value is replaced."""
+    async def ban_add(self, ban: BanInfo) -> None:
+        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         ...
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
@@ -151,24 +151,24 @@ class Operations(Protocol):
         ...
 
     async def conf_show(self, prefix: str = "") -> list[ConfValue]:
-        """The configuration in force, or the part of it under a table or key."""
+        """The current configuration, or the part of it under a table or key."""
         ...
 
     async def conf_set(self, key: str, text: str) -> ConfValue:
-        """Set a value at run time, ``text`` as on a command line; raises ConfigError. Gives what is in force afterwards."""
+        """Set a value at run time, ``text`` as on a command line; raises ConfigError. Returns the resulting value."""
         ...
 
     async def conf_unset(self, key: str) -> ConfValue:
-        """Remove a value set by ``conf_set``; returns the value in force afterwards."""
+        """Remove a value set by ``conf_set``; returns the resulting value."""
         ...
 
     def trace(self, kind: TraceKind, value: str) -> AsyncIterator[str]:
         """Lines about one client id, or about topics that match a filter, until the iterator is closed.
 
-        The node drops lines, and says so in one, rather than keep them for a reader that is too slow.
+        If the reader is too slow, the node drops lines and reports it in a line.
         """
         ...
 
     async def log_level(self, level: LogLevel | None = None) -> LogLevel:
-        """Set the level of the log until the next start, if one is given; gives the level in force."""
+        """Set the level of the log until the next start, if one is given; returns the current level."""
         ...

@@ -1,7 +1,7 @@
-"""The Prometheus text form of a node's metrics.
+"""The Prometheus text format of a node's metrics.
 
-The node's own lines are written here and not by ``prometheus_client``, which would put ``_total`` behind every counter: the
-dashboards that people have know the stems without it. The lines about the process come from ``prometheus_client``.
+The node's own lines are written here and not by ``prometheus_client``, which would append ``_total`` to every counter: existing
+dashboards use the stems without it. The lines about the process come from ``prometheus_client``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(values: Mapping[str, float]) -> str:
-    """The metrics in the order of the table; a name that the table does not have comes last, untyped."""
+    """The metrics in the order of the table; names that are not in the table come last, untyped."""
     lines: list[str] = []
     for stem, name in METRICS.items():
         if stem in values:
@@ -41,5 +41,5 @@ class ProcessMetrics:
         GCCollector(registry=self._registry)
 
     def render(self) -> str:
-        """The lines of now."""
+        """The current lines."""
         return generate_latest(self._registry).decode()

@@ -2,10 +2,10 @@
 
 Who may do what:
 
-- The Unix socket has mode 0600. Whoever can open it is the user that runs the node, and may use every path.
-- On TCP everybody may read ``/metrics``, ``/status`` and ``/ready``. The control paths are there only if the listener is on a
-  loopback address, and only for requests that carry the token from ``<data_dir>/ctl.token`` (mode 0600). On a loopback address
-  nothing is served to a web page that reached it under a name of its own (``hosts.py``).
+- The Unix socket has mode 0600, so only the user that runs the node can open it; every path is allowed.
+- On TCP every client may read ``/metrics``, ``/status`` and ``/ready``. The control paths exist only if the listener is on a
+  loopback address, and only for requests with the token from ``<data_dir>/ctl.token`` (mode 0600). On a loopback address nothing
+  is served to a web page that reached it under a name of its own (``hosts.py``).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from braidmq.broker.listeners.door import Door, attach
 from braidmq.broker.listeners.sockets import bound_address, open_sockets
 from braidmq.control.contract import SOCKET_NAME, TOKEN_NAME
 
-_SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path, less its closing zero
+_SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path without its terminating zero
 _BODY_BYTES_MAX: Final = 256 * 1024
 _IDLE_S: Final = 15.0
-_SHUTDOWN_S: Final = 1.0  # a trace in progress must not hold up a stop
+_SHUTDOWN_S: Final = 1.0  # a trace in progress must not delay a stop
 
 
 class ApiServer:
-    """Serves ``Operations``; ``start`` opens both doors, ``stop`` closes them."""
+    """Serves ``Operations``; ``start`` opens both endpoints, ``stop`` closes them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ApiServer:
         room: Room | None = None,
         control_room: Room | None = None,
     ) -> None:
-        """The rooms have the places for connections: one those of the HTTP listener, the other those of the control socket."""
+        """The rooms bound the connections: one those of the HTTP listener, the other those of the control socket."""
         self._room = room or Room()
         self._control_room = control_room or Room()
         self._doors: list[Door] = []
@@ -63,11 +63,11 @@ class ApiServer:
         self._data_dir = data_dir
         self._runners: list[web.AppRunner] = []
         self._socket_inode: int | None = None
-        self.address: Address | None = None  # where TCP listens, once it does
+        self.address: Address | None = None  # of the HTTP listener, once it is open
 
     @property
     def socket_path(self) -> Path:
-        """Where ``braidmq ctl`` finds this node."""
+        """The path where ``braidmq ctl`` finds this node."""
         return self._data_dir / SOCKET_NAME
 
     async def start(self) -> None:
@@ -81,7 +81,7 @@ class ApiServer:
             raise
 
     async def stop(self) -> None:
-        """Close both, and remove the socket if it is still ours."""
+        """Close both, and remove the socket if it still belongs to this node."""
         while self._doors:
             self._doors.pop().close()
         while self._runners:
@@ -119,10 +119,10 @@ class ApiServer:
 
     def _serve(self, key: str, runner: web.AppRunner, listening: socket.socket, room: Room) -> None:
         server = runner.server
-        assert server is not None  # it is set up
+        assert server is not None  # the runner is set up
 
         def take(accepted: socket.socket, peer: object) -> None:
-            protocol = _Counted(server(), room)
+            protocol = _CountedConnection(server(), room)
             attach(accepted, lambda: protocol, lambda error: protocol.give_back())
 
         door = Door(key, listening, room.take, take)
@@ -139,8 +139,8 @@ class ApiServer:
         return runner
 
 
-class _Counted(asyncio.Protocol):
-    """The protocol of one connection, which gives its place back in the end."""
+class _CountedConnection(asyncio.Protocol):
+    """The protocol of one connection, which releases its slot at the end."""
 
     def __init__(self, inner: web.RequestHandler, room: Room) -> None:
         self.give_back = room.give_back
@@ -184,7 +184,7 @@ def _token_required(token: str) -> Middleware:
 
 
 def read_or_make_token(path: Path) -> str:
-    """The token in the file; a new one if there is none yet, or if others could have read it."""
+    """The token in the file; a new one if there is none yet, or if other users could have read it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077 == 0 and (token := path.read_text().strip()):
@@ -199,7 +199,7 @@ def read_or_make_token(path: Path) -> str:
 
 
 def _listen_on(path: Path) -> socket.socket:
-    """A listening Unix socket with mode 0600, in place of one that a dead node left behind."""
+    """A listening Unix socket with mode 0600; replaces one that a dead node left behind."""
     if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
         raise ConfigError("node.data_dir", f"{path} is too long for a Unix socket", "choose a shorter directory")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -229,10 +229,10 @@ def _refuse_if_alive(path: Path) -> None:
         try:
             probe.connect(str(path))
         except TimeoutError:
-            pass  # somebody listens, but is too busy to answer
+            pass  # a process is listening, but is too busy to answer
         except OSError:
             return
-    raise UsageError(f"a node is running in {path.parent} already", "stop it, or choose another node.data_dir")
+    raise UsageError(f"a node is already running in {path.parent}", "stop it, or choose another node.data_dir")
 
 
 def _inode(path: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""Streaming answers: lines as they occur, at the pace of the reader."""
+"""Streaming responses: lines as they occur, at the pace of the reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("braidmq.api")
 
 
 async def stream_text(request: web.Request, lines: AsyncIterator[str]) -> web.StreamResponse:
-    """Send lines of text. A client that leaves cancels this handler, which closes the iterator."""
+    """Send lines of text. A client that disconnects cancels this handler, which closes the iterator."""
     response = await _prepared(request, "text/plain; charset=utf-8")
     async with _closed(lines):
         with contextlib.suppress(ConnectionError):
@@ -26,7 +26,7 @@ async def stream_text(request: web.Request, lines: AsyncIterator[str]) -> web.St
 
 
 async def stream_lines(request: web.Request, lines: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Send JSON lines, several at a time. What fails on the way is the last line, because the status is sent long before."""
+    """Send JSON lines, several at a time. An error becomes the last line, because the status was sent long before."""
     response = await _prepared(request, "application/x-ndjson")
     async with _closed(lines):
         with contextlib.suppress(ConnectionError):
@@ -53,7 +53,7 @@ async def _prepared(request: web.Request, content_type: str) -> web.StreamRespon
 
 @contextlib.asynccontextmanager
 async def _closed(lines: AsyncIterator[object]) -> AsyncIterator[None]:
-    """Close an iterator at the end, so that its resources are released now and not when it is collected."""
+    """Close an iterator at the end, so that its resources are released now and not by the garbage collector."""
     try:
         yield
     finally:

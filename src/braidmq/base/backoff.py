@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again."""
+"""How long to wait before a retry."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 
 
 class Backoff:
-    """Pauses between attempts: each is twice as long as the one before, up to a maximum.
+    """Exponential backoff: each pause is twice as long as the one before, up to a maximum.
 
-    With `spread` a pause is between half and all of that. Many clients lose one server at the same moment; they should not all
-    come back at the same moment.
+    With `spread` a pause is between half and all of that, so that clients that lost a server at the same moment do not all
+    reconnect at the same moment.
     """
 
     def __init__(self, first_s: float, max_s: float, *, spread: bool = False) -> None:
@@ -19,11 +19,11 @@ class Backoff:
         self._next_s = first_s
 
     def next(self) -> float:
-        """The pause to make now, in seconds."""
+        """The next pause, in seconds."""
         pause_s = self._next_s
         self._next_s = min(2 * pause_s, self._max_s)
         return pause_s * random.uniform(0.5, 1.0) if self._spread else pause_s
 
     def reset(self) -> None:
-        """Something has worked: begin again with the first pause."""
+        """Start again with the first pause, after a success."""
         self._next_s = self._first_s

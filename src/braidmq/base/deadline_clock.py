@@ -1,16 +1,17 @@
 """The clock for deadlines: it excludes time in which this process did not run.
 
-While a process is stopped (SIGSTOP, a paused container), its machine suspended or its virtual machine frozen, it hears nobody.
-When it goes on, every deadline seems to have passed, while what the peers sent in time waits unread in the kernel. So a long gap
-between two readings of this clock is a *pause*. It does not count, nor does the *grace* after it, which is as long as the gap was
-too long, up to ``GRACE_S_MAX``. In the grace the process reads what has arrived, accepts the connections that wait, and gives
-clients that lost theirs time to return.
+While a process is stopped (SIGSTOP, a paused container), its machine suspended or its virtual machine frozen, it reads nothing.
+When it continues, every deadline seems to have passed, while data that peers sent in time is still unread in the kernel. So a
+long gap between two readings of this clock is a *pause*. It does not count, nor does the *grace period* after it, which is as
+long as the excess of the gap, up to ``GRACE_S_MAX``. During the grace period the process reads what has arrived, accepts waiting
+connections, and gives clients that lost theirs time to return.
 
     running --gap above GAP_S_MAX--> grace --its time is over--> resumed --a step of any length--> running
 
-The step in *resumed* always counts, by at most ``GAP_S_MAX``: a process that is too slow all the time still judges, only later.
+The step in *resumed* always counts, by at most ``GAP_S_MAX``: in a process that is always too slow, deadlines still expire, only
+later.
 
-Read the clock at least every ``BEAT_S`` seconds; otherwise it takes an idle process for a paused one.
+Read the clock at least every ``BEAT_S`` seconds; otherwise it mistakes an idle process for a paused one.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-BEAT_S: Final = 0.5  # how often the clock is to be read
-GAP_S_MAX: Final = 1.5 * BEAT_S  # between two readings, and what one step counts at most
+BEAT_S: Final = 0.5  # how often the clock must be read
+GAP_S_MAX: Final = 1.5 * BEAT_S  # between two readings, and the most that one step counts
 GRACE_S_MAX: Final = 10.0
-# Turns of the event loop before a deadline is judged: accept, read, decide on a CONNECT; with some to spare.
+# Turns of the event loop before a deadline is checked: accept, read, decide on a CONNECT, and a few to spare.
 READING_TURNS: Final = 8
 
 
 def time_since_boot() -> float:
-    """Seconds, those included in which the machine was suspended; the monotonic clock leaves them out."""
+    """Seconds since boot, including those in which the machine was suspended, unlike the monotonic clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class DeadlineClock:
-    """A monotonic clock, in seconds, that leaves out pauses. It has no I/O; ``source`` is the clock of the machine."""
+    """A monotonic clock, in seconds, that excludes pauses. It does no I/O; ``source`` is the clock of the machine."""
 
     __slots__ = ("_grace_s", "_is_running", "_now", "_read_at", "_source", "paused_s", "pauses")
 
     def __init__(self, source: Callable[[], float] = time_since_boot) -> None:
         self._source = source
         self._read_at = self._now = source()
-        self._grace_s = 0.0  # left of it
-        self._is_running = True  # a gap is a pause; not in the first step after a grace
+        self._grace_s = 0.0  # the rest of the grace period
+        self._is_running = True  # whether a gap counts as a pause; False in the first step after a grace period
         self.pauses = 0
-        self.paused_s = 0.0  # in all of them, their graces left out
+        self.paused_s = 0.0  # in all pauses, without their grace periods
 
     def __call__(self) -> float:
-        """The time that counts, now."""
+        """The current time without pauses."""
         at = self._source()
         gap_s = at - self._read_at
         self._read_at = at
@@ -67,12 +68,12 @@ class DeadlineClock:
 
 
 async def wait_fairly(waiting: asyncio.Future[Any], seconds: float, source: Callable[[], float] = time_since_boot) -> bool:
-    """Wait until the future or task is done, for as long as counts; True if it is. Neither is cancelled."""
+    """Wait until the future or task is done or its time, without pauses, is over; True if done. Does not cancel it."""
     clock = DeadlineClock(source)
     until = clock() + seconds
     while not waiting.done() and (left_s := until - clock()) > 0:
         await asyncio.wait({waiting}, timeout=min(left_s, BEAT_S))
-    for _ in range(READING_TURNS):  # what has arrived by now is in time
+    for _ in range(READING_TURNS):  # data that has arrived by now is in time
         if waiting.done():
             break
         await asyncio.sleep(0)
@@ -80,7 +81,7 @@ async def wait_fairly(waiting: asyncio.Future[Any], seconds: float, source: Call
 
 
 async def finish_fairly(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Run the coroutine to its end; if that does not come within the time that counts, cancel it and raise TimeoutError."""
+    """Run the coroutine to its end; if its time, without pauses, runs out, cancel it and raise TimeoutError."""
     task = asyncio.get_running_loop().create_task(work)
     try:
         if not await wait_fairly(task, seconds):
@@ -89,4 +90,4 @@ async def finish_fairly(work: Coroutine[Any, Any, T], seconds: float) -> T:
     finally:
         if not task.done():
             task.cancel()
-            await asyncio.wait({task})  # it has let go of everything when the caller goes on
+            await asyncio.wait({task})  # it has released everything before the caller continues

@@ -2,13 +2,13 @@
 
     BraidError
     ├── ProtocolViolation      the peer's fault; carries the MQTT reason code to answer with
-    │   └── UnsupportedProtocol    a CONNECT of a protocol name or level that we do not speak
+    │   └── UnsupportedProtocol    a CONNECT with an unsupported protocol name or level
     ├── UsageError             the caller's fault: wrong arguments, wrong order of calls
-    │   └── ConfigError            a configuration key with a wrong value, and the remedy
-    ├── Unavailable            the world's fault; may pass after a while
-    └── Corruption             the disk's or our own fault: stop that part, keep the evidence
+    │   └── ConfigError            a configuration key with an invalid value, and the remedy
+    ├── Unavailable            the environment's fault; may pass after a while
+    └── Corruption             the disk's fault or a bug: stop that part, keep the evidence
 
-Fields come first, the sentence is made from them in ``__str__``.
+Errors have fields; ``__str__`` builds the sentence from them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProtocolViolation(BraidError):
 
 
 class UnsupportedProtocol(ProtocolViolation):
-    """A CONNECT whose protocol name or level we do not speak; ``level`` is what the client asked for."""
+    """A CONNECT with an unsupported protocol name or level; ``level`` is the one in the packet."""
 
     def __init__(self, detail: str, level: int) -> None:
         super().__init__(0x84, detail)
@@ -51,7 +51,7 @@ class UsageError(BraidError):
 
 
 class ConfigError(UsageError):
-    """The configuration key ``key`` cannot be used as it is."""
+    """The configuration key ``key`` has an invalid value."""
 
     def __init__(self, key: str, detail: str, hint: str = "") -> None:
         super().__init__(detail, hint)
@@ -64,7 +64,7 @@ class ConfigError(UsageError):
 
 
 class Unavailable(BraidError):
-    """Something outside is not there now; worth another try after ``retry_after_s``."""
+    """Something outside the process is unavailable now; retry after ``retry_after_s``."""
 
     def __init__(self, detail: str, retry_after_s: float = 1.0) -> None:
         super().__init__(detail, retry_after_s)

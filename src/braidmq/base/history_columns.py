@@ -1,7 +1,7 @@
 """The columns of history: the lane, Arrow Flight, Spark and the Parquet export all derive theirs from this table.
 
-Its order is that of a schema without a choice of columns. A new column is a line here, and its value in `lane.records.columns`
-and in the record's line (`control.history`).
+Its order is that of a schema in which no columns were selected. A new column is a line here, and its value in
+`lane.records.columns` and in the record's line (`control.history`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(Enum):
-    """What the values of a column are."""
+    """The type of a column's values."""
 
     TEXT = auto()
     BINARY = auto()
@@ -19,13 +19,13 @@ class Kind(Enum):
     INT64 = auto()
     FLAG = auto()
     TIME = auto()  # microseconds since 1970, UTC
-    PAIRS = auto()  # a list of names and values, both texts; null if it would be empty
+    PAIRS = auto()  # a list of names and values, both text; null instead of an empty list
 
 
 class HistoryColumn(NamedTuple):
-    """One column, and the two forms of a record that it is made of.
+    """One column, and where its values are in the two forms of a record.
 
-    `source` is the lane's column with its values, None if it is the same for all records of a shard. `line` is the field of a
+    `source` is the lane's column with its values, None if they are the same for all records of a shard. `line` is the field of a
     record's line in the control API, or `properties.NAME` for an MQTT 5 property of the message.
     """
 
@@ -40,9 +40,9 @@ COLUMNS: Final = (
     HistoryColumn("payload", Kind.BINARY, "payload", "payload"),
     HistoryColumn("qos", Kind.INT32, "qos", "qos"),
     HistoryColumn("retain", Kind.FLAG, "retain", "retain"),
-    # Of the publisher; empty: the broker itself.
+    # The publisher's; empty: the broker itself published the message.
     HistoryColumn("client_id", Kind.TEXT, "client_id", "client_id"),
-    # As stored, unless it is known to differ.
+    # Same as store_timestamp unless it is known to differ.
     HistoryColumn("publish_timestamp", Kind.TIME, "publish_timestamp", "published_at"),
     HistoryColumn("store_timestamp", Kind.TIME, "position", "timestamp"),
     HistoryColumn("payload_format", Kind.INT32, "payload_format", "properties.payload_format_indicator"),
@@ -58,5 +58,5 @@ BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 
 def sources(*kinds: Kind) -> tuple[str, ...]:
-    """The columns of these kinds that the lane fills with what a record says."""
+    """The columns of these kinds that the lane fills from a record."""
     return tuple(column.name for column in COLUMNS if column.kind in kinds and column.source == column.name)

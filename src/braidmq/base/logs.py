@@ -1,4 +1,4 @@
-"""The log of a node: text or JSON lines on standard error, with a bound on how often the same kind of line is written."""
+"""The log of a node: text or JSON lines on standard error, with a limit on how often the same kind of line is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RateLimit(logging.Filter):
         super().__init__()
         self.lines_per_s_max = lines_per_s_max
         self.suppressed = 0
-        self._seen: dict[tuple[str, str], list[float]] = {}  # kind: start of its second, lines in it, lines kept back
+        self._seen: dict[tuple[str, str], list[float]] = {}  # kind: start of its second, lines in it, lines suppressed
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written; errors with a traceback always are."""
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, logger, message, and what ``extra`` added under ``fields``."""
+        """Time, level, logger, message, and the ``fields`` of ``extra``."""
         line: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname.lower(),
@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text; control characters of clients' strings cannot break it into several."""
+    """One line of text; control characters in clients' strings cannot break it into several."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level and message; a traceback follows on lines of its own."""
@@ -75,7 +75,7 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up(level: str, form: Literal["text", "json"], lines_per_s_max: int) -> None:
-    """Send the log to standard error in this form; may be called again to change it."""
+    """Write the log to standard error in this format; may be called again to change it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     limit = RateLimit(lines_per_s_max)
@@ -88,16 +88,16 @@ def set_up(level: str, form: Literal["text", "json"], lines_per_s_max: int) -> N
 
 
 def set_level(level: str) -> None:
-    """Write lines of this importance and above."""
+    """Write lines of this level and above."""
     logging.getLogger(_ROOT).setLevel(level.upper())
 
 
 def lines_suppressed() -> int:
-    """How many lines the bound has kept back since the start."""
+    """The number of lines that the limit has suppressed since the start."""
     filters = [each for handler in logging.getLogger(_ROOT).handlers for each in handler.filters]
     return sum(each.suppressed for each in filters if isinstance(each, RateLimit))
 
 
 def level() -> str:
-    """The level in force."""
+    """The current level."""
     return logging.getLevelName(logging.getLogger(_ROOT).getEffectiveLevel()).lower()

@@ -1,8 +1,8 @@
 """File descriptors: how many connections a node has room for.
 
-A process that has no descriptor left cannot open a file of its log either, and the storage engine takes that for a broken disk.
-So the limit is divided once, at the start: the log, the control socket and the API have shares of their own, and what strangers
-do at one door takes nothing from the others.
+A process without free descriptors cannot open a file of its log either, and the storage engine takes that for a broken disk.
+So the limit is divided once, at the start: the log, the control socket and the API have shares of their own, and a flood of
+connections to one of them takes nothing from the others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
-# Standard streams, listening sockets, the loop, write-ahead logs, files that are read again, a process that is started.
+# Standard streams, listening sockets, the event loop, write-ahead logs, files that are reread, a child process.
 FILES_SPARE: Final = 64
 TABLES_MAX: Final = 1024
 _TABLES_MIN: Final = 16
@@ -29,7 +29,7 @@ class Room:
         self.refused = 0
 
     def take(self) -> bool:
-        """Take a place if there is one."""
+        """Take a slot if there is one."""
         if self.taken >= self.connections_max:
             self.refused += 1
             return False

@@ -1,7 +1,7 @@
-"""The start or end of a read, as people write it: `stream-offset`, `$replay/<start>/<filter>`, `--from`, `since=`.
+"""The start or end of a read, as users write it: `stream-offset`, `$replay/<start>/<filter>`, `--from`, `since=`.
 
-latest                       what is committed from now on
-earliest                     everything that retention has left
+latest                       messages committed from now on
+earliest                     everything that retention has not deleted
 1700000000000                milliseconds since 1970
 2024-03-01T12:00:00.5Z       RFC 3339, in UTC
 -24h, -1h30m, -500ms         that long ago
@@ -18,11 +18,11 @@ from msgspec import Struct
 from braidmq.base.errors import UsageError
 from braidmq.base.units import parse_seconds
 
-# The last moment that a position can say: positions have 56 bits.
+# The latest time that a position can express: positions have 56 bits.
 TIME_MAX_US: Final = 2**56 - 1
 
 _HINT: Final = "write latest, earliest, milliseconds since 1970, a time such as 2024-03-01T12:00:00Z, or a duration such as -24h"
-# Longer than any start that means something, and short enough to be repeated in an error.
+# Longer than any valid start, and short enough to be repeated in an error.
 _TEXT_LENGTH_MAX: Final = 40
 _DIGITS: Final = re.compile(r"[0-9]+", re.ASCII)
 _TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z", re.ASCII)
@@ -35,7 +35,7 @@ class Latest(Struct, frozen=True, tag=True):
 
 
 class Earliest(Struct, frozen=True, tag=True):
-    """Everything there is."""
+    """All records in the log."""
 
 
 class At(Struct, frozen=True, tag=True):
@@ -54,7 +54,7 @@ Start = Latest | Earliest | At | Ago
 
 
 def parse_start(text: str) -> Start:
-    """Read a start; raises UsageError that says what is wrong with it."""
+    """Parse a start; raises UsageError with the reason."""
     if text == "latest":
         return Latest()
     if text == "earliest":
@@ -67,12 +67,12 @@ def parse_start(text: str) -> Start:
         return _parse_span(text)
     if found := _TIME.fullmatch(text):
         return _parse_time(text, found[1], found[2] or "")
-    raise UsageError(f"{text!r} is not a start", _HINT)
+    raise UsageError(f"{text!r} is not a valid start", _HINT)
 
 
 def _parse_span(text: str) -> Ago:
     span = text[1:]
-    # A bare number would be seconds to some and milliseconds to others.
+    # Some users would read a bare number as seconds, others as milliseconds.
     if _DIGITS.fullmatch(span):
         raise UsageError(f"the duration {text!r} has no unit", "write -500ms, -30s, -5m, -24h, -7d or -2w")
     try:

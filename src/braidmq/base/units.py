@@ -1,4 +1,4 @@
-"""Spans of time and sizes as people write them: ``"250ms"``, ``"5m"``, ``"1h30m"``, ``"64KiB"``, ``"2GiB"``."""
+"""Durations and sizes as users write them: ``"250ms"``, ``"5m"``, ``"1h30m"``, ``"64KiB"``, ``"2GiB"``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SIZE = re.compile(rf"({_NUMBER})\s*([A-Za-z]+)", re.ASCII)
 
 
 class Seconds(float):
-    """A span of time; written as a number of seconds or as ``"250ms"``, ``"10s"``, ``"5m"``, ``"24h"``, ``"7d"``."""
+    """A duration; written as a number of seconds or as ``"250ms"``, ``"10s"``, ``"5m"``, ``"24h"``, ``"7d"``."""
 
 
 class Bytes(int):
@@ -41,7 +41,7 @@ class Bytes(int):
 
 
 def parse_seconds(value: object) -> Seconds:
-    """Read a span of time; raises ValueError for anything that is not a finite one of at least 0."""
+    """Parse a duration; raises ValueError unless it is finite and not negative."""
     match value:
         case bool():
             pass
@@ -52,11 +52,11 @@ def parse_seconds(value: object) -> Seconds:
         case str() if _SPAN.fullmatch(text := value.strip()):
             # Fractions, so that "0.1s" and "100ms" are the same number.
             return Seconds(sum(Fraction(number) * _SECONDS[unit] for number, unit in _SPAN_PART.findall(text)))
-    raise ValueError(f"not a span of time: {value!r}")
+    raise ValueError(f"not a duration: {value!r}")
 
 
 def parse_bytes(value: object) -> Bytes:
-    """Read a size; raises ValueError for anything that is not a whole number of bytes of at least 0."""
+    """Parse a size; raises ValueError unless it is a whole, non-negative number of bytes."""
     match value:
         case bool():
             pass
@@ -72,8 +72,8 @@ def parse_bytes(value: object) -> Bytes:
 
 
 def format_seconds(span: float) -> str:
-    """Write a span of time in the largest unit that leaves a whole number; ``parse_seconds`` reads it back."""
-    exact = Fraction(repr(float(span)))  # the decimal that people wrote, not the binary fraction nearest to it
+    """Format a duration in the largest unit that gives a whole number; ``parse_seconds`` reads it back."""
+    exact = Fraction(repr(float(span)))  # the decimal that the user wrote, not the nearest binary fraction
     for unit in ("d", "h", "m", "s", "ms"):
         count = exact / _SECONDS[unit]
         if count.denominator == 1 and (count or unit == "s"):
@@ -82,7 +82,7 @@ def format_seconds(span: float) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """Write a size in the largest binary unit that leaves a whole number; ``parse_bytes`` reads it back."""
+    """Format a size in the largest binary unit that gives a whole number; ``parse_bytes`` reads it back."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         count, rest = divmod(size, _BYTES[unit.upper()])
         if count and not rest:
@@ -91,7 +91,7 @@ def format_bytes(size: int) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes as a person reads it: ``1.5 GiB``."""
+    """A number of bytes for people to read: ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -100,7 +100,7 @@ def size(count: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A span of time in its two largest units: ``3 d 4 h``."""
+    """A duration in its two largest units: ``3 d 4 h``."""
     parts: list[str] = []
     rest = int(seconds)
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):

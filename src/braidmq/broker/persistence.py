@@ -1,8 +1,8 @@
-"""The broker's side of the log: everything that a turn of the loop has collected is written at its end.
+"""The broker's side of the log: what a turn of the loop collects is written at its end, as one batch.
 
-Three things wait for the disk: messages to be recorded (``recorder``), rows that a caller waits for (``change``), and the steps
-of QoS 2 deliveries to durable sessions (``write_steps``). All of a turn goes into one batch. What the rows contain is decided
-elsewhere: by `session.storage` for sessions, by `shared.binding` for groups.
+Three things wait for the disk: messages to record (``recorder``), rows that a caller waits for (``change``), and the steps
+of QoS 2 deliveries to durable sessions (``Phase.STEPS``). Others decide what the rows contain: `session.storage` for sessions,
+`shared.binding` for groups. `turn` says when in a turn they are written.
 """
 
 from __future__ import annotations
@@ -14,33 +14,42 @@ from functools import partial
 from time import monotonic
 
 from braidmq.broker.ports import Change, Refusal, Storage
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.recorder import Recorder
 
 log = logging.getLogger("braidmq.durability")
 
-_REFUSED_FEW = 1000  # rows that are tried again in every turn: about a millisecond
-_RETRY_S = 0.4  # after which more than that are tried again
-_REFUSED_MAX = 100_000  # rows that wait until the disk has room again
-_REFUSED_BYTES_MAX = 64 * 1024 * 1024  # and what they take, as they wait in memory
+_REFUSED_FEW = 1000  # refused rows that are retried in every turn: about a millisecond
+_RETRY_S = 0.4  # the pause before a retry if there are more
+_REFUSED_MAX = 100_000  # rows that wait in memory until the disk has room again
+_REFUSED_BYTES_MAX = 64 * 1024 * 1024  # and their bytes
 
 
 class TurnWriter:
-    """Writes what a turn of the loop has collected as one batch, in the order in which it came. Lives on the event loop."""
+    """Writes what a turn has collected as one batch, in the order of arrival. Runs on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lane: Lane, storage: Storage) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lane: Lane,
+        storage: Storage,
+        turn: Turn,
+        resume_publishers: Callable[[], None],
+    ) -> None:
+        """``resume_publishers`` is called when the log has room again."""
         self.storage = storage
         self.log = storage.log
-        self.recorder = Recorder(lane, self.ask_for_turn)
+        self.recorder = Recorder(lane, partial(turn.ask, Phase.WRITE))
         self.recorder.on_fault = _report
-        self.recorder.on_more = self._ask_to_go_on
+        self.recorder.on_more = partial(turn.ask, Phase.BACKLOG)
         self.recorder.on_late = self._note_congestion
-        self.write_steps: Callable[[], None] = _nothing  # adds the rows that steps of deliveries wait for
-        self.resume_publishers: Callable[[], None] = _nothing  # called when the log has room again
+        self._resume_publishers = resume_publishers
+        self.on_shown: Callable[[], None] = _nothing  # called when more of the recorder's backlog was delivered to followers
         self._loop = loop
         self._state = lane.state
-        self._turn: asyncio.Handle | None = None
-        self._refused: list[Change] = []  # to be written before anything else
+        self._turn = turn
+        self._refused: list[Change] = []  # written before anything else
         self._refused_bytes = 0
         self._last_refusal: Refusal
         self._retry_at = 0.0
@@ -48,7 +57,8 @@ class TurnWriter:
         marks = self.log.watermarks
         # A position of 0 would mean "from the earliest on", and hide what retention takes from a shard that is still empty (S16).
         lane.state.marks = [max(marks[shard], 1) for shard in range(len(marks))]
-        lane.state.on_unready = self.ask_for_turn
+        turn.at_end(Phase.WRITE, self._write_block)
+        turn.at_end(Phase.BACKLOG, self._show_backlog)
         self.log.on_relief(self._relieve)
 
     # Writing
@@ -56,9 +66,9 @@ class TurnWriter:
     def change(
         self, changes: Iterable[Change], on_commit: Callable[[], None], on_refused: Callable[[Refusal], None] | None = None
     ) -> None:
-        """Write rows at the end of this turn; ``on_refused`` None: what is refused is written again, before anything else is."""
+        """Write rows at the end of this turn; without ``on_refused``, refused rows are retried first."""
         if self._state.unready:
-            self.write_steps()  # no cursor with such a step may come to the disk before those of the groups
+            self._turn.run_now(Phase.STEPS)  # no cursor with such a step may come to the disk before those of the groups
         if self._is_barred():
             if on_refused is None:
                 self._keep_refused(list(changes))
@@ -70,16 +80,16 @@ class TurnWriter:
             changes = list(changes)
             on_refused = partial(self._write_again, changes)
         self.log.change(changes, on_commit=on_commit, on_refused=on_refused)
-        self.ask_for_turn()
+        self._turn.ask(Phase.WRITE)
 
     def write(self, *changes: Change) -> None:
         """Write rows without a callback."""
         self.change(changes, _nothing)
 
     def _write_again(self, changes: list[Change], refusal: Refusal) -> None:
-        """Keep what was refused: a row that should be gone must not come back beside later ones of the same name."""
+        """Keep refused rows for a retry: a row that should be removed must not reappear beside later ones of the same session."""
         if refusal.is_in_doubt:
-            return  # nothing is written any more until the next start
+            return  # the log accepts nothing until the next start
         self._retry_at = monotonic() + _RETRY_S
         self._last_refusal = refusal
         self._keep_refused(changes)
@@ -90,10 +100,10 @@ class TurnWriter:
             self._refused += changes
             self._refused_bytes += size
         else:
-            log.error("gave up rows that could not be written: %s", self._last_refusal.reason)
+            log.error("discarded rows that could not be written: %s", self._last_refusal.reason)
 
     def _pass_on(self) -> None:
-        """Hand over what was recorded so far: rows must reach the log in the order in which they were made."""
+        """Hand the block so far to the log: records and rows must reach it in the order in which they were made."""
         block = self.recorder.take()
         if self._is_barred():
             if block is not None:
@@ -108,30 +118,24 @@ class TurnWriter:
             self.log.append_block(block)
 
     def _is_barred(self) -> bool:
-        """Whether nothing can be written for a moment: what was refused goes first, and is not tried again in every turn."""
+        """Whether writing has to pause: many refused rows go first, and are not retried in every turn."""
         return len(self._refused) > _REFUSED_FEW and monotonic() < self._retry_at
 
-    def ask_for_turn(self) -> None:
-        """Call ``end_turn`` after what runs now."""
-        if self._turn is None:
-            self._turn = self._loop.call_soon(self.end_turn)
-
-    def end_turn(self) -> None:
-        """Hand everything that this turn has collected to the log."""
-        self._turn = None
-        self.write_steps()
+    def _write_block(self) -> None:
+        """Hand everything that this turn has collected to the log, and start its commit."""
         self._pass_on()
         self.log.flush()
         self.recorder.is_congested = self._is_congested()
 
-    def _ask_to_go_on(self) -> None:
-        self._loop.call_soon(self.recorder.go_on)
+    def _show_backlog(self) -> None:
+        self.recorder.go_on()
+        self.on_shown()
 
     def _is_congested(self) -> bool:
         return self.log.is_congested or self._is_slow or self.recorder.is_late
 
     def note_slow(self, is_slow: bool) -> None:
-        """The log is near its limits, or no longer: publishers wait meanwhile."""
+        """The log has come near its limits, or has left them: publishers wait while it is near them."""
         self._is_slow = is_slow
         self._note_congestion()
 
@@ -141,22 +145,21 @@ class TurnWriter:
             self._relieve()
 
     def _relieve(self) -> None:
-        """The log has room again: let publishers go on, after this callback."""
+        """The log has room again: let publishers continue, after this callback."""
         if self._is_slow or self.recorder.is_late:
             return
         self.recorder.is_congested = False
-        self.resume_publishers()
+        self._resume_publishers()
 
     def retry(self) -> None:
-        """Try again in this turn what was refused."""
+        """Retry refused rows in this turn."""
         if self._refused:
-            self.ask_for_turn()
+            self._turn.ask(Phase.WRITE)
 
     def stop(self) -> None:
-        """Write everything that was collected."""
-        if self._turn is not None:
-            self._turn.cancel()
-        self.end_turn()
+        """Write everything that was collected; the log may be closed afterwards."""
+        self._turn.run_now(Phase.STEPS)
+        self._turn.run_now(Phase.WRITE)
 
 
 def _nothing() -> None:

@@ -39,7 +39,10 @@ class Gap(Protocol):
 
 
 class LogScan(Protocol):
-    """Records in order of time, read in slices."""
+    """Records in order of time, read in slices. The source may be remote: not ready for a while, or failing.
+
+    Any call may raise Unavailable; then close it and open another one from the positions of what was handed out.
+    """
 
     @property
     def is_caught_up(self) -> bool:
@@ -48,7 +51,18 @@ class LogScan(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it needs room that others have; then let some time pass before the next call."""
+        """Whether the last call of ``next`` found nothing because the source is not ready; ``when_ready`` says when it is."""
+        ...
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, on the loop, when ``next`` is worth another call; not within this call, and not after ``close``.
+
+        Only while ``is_waiting``; another call replaces the callback. The callback schedules work and does none.
+        """
+        ...
+
+    def close(self) -> None:
+        """The reader needs it no more: release what it holds for others to use."""
         ...
 
     def positions(self) -> dict[int, int]:
@@ -56,23 +70,23 @@ class LogScan(Protocol):
         ...
 
     def take_gaps(self) -> Mapping[int, Gap]:
-        """What retention removed before it could be read, by shard, told once."""
+        """What retention deleted before it could be read, by shard; each gap is returned once."""
         ...
 
-    def next(self, count_max: int, *, slice_s: float = ...) -> list[tuple[int, Record]]:
-        """The next records with their shards, at most so many; none if nothing was found within the slice."""
+    def next(self, count_max: int, *, slice_s: float) -> list[tuple[int, Record]]:
+        """The next records with their shards, at most this many; none if nothing was found within the slice."""
         ...
 
 
 class Fences(Protocol):
-    """Of several connections of one client id, the log takes writes of the newest only (S5)."""
+    """The highest guard of each client id: a connection with a lower one does not take the session any more (S5)."""
 
-    def version(self, client_id: str) -> int:
-        """The highest version; 0 if none is known."""
+    def guard(self, client_id: str) -> int:
+        """The highest guard; 0 if none is known."""
         ...
 
-    def fence(self, client_id: str, version: int) -> bool:
-        """Refuse lower versions from now on; False if a higher one is there."""
+    def fence(self, client_id: str, guard: int) -> bool:
+        """Reject lower guards from now on; False if a higher one is known."""
         ...
 
     def forget(self, client_id: str) -> None:
@@ -85,7 +99,7 @@ class MessageLog(Protocol):
 
     @property
     def fences(self) -> Fences:
-        """The publisher fences by client id."""
+        """The fences of client ids."""
         ...
 
     @property
@@ -193,6 +207,20 @@ class StoredSession(Struct):
     received: list[int]  # packet ids of QoS 2 messages from the client that it has not released
 
 
+class RowWriter(Protocol):
+    """Writes rows at the end of a turn."""
+
+    def change(
+        self, changes: Iterable[Change], on_commit: Callable[[], None], on_refused: Callable[[Refusal], None] | None = None
+    ) -> None:
+        """Write rows; call back when they are on disk, or refused."""
+        ...
+
+    def write(self, *changes: Change) -> None:
+        """Write rows without a callback."""
+        ...
+
+
 class SessionStore(Protocol):
     """Rows of durable sessions, in the home shard of their client id."""
 
@@ -278,8 +306,8 @@ class DelayedRows(Protocol):
         """Forget a message."""
         ...
 
-    def read(self, home: int, row_id: bytes) -> StoredMessage | None:
-        """A message that is on disk, by its publisher's home shard; None if it is not there."""
+    def read(self, shard: int, row_id: bytes) -> StoredMessage | None:
+        """A message that is on disk, by the shard of its publisher; None if it is not there."""
         ...
 
     def load(self) -> Iterator[StoredMessage]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import math
 from time import monotonic, time
-from typing import TYPE_CHECKING
 
 from braidmq import __version__
+from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.message import make_message
-
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
+from braidmq.broker.messages.pipeline import MessagePipeline
+from braidmq.broker.messages.retained import RetainedStore
+from braidmq.broker.session.session import SessionTable
+from braidmq.broker.session.subscriptions import Subscriptions
+from braidmq.broker.shared.group import Groups
+from braidmq.broker.statistics import Statistics
+from braidmq.lane.path.lane import Lane
 
 _LOADS = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
@@ -23,8 +27,30 @@ _LOADS = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 class SysTopics:
     """Publishes every ``sys.interval``, only values that have changed."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lane: Lane,
+        pipeline: MessagePipeline,
+        sessions: SessionTable,
+        subscriptions: Subscriptions,
+        groups: Groups,
+        retained: RetainedStore,
+        statistics: Statistics,
+        live: LiveSettings,
+        started_at: float,
+    ) -> None:
+        """``started_at``: when the node started, on the monotonic clock."""
+        self._loop = loop
+        self._lane = lane
+        self._pipeline = pipeline
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._groups = groups
+        self._retained = retained
+        self._statistics = statistics
+        self._live = live
+        self._started_at = started_at
         self._timer: asyncio.TimerHandle | None = None
         self._last: dict[str, str] = {}
         self._loads: dict[str, float] = {}
@@ -33,33 +59,32 @@ class SysTopics:
 
     def start(self) -> None:
         """Publish now and from now on, unless the interval is 0."""
-        if self._broker.settings.sys.interval > 0:
+        self.stop()
+        if self._live.now.sys.interval > 0:
             self._turn()
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         if self._timer is not None:
             self._timer.cancel()
 
     def reconfigure(self) -> None:
-        """The interval may have changed: go by it from now on."""
-        self.stop()
+        """The interval may have changed: apply it from now on."""
         self.start()
 
     def _turn(self) -> None:
-        self._timer = self._broker.loop.call_later(self._broker.settings.sys.interval, self._turn)
+        self._timer = self._loop.call_later(self._live.now.sys.interval, self._turn)
         for topic, value in self._values().items():
             if self._last.get(topic) != value:
                 self._last[topic] = value
-                self._broker.publish(make_message(f"$SYS/{topic}", value.encode(), retain=True))
-        self._broker.lane.flush()
+                self._pipeline.publish(make_message(f"$SYS/{topic}", value.encode(), retain=True))
+        self._lane.flush()
 
     def _values(self) -> dict[str, str]:
-        broker = self._broker
-        counters = broker.state.counters
-        statistics = broker.statistics
-        uptime = int(monotonic() - broker.started_at)
-        sessions = len(broker.sessions)
+        counters = self._lane.state.counters
+        statistics = self._statistics
+        uptime = int(monotonic() - self._started_at)
+        sessions = len(self._sessions)
         sent = counters.publish_qos0_sent + counters.publish_qos1_sent + counters.publish_qos2_sent
         dropped = counters.dropped_outbox_full + counters.dropped_queue_full + counters.dropped_expired
         received = counters.messages_received
@@ -79,16 +104,16 @@ class SysTopics:
             "broker/clients/expired": statistics.expired,
             "broker/messages/received": packets,
             "broker/messages/sent": packets_sent,
-            "broker/messages/stored": len(broker.retained),
-            "broker/store/messages/count": len(broker.retained),
+            "broker/messages/stored": len(self._retained),
+            "broker/store/messages/count": len(self._retained),
             "broker/publish/messages/received": received,
             "broker/publish/messages/sent": sent,
             "broker/publish/messages/dropped": dropped,
             "broker/bytes/received": counters.bytes_received,
             "broker/bytes/sent": counters.bytes_sent,
-            "broker/retained messages/count": len(broker.retained),
-            "broker/subscriptions/count": broker.subscription_count(),
-            "broker/shared_subscriptions/count": broker.groups.members,
+            "broker/retained messages/count": len(self._retained),
+            "broker/subscriptions/count": self._subscriptions.count(),
+            "broker/shared_subscriptions/count": self._groups.members,
         }
         values.update(self._load({
             "messages/received": packets,
@@ -101,7 +126,7 @@ class SysTopics:
             "sockets": statistics.connected,
             "connections": statistics.connected,
         }))  # fmt: skip
-        node = broker.settings.node.name
+        node = self._live.now.node.name
         values.update({
             "brokers": node,
             f"brokers/{node}/version": __version__,
@@ -110,8 +135,8 @@ class SysTopics:
             f"brokers/{node}/sysdescr": "braidmq",
             f"brokers/{node}/stats/connections/count": sessions,
             f"brokers/{node}/stats/live_connections/count": statistics.live,
-            f"brokers/{node}/stats/subscriptions/count": broker.subscription_count(),
-            f"brokers/{node}/stats/retained/count": len(broker.retained),
+            f"brokers/{node}/stats/subscriptions/count": self._subscriptions.count(),
+            f"brokers/{node}/stats/retained/count": len(self._retained),
         })  # fmt: skip
         return {topic: str(value) for topic, value in values.items()}
 

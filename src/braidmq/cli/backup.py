@@ -1,4 +1,4 @@
-"""``braidmq backup`` and ``braidmq restore``: a whole node in a directory, and back."""
+"""``braidmq backup`` and ``braidmq restore``: copy a whole node to a directory, and restore it."""
 
 from __future__ import annotations
 

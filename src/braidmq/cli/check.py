@@ -46,14 +46,14 @@ def check(file: Path | None, show: bool, print_sample: bool) -> None:
 
 
 def _check_data_dir(data_dir: Path) -> list[str]:
-    """Raise ConfigError if no node could keep its data there; returns a note if only this user cannot."""
+    """Raise ConfigError if no node could store its data there; returns a note if only this user cannot."""
     key, place = "node.data_dir", data_dir.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
         raise ConfigError(key, f"{place} is not a directory", "choose another directory")
     try:
-        # Permissions and mount options do not tell all: root may write everywhere, but not in /proc.
+        # Permissions and mount options are not enough to know: root may write everywhere, but not in /proc.
         Path(tempfile.mkdtemp(prefix=".braidmq-check-", dir=place)).rmdir()
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:

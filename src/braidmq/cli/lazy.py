@@ -1,4 +1,4 @@
-"""Groups whose commands are imported when they are used, so that none slows down or breaks another."""
+"""Groups that import a command only when it is used, so that no command slows down or breaks another."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 
 import click
 
-# The name of a module and of the command in it, with a colon between them; and what the help of the group says about it.
+# `module:command`, and the help line of the command.
 Entry = tuple[str, str]
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and help line; imports one only to run it."""
+    """Has the names and help lines of its commands; imports a command only to run it."""
 
     def __init__(
         self, *arguments: object, entries: Mapping[str, Entry], when_missing: Callable[[str], str], **more: object
     ) -> None:
-        """`when_missing` says what to do if a module, named by its argument, is not installed."""
+        """`when_missing` returns the error message for a module that is not installed."""
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
         self._entries = entries
         self._when_missing = when_missing

@@ -31,7 +31,7 @@ _COMMANDS: Final = {
     "ctl": ("braidmq.cli.ctl.commands:ctl", "Inspect and control a running node."),
 }
 _TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"
-_MOSQUITTO_LIKE: Final = ("pub", "sub")  # whose usage errors end with 1, as scripts know it
+_MOSQUITTO_LIKE: Final = ("pub", "sub")  # usage errors exit with 1, as scripts expect
 
 
 @click.command(cls=LazyGroup, entries=_COMMANDS, when_missing="the module {} is missing; reinstall braidmq".format)
@@ -41,7 +41,7 @@ def braidmq() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process; every failure is one line and an exit status."""
+    """Run the command line and exit; every failure is one line and an exit status."""
     sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # `braidmq sub | head` is no error; but nothing may be flushed into the closed pipe at exit.
+        # `braidmq sub | head` is not an error, but nothing must be flushed to the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:

@@ -10,7 +10,7 @@ from braidmq.access import files, hashes, passwords, scram
 from braidmq.base.errors import ConfigError, UsageError
 from braidmq.cli.errors import CommandFailed
 
-_PASSWORD_BYTES_MAX = 65_535  # what an MQTT CONNECT can carry
+_PASSWORD_BYTES_MAX = 65_535  # the limit of an MQTT CONNECT
 
 
 @click.command("passwd")
@@ -49,7 +49,7 @@ def passwd(file: str, user: str, delete: bool, with_scram: bool, scram_rounds: i
 
 
 def _read(file: str, *, must_exist: bool) -> passwords.Users | None:
-    """The users there are; a file with lines that the broker would refuse is not touched."""
+    """The users in the file, None if it does not exist; raises CommandFailed if the broker would reject the file."""
     try:
         text, _ = files.read_text(file)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def _ask(from_stdin: bool) -> str:
     if from_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
     else:
-        password = click.prompt("Password", hide_input=True, confirmation_prompt="Once more", err=True)
+        password = click.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password", err=True)
     if not password:
         raise ValueError("the password must not be empty")
     try:

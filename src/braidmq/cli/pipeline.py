@@ -16,7 +16,7 @@ _JOBS: Final = {
     "replay": "Republish history or an archived table.",
     "compact": "Merge the small files of a table.",
 }
-_FOLDERS: Final = ("learn", "replay")  # jobs that have more than one file
+_FOLDERS: Final = ("learn", "replay")  # jobs in packages of their own
 _EXTRA: Final = ("numpy", "pandas", "pyarrow", "pyspark")
 
 

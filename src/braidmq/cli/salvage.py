@@ -26,13 +26,13 @@ def salvage(data_dir: Path, accept_loss: bool) -> None:
     place = data_dir / "log"
     has_log = (place / "CURRENT").exists()
     if not has_log and not mark_path(place).exists():
-        raise UsageError(f"{data_dir} holds no log", "use the node.data_dir of a node that has run before")
+        raise UsageError(f"{data_dir} contains no log", "use the node.data_dir of a node that has run before")
     if not accept_loss:
-        what = "discards everything after the damage" if has_log else "gives up the missing log"
+        what = "discards everything after the damage" if has_log else "abandons the missing log"
         raise CommandFailed(f"nothing was done: salvage {what}; copy {data_dir}, then add --accept-loss")
     if not has_log:
         mark_path(place).unlink()
-        click.echo(f"gave up the missing log in {data_dir}; the node will start with an empty log")
+        click.echo(f"abandoned the missing log in {data_dir}; the node will start with an empty log")
         return
     with Store.open(place, (), salvage=True, is_marked=True) as store:
         store.sync()

@@ -16,7 +16,7 @@ import click
 from braidmq.base.errors import UsageError
 from braidmq.client.errors import EXIT_FAILED
 
-# Everything is Spark's business, options included.
+# All arguments are passed to Spark, including options.
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -56,7 +56,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 
 def _program(name: str, environ: dict[str, str]) -> Path:
-    """Spark's program of that name: of SPARK_HOME, or of the pyspark that is installed here."""
+    """Spark's program with this name: from SPARK_HOME, or from the installed pyspark."""
     home = environ.get("SPARK_HOME")
     if not home:
         spec = find_spec("pyspark")
@@ -72,13 +72,13 @@ def _program(name: str, environ: dict[str, str]) -> Path:
 
 
 def _wait(command: list[str], environ: dict[str, str]) -> int:
-    """The exit status of a program that has the terminal to itself."""
+    """Run a program in the foreground; returns its exit status."""
     child = subprocess.Popen(command, env=environ)  # noqa: S603 - a program of Spark, with what the user gave
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
 
-    # Ctrl-C reaches both from the terminal, and is the shell's or the application's business.
+    # Ctrl-C reaches both processes from the terminal; the shell or the application handles it.
     before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None)}
     before |= {each: signal.signal(each, pass_on) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("braidmq.node")
 
-# When the collector looks for cycles. Young objects are looked at 1,000 and 10,000 at a time, which takes 2 ms at most: more at a
-# time would be a pause that every client notices. All objects are looked at only after ten million new ones: a client is some
-# twenty objects that stay, to look at all of a fleet's takes tenths of a second, and what ends leaves no cycles behind.
+# Thresholds of the garbage collector. Young objects are collected 1,000 and 10,000 at a time, which takes at most 2 ms; larger
+# steps would pause every client noticeably. A full collection runs only after ten million new objects: each client has some
+# twenty long-lived objects, scanning those of a large fleet takes tenths of a second, and ended clients leave no cycles.
 _GC_THRESHOLDS = (1000, 10, 1000)
 
 
@@ -39,7 +39,7 @@ def start(file: Path | None, hints: bool) -> None:
     logs.set_up(settings.log.level, settings.log.format, settings.log.lines_per_s_max)
     try:
         import uvloop
-    except ImportError:  # not built for every platform; asyncio's own loop does the same work, slower
+    except ImportError:  # not available on every platform; asyncio's own loop does the same, slower
         log.warning("uvloop is not installed: the node runs on asyncio's own event loop, several times slower")
         asyncio.run(_serve(loaded, file, hints))
     else:
@@ -55,10 +55,10 @@ async def _serve(loaded: config.Config, file: Path | None, hints: bool) -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, over.set)
     hangup = asyncio.Event()
-    # Before the node serves: SIGHUP would end the process otherwise.
+    # Installed before the node serves: by default, SIGHUP ends the process.
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     await node.start()
-    # What was restored stays: to look for garbage in 100,000 sessions again and again stops everything for 0.2 s each time.
+    # Restored state is long-lived: scanning 100,000 sessions for garbage would stop everything for 0.2 s each time.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     reloading = loop.create_task(_reload_upon(hangup, node, file))

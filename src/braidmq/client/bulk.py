@@ -1,7 +1,7 @@
 """A small blocking MQTT 5 client for publishing in bulk: one connection, from CONNECT to its end, without an event loop.
 
-It takes frames that are already encoded and gives acknowledgements back in runs, because a caller with millions of messages can
-afford no object for each. It needs nothing but the standard library and `braidmq.mqtt`: it also runs in Spark's executors.
+It sends frames that are already encoded and returns acknowledgements in runs, because a caller with millions of messages cannot
+afford an object for each. It needs only the standard library and `braidmq.mqtt`: it also runs in Spark's executors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNHEARD: Final = _acks(Reason.NO_MATCHING_SUBSCRIBERS)
 
 
 class ConnectionLost(Unavailable):
-    """The connection is gone; `reason` is what the broker said at the end, 0 if nothing."""
+    """The connection was lost; `reason` is the code of the broker's DISCONNECT, 0 if there was none."""
 
     def __init__(self, detail: str, reason: int = 0) -> None:
         super().__init__(detail)
@@ -58,12 +58,12 @@ class Ack(NamedTuple):
 class BulkClient:
     """An open connection; `server` is its name in errors.
 
-    Look at what has come also after `ConnectionLost` was raised: the broker sent it before the end.
+    Read the acknowledgements even after `ConnectionLost`: the broker sent them before the end.
     """
 
     def __init__(self, connection: socket.socket, server: str) -> None:
         self.server = server
-        self.goodbye: Disconnect | None = None  # the broker's last word
+        self.goodbye: Disconnect | None = None  # the broker's DISCONNECT
         self._socket = connection
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -81,7 +81,7 @@ class BulkClient:
         tls_name: str = "",
         trust_hint: str = "",
     ) -> Self:
-        """Connect to a server, with TLS if there is a context for it. Raises ConnectionLost.
+        """Connect to a server, with TLS if there is a TLS context. Raises ConnectionLost.
 
         A certificate that is not trusted, or not for `tls_name` or `host`, raises UsageError with `trust_hint`.
         """
@@ -103,11 +103,11 @@ class BulkClient:
             raise ConnectionLost(f"{server}: TLS failed: {problem}") from None
 
     def log_in(self, login: Connect) -> Connack:
-        """Send CONNECT and wait for the answer, which may be a refusal. Raises ConnectionLost."""
+        """Send CONNECT and wait for CONNACK, which may be a rejection. Raises ConnectionLost."""
         self.send(encode(login, MQTT5))
         packet = self._await_packet()
         if not isinstance(packet, Connack):
-            raise ConnectionLost(f"{self.server} does not speak MQTT 5 as a server does")
+            raise ConnectionLost(f"{self.server} does not speak MQTT 5: it did not answer CONNECT with CONNACK")
         return packet
 
     def _await_packet(self) -> Packet:
@@ -120,7 +120,7 @@ class BulkClient:
             raise ConnectionLost(f"{self.server} does not speak MQTT 5: {problem.detail}") from None
 
     def send(self, data: bytes) -> None:
-        """Send frames; blocks while the broker does not take them. Raises ConnectionLost."""
+        """Send frames; blocks while the broker does not read them. Raises ConnectionLost."""
         try:
             self._socket.sendall(data)
         except OSError as problem:
@@ -128,14 +128,14 @@ class BulkClient:
             raise ConnectionLost(f"the connection to {self.server} is lost: {problem.strerror or problem}") from None
 
     def _read_rest(self) -> None:
-        """Take in what the broker sent before it closed the connection."""
+        """Read what the broker sent before it closed the connection."""
         with suppress(OSError):
             self._socket.settimeout(_REST_S)
             while data := self._socket.recv(_READ_BYTES):
                 self._received += data
 
     def read(self, *, is_waiting: bool) -> None:
-        """Take in what has come; `is_waiting`: wait until something has. Raises ConnectionLost."""
+        """Read the received data; `is_waiting`: wait for some. Raises ConnectionLost."""
         if is_waiting or self._is_readable():
             self._received += self._read()
 
@@ -156,7 +156,7 @@ class BulkClient:
         return data
 
     def take_run(self, first_id: int, count_max: int) -> int:
-        """How many QoS 1 messages are acknowledged next, in order from this packet id on; their acknowledgements are used up."""
+        """Consume acknowledgements of QoS 1 messages in order from this packet id on; returns how many there were."""
         data = self._received
         if len(data) < 4 or data[0] != PUBACK:
             return 0
@@ -169,7 +169,7 @@ class BulkClient:
         return count
 
     def take_acks(self) -> list[Ack]:
-        """The acknowledgements that have come, one by one; also PINGRESP. DISCONNECT becomes the `goodbye`."""
+        """The received acknowledgements, one by one, including PINGRESP. DISCONNECT becomes the `goodbye`."""
         data = self._received
         found: list[Ack] = []
         at = 0
@@ -193,11 +193,11 @@ class BulkClient:
         return found
 
     def ping(self) -> None:
-        """Ask whether everything sent so far was taken; PINGRESP comes after all of it."""
+        """Send PINGREQ: PINGRESP follows the answers to everything sent so far."""
         self.send(encode(Pingreq(), MQTT5))
 
     def leave(self) -> None:
-        """Say goodbye, if that is still possible, and close."""
+        """Send DISCONNECT, if that is still possible, and close."""
         with suppress(OSError):
             self._socket.settimeout(_REST_S)
             self._socket.sendall(encode(Disconnect(), MQTT5))

@@ -1,8 +1,8 @@
 """An MQTT client on asyncio: one connection, both directions, every QoS, MQTT 3.1 to 5.
 
-``connect`` gives a client that is logged in. Messages from the server go to a callback as they come; ``publish`` hands a
-message over and returns a future for its acknowledgement, so that many can be under way. When the connection ends, ``ended``
-is set and every future that still waits fails with it.
+``connect`` returns a client that is logged in. Messages from the server go to a callback as they arrive; ``publish`` sends a
+message and returns a future for its acknowledgement, so that many can be in flight. When the connection ends, ``ended`` is set
+and every pending future fails with it.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from braidmq.mqtt.reasons import FAILURE
 
 ANSWER_TIMEOUT_S: Final = 30.0  # for CONNACK, SUBACK and UNSUBACK
-CLOSE_TIMEOUT_S: Final = 30.0  # for what is still to be sent
+CLOSE_TIMEOUT_S: Final = 30.0  # for data that is still to be sent
 
 OnMessage = Callable[[Publish], None]
 OnPacket = Callable[[str, Packet], None]
 
 
 class Lost(ClientError):
-    """The connection ended without our doing; ``reason`` is the server's MQTT 5 code, if it gave one."""
+    """The connection was not ended by this client; ``reason`` is the server's MQTT 5 code, if it sent one."""
 
     def __init__(self, sentence: str, reason: int | None = None, exit_code: int = EXIT_CONNECTION_LOST) -> None:
         super().__init__(sentence, exit_code)
         self.reason = reason
 
 
-class Client(asyncio.Protocol):
+class MqttClient(asyncio.Protocol):
     """The client side of one connection; made by ``connect``."""
 
     def __init__(self, login: Connect, *, inflight_max: int, on_message: OnMessage, on_packet: OnPacket | None) -> None:
@@ -78,7 +78,7 @@ class Client(asyncio.Protocol):
         self._on_message = on_message
         self._on_packet = on_packet
         self._splitter = FrameSplitter(FRAME_BYTES_MAX)
-        self._answers: dict[int, asyncio.Future[Packet]] = {}  # by packet id; 0 is CONNACK's
+        self._answers: dict[int, asyncio.Future[Packet]] = {}  # by packet id; 0 for CONNACK
         self._outgoing: dict[int, asyncio.Future[int]] = {}
         self._slots = asyncio.Semaphore(inflight_max)
         self._inflight_max = inflight_max
@@ -95,15 +95,15 @@ class Client(asyncio.Protocol):
     # -- asyncio ---------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The way is open."""
+        """The connection is open."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The way is closed, by whomever."""
+        """The connection is closed, by either side."""
         if self._closing:
             self._end(None)
         elif isinstance(exc, ssl.SSLError):
-            # With TLS 1.3 a server refuses a client's certificate only after the handshake.
+            # With TLS 1.3 a server rejects a client's certificate only after the handshake.
             self._end(Lost(tls_failure(exc), exit_code=EXIT_TLS))
         elif 0 in self._answers:
             self._end(Lost("the server closed the connection before it answered CONNECT"))
@@ -119,7 +119,7 @@ class Client(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
-        """Handle every packet that is whole."""
+        """Handle every complete packet."""
         try:
             for first_byte, body in self._splitter.feed(data):
                 packet = decode(first_byte, body, self._version)
@@ -127,12 +127,12 @@ class Client(asyncio.Protocol):
                     self._on_packet("received", packet)
                 self._receive(packet)
         except ProtocolViolation as violation:
-            self._end(Lost(f"the server broke the protocol: {violation}", exit_code=2))
+            self._end(Lost(f"the server violated the protocol: {violation}", exit_code=2))
 
-    # -- what a caller does ----------------------------------------------------------------------------------------------
+    # -- for callers -----------------------------------------------------------------------------------------------------
 
     async def log_in(self) -> Connack:
-        """Send CONNECT and await its answer; raises ClientError if the server refuses."""
+        """Send CONNECT and await CONNACK; raises ClientError if the server rejects the connection."""
         answer = self._await_answer(0)
         self._send(self._login)
         connack = cast(Connack, await self._in_time(answer, "CONNECT"))
@@ -140,14 +140,14 @@ class Client(asyncio.Protocol):
             self._end(None)
             raise refused_login(connack.reason, self._version, connack.properties.reason_string)
         self.connack = connack
-        # A server that takes fewer at once than we would send says so; the surplus slots are taken for good.
+        # The server's Receive Maximum may be lower than the client's limit; the surplus slots are taken permanently.
         for _ in range(self._inflight_max - min(self._inflight_max, connack.properties.receive_maximum or PACKET_ID_MAX)):
             await self._slots.acquire()
         self._keep_alive()
         return connack
 
     async def publish(self, message: Publish) -> asyncio.Future[int]:
-        """Send a message, waiting for a free slot if it needs an acknowledgement; the future gives the server's reason."""
+        """Send a message, waiting for a free slot if it needs an acknowledgement; the future has the server's reason."""
         self._check_fits(message)
         await self._writable.wait()
         self._raise_if_ended()
@@ -164,21 +164,21 @@ class Client(asyncio.Protocol):
         return acknowledged
 
     async def subscribe(self, options: list[SubscribeOption], properties: Properties = NO_PROPERTIES) -> list[int]:
-        """Subscribe, and give the server's reason for each filter."""
+        """Subscribe; returns the server's reason for each filter."""
         packet_id = self._free_id()
         answer = self._await_answer(packet_id)
         self._send(Subscribe(packet_id, options, properties))
         return cast(Suback, await self._in_time(answer, "SUBSCRIBE")).reasons
 
     async def unsubscribe(self, topic_filters: list[str], properties: Properties = NO_PROPERTIES) -> list[int]:
-        """End subscriptions, and give the server's reason for each; MQTT 3 servers give none."""
+        """Unsubscribe; returns the server's reason for each filter; MQTT 3 servers send none."""
         packet_id = self._free_id()
         answer = self._await_answer(packet_id)
         self._send(Unsubscribe(packet_id, topic_filters, properties))
         return cast(Unsuback, await self._in_time(answer, "UNSUBSCRIBE")).reasons
 
     async def disconnect(self, properties: Properties = NO_PROPERTIES) -> None:
-        """Say goodbye and close; returns when the connection is closed."""
+        """Send DISCONNECT and close; returns when the connection is closed."""
         if self._transport is None or self._closing or self.ended.done():
             return
         self._closing = True
@@ -190,10 +190,10 @@ class Client(asyncio.Protocol):
         except TimeoutError:
             self.abort()
         except ClientError:
-            pass  # closed by the other side at the same moment: closed is what we want
+            pass  # the other side has closed it at the same moment
 
     def abort(self) -> None:
-        """Close at once, without a word."""
+        """Close at once, without DISCONNECT."""
         self._end(None)
 
     # -- packets ---------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Client(asyncio.Protocol):
                 said = f'; it says "{properties.reason_string}"' if properties.reason_string else ""
                 self._end(Lost(f"the server ended the connection: {reason_in_words(reason)}{said}", reason, reason or 7))
             case _:
-                # AUTH too: this client offers no method of enhanced authentication that has a second step.
+                # AUTH too: this client supports no method of enhanced authentication that has a second step.
                 name = type(packet).__name__.upper()
                 self._end(Lost(f"the server sent {name}, which this client cannot answer", exit_code=EXIT_NOT_SUPPORTED))
 
@@ -257,7 +257,7 @@ class Client(asyncio.Protocol):
         if answer is not None and not answer.done():
             answer.set_result(packet)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------------
 
     def _await_answer(self, packet_id: int) -> asyncio.Future[Packet]:
         self._raise_if_ended()
@@ -284,13 +284,13 @@ class Client(asyncio.Protocol):
     def _check_fits(self, message: Publish) -> None:
         limits = self.connack.properties
         if limits.maximum_qos is not None and message.qos > limits.maximum_qos:
-            raise ClientError(f"the server takes QoS {limits.maximum_qos} at most", 24)
+            raise ClientError(f"the server accepts at most QoS {limits.maximum_qos}", 24)
         if message.retain and limits.retain_available is False:
-            raise ClientError("the server keeps no retained messages", EXIT_NOT_SUPPORTED)
+            raise ClientError("the server does not support retained messages", EXIT_NOT_SUPPORTED)
         if limits.maximum_packet_size is not None:
             size = len(encode(msgspec.structs.replace(message, packet_id=1 if message.qos else None), self._version))
             if size > limits.maximum_packet_size:
-                raise ClientError(f"the server takes packets of {limits.maximum_packet_size} bytes at most", EXIT_TOO_LARGE)
+                raise ClientError(f"the server accepts packets of at most {limits.maximum_packet_size} bytes", EXIT_TOO_LARGE)
 
     def _free_id(self) -> int:
         while self._next_id in self._outgoing or self._next_id in self._answers:
@@ -326,7 +326,7 @@ class Client(asyncio.Protocol):
             self.ended.set_result(None)
         else:
             self.ended.set_exception(failure)
-            self.ended.exception()  # whoever needs it asks; nobody has to
+            self.ended.exception()  # retrieved, so that asyncio does not report it as unhandled
         unanswered: list[asyncio.Future[Any]] = [*self._answers.values(), *self._outgoing.values()]
         for waiting in unanswered:
             if not waiting.done():
@@ -348,10 +348,10 @@ async def connect(
     on_message: OnMessage = lambda message: None,
     on_packet: OnPacket | None = None,
     inflight_max: int = 20,
-) -> Client:
+) -> MqttClient:
     """Connect and log in; raises ClientError."""
     client = await transport.connect(
-        endpoint, lambda: Client(login, inflight_max=inflight_max, on_message=on_message, on_packet=on_packet)
+        endpoint, lambda: MqttClient(login, inflight_max=inflight_max, on_message=on_message, on_packet=on_packet)
     )
     try:
         await client.log_in()

@@ -25,7 +25,7 @@ _RETURN_CODES: Final = {
 }
 
 
-# The same may go well on another attempt.
+# Codes for which a retry may succeed.
 _PASSING: Final = (
     Reason.UNSPECIFIED_ERROR,
     Reason.SERVER_UNAVAILABLE,
@@ -39,7 +39,7 @@ _PASSING: Final = (
 
 
 class ClientError(Exception):
-    """What went wrong, in a sentence, with the exit status of a program that ends for it."""
+    """A readable error, with the exit status of a program that ends because of it."""
 
     def __init__(self, sentence: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(sentence, exit_code)
@@ -51,7 +51,7 @@ class ClientError(Exception):
 
 
 def reason_in_words(reason: int) -> str:
-    """An MQTT 5 reason code as a person reads it: ``not authorized (0x87)``."""
+    """An MQTT 5 reason code as text: ``not authorized (0x87)``."""
     try:
         words = Reason(reason).name.lower().replace("_", " ").replace("qos", "QoS")
     except ValueError:
@@ -60,22 +60,22 @@ def reason_in_words(reason: int) -> str:
 
 
 def is_passing(reason: int) -> bool:
-    """Whether the same may go well on another attempt."""
+    """Whether a retry may succeed."""
     return reason in _PASSING
 
 
 def refused_login(reason: int, version: int, detail: str | None = None) -> ClientError:
-    """The server answered CONNECT with a refusal; the exit status is its code."""
+    """The error for a CONNECT that the server rejected; the exit status is the server's code."""
     if version == MQTT5:
         words = reason_in_words(reason)
     else:
         words = f"{_RETURN_CODES.get(reason, 'unknown return code')} (return code {reason})"
     said = f'; it says "{detail}"' if detail else ""
-    return ClientError(f"the server refused the connection: {words}{said}", reason)
+    return ClientError(f"the server rejected the connection: {words}{said}", reason)
 
 
 def connection_failure(error: Exception, target: str) -> ClientError:
-    """Why no connection could be made to ``target``."""
+    """The error for a failed connection to ``target``."""
     exit_code = EXIT_FAILED
     match error:
         case ssl.SSLCertVerificationError():
@@ -85,7 +85,7 @@ def connection_failure(error: Exception, target: str) -> ClientError:
         case TimeoutError():
             words = "no answer in time"
         case socket.gaierror():
-            words = f"the host name cannot be looked up ({error.strerror})"
+            words = f"the host name cannot be resolved ({error.strerror})"
         case ConnectionRefusedError():
             words = "connection refused"
         case OSError():
@@ -96,12 +96,12 @@ def connection_failure(error: Exception, target: str) -> ClientError:
 
 
 def tls_failure(error: ssl.SSLError) -> str:
-    """What OpenSSL complains about: ``TLS failed: certificate required``."""
+    """OpenSSL's error as text: ``TLS failed: certificate required``."""
     words = (error.reason or str(error)).replace("_", " ").lower()
     return f"TLS failed: {words.removeprefix('tlsv13 alert ').removeprefix('tlsv1 alert ')}"
 
 
 def _os_words(error: OSError) -> str:
-    # asyncio puts several attempts of one host into a sentence of its own and gives no errno.
+    # For several failed attempts to one host, asyncio builds a sentence of its own without an errno.
     text = error.strerror or str(error) or type(error).__name__
     return "connection refused" if "Connect call failed" in text else text[:1].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""Opening a connection for a client: TCP, TLS, Unix socket or WebSocket, all of them asyncio transports to their protocol."""
+"""Opens connections for a client: TCP, TLS, Unix socket or WebSocket, each as an asyncio transport."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.Protocol)
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is and how it is spoken to."""
+    """The address of a server and the transport to use."""
 
     host: str = "localhost"
     port: int = 1883
@@ -57,13 +57,13 @@ async def connect(endpoint: Endpoint, factory: Callable[[], AnyProtocol]) -> Any
 async def _connect_websocket(
     endpoint: Endpoint, factory: Callable[[], AnyProtocol], local: tuple[str, int] | None
 ) -> AnyProtocol:
-    # Most clients never need it, and it takes its time to import.
+    # Most clients never need it, and importing it is slow.
     import picows
 
-    from braidmq.client.websocket import Listener
+    from braidmq.client.websocket import WebSocketListener
 
     protocol = factory()
-    listener = Listener(protocol)
+    listener = WebSocketListener(protocol)
     try:
         await picows.ws_connect(
             lambda: listener,
@@ -80,7 +80,7 @@ async def _connect_websocket(
         raise ClientError(f"cannot connect to {endpoint}: no WebSocket at this path{answered}") from None
     except picows.WSError as error:
         raise ClientError(f"cannot connect to {endpoint}: the WebSocket handshake failed: {error}") from None
-    if not listener.is_open:  # ws_connect returns also if the server closed without an answer
+    if not listener.is_open:  # ws_connect also returns if the server closed the connection without a response
         raise ClientError(f"cannot connect to {endpoint}: the server does not speak WebSocket")
     return protocol
 
@@ -96,7 +96,7 @@ def client_context(
     ciphers: str = "",
     alpn: str = "",
 ) -> ssl.SSLContext:
-    """A TLS context that trusts the given authorities, or else those of the system; raises ClientError."""
+    """A TLS context that trusts the given authorities, or those of the system by default; raises ClientError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = check_host_name
     at = ""

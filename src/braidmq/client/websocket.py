@@ -1,4 +1,4 @@
-"""A WebSocket that looks to its asyncio protocol like a TCP connection: MQTT does not care where frames begin and end."""
+"""A WebSocket that looks like a TCP connection to its asyncio protocol: frame boundaries have no meaning in MQTT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import picows
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Writes binary frames; what ``write`` is given goes out as one frame."""
+    """Writes binary frames; each ``write`` becomes one frame."""
 
     def __init__(self, websocket: picows.WSTransport) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class WebSocketTransport(asyncio.Transport):
         return self._websocket.underlying_transport.is_closing()
 
     def close(self) -> None:
-        """Say goodbye and close when everything is sent."""
+        """Send CLOSE and close when everything is sent."""
         self._websocket.send_close(picows.WSCloseCode.OK)
         self._websocket.disconnect()
 
@@ -37,12 +37,12 @@ class WebSocketTransport(asyncio.Transport):
         self._websocket.underlying_transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._websocket.underlying_transport.resume_reading()
 
 
-class Listener(picows.WSListener):
-    """Hands what comes in binary frames to the protocol."""
+class WebSocketListener(picows.WSListener):
+    """Passes the content of binary frames to the protocol."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Listener(picows.WSListener):
         self._protocol.connection_made(WebSocketTransport(transport))
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
-        """A frame is there; [MQTT-6.0.0-1] only binary ones count, and a CLOSE is answered."""
+        """A frame has arrived; only binary ones are valid [MQTT-6.0.0-1], and a CLOSE is answered."""
         match frame.msg_type:
             case picows.WSMsgType.BINARY | picows.WSMsgType.CONTINUATION:
                 self._protocol.data_received(frame.get_payload_as_bytes())
@@ -66,7 +66,7 @@ class Listener(picows.WSListener):
                 transport.disconnect()
 
     def on_ws_disconnected(self, transport: picows.WSTransport) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         if self.is_open:
             self._protocol.connection_lost(None)
 

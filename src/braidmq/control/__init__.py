@@ -1,1 +1,1 @@
-"""What a node and its operator's tools agree on, and the client that the tools share."""
+"""The contract between a node and its operator's tools, and the client that the tools share."""

@@ -1,6 +1,6 @@
-"""HTTP to a node's control paths, over its Unix socket or over TCP. One request at a time, and no event loop to start.
+"""HTTP to a node's control paths, over its Unix socket or over TCP. One request at a time, without an event loop.
 
-Every call raises Unavailable if no node answers, and UsageError with the node's own words if it refuses.
+Every call raises Unavailable if no node answers, and UsageError with the node's message if it rejects the request.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Answer = TypeVar("Answer")
 
 
 class ControlClient:
-    """A node and the right to control it; each call opens a connection of its own.
+    """Controls one node; each call opens a connection of its own.
 
-    The node is found by its Unix socket or by `http://HOST:PORT`, where it asks for a token. Streams have no time limit.
+    The node is found by its Unix socket or by `http://HOST:PORT`, which requires a token. Streams have no time limit.
     """
 
     def __init__(self, *, socket_path: Path | None = None, url: str = "", token: str = "", timeout_s: float = TIMEOUT_S) -> None:
@@ -36,23 +36,23 @@ class ControlClient:
         self._timeout_s = timeout_s
 
     def get(self, path: str, type_: type[Answer], **parameters: object) -> Answer:
-        """The answer in its type."""
+        """The response, decoded to this type."""
         return msgspec.json.decode(self.get_raw(path, **parameters), type=type_)
 
     def get_raw(self, path: str, **parameters: object) -> bytes:
-        """The answer as JSON."""
+        """The response as JSON."""
         return self._call("GET", path, parameters)
 
     def delete(self, path: str, **parameters: object) -> bytes:
-        """Remove something; the answer as JSON, often empty."""
+        """Send DELETE; returns the response as JSON, often empty."""
         return self._call("DELETE", path, parameters)
 
     def send(self, method: str, path: str, body: object) -> bytes:
-        """POST or PUT a value; the answer as JSON, often empty."""
+        """POST or PUT a value; returns the response as JSON, often empty."""
         return self._call(method, path, {}, msgspec.json.encode(body))
 
     def stream(self, method: str, path: str, body: object = None, **parameters: object) -> Iterator[bytes]:
-        """The lines of a long answer, without their ends; the last one may be cut short. A list is a parameter given again."""
+        """The lines of a streaming response, without line ends; the last one may be truncated. A list repeats its parameter."""
         encoded = None if body is None else msgspec.json.encode(body)
         connection, response = self._open(method, path, parameters, encoded)
         rest = b""
@@ -67,7 +67,7 @@ class ControlClient:
             yield rest
 
     def lines(self, path: str, **parameters: object) -> Iterator[str]:
-        """The lines of an answer that goes on until one of both sides ends it."""
+        """The lines of a response that continues until either side ends it."""
         connection, response = self._open("GET", path, parameters, None)
         with connection:
             while line := response.readline():

@@ -1,4 +1,4 @@
-"""What a node and its operator tell each other over the control paths. The values are plain, so they can cross a process."""
+"""The values that a node and its operator exchange over the control paths; plain, so that they can cross a process boundary."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True):
-    """Part of a list; ``cursor`` asks for the next part and is empty at the end."""
+    """Part of a list; ``cursor`` selects the next part and is empty at the end."""
 
     items: list[Item]
     cursor: str = ""
 
 
-class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One listener; ``kind`` is tcp, tls, ws or wss."""
 
     kind: str
@@ -52,7 +52,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     version: str
     uptime_s: float
-    listeners: list[ListenerInfo]
+    listeners: list[ListenerStatus]
     connections: int
     sessions: int
     subscriptions: int
@@ -81,7 +81,7 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription; ``topic_filter`` is what the client wrote, with ``$share/group/`` if it is shared."""
+    """One subscription; ``topic_filter`` is as the client wrote it, with ``$share/group/`` if it is shared."""
 
     client_id: str
     topic_filter: str
@@ -92,7 +92,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One client with what would make a list too long; ``subscriptions`` holds the first page of them."""
+    """One client with details that lists omit; ``subscriptions`` holds the first page of them."""
 
     client: ClientInfo
     subscriptions: list[SubscriptionInfo]
@@ -107,8 +107,8 @@ class ClientDetail(msgspec.Struct, frozen=True, kw_only=True):
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One session. ``session_expiry_s`` is None if it never expires; times are seconds since 1970.
 
-    It has about ``records_behind`` records of the log still to look at, which are ``lag_s`` of the log's time. The first of its
-    messages that wait there was recorded at ``oldest_at``, if that was looked for and found.
+    About ``records_behind`` records of the log, covering ``lag_s`` seconds, are still to be read for it. The first message that
+    waits for it there was recorded at ``oldest_at``, if it was searched for and found.
     """
 
     client_id: str
@@ -128,7 +128,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One session with what would make a list too long; ``subscriptions`` holds the first page of them."""
+    """One session with details that lists omit; ``subscriptions`` holds the first page of them."""
 
     session: SessionInfo
     subscriptions: list[SubscriptionInfo]
@@ -153,7 +153,7 @@ class RetainedInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-class Ban(msgspec.Struct, frozen=True, kw_only=True):
+class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A ban of a client id, user name or address; ``until`` is None for a permanent ban."""
 
     kind: BanKind
@@ -163,9 +163,9 @@ class Ban(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the configuration as TOML writes it, and where it comes from. A secret comes as ``"***"``."""
+    """One value of the configuration as TOML writes it, and its origin. A secret is shown as ``"***"``."""
 
     key: str
     value: str
     origin: Origin
-    note: str = ""  # what else there is to know of a change, such as that it waits for the next start
+    note: str = ""  # a remark on a change, such as that it takes effect at the next start

@@ -1,7 +1,7 @@
-"""What a node tells its operator about the durable log, and the lines in which long answers come.
+"""The values of the control paths for the durable log, and the lines of streaming responses.
 
-A long answer is a stream of JSON lines, each with a ``type``: first ``begin``, then what was asked for, with ``progress`` now and
-then, and last ``end``. A stream without ``end`` was cut off. Timestamps are microseconds since 1970.
+A streaming response consists of JSON lines, each with a ``type``: first ``begin``, then the requested lines, with ``progress``
+now and then, and last ``end``. A stream without ``end`` was interrupted. Timestamps are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Encoding = Literal["utf-8", "base64"]
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records: those that match a filter, from ``start`` on and before ``end``; both as clients write ``stream-offset``.
+    """Selects records that match a filter, from ``start`` on and before ``end``; both as clients write ``stream-offset``.
 
-    ``limit`` 0 is no limit. Who follows does not stop at the end, but goes on with what is recorded.
+    ``limit`` 0 means no limit. With ``follow`` the stream does not stop at the end, but continues with new records.
     """
 
     filters: tuple[str, ...]
@@ -27,21 +27,21 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     follow: bool = False
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
-    """One line of a long answer."""
+class StreamLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
+    """One line of a streaming response."""
 
 
-class Begin(Line, frozen=True):
-    """The time that the answer is about to cover."""
+class Begin(StreamLine, frozen=True):
+    """The time range that the response covers."""
 
     start: int
     end: int
 
 
-class Record(Line, frozen=True):
+class RecordLine(StreamLine, frozen=True, tag="record"):
     """One record; ``client_id`` is its publisher's, empty for the node itself.
 
-    ``encoding`` says what ``payload`` is: the text itself, or base64 of bytes that are no text.
+    ``encoding`` says what ``payload`` is: the text itself, or base64 of bytes that are not text.
     """
 
     shard: int
@@ -57,8 +57,8 @@ class Record(Line, frozen=True):
     properties: dict[str, Any] | None = None
 
 
-class Topic(Line, frozen=True):
-    """One topic, with what was recorded of it in the time that was asked about."""
+class Topic(StreamLine, frozen=True):
+    """One topic, with statistics of its records in the requested time range."""
 
     topic: str
     records: int
@@ -66,29 +66,29 @@ class Topic(Line, frozen=True):
     newest: int
 
 
-class Gap(Line, frozen=True):
-    """Records of a shard later than ``after`` and before ``floor`` were wanted, and retention has removed them."""
+class GapLine(StreamLine, frozen=True, tag="gap"):
+    """Requested records of a shard, later than ``after`` and before ``floor``, that retention has deleted."""
 
     shard: int
     after: int
     floor: int
 
 
-class Progress(Line, frozen=True):
+class ProgressLine(StreamLine, frozen=True, tag="progress"):
     """Everything up to ``position`` was read, and this many records were found."""
 
     position: int
     records: int
 
 
-class Copying(Line, frozen=True):
-    """How far a backup is."""
+class Copying(StreamLine, frozen=True):
+    """The progress of a backup."""
 
     done_bytes: int
     total_bytes: int
 
 
-class Made(Line, frozen=True):
+class Made(StreamLine, frozen=True):
     """The result of a backup; files and bytes are counted without the manifest."""
 
     path: str
@@ -97,24 +97,24 @@ class Made(Line, frozen=True):
     total_bytes: int
 
 
-class End(Line, frozen=True):
-    """The answer is whole, unless ``is_cut``: then it stopped at the limit, or there was more than it can hold."""
+class End(StreamLine, frozen=True):
+    """The response is complete, unless ``is_cut``: then it stopped at the limit, or there was more than it can hold."""
 
     records: int = 0
     is_cut: bool = False
 
 
-class Failed(Line, frozen=True):
-    """The answer ends here, because of this."""
+class Failed(StreamLine, frozen=True):
+    """The response ends here because of this error."""
 
     message: str
 
 
-AnyLine = Begin | Record | Topic | Gap | Progress | Copying | Made | End | Failed
+AnyLine = Begin | RecordLine | Topic | GapLine | ProgressLine | Copying | Made | End | Failed
 
 
-def encode_lines(lines: Sequence[Line]) -> bytes:
-    """The lines as they go over the wire, each with its end."""
+def encode_lines(lines: Sequence[StreamLine]) -> bytes:
+    """The lines as sent over the wire, each with its line end."""
     return _ENCODER.encode_lines(lines)
 
 
@@ -141,10 +141,10 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A named reader and how far it is behind; ``user`` is whose it is.
+    """A named reader and its lag; ``user`` is its owner.
 
-    ``records_behind`` are records of its ``filters`` that it has still to read, or an estimate of them. Without filters nobody
-    knows what it reads, and all records after its position count.
+    ``records_behind`` is the number of records of its ``filters`` that it has still to read. If the filters are unknown, or the
+    history service is away and cannot count them, all records after the position count and ``is_upper_bound`` is set.
     """
 
     name: str
@@ -154,6 +154,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     filters: list[str] = []
     is_estimate: bool = False
+    is_upper_bound: bool = False
 
 
 class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,11 +165,11 @@ class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     shards: list[ShardInfo]
     readers: list[ReaderInfo]
-    readers_more: int = 0  # beside those in the list
+    readers_more: int = 0  # readers that are not in the list
 
 
 class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation of a shard; the last one of a shard is written to."""
+    """One generation of a shard; the last one of a shard takes the writes."""
 
     shard: int
     number: int
@@ -182,7 +183,7 @@ class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):
 class RelearnRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /ctl/history/relearn``: nothing, or topic filters whose ``+`` are the levels that vary.
 
-    ``thresholds`` are how many names are told apart before a level counts as varying, at the first level and at those after it.
+    ``thresholds`` are the numbers of names distinguished before a level counts as varying, at the first level and at later ones.
     """
 
     patterns: tuple[str, ...] | None = None
@@ -197,7 +198,7 @@ class ShardPatterns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relearned(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a generation was begun, and why, or why not."""
+    """Whether a generation was started, and the reason."""
 
     is_begun: bool
     reason: str
@@ -211,14 +212,14 @@ class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token that readers of the history show in place of a password, and until when (seconds since 1970)."""
+    """A token that readers of the history use instead of a password, and its expiry (seconds since 1970)."""
 
     token: str
     valid_until: float
 
 
 class DurableShard(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to where a shard is on disk (``watermark``) and from where on it is kept (``floor``)."""
+    """The position up to which a shard is on disk (``watermark``) and from which on it is kept (``floor``)."""
 
     shard: int
     watermark: int
@@ -226,7 +227,7 @@ class DurableShard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurabilityInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on disk and how it gets there. Counters are since the start; None is what is not known, or never happened."""
+    """The state of the log and its commits. Counters are since the start; None means unknown, or that it never happened."""
 
     at: float
     mode: str

@@ -30,8 +30,8 @@ def connect(
     call_s: float = 30.0,
     retry_s: float = 10.0,
 ) -> HistoryClient:
-    """A client of one or several history services; it connects when it is first used. Raises UsageError for what cannot be."""
-    # Here and not above: the node speaks of history without having pyarrow.
+    """A client of one or several history services; it connects on first use. Raises UsageError for invalid options."""
+    # Imported on demand: the node imports this package without pyarrow.
     from braidmq.flight.access import Access
     from braidmq.flight.client import HistoryClient
 

@@ -1,4 +1,4 @@
-"""How a client reaches history services: addresses, credentials, TLS. Secrets are in no text that this makes."""
+"""How a client reaches history services: addresses, credentials, TLS. No error or repr contains a secret."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     password: str = ""
     token: str = ""
     reader: str = ""  # the reader's name: its client id in access rules and limits
-    tls: bool = False  # for addresses that do not say; any of the next four says it too
+    tls: bool = False  # for addresses without a scheme; each of the next four options implies it
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    server_name: str = ""  # what the server's certificate is for, if it is not the address
+    server_name: str = ""  # the name in the server's certificate, if it differs from the address
 
     def check(self) -> None:
-        """Raise UsageError for what contradicts itself."""
+        """Raise UsageError for contradictory options."""
         if self.token and (self.user or self.password):
             raise UsageError("both a token and a user are given", "give user and password, or a token")
         if self.password and not self.user:
@@ -42,11 +42,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wants_tls(self) -> bool:
-        """Whether an address without a scheme is one of TLS."""
+        """Whether an address without a scheme uses TLS."""
         return self.tls or bool(self.ca_file or self.cert_file or self.server_name)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What goes with every call."""
+        """The headers of every call."""
         found = []
         if self.user:
             pair = base64.b64encode(f"{self.user}:{self.password}".encode())
@@ -59,8 +59,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def dial(self, location: str) -> flight.FlightClient:
-        """A client of one server. It connects when it is first used, and shares no connection with another client."""
-        # A shared connection would also share gRPC's pauses between attempts, which grow to minutes.
+        """A client of one server. It connects on first use, and shares no connection with other clients."""
+        # A shared connection would also share gRPC's backoff, which grows to minutes.
         options: dict[str, Any] = {"generic_options": [("grpc.use_local_subchannel_pool", 1)]}
         if location.startswith(_TLS):
             options["tls_root_certs"] = _read(self.ca_file) if self.ca_file else _system_authorities()
@@ -79,9 +79,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_servers(servers: str | Sequence[str], *, tls: bool = False) -> list[str]:
-    """The locations in `host:port`, `grpc://host:port` or `grpc+tls://host:port`, given as a list or with commas between them.
+    """Parse locations: `host:port`, `grpc://host:port` or `grpc+tls://host:port`, as a list or separated by commas.
 
-    Without a port it is 8815; `tls` is for those without a scheme. Raises UsageError for what is none.
+    The default port is 8815; `tls` applies to locations without a scheme. Raises UsageError for an invalid one.
     """
     listed = servers.split(",") if isinstance(servers, str) else servers
     found = [_parse_server(each.strip(), tls) for each in listed if each.strip()]
@@ -99,7 +99,7 @@ def _parse_server(text: str, tls: bool) -> str:
             raise UsageError(f"{name}:// is not a scheme of the history service", "write grpc:// or grpc+tls://")
         scheme = known[name]
     if "@" in rest:
-        # Not repeated here: what is before the @ may be a password.
+        # Not quoted: the part before the @ may contain a password.
         raise UsageError("an address must not contain credentials", "use the options for user and password")
     host, colon, port = rest.rpartition(":")
     if not colon or rest.endswith("]"):
@@ -120,7 +120,7 @@ def _read(file_name: str) -> bytes:
 
 
 def _system_authorities() -> bytes:
-    # gRPC brings authorities of its own or none, by build; those of the system are what people expect.
+    # gRPC has its own authorities or none, depending on the build; users expect those of the system.
     file_name = ssl.get_default_verify_paths().cafile
     if not file_name:
         raise UsageError("this system has no default file of certificate authorities", "set the option for the CA file")

@@ -1,8 +1,8 @@
-"""The history service as Python calls. For people: `braidmq.flight.connect(...)`, then `read`.
+"""The client of the history service. Users call `braidmq.flight.connect(...)`, then `read`.
 
-A call that finds no server tries the next one, and all of them again for `retry_s`, with pauses. A stream that has to wait until
-another one of the reader ends waits for `busy_s`. A stream that breaks off goes on where it was, without a gap or a repeat.
-Errors are braidmq's: UsageError, Unavailable, DataLoss. Blocking; one thread at a time.
+A call to a server that does not answer is retried with the next one, and with all of them for `retry_s`, with pauses. If a reader
+has too many streams open, a new one waits for `busy_s`. A stream that is interrupted resumes without gaps or duplicates. Errors
+are UsageError, Unavailable and DataLoss. Blocking; not thread-safe.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from braidmq.flight.access import Access, parse_servers
 from braidmq.flight.errors import Busy, describe_gaps, from_wire_gaps, translate
 from braidmq.flight.resume import Resume
 from braidmq.flight.retry import BUSY_S, Retry
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 
 CALL_S: Final = 30.0
 RETRY_S: Final = 10.0
-# How long one attempt at a stream may take. A reader that is slower than that goes on in the next attempt; a server that is gone
-# without a word does not hold a reader for ever.
+# How long one attempt at a stream may take. A slower reader continues with the next attempt; a server that vanishes silently does
+# not block a reader for ever.
 _STREAM_S: Final = 900.0
 
 T = TypeVar("T")
 
 
 class Planning(msgspec.Struct, frozen=True):
-    """An answer to `plan`: the range, and what to stream of it."""
+    """The answer to `plan`: the range, and the parts to stream."""
 
     planned: wire.Planned
     parts: list[tuple[wire.Ticket, wire.Part]]
@@ -64,7 +64,7 @@ class HistoryClient:
         headers = self._access.headers()
         self._call_options = flight.FlightCallOptions(timeout=call_s, headers=headers)
         self._stream_options = flight.FlightCallOptions(timeout=stream_s, headers=headers)
-        # The one that answered last is asked first.
+        # The server that answered last is asked first.
         self._preferred = self._locations[0]
         self._clients: dict[str, flight.FlightClient] = {}
 
@@ -73,7 +73,7 @@ class HistoryClient:
         return self._act(wire.SHARDS, wire.Nothing(), wire.Shards)
 
     def plan(self, plan: wire.Plan) -> Planning:
-        """Settle a range and cut it into parts. Raises DataLoss if a part of it is gone and `on_loss` is `fail`."""
+        """Fix a range and divide it into parts. Raises DataLoss if records in it were deleted and `on_loss` is `fail`."""
         descriptor = flight.FlightDescriptor.for_command(wire.encode(plan))
         info = self._call(lambda client: client.get_flight_info(descriptor, self._call_options))
         parts = [
@@ -82,19 +82,19 @@ class HistoryClient:
         return Planning(planned=wire.decode(info.app_metadata, wire.Planned), parts=parts)
 
     def advance(self, advance: wire.Advance) -> wire.Advanced:
-        """How far a batch may go."""
+        """The end of a batch with limits."""
         return self._act(wire.ADVANCE, advance, wire.Advanced)
 
     def backlog(self, backlog: wire.AskBacklog) -> wire.Backlog:
-        """How many records of some filters are in a range; an estimate if they are many."""
+        """How many records in a range match some filters; an estimate if there are many."""
         return self._act(wire.BACKLOG, backlog, wire.Backlog)
 
     def note_reader(self, name: str, positions: dict[int, int], filters: Sequence[str] = ("#",)) -> None:
-        """Tell the broker how far the reader of this name, which reads these filters, has come."""
+        """Report the positions of the named reader that reads these filters to the broker."""
         self._act(wire.NOTE_READER, wire.NoteReader(name, wire.to_wire(positions), list(filters)), wire.Nothing)
 
     def stream(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
-        """The records of a ticket, in batches of its columns that are not empty; each record once, also over lost connections."""
+        """The records of a ticket in non-empty batches, each record exactly once even if connections are lost."""
         resuming = Resume(ticket)
         retry = self._retry()
         while True:
@@ -124,16 +124,17 @@ class HistoryClient:
         columns: Sequence[str] | None = None,
         fail_on_data_loss: bool = False,
     ) -> pa.RecordBatchReader:
-        """What was recorded of these topic filters at `since` or later and before `until`: for pandas, Polars, DuckDB.
+        """The records that match these topic filters, from `since` up to but excluding `until`; for pandas, Polars, DuckDB.
 
-        Times are datetimes with a time zone, or texts: `-24h`, `2024-03-01T12:00:00Z`, `earliest`, `latest`. What retention took
-        of the range is warned of, or raised as DataLoss. Rows of one topic are in order of time; topics are in no order.
+        Times are datetimes with a time zone, or strings: `-24h`, `2024-03-01T12:00:00Z`, `earliest`, `latest`. If retention has
+        deleted part of the range, a warning says so, or DataLoss is raised. Rows of one topic are in order of time; topics are in
+        no order.
         """
         clock = self._clock()
         plan = wire.Plan(
             filters=[filters] if isinstance(filters, str) else list(filters),
-            start=to_place(since, clock),
-            end=to_place(until, clock),
+            start=to_bound(since, clock),
+            end=to_bound(until, clock),
             columns=None if columns is None else list(columns),
             on_loss="fail" if fail_on_data_loss else "skip",
         )
@@ -146,7 +147,7 @@ class HistoryClient:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for location in list(self._clients):
             self._hang_up(location)
 
@@ -207,7 +208,7 @@ class HistoryClient:
                     yield batch
         finally:
             if not is_over:
-                # Whoever stops in the middle does not want the rest to be sent.
+                # A reader that stops early does not need the rest.
                 with contextlib.suppress(pa.ArrowException):
                     reader.cancel()
 

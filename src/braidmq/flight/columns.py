@@ -1,6 +1,6 @@
 """The columns of history in the types of Arrow.
 
-The types are those that Spark maps its own to, exactly: `utf8` and not `large_utf8`, timestamps in microseconds and UTC.
+The types are exactly those that Spark uses for its own: `utf8`, not `large_utf8`; timestamps in microseconds and UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA: Final = pa.schema([pa.field(column.name, _TYPES[column.kind]) for column
 
 
 def choose(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of these columns in this order; all of them for None. Raises UsageError for a name that is not one."""
+    """The schema of these columns in this order; of all columns for None. Raises UsageError for an unknown name."""
     if columns is None:
         return SCHEMA
     unknown = [each for each in columns if each not in SCHEMA.names]

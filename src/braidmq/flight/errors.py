@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the history service, as exceptions of braidmq."""
+"""Errors between a client and the history service, as exceptions of braidmq."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braidmq.flight import wire
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Without a word of the service about it: the connection broke, or was never there.
+# Not sent by the service: the connection broke, or was never established.
 _BROKEN = (
     flight.FlightUnavailableError,
     flight.FlightTimedOutError,
@@ -28,9 +28,9 @@ class Busy(Unavailable):
 
 
 class DataLoss(BraidError):
-    """Retention took a part of what was asked for; ``gaps`` says of each shard what was wanted and what is kept."""
+    """Retention deleted some of the requested records; ``gaps`` has the requested and earliest kept positions."""
 
-    def __init__(self, gaps: Mapping[int, wire.Gap], hint: str = "") -> None:
+    def __init__(self, gaps: Mapping[int, wire.ShardGap], hint: str = "") -> None:
         super().__init__(dict(gaps), hint)
         self.gaps = dict(gaps)
         self.hint = hint
@@ -40,27 +40,27 @@ class DataLoss(BraidError):
         return f"{sentence}; {self.hint}" if self.hint else sentence
 
 
-def describe_gaps(gaps: Mapping[int, wire.Gap]) -> str:
-    """The gaps as text: shard, wanted, earliest kept; each as position and as time."""
+def describe_gaps(gaps: Mapping[int, wire.ShardGap]) -> str:
+    """Describe gaps: shard, requested start and earliest kept record, as positions and times."""
     return "; ".join(
         f"shard {shard}: wanted everything after {_moment(gap.wanted)}, the earliest kept is {_moment(gap.kept)}"
         for shard, gap in sorted(gaps.items())
     )
 
 
-def from_wire_gaps(gaps: Mapping[str, wire.Gap]) -> dict[int, wire.Gap]:
+def from_wire_gaps(gaps: Mapping[str, wire.ShardGap]) -> dict[int, wire.ShardGap]:
     """Gaps with numbers as keys."""
     return {int(shard): gap for shard, gap in gaps.items()}
 
 
 def translate(error: pa.ArrowException) -> BraidError:
-    """The exception to raise for one of pyarrow's; `Unavailable` if another try or another server may help."""
+    """The exception to raise for one of pyarrow's; `Unavailable` if a retry or another server may help."""
     problem = _problem(error)
     if problem is None:
         if isinstance(error, _BROKEN):
             return Unavailable(_first_line(error))
         if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
-            return UsageError(f"the history service refuses access: {_first_line(error)}", _ACCESS_HINT)
+            return UsageError(f"the history service denied access: {_first_line(error)}", _ACCESS_HINT)
         return BraidError(f"the history service failed: {_first_line(error)}")
     match problem.code:
         case "unavailable":
@@ -70,14 +70,14 @@ def translate(error: pa.ArrowException) -> BraidError:
         case "data-loss":
             return DataLoss(from_wire_gaps(problem.gaps))
         case "unauthenticated" | "forbidden":
-            return UsageError(f"the history service refuses access: {problem.detail}", _ACCESS_HINT)
+            return UsageError(f"the history service denied access: {problem.detail}", _ACCESS_HINT)
         case "other-log":
             return UsageError(problem.detail, "these positions belong to another log; start again with a new checkpoint")
         case "bad-request":
             return UsageError(problem.detail)
 
 
-_ACCESS_HINT = "check user and password, or token, and what the broker's access rules let this user subscribe to"
+_ACCESS_HINT = "check user and password, or token, and the broker's access rules for this user"
 
 
 def _problem(error: pa.ArrowException) -> wire.Problem | None:
@@ -91,7 +91,7 @@ def _problem(error: pa.ArrowException) -> wire.Problem | None:
 
 
 def _first_line(error: pa.ArrowException) -> str:
-    # gRPC adds its inner life, and Python servers a traceback, after the sentence that matters.
+    # gRPC appends debug details, and Python servers a traceback, to the relevant sentence.
     line = (str(error).splitlines() or [type(error).__name__])[0]
     for noise in (". Detail:", ". gRPC client debug context", " Detail: Python exception"):
         line = line.partition(noise)[0]

@@ -1,8 +1,9 @@
 """A stream that survives a lost connection: it is requested again, and rows already delivered are skipped.
 
-The service promises an order for the rows of one topic only, so that the number of rows given does not say which they were.
-Their positions do: a ticket is of one shard, where each record has its own. Hence they are asked for with every ticket, and
-remembered as 8 bytes a row, up to a bound; past it a broken stream is an error, and whoever reads begins the ticket anew.
+The service guarantees an order only for the rows of one topic, so the number of rows delivered does not identify them. Their
+positions do: a ticket covers one shard, in which positions are unique. So positions are requested with every ticket and kept in
+memory, 8 bytes per row, up to a limit; beyond it an interrupted stream is an error, and the caller must read the ticket from the
+start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 from braidmq.flight import columns, wire
 
 _POSITION: Final = "position"
-# 32 MiB. The service cuts a range into parts that are far smaller.
+# 32 MiB. The service divides a range into far smaller parts.
 _REMEMBERED_MAX: Final = 4 << 20
 
 
@@ -37,7 +38,7 @@ class Resume:
 
     @property
     def can_resume(self) -> bool:
-        """Whether everything that was given is remembered."""
+        """Whether the positions of all delivered rows are in memory."""
         return self.rows <= self._remembered_max
 
     def begin_again(self) -> None:

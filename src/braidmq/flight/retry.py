@@ -1,8 +1,8 @@
 """Retry policy: one server after the other, with growing pauses between rounds, for a limited time.
 
-A server that is lost is waited for as long as the caller says (`retry_s`). A server that answers, but has no stream free for this
-reader (`Busy`), is alive: the streams that keep the reader waiting are its own, such as those of other tasks of a Spark job, and
-end when they are read. So that wait is longer, and the log says what is waited for.
+A lost server is retried for as long as the caller says (`retry_s`). A server that answers, but has no stream free for this reader
+(`Busy`), is alive: the open streams belong to the same reader, such as other tasks of a Spark job, and end when they have been
+read. So that wait is longer, and the log says why.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from braidmq.base.errors import Unavailable
 from braidmq.base.units import span
 from braidmq.flight.errors import Busy
 
-# As long as one attempt at a stream lasts at most (`client`): by then each of the streams that are open has ended once.
+# The maximum duration of one attempt at a stream (`client`): by then, each open stream has ended once.
 BUSY_S: Final = 900.0
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0
-# A wait for a stream is told when it has lasted so long, and again so often. Many tasks may wait, most of them for a moment only.
+# When a wait for a stream is logged first, and how often after that. Many tasks may wait, most of them only for a moment.
 _TELL_AFTER_S: Final = 5.0
 _TELL_EVERY_S: Final = 60.0
 
@@ -30,7 +30,7 @@ log = logging.getLogger("braidmq.flight")
 
 
 class Retry:
-    """The attempts at one thing. `location` is the server to ask; `failed` moves on to the next, or gives up."""
+    """The attempts at one call or stream. `location` is the server to ask; `failed` moves on to the next, or gives up."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Retry:
         self._pause = pause
         self._clock = clock
         self._at = locations.index(first)
-        self._busy: Busy | None = None  # what a server of this round answered
+        self._busy: Busy | None = None  # the answer of a server in this round
         self._backoff = Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S, spread=True)
         self.progressed()
 
@@ -61,13 +61,13 @@ class Retry:
         """Data was received: restart the time limit for attempts."""
         self._until = self._clock() + self._retry_s
         self._busy_since: float | None = None
-        self._busy_until = inf  # the end of all waiting, once a stream has been waited for
+        self._busy_until = inf  # the end of all waiting, once a server was busy
         self._told_at: float | None = None
         self._begin_round()
         self._backoff.reset()
 
     def failed(self, problem: Unavailable) -> None:
-        """Choose the next server, after a pause if all of them failed; raises Unavailable when there is no time left for it."""
+        """Choose the next server, after a pause if all of them failed; raises Unavailable when the time is up."""
         self._at = (self._at + 1) % len(self._locations)
         self._left_in_round -= 1
         if isinstance(problem, Busy):
@@ -92,7 +92,7 @@ class Retry:
         if self._busy_since is None:
             self._busy_since = now
             self._busy_until = now + self._busy_s
-        self._until = now + self._retry_s  # it has answered: it is not lost
+        self._until = now + self._retry_s  # it answered, so it is not lost
         waited_s = now - self._busy_since
         where = ", ".join(self._locations)
         if now + pause_s > self._busy_until:

@@ -1,4 +1,4 @@
-"""Converts times as people write them into places of the protocol."""
+"""Converts times as users write them into bounds of the protocol."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def to_microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def to_place(moment: str | datetime, now: Callable[[], int]) -> wire.Place:
-    """The place of a moment; `now`, the server's clock in microseconds since 1970, is asked for times that are relative to it."""
+def to_bound(moment: str | datetime, now: Callable[[], int]) -> wire.RangeBound:
+    """Convert a time; `now`, the server's clock in microseconds since 1970, is called only for relative times."""
     if isinstance(moment, datetime):
-        return wire.Place(time=max(to_microseconds(moment), 0))
+        return wire.RangeBound(time=max(to_microseconds(moment), 0))
     start = parse_start(moment)
     match start:
         case Latest():
@@ -31,8 +31,8 @@ def to_place(moment: str | datetime, now: Callable[[], int]) -> wire.Place:
         case Earliest():
             return wire.EARLIEST
         case At(timestamp_us):
-            return wire.Place(time=timestamp_us)
+            return wire.RangeBound(time=timestamp_us)
         case Ago(span_us):
-            return wire.Place(time=max(now() - span_us, 0))
+            return wire.RangeBound(time=max(now() - span_us, 0))
         case _:
             assert_never(start)

@@ -1,7 +1,7 @@
 """The messages of the history service other than record batches: commands, tickets, actions and errors, all JSON.
 
-A range of the log is `(start, end]` for each shard, in positions; positions are tokens, and gaps between them are legal. JSON has
-texts as keys, so that shards are texts here and nowhere else.
+A range of the log is `(start, end]` for each shard, in positions; positions are opaque and need not be contiguous. Keys in JSON
+are strings, so shards are strings here and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from braidmq.base.errors import UsageError
 
-# Raised when an older peer could not understand what is sent.
+# Incremented when older peers could not understand a message.
 VERSION: Final = 1
 
 # Actions, by name. The body is one of the structs below, and so is the one result.
@@ -23,11 +23,11 @@ NOTE_READER: Final = "note-reader"  # NoteReader -> Nothing
 BACKLOG: Final = "backlog"  # AskBacklog -> Backlog
 
 Positions = dict[str, int]
-# By shard, and in it by class of the log (empty: the log itself): the last position that is gone. What was gone when a reader
-# began is no loss for it.
+# By shard, and in it by class of the log (empty: the log itself): the last deleted position. What was deleted before a reader
+# began is not a loss.
 Gone = dict[str, Positions]
 
-# What to do with what retention took before it could be read: the read fails, or begins where the log begins.
+# If retention has deleted requested records: the read fails, or begins at the earliest record.
 OnLoss = Literal["fail", "skip"]
 
 
@@ -35,12 +35,12 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No arguments, or no result."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a range begins or ends: a position for each shard, a time in microseconds since 1970, or `earliest` or `latest`.
+class RangeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The start or end of a range: a position for each shard, a time in microseconds since 1970, or `earliest` or `latest`.
 
-    A range that begins at a time has what was stored at it or later; one that ends at a time has what was stored before it.
-    Shards that `positions` does not name begin at their beginning, and end where they end now. `gone` is of a reader that goes on
-    from positions that it has come to: what was gone when it began, where that is more than they are.
+    A start time is inclusive, an end time is exclusive. Shards that `positions` does not name start at their beginning, and end
+    at their current end. `gone` is for readers that resume: what had been deleted when they began, where that is later than
+    `positions`.
     """
 
     positions: Positions | None = None
@@ -50,43 +50,43 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.positions, self.time, self.at)) != 1:
-            raise ValueError("a place needs exactly one of positions, time and at")
+            raise ValueError("a bound needs exactly one of positions, time and at")
         if self.gone and self.positions is None:
             raise ValueError("`gone` needs positions")
 
 
-EARLIEST: Final = Place(at="earliest")
-LATEST: Final = Place(at="latest")
+EARLIEST: Final = RangeBound(at="earliest")
+LATEST: Final = RangeBound(at="latest")
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The command of GetFlightInfo: which records, of them which columns (None: all), in about how many parts."""
+    """The command of GetFlightInfo: the records and columns (None: all) to read, and the approximate number of parts."""
 
     filters: list[str]
-    start: Place = EARLIEST
-    end: Place = LATEST
+    start: RangeBound = EARLIEST
+    end: RangeBound = LATEST
     columns: list[str] | None = None
-    partitions: int = 0  # 0: as many as the size suggests
-    part_rows_max: int | None = None  # about so many in a part; None: as usual
+    partitions: int = 0  # 0: chosen by size
+    part_rows_max: int | None = None  # approximate maximum per part; None: the default
     part_bytes_max: int | None = None
     on_loss: OnLoss = "fail"
     version: int = VERSION
 
 
-class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a shard's records later than `wanted` those before `kept` are gone: retention removed them."""
+class ShardGap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Retention deleted records of a shard between `wanted`, the requested start, and `kept`, the earliest record left."""
 
     wanted: int
     kept: int
 
 
 class Planned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`app_metadata` of the answer: the range that was planned, the log that it is of, and what is missing of it (`on_loss`)."""
+    """`app_metadata` of the answer: the log, the planned range, and its gaps (see `on_loss`)."""
 
     log: str
     start: Positions
     end: Positions
-    gaps: dict[str, Gap] = {}
+    gaps: dict[str, ShardGap] = {}
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,10 +98,10 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What DoGet streams: a shard's records of a range.
+    """The part that DoGet streams: a range of one shard.
 
-    Rows of one topic come in the order of their positions; rows of different topics are in no order. `gone` is how much of a
-    class of the log (empty: the log itself) was gone when it was planned, where that is more than the start: it is no loss.
+    Rows of one topic are in order of position; topics are in no order. `gone` is what had been deleted of a class of the log
+    (empty: the log itself) when the part was planned, where that is later than the start: it is not a loss.
     """
 
     log: str
@@ -116,7 +116,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A shard's range: everything that it has is in `(earliest, latest]`; of classes in `gone` only what is later than that."""
+    """The range `(earliest, latest]` of a shard's records; those of classes in `gone` begin later."""
 
     earliest: int
     latest: int
@@ -134,9 +134,10 @@ class Shards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Advance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How far may a batch go from `start`, with at most so many rows and bytes of records? `end` bounds it; None: what is there.
+    """Ask for the end of a batch from `start`, with maximum rows and bytes of records, up to `end` (None: the current end).
 
-    Shares of the limits follow the backlog of each shard. It goes on by at least one record if there is one. `gone` as in Place.
+    The limits are divided in proportion to the backlog of each shard. A batch has at least one record, if there is one. `gone` as
+    in RangeBound.
     """
 
     filters: list[str]
@@ -150,7 +151,7 @@ class Advance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Advanced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The end that was found; rows in the range at most; and where the shards end now."""
+    """The end of the batch, its maximum number of rows, and the current end of the shards."""
 
     end: Positions
     rows_max: int
@@ -158,7 +159,7 @@ class Advanced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AskBacklog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How many records of these filters are later than `start`, and up to `end`? None: what is there."""
+    """Ask how many records match these filters after `start` and up to `end` (None: the current end)."""
 
     filters: list[str]
     start: Positions
@@ -167,16 +168,16 @@ class AskBacklog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class Backlog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A number of records; an estimate from a sample if counting all would be too much work."""
+    """A number of records; estimated from a sample if counting all of them would be too much work."""
 
     rows: int
     is_estimate: bool
 
 
 class NoteReader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A reader by this name has dealt with everything up to these positions: shown as its lag, and retention waits for it.
+    """Store the positions of a named reader: its lag is shown, and retention waits for it.
 
-    `filters` are what it reads: who may not subscribe to them has no business with it.
+    `filters` are what it reads; the caller must be allowed to subscribe to them.
     """
 
     name: str
@@ -186,22 +187,22 @@ class NoteReader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Code = Literal[
-    "bad-request",  # not understood: an unknown column, a filter that is none, a newer version
+    "bad-request",  # invalid: an unknown column, an invalid filter, a newer version
     "unauthenticated",
     "forbidden",
-    "data-loss",  # retention took what was wanted; `gaps` says what
-    "other-log",  # the positions are of another log
-    "unavailable",  # worth another try, here or elsewhere
-    "busy",  # too many streams of this reader at a time; worth another try
+    "data-loss",  # retention deleted requested records; see `gaps`
+    "other-log",  # the positions belong to another log
+    "unavailable",  # retry, on this server or another
+    "busy",  # the reader has too many open streams; retry
 ]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """`extra_info` of every error."""
+    """The `extra_info` of every error."""
 
     code: Code
     detail: str
-    gaps: dict[str, Gap] = {}
+    gaps: dict[str, ShardGap] = {}
 
 
 T = TypeVar("T")
@@ -213,31 +214,31 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """The struct in a JSON text; raises UsageError if it is not one."""
+    """Decode a struct from JSON; raises UsageError if it is invalid."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as problem:
-        raise UsageError(f"not a {kind.__name__.lower()} that this version understands: {problem}") from None
+        raise UsageError(f"invalid {kind.__name__.lower()}, or one of a newer version: {problem}") from None
 
 
 def to_wire(positions: dict[int, int]) -> Positions:
-    """Positions with texts as keys."""
+    """Convert keys to strings."""
     return {str(shard): position for shard, position in sorted(positions.items())}
 
 
 def from_wire(positions: Positions) -> dict[int, int]:
-    """Positions with numbers as keys; raises UsageError for what is no shard or no position."""
+    """Convert keys to numbers; raises UsageError for an invalid shard or position."""
     _check(positions.values())
     return _by_number(positions)
 
 
 def gone_to_wire(gone: Mapping[int, Positions]) -> Gone:
-    """The same with texts as keys, in order."""
+    """Convert keys to strings, in order."""
     return {str(shard): dict(sorted(classes.items())) for shard, classes in sorted(gone.items())}
 
 
 def gone_from_wire(gone: Gone) -> dict[int, Positions]:
-    """The same with numbers as keys; raises UsageError for what is no shard or no position."""
+    """Convert keys to numbers; raises UsageError for an invalid shard or position."""
     for classes in gone.values():
         _check(classes.values())
     return _by_number(gone)

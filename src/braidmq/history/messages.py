@@ -4,11 +4,11 @@
     Setup                          ->
                                    <-       Listening | CannotListen
     Answer(number, ...)            <->      Question(number, ...)       any number at a time
-                                   <-       Served                      now and then
+                                   <-       Served                      from time to time
     AskBacklogs(number, ...)       ->       Backlogs(number, ...)       one at a time
-    (end of the stream)            ->       it ends
+    (end of the stream)            ->       exits
 
-A message is msgpack, after its length in four bytes.
+Each message is msgpack, preceded by its length in four bytes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import msgspec
 from braidmq.base.errors import Corruption
 
 LENGTH_BYTES: Final = 4
-# Far above anything that is said; what is longer is not one of our messages.
+# Far above the size of any real message: a longer one is corrupt.
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-# A question has a reader's words in it, and is answered on the node's loop.
+# Questions contain input from readers, and the node answers them on its event loop.
 QUESTION_BYTES_MAX: Final = 128 * 1024
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One message, or the inside of one."""
+    """Base class of messages and their parts."""
 
 
 class Limits(_Message, frozen=True):
-    """What one reader may use: streams at a time, and bytes a second (0: as many as there are)."""
+    """The limits of one reader: concurrent streams, and bytes per second (0: unlimited)."""
 
     streams_max: int
     bytes_per_s_max: int
 
 
 class Tls(_Message, frozen=True):
-    """Certificates and key as PEM text: the node has checked them, and the files may change before the service restarts."""
+    """Certificates and key as PEM text. The node has validated them; the files may change before the service restarts."""
 
     certificate: bytes
     key: bytes
@@ -49,7 +49,7 @@ class Tls(_Message, frozen=True):
 
 
 class Setup(_Message, frozen=True):
-    """Everything that the service has to know. It stands in no command line, where others could read it."""
+    """The configuration of the service. Not passed on the command line, where other users could read it."""
 
     log_dir: str
     scratch_dir: str
@@ -63,13 +63,13 @@ class Setup(_Message, frozen=True):
 
 
 class Listening(_Message, frozen=True):
-    """It serves, on this port."""
+    """The service is listening on this port."""
 
     port: int
 
 
 class CannotListen(_Message, frozen=True):
-    """It cannot serve, and ends."""
+    """The service cannot listen, and exits."""
 
     detail: str
 
@@ -85,11 +85,11 @@ class Served(_Message, frozen=True):
 
 
 class AskWatermarks(_Message, frozen=True):
-    """How far is each shard committed? Answered with `Watermarks`."""
+    """Ask for the watermark of each shard. Answered with `Watermarks`."""
 
 
 class Authenticate(_Message, frozen=True):
-    """Authenticate a user and password, a token, or an anonymous reader. Answered with `Granted` or `Denied`."""
+    """Authenticate a user and password, a token, or an anonymous reader. Answered with `ReaderGranted` or `Denied`."""
 
     reader: str
     peer_host: str
@@ -102,7 +102,7 @@ class Authenticate(_Message, frozen=True):
 
 
 class MayRead(_Message, frozen=True):
-    """Is a reader still allowed, and which filters may it not subscribe to? Answered with `Filters` or `Denied`."""
+    """Ask whether a reader still has access, and which filters it may not read. Answered with `Filters` or `Denied`."""
 
     reader: str
     peer_host: str
@@ -110,7 +110,7 @@ class MayRead(_Message, frozen=True):
     filters: list[str]
 
 
-class NoteReader(_Message, frozen=True):
+class SaveReader(_Message, frozen=True, tag="NoteReader"):
     """Store the positions and filters of a user's named reader. Answered with `Noted` or `Denied`."""
 
     name: str
@@ -120,65 +120,65 @@ class NoteReader(_Message, frozen=True):
 
 
 class Watermarks(_Message, frozen=True):
-    """The last committed timestamp of each shard, and whether the node has much to do at the moment."""
+    """The last committed timestamp of each shard, and whether the node is busy."""
 
     positions: dict[int, int]
     is_busy: bool = False
 
 
-class Granted(_Message, frozen=True):
+class ReaderGranted(_Message, frozen=True, tag="Granted"):
     """The reader is accepted under this name; `token` can replace the password for a while."""
 
     user_name: str | None
     token: str = ""
 
     def __repr__(self) -> str:
-        return f"Granted(user_name={self.user_name!r})"
+        return f"ReaderGranted(user_name={self.user_name!r})"
 
 
 class Denied(_Message, frozen=True):
-    """No, and why."""
+    """The request is denied, with the reason."""
 
     detail: str
 
 
 class Filters(_Message, frozen=True):
-    """Those of the filters that are refused."""
+    """The filters that the reader may not subscribe to."""
 
     refused: list[str]
 
 
 class Noted(_Message, frozen=True):
-    """It is on disk."""
+    """The named reader is stored on disk."""
 
 
-AnyQuestion = AskWatermarks | Authenticate | MayRead | NoteReader
-AnyAnswer = Watermarks | Granted | Denied | Filters | Noted
+AnyQuestion = AskWatermarks | Authenticate | MayRead | SaveReader
+AnyAnswer = Watermarks | ReaderGranted | Denied | Filters | Noted
 
 
 class Question(_Message, frozen=True):
-    """A question with the number that its answer will have."""
+    """A question; its answer carries the same number."""
 
     number: int
     question: AnyQuestion
 
 
 class Answer(_Message, frozen=True):
-    """The answer to the question of that number."""
+    """The answer to the question with this number."""
 
     number: int
     answer: AnyAnswer
 
 
 class ReaderAt(_Message, frozen=True):
-    """A reader of these filters, and how far it has come."""
+    """The filters and positions of a named reader."""
 
     filters: list[str]
     positions: dict[int, int]
 
 
 class AskBacklogs(_Message, frozen=True):
-    """How many records has each of these still to read? The node asks; answered with `Backlogs` of the same number."""
+    """Ask how many records each of these readers has yet to read. Sent by the node; answered with `Backlogs`."""
 
     number: int
     readers: list[ReaderAt]
@@ -192,28 +192,28 @@ class Behind(_Message, frozen=True):
 
 
 class Backlogs(_Message, frozen=True):
-    """For each reader in the order of the question; empty if the service could not tell."""
+    """One result per reader, in the order of the question; empty if the service could not count."""
 
     number: int
     found: list[Behind]
 
 
 FromService = Listening | CannotListen | Served | Question | Backlogs
-FromCore = Setup | Answer | AskBacklogs
+FromNode = Setup | Answer | AskBacklogs
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _from_service: Final[msgspec.msgpack.Decoder[FromService]] = msgspec.msgpack.Decoder(FromService)
-_from_core: Final[msgspec.msgpack.Decoder[FromCore]] = msgspec.msgpack.Decoder(FromCore)
+_from_node: Final[msgspec.msgpack.Decoder[FromNode]] = msgspec.msgpack.Decoder(FromNode)
 
 
-def frame(message: FromService | FromCore) -> bytes:
-    """The bytes of a message, its length before it."""
+def frame(message: FromService | FromNode) -> bytes:
+    """Encode a message, with its length in front."""
     data = _encoder.encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def length_of(head: bytes) -> int:
-    """The length in a message's first bytes; raises Corruption if it is invalid."""
+    """The message length in these first bytes; raises Corruption if it is invalid."""
     length = int.from_bytes(head, "big")
     if length > MESSAGE_BYTES_MAX:
         raise Corruption(f"a message between the node and the history service claims {length} bytes")
@@ -221,16 +221,16 @@ def length_of(head: bytes) -> int:
 
 
 def from_service(data: bytes) -> FromService:
-    """Decode a message of the service; raises Corruption if it is invalid."""
+    """Decode a message from the service; raises Corruption if it is invalid."""
     try:
         return _from_service.decode(data)
     except msgspec.MsgspecError as problem:
         raise Corruption(f"the history service sent an invalid message: {problem}") from None
 
 
-def from_core(data: bytes) -> FromCore:
-    """Decode a message of the node; raises Corruption if it is invalid."""
+def from_node(data: bytes) -> FromNode:
+    """Decode a message from the node; raises Corruption if it is invalid."""
     try:
-        return _from_core.decode(data)
+        return _from_node.decode(data)
     except msgspec.MsgspecError as problem:
         raise Corruption(f"the node sent an invalid message: {problem}") from None

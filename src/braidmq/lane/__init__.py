@@ -1,9 +1,9 @@
-"""The fast lane: bytes and ints, no logging, no I/O but an outbox's write to its socket.
+"""The fast lane: bytes and ints, no logging, and no I/O except an outbox's write to its socket.
 
 ``path`` is the path of a message: framing, routing, delivery, outboxes. ``records`` are the kernels of the log.
 
-A build compiles these modules and puts the compiled ones in front of the plain ones (``setup.py`` has the list). Both forms pass
-the same tests. ``BRAIDMQ_PURE=1`` in the environment chooses the plain form even where a compiled one is there.
+A build compiles these modules, and imports then prefer the compiled ones (``setup.py`` has the list). Both forms pass the same
+tests. ``BRAIDMQ_PURE=1`` in the environment selects the plain form even if a compiled one exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parent
 
 
 class _PlainForm:
-    """Finds the modules below this package as plain Python, passing over compiled ones."""
+    """Finds the plain Python modules of this package, skipping compiled ones."""
 
     @staticmethod
     def find_spec(
@@ -38,7 +38,7 @@ if os.environ.get("BRAIDMQ_PURE", "") not in ("", "0"):
 
 
 def is_compiled() -> bool:
-    """Whether the compiled form is the one in use."""
+    """Whether the compiled form is in use."""
     from braidmq.lane.path import scanner
 
     return not str(scanner.__file__).endswith(".py")

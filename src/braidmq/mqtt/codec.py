@@ -1,7 +1,7 @@
 """Packets from and to bytes, for MQTT 3.1, 3.1.1 and 5.0, in both directions.
 
-`decode` accepts exactly what the specification of the version allows; `encode` writes nothing that `decode` would not
-accept, and raises `UsageError` instead. Which side sent a packet, and whether it may do so now, is for the caller.
+`decode` accepts exactly what the specification of the version allows; `encode` raises `UsageError` rather than write what
+`decode` would reject. The caller checks which side sent a packet, and whether it may do so now.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _DUP: Final = 0x08
 
 
 def decode(first_byte: int, body: bytes, version: int) -> Packet:
-    """The packet with this first byte and the `body` behind its remaining length; CONNECT does not look at `version`.
+    """The packet with this first byte and the `body` after its remaining length; `version` does not matter for CONNECT.
 
-    Raises `ProtocolViolation` with the reason to answer, or `UnsupportedProtocol` for a CONNECT of another protocol.
+    Raises `ProtocolViolation` with the reason to answer with, or `UnsupportedProtocol` for a CONNECT of another protocol.
     """
     try:
         return _decode(first_byte, body, version)
@@ -90,16 +90,16 @@ def _check_flags(packet_type: int, flags: int, version: int) -> None:
     if packet_type in _FLAGS_0010:
         expected = 0x02
         if version == MQTT31:
-            flags &= ~_DUP  # MQTT 3.1 marks these three as duplicates when they are sent again.
+            flags &= ~_DUP  # MQTT 3.1 marks these three as duplicates when they are resent.
     if flags != expected:
         raise malformed("reserved flags of the fixed header are wrong")  # [MQTT-2.1.3-1]
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The whole packet as bytes; what the version cannot say (properties, most reasons in MQTT 3) is left out.
+    """The whole packet as bytes; omits what the version does not have (properties, and in MQTT 3 most reasons).
 
-    CONNECT is written in the version that it names itself. Raises `UsageError` for a packet that the version does not
-    have or that breaks its rules.
+    CONNECT is encoded in the version that it names. Raises `UsageError` for a packet that the version does not have or that
+    breaks its rules.
     """
     try:
         first_byte, body = _encode(packet, version)
@@ -146,15 +146,15 @@ def _encode(packet: Packet, version: int) -> tuple[int, bytes]:
 
 
 def encode_fitting(packet: Packet, version: int, max_bytes: int) -> bytes | None:
-    """Like `encode`, within the receiver's Maximum Packet Size; None if the packet has to be left unsent.
+    """Like `encode`, within the receiver's Maximum Packet Size; None if the packet must not be sent.
 
-    An answer that is too large loses its reason string, then its user properties; a message is never changed
-    [MQTT-3.3.2-17], nor is a request.
+    A response that is too large loses its reason string, then its user properties; messages [MQTT-3.3.2-17] and requests are
+    never changed.
     """
     frame = encode(packet, version)
     if len(frame) <= max_bytes:
         return frame
-    # [MQTT-3.2.2-19], [MQTT-3.2.2-20] for CONNACK; the other answers have the same pair of rules.
+    # [MQTT-3.2.2-19], [MQTT-3.2.2-20] for CONNACK; the other responses have the same pair of rules.
     if isinstance(packet, Connack | Puback | Pubrec | Pubrel | Pubcomp | Suback | Unsuback | Disconnect | Auth):
         for without in ({"reason_string": None}, {"reason_string": None, "user_properties": ()}):
             frame = encode(replace(packet, properties=replace(packet.properties, **without)), version)

@@ -37,7 +37,7 @@ _USER_NAME: Final = 0x80
 
 
 def decode_connect(body: bytes) -> Connect:
-    """Read CONNECT, whose own first bytes say the version; raises `UnsupportedProtocol` if it is unknown."""
+    """Read CONNECT, whose first bytes name the version; raises `UnsupportedProtocol` if it is unknown."""
     version, bridge, at = _read_protocol(body)
     flags = body[at]
     keep_alive, at = read_uint16(body, at + 1)
@@ -95,7 +95,7 @@ def encode_connect(packet: Connect) -> bytes:
     """Write the body of CONNECT in the version that the packet names."""
     preamble = _PREAMBLES.get(packet.version)
     if preamble is None:
-        raise UsageError(f"there is no MQTT version {packet.version}", "take 3, 4 or 5")
+        raise UsageError(f"there is no MQTT version {packet.version}", "use 3, 4 or 5")
     if packet.bridge:
         if packet.version == MQTT5:
             raise UsageError("MQTT 5 has no bridge bit")
@@ -124,16 +124,16 @@ def encode_connect(packet: Connect) -> bytes:
 
 
 def decode_connack(body: bytes, version: int) -> Connack:
-    """Read CONNACK; of MQTT 3 the raw return code is kept as the reason."""
+    """Read CONNACK; for MQTT 3 the reason is the raw return code."""
     flags, reason, at = body[0], body[1], 2
     # [MQTT-3.2.2-1]; MQTT 3.1 has no session-present flag either.
     if flags > 1 or (flags and version == MQTT31):
         raise malformed("a reserved CONNACK flag is set")
     is_known = reason in REASONS_OF[PacketType.CONNACK] if version == MQTT5 else reason <= 5
     if not is_known:
-        raise protocol_error(f"0x{reason:02X} is no answer to CONNECT")  # [MQTT-3.2.2-8]
+        raise protocol_error(f"0x{reason:02X} is not a valid reason code for CONNACK")  # [MQTT-3.2.2-8]
     if flags and reason:
-        raise protocol_error("a refusal with a session present")  # [MQTT-3.2.2-6]
+        raise protocol_error("CONNACK has an error code and session present")  # [MQTT-3.2.2-6]
     properties = NO_PROPERTIES
     if version == MQTT5:
         properties, at = read_properties(body, at, PacketType.CONNACK)
@@ -143,16 +143,16 @@ def decode_connack(body: bytes, version: int) -> Connack:
 
 
 def encode_connack(packet: Connack, version: int) -> bytes:
-    """Write the body of CONNACK; a refusal never says that a session is present [MQTT-3.2.2-6]."""
+    """Write the body of CONNACK; with an error code, session present is always 0 [MQTT-3.2.2-6]."""
     flags = 1 if packet.session_present and packet.reason == 0 and version != MQTT31 else 0
     if version == MQTT5:
         if packet.reason not in REASONS_OF[PacketType.CONNACK]:
-            raise UsageError(f"0x{packet.reason:02X} is no answer to CONNECT")  # [MQTT-3.2.2-8]
+            raise UsageError(f"0x{packet.reason:02X} is not a valid reason code for CONNACK")  # [MQTT-3.2.2-8]
         return bytes((flags, packet.reason)) + write_properties(packet.properties, PacketType.CONNACK)
     return_code = connack_return_code(packet.reason)
     if return_code is None:
         # [MQTT-3.2.2-6] of 3.1.1
-        raise UsageError(f"MQTT 3 cannot say 0x{packet.reason:02X}", "close the connection without a CONNACK")
+        raise UsageError(f"MQTT 3 has no return code for 0x{packet.reason:02X}", "close the connection without a CONNACK")
     return bytes((flags, return_code))
 
 
@@ -167,7 +167,7 @@ def decode_disconnect(body: bytes, version: int) -> Disconnect:
 
 
 def encode_disconnect(packet: Disconnect, version: int) -> bytes:
-    """Write the body of DISCONNECT, as short as it can be."""
+    """Write the body of DISCONNECT in its shortest form."""
     return b"" if version < MQTT5 else _write_reason(packet.reason, packet.properties, PacketType.DISCONNECT)
 
 
@@ -189,7 +189,7 @@ def encode_auth(packet: Auth, version: int) -> bytes:
 
 
 def _check_method(properties: Properties) -> None:
-    # Section 3.15.2.2.2; so the short form of AUTH without properties never says anything that is allowed.
+    # Section 3.15.2.2.2; so the short form of AUTH, without properties, is never valid.
     if properties.authentication_method is None:
         raise protocol_error("AUTH without an authentication method")
 
@@ -199,7 +199,8 @@ def _read_reason(body: bytes, packet_type: PacketType) -> tuple[int, Properties]
         return 0, NO_PROPERTIES
     reason = body[0]
     if reason not in REASONS_OF[packet_type]:
-        raise protocol_error(f"0x{reason:02X} is no reason for {packet_type.name}")  # [MQTT-3.14.2-1], [MQTT-3.15.2-1]
+        # [MQTT-3.14.2-1], [MQTT-3.15.2-1]
+        raise protocol_error(f"0x{reason:02X} is not a valid reason code for {packet_type.name}")
     if len(body) == 1:
         return reason, NO_PROPERTIES
     properties, at = read_properties(body, 1, packet_type)
@@ -210,7 +211,7 @@ def _read_reason(body: bytes, packet_type: PacketType) -> tuple[int, Properties]
 
 def _write_reason(reason: int, properties: Properties, packet_type: PacketType) -> bytes:
     if reason not in REASONS_OF[packet_type]:
-        raise UsageError(f"0x{reason:02X} is no reason for {packet_type.name}")
+        raise UsageError(f"0x{reason:02X} is not a valid reason code for {packet_type.name}")
     if properties != NO_PROPERTIES:
         return bytes((reason,)) + write_properties(properties, packet_type)
     return bytes((reason,)) if reason else b""

@@ -1,4 +1,4 @@
-"""Cutting a stream of bytes into whole packets (section 2.1 of the specification)."""
+"""Splits a stream of bytes into whole packets (section 2.1 of the specification)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAME_BYTES_MAX: Final = VARINT_MAX + 5  # the largest packet that MQTT can carr
 
 
 class FrameSplitter:
-    """Collects what a peer sends until packets are whole; holds at most one unfinished packet.
+    """Collects what a peer sends until packets are complete; holds at most one incomplete packet.
 
     `frame_bytes_max` counts the whole packet with its header, as Maximum Packet Size does. It may be changed between
     calls, for instance to raise the limit after authentication.
@@ -30,7 +30,7 @@ class FrameSplitter:
         """The whole packets (first byte, body) that end in `data`.
 
         Bytes that break the framing raise `ProtocolViolation`: 0x81 for a bad length, 0x95 for a packet that is too
-        large. If whole packets come before them, these are returned, `violation` is set, and every later call raises.
+        large. If whole packets precede them, these are returned, `violation` is set, and every later call raises.
         """
         if self.violation is not None:
             raise self.violation
@@ -61,7 +61,7 @@ class FrameSplitter:
         return frames
 
     def _bounds(self, data: bytes, at: int) -> tuple[int, int]:
-        """Where the body of the packet at `at` begins and ends; with its length still unfinished, one byte past `data`."""
+        """Where the body of the packet at `at` begins and ends; while its length is incomplete, one byte past `data`."""
         length = shift = 0
         for length_at in range(at + 1, at + 5):
             if length_at == len(data):
@@ -72,7 +72,7 @@ class FrameSplitter:
             if byte < 0x80:
                 if byte == 0 and shift > 7:
                     # [MQTT-1.5.5-1]
-                    raise ProtocolViolation(Reason.MALFORMED_PACKET, "the remaining length is longer than it need be")
+                    raise ProtocolViolation(Reason.MALFORMED_PACKET, "the remaining length is not minimally encoded")
                 end = length_at + 1 + length
                 if end - at > self.frame_bytes_max:
                     raise ProtocolViolation(Reason.PACKET_TOO_LARGE, f"a packet has {end - at} bytes")

@@ -18,7 +18,7 @@ _DUP: Final = 0x08
 
 
 def decode_publish(flags: int, body: bytes, version: int) -> Publish:
-    """Read PUBLISH. A client's Subscription Identifier is kept in the properties, for the server to refuse."""
+    """Read PUBLISH. A client's Subscription Identifier stays in the properties, for the server to reject."""
     qos = flags >> _QOS_SHIFT & 3
     if qos == 3:
         raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
@@ -43,7 +43,7 @@ def encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
         raise UsageError(f"there is no QoS {packet.qos}")
     if packet.qos == 0 and (packet.dup or packet.packet_id is not None):
         # [MQTT-3.3.1-2], [MQTT-2.2.1-2]
-        raise UsageError("PUBLISH of QoS 0 has neither a packet identifier nor the DUP flag")
+        raise UsageError("PUBLISH of QoS 0 must have neither a packet identifier nor the DUP flag")
     flags = packet.qos << _QOS_SHIFT | (_RETAIN if packet.retain else 0) | (_DUP if packet.dup else 0)
     head = write_text(packet.topic)
     if packet.qos:
@@ -54,7 +54,7 @@ def encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
 
 
 def _check_topic(topic: str, topic_alias: int | None) -> None:
-    # The length and U+0000 are the string's own rules; the number of levels is the server's policy.
+    # Length and U+0000 are checked with the string; the number of levels is the server's policy.
     if "+" in topic or "#" in topic:
         raise ProtocolViolation(Reason.TOPIC_NAME_INVALID, "a topic name contains a wildcard")  # [MQTT-3.3.2-2]
     if not topic and topic_alias is None:
@@ -62,14 +62,14 @@ def _check_topic(topic: str, topic_alias: int | None) -> None:
 
 
 def decode_acknowledgement(packet_type: PacketType, body: bytes, version: int) -> Acknowledgement:
-    """Read PUBACK, PUBREC, PUBREL or PUBCOMP; MQTT 5 may leave out the reason and the properties behind it."""
+    """Read PUBACK, PUBREC, PUBREL or PUBCOMP; in MQTT 5 the reason and the properties after it may be absent."""
     packet_id, at = read_packet_id(body, 0)
     reason, properties = 0, NO_PROPERTIES
     if version == MQTT5 and len(body) > 2:
         reason, at = body[2], 3
         if reason not in REASONS_OF[packet_type]:
             # [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
-            raise protocol_error(f"0x{reason:02X} is no reason for {packet_type.name}")
+            raise protocol_error(f"0x{reason:02X} is not a valid reason code for {packet_type.name}")
         if len(body) > 3:
             properties, at = read_properties(body, at, packet_type)
     if at != len(body):
@@ -78,12 +78,12 @@ def decode_acknowledgement(packet_type: PacketType, body: bytes, version: int) -
 
 
 def encode_acknowledgement(packet: Acknowledgement, packet_type: PacketType, version: int) -> bytes:
-    """Write the body of PUBACK, PUBREC, PUBREL or PUBCOMP, as short as it can be."""
+    """Write the body of PUBACK, PUBREC, PUBREL or PUBCOMP in its shortest form."""
     body = write_packet_id(packet.packet_id)
     if version < MQTT5:
         return body
     if packet.reason not in REASONS_OF[packet_type]:
-        raise UsageError(f"0x{packet.reason:02X} is no reason for {packet_type.name}")
+        raise UsageError(f"0x{packet.reason:02X} is not a valid reason code for {packet_type.name}")
     if packet.properties != NO_PROPERTIES:
         return body + bytes((packet.reason,)) + write_properties(packet.properties, packet_type)
     return body + bytes((packet.reason,)) if packet.reason else body

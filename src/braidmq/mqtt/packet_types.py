@@ -1,4 +1,4 @@
-"""The numbers that name a control packet and a protocol version on the wire."""
+"""The numbers of control packets and protocol versions on the wire."""
 
 from __future__ import annotations
 

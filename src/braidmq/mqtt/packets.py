@@ -1,4 +1,4 @@
-"""Every control packet as a value, the same for all protocol versions; what a version lacks has its default."""
+"""Every control packet as a value, the same for all protocol versions; fields that a version lacks have their defaults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Will(Struct, gc=False):
-    """The message that the server publishes for a client that left without saying so."""
+    """The message that the server publishes for a client that disconnected without a DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -60,7 +60,7 @@ class Connect(Struct, gc=False):
     bridge: bool = False
 
     def __repr__(self) -> str:
-        # Packets end up in traces and failure messages; a password must not.
+        # Packets appear in traces and error messages; passwords must not.
         fields = (
             f"{name}={'<hidden>' if name == 'password' and value is not None else repr(value)}"
             for name, value in zip(self.__struct_fields__, astuple(self), strict=True)
@@ -69,7 +69,7 @@ class Connect(Struct, gc=False):
 
 
 class Connack(Struct, gc=False):
-    """The answer to CONNECT. `reason` is the MQTT 5 code; one decoded from MQTT 3 holds the raw return code."""
+    """The answer to CONNECT. `reason` is the MQTT 5 code, or the raw return code if it was decoded from MQTT 3."""
 
     reason: int = 0
     session_present: bool = False
@@ -77,7 +77,7 @@ class Connack(Struct, gc=False):
 
 
 class Publish(Struct, gc=False):
-    """A message; `packet_id` is there when `qos` is 1 or 2. In MQTT 5 the topic may be empty beside a topic alias."""
+    """A message; `packet_id` is set if `qos` is 1 or 2. In MQTT 5 the topic may be empty if there is a topic alias."""
 
     topic: str
     payload: bytes
@@ -131,7 +131,7 @@ class SubscribeOption(Struct, gc=False):
 
 
 class Subscribe(Struct, gc=False):
-    """A client asks for messages; answered by one SUBACK with a reason for each filter, in order."""
+    """A client subscribes; answered by one SUBACK with a reason for each filter, in order."""
 
     packet_id: int
     subscriptions: list[SubscribeOption]
@@ -147,7 +147,7 @@ class Suback(Struct, gc=False):
 
 
 class Unsubscribe(Struct, gc=False):
-    """A client wants no more messages of these filters."""
+    """A client removes subscriptions."""
 
     packet_id: int
     topic_filters: list[str]
@@ -155,7 +155,7 @@ class Unsubscribe(Struct, gc=False):
 
 
 class Unsuback(Struct, gc=False):
-    """One reason for each filter of the UNSUBSCRIBE; MQTT 3 carries none."""
+    """One reason for each filter of the UNSUBSCRIBE; MQTT 3 has no reasons here."""
 
     packet_id: int
     reasons: list[int]

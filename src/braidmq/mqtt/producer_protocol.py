@@ -1,4 +1,4 @@
-"""What idempotent producers and the broker tell each other, in user properties of CONNECT, CONNACK and PUBLISH.
+"""The protocol of idempotent producers: user properties of CONNECT, CONNACK and PUBLISH.
 
 docs/producers.md describes the protocol; `broker/messages/producers.py` is its server side, `spark/sink` a client.
 """
@@ -24,7 +24,7 @@ SHARDS: Final = "shards"
 # In PUBLISH.
 KEY: Final = "producer-key"
 
-# Values of REFUSALS: what happens to the messages after one that was refused.
+# Values of REFUSALS: what happens to the messages after a rejected one.
 GO_ON: Final = "pass"
 STOP: Final = "stop"
 
@@ -34,19 +34,19 @@ CLIENT_ID_BYTES_MAX: Final = 1000
 NAME_BYTES_MAX: Final = 512
 KEY_BYTES_MAX: Final = 128
 
-# A message's user property with the key, up to the length of the key: identifier, length of the name, name.
+# The bytes of a message's key property before the length of the key: identifier, length of the name, name.
 KEY_HEAD: Final = b"\x26" + len(KEY).to_bytes(2, "big") + KEY.encode()
 
 
 class Request(Struct, frozen=True):
-    """What a CONNECT asks for as a producer."""
+    """What a producer requests in its CONNECT."""
 
     base: int  # the sequence before the first that it may use
-    skip: tuple[int, int] = (0, 0)  # sequences that it gives up, first and last
-    stops: bool = False  # nothing is to be taken after a message that was refused
+    skip: tuple[int, int] = (0, 0)  # sequences that it abandons, first and last
+    stops: bool = False  # after a rejected message, all later ones are rejected as well
     name: str = ""  # of the batches that it publishes for
     is_keyed: bool = False  # its messages have keys, which belong to that name
-    part: int = -1  # which part of that name it is; -1: it did not say
+    part: int = -1  # which part of that name it is; -1: not given
 
     def user_properties(self) -> dict[str, str]:
         """The request as user properties of a CONNECT."""
@@ -63,15 +63,15 @@ class Request(Struct, frozen=True):
 
 
 def message_check(topic: bytes, payload: bytes) -> int:
-    """The check value of a message, by which a producer sees that the broker has the same one; `lane` computes it too."""
+    """The check value of a message, which tells a producer that the broker has the same one; `lane` computes it too."""
     return crc32(payload, crc32(topic))
 
 
 def write_check(check: int) -> str:
-    """A check value as CONNACK has it."""
+    """A check value in the form that CONNACK uses."""
     return f"{check:08x}"
 
 
 def read_check(text: str) -> int:
-    """A check value from a CONNACK; raises ValueError."""
+    """Parse a check value of a CONNACK; raises ValueError."""
     return int(text, 16)

@@ -1,4 +1,4 @@
-"""The properties of MQTT 5: one value type for all packets, one table that says where each may be, and their codec."""
+"""The properties of MQTT 5: one value type for all packets, one table of where each is allowed, and their codec."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     shared_subscription_available: bool | None = None
 
     def __repr__(self) -> str:
-        # Only what is there, and never the authentication data, which may hold a secret.
+        # Only the properties that are present, and never the authentication data, which may be secret.
         fields = (
             f"{name}={'<hidden>' if name == 'authentication_data' else repr(value)}"
             for name, value in zip(self.__struct_fields__, astuple(self), strict=True)
@@ -61,7 +61,7 @@ NO_PROPERTIES: Final = Properties()
 
 
 class WireType(Enum):
-    """How a property's value is written."""
+    """How a property's value is encoded."""
 
     BYTE = "Byte"
     FLAG = "Byte, 0 or 1"
@@ -97,12 +97,12 @@ _WRITERS: Final[dict[WireType, _Writer]] = {
     WireType.TEXT_PAIR: wire.write_text_pair,
 }
 
-# A will has properties of its own inside CONNECT. MQTT reserves packet type 0, so that number can name them.
+# A will has properties of its own inside CONNECT. MQTT reserves packet type 0, so that number stands for them here.
 WILL: Final = 0
 
 
 class PropertyRule(NamedTuple):
-    """One row of the table of properties: the field of `Properties`, its form, its packets and its bounds."""
+    """One row of the table of properties: the field of `Properties`, its type, its packets and its bounds."""
 
     name: str
     wire_type: WireType
@@ -161,7 +161,7 @@ _READING: Final[dict[int, dict[int, tuple[PropertyRule, _Reader]]]] = {
     packet: {identifier: (rule, _READERS[rule.wire_type]) for identifier, rule in PROPERTIES.items() if packet in rule.packets}
     for packet in (WILL, *PacketType)
 }
-# These two are always tuples, also where the packet may have only one.
+# These two are always tuples, even where the packet may have only one.
 _COLLECTED: Final = ("subscription_identifiers", "user_properties")
 
 
@@ -186,10 +186,10 @@ def read_properties(body: bytes, at: int, packet: int) -> tuple[Properties, int]
         if rule.name in _COLLECTED:
             collected = values.setdefault(rule.name, [])
             if collected and packet not in rule.repeats_in:
-                raise wire.protocol_error(f"{rule.name} is there twice")
+                raise wire.protocol_error(f"{rule.name} appears twice")
             collected.append(value)
         elif rule.name in values:
-            raise wire.protocol_error(f"{rule.name} is there twice")
+            raise wire.protocol_error(f"{rule.name} appears twice")
         else:
             values[rule.name] = value
     for name in _COLLECTED:
@@ -213,7 +213,7 @@ def write_properties(properties: Properties, packet: int) -> bytes:
             raise UsageError(f"{rule.name} does not belong in this packet")
         values = value if rule.name in _COLLECTED else (value,)
         if len(values) > 1 and packet not in rule.repeats_in:
-            raise UsageError(f"{rule.name} may be in this packet only once")
+            raise UsageError(f"{rule.name} may appear only once in this packet")
         for one in values:
             _check_bounds(rule, one)
             written += identifier
@@ -223,7 +223,7 @@ def write_properties(properties: Properties, packet: int) -> bytes:
 
 def _check_bounds(rule: PropertyRule, value: Any) -> None:
     if (rule.lowest is not None and value < rule.lowest) or (rule.highest is not None and value > rule.highest):
-        raise ProtocolViolation(rule.violation, f"{rule.name} cannot be {value}")
+        raise ProtocolViolation(rule.violation, f"{rule.name} must not be {value}")
 
 
 def _check_together(properties: Properties) -> None:

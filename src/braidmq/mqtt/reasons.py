@@ -83,7 +83,7 @@ _PACKETS_OF: Final[dict[Reason, tuple[PacketType, ...]]] = {
     Reason.SERVER_BUSY: (_CONNACK, _DISCONNECT),
     Reason.BANNED: (_CONNACK,),
     Reason.SERVER_SHUTTING_DOWN: (_DISCONNECT,),
-    # The table of all codes (section 2.4) gives this one to DISCONNECT too; the table of DISCONNECT leaves it out.
+    # The table of all codes (section 2.4) lists this one for DISCONNECT too; the table of DISCONNECT omits it.
     Reason.BAD_AUTHENTICATION_METHOD: (_CONNACK, _DISCONNECT),
     Reason.KEEP_ALIVE_TIMEOUT: (_DISCONNECT,),
     Reason.SESSION_TAKEN_OVER: (_DISCONNECT,),
@@ -109,15 +109,15 @@ _PACKETS_OF: Final[dict[Reason, tuple[PacketType, ...]]] = {
     Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: (_SUBACK, _DISCONNECT),
 }
 
-FAILURE: Final = 0x80  # reason codes from here on are refusals
+FAILURE: Final = 0x80  # reason codes from here on are failures
 
-# Plain ints, because hashing an IntEnum member costs more than hashing an int on every lookup.
+# Plain ints, because each lookup of an IntEnum member would cost more.
 REASONS_OF: Final[dict[PacketType, frozenset[int]]] = {
     packet_type: frozenset(int(reason) for reason, packets in _PACKETS_OF.items() if packet_type in packets)
     for packet_type in PacketType
 }
 
-# [MQTT-3.9.3-2] of 3.1.1: nothing else may be in a SUBACK.
+# [MQTT-3.9.3-2] of 3.1.1: a SUBACK may contain nothing else.
 SUBACK_RETURN_CODES: Final = frozenset((0x00, 0x01, 0x02, 0x80))
 
 _CONNACK_RETURN_CODES: Final[dict[int, int]] = {
@@ -137,8 +137,8 @@ _CONNACK_RETURN_CODES: Final[dict[int, int]] = {
 
 
 def connack_return_code(reason: int) -> int | None:
-    """The MQTT 3 return code for a CONNACK reason; None when none fits and the connection is closed without a CONNACK.
+    """The MQTT 3 return code for a CONNACK reason; None if there is none and the connection is closed without a CONNACK.
 
-    A return code (0 to 5) stands for itself: no CONNACK reason of MQTT 5 has these numbers, except success.
+    A return code (0 to 5) maps to itself: no CONNACK reason of MQTT 5 has these numbers, except success.
     """
     return _CONNACK_RETURN_CODES.get(reason)

@@ -1,7 +1,7 @@
 """SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK.
 
-Whether a filter that is not empty is well formed, and No Local on a shared subscription, is not judged here: the server answers
-the first with a reason for that one filter, and so has to see the others.
+The syntax of a filter (unless it is empty) and No Local on a shared subscription are not checked here: the server answers an
+invalid filter with a reason for that one filter, and so has to see the others.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def _read_options(topic_filter: str, options: int, version: int) -> SubscribeOpt
     if version < MQTT5:
         # [MQTT-3.8.3-4] of 3.1.1: QoS 3 and the reserved bits alike.
         if options & _RESERVED_3 or qos == 3:
-            raise malformed("the requested QoS is none of 0, 1 and 2")
+            raise malformed("the requested QoS must be 0, 1 or 2")
         return SubscribeOption(topic_filter, qos)
     if options & _RESERVED_5:
         raise malformed("reserved subscription options are set")  # [MQTT-3.8.3-5]
     retain_handling = options >> _RETAIN_HANDLING_SHIFT
     if qos == 3 or retain_handling == 3:
-        raise protocol_error("the maximum QoS or the retain handling is 3")
+        raise protocol_error("the maximum QoS and the retain handling must be 0, 1 or 2")
     return SubscribeOption(topic_filter, qos, options & _NO_LOCAL != 0, options & _RETAIN_AS_PUBLISHED != 0, retain_handling)
 
 
 def encode_subscribe(packet: Subscribe, version: int) -> bytes:
-    """Write the body of SUBSCRIBE; before MQTT 5 a subscription has no option but its QoS."""
+    """Write the body of SUBSCRIBE; before MQTT 5 the only option of a subscription is its QoS."""
     if not packet.subscriptions or not all(option.topic_filter for option in packet.subscriptions):
         raise UsageError("SUBSCRIBE needs a topic filter, and none may be empty")
     parts = [write_packet_id(packet.packet_id)]
@@ -67,7 +67,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
         parts.append(write_properties(packet.properties, PacketType.SUBSCRIBE))
     for option in packet.subscriptions:
         if option.qos not in (0, 1, 2) or option.retain_handling not in (0, 1, 2):
-            raise UsageError("the QoS and the retain handling of a subscription are 0, 1 or 2")
+            raise UsageError("the QoS and the retain handling of a subscription must be 0, 1 or 2")
         options = option.qos
         if version == MQTT5:
             options |= option.retain_handling << _RETAIN_HANDLING_SHIFT
@@ -86,14 +86,14 @@ def decode_suback(body: bytes, version: int) -> Suback:
     reasons = list(body[at:])
     known = REASONS_OF[PacketType.SUBACK] if version == MQTT5 else SUBACK_RETURN_CODES
     if not reasons or not known.issuperset(reasons):  # [MQTT-3.9.3-2]
-        raise protocol_error("SUBACK has no reason, or one that is not its own")
+        raise protocol_error("SUBACK has no reason code, or one that is not valid for SUBACK")
     return Suback(packet_id, reasons, properties)
 
 
 def encode_suback(packet: Suback, version: int) -> bytes:
     """Write the body of SUBACK; before MQTT 5 every failure is 0x80."""
     if not packet.reasons or not REASONS_OF[PacketType.SUBACK].issuperset(packet.reasons):
-        raise UsageError("SUBACK has no reason, or one that is not its own")
+        raise UsageError("SUBACK has no reason code, or one that is not valid for SUBACK")
     if version == MQTT5:
         head = write_packet_id(packet.packet_id) + write_properties(packet.properties, PacketType.SUBACK)
         return head + bytes(packet.reasons)
@@ -101,7 +101,7 @@ def encode_suback(packet: Suback, version: int) -> bytes:
 
 
 def plain_suback(packet_id: int, reasons: list[int], version: int) -> bytes:
-    """The whole frame of a SUBACK without properties, for the broker's own reasons, which are not checked again."""
+    """The whole frame of a SUBACK without properties; the reasons are the broker's own and are not checked again."""
     codes = bytes(reasons) if version == MQTT5 else bytes([min(reason, Reason.UNSPECIFIED_ERROR) for reason in reasons])
     properties = b"\0" if version == MQTT5 else b""
     return b"\x90" + write_varint(2 + len(properties) + len(codes)) + packet_id.to_bytes(2, "big") + properties + codes
@@ -143,7 +143,7 @@ def decode_unsuback(body: bytes, version: int) -> Unsuback:
     reasons = list(body[at:])
     # [MQTT-3.11.3-2]
     if not reasons or not REASONS_OF[PacketType.UNSUBACK].issuperset(reasons):
-        raise protocol_error("UNSUBACK has no reason, or one that is not its own")
+        raise protocol_error("UNSUBACK has no reason code, or one that is not valid for UNSUBACK")
     return Unsuback(packet_id, reasons, properties)
 
 
@@ -152,6 +152,6 @@ def encode_unsuback(packet: Unsuback, version: int) -> bytes:
     if version < MQTT5:
         return write_packet_id(packet.packet_id)
     if not packet.reasons or not REASONS_OF[PacketType.UNSUBACK].issuperset(packet.reasons):
-        raise UsageError("UNSUBACK has no reason, or one that is not its own")
+        raise UsageError("UNSUBACK has no reason code, or one that is not valid for UNSUBACK")
     head = write_packet_id(packet.packet_id) + write_properties(packet.properties, PacketType.UNSUBACK)
     return head + bytes(packet.reasons)

@@ -1,7 +1,7 @@
-"""Topic names and topic filters (section 4.7 of the specification): validity, matching, inclusion, `$share` and the like.
+"""Topic names and topic filters (section 4.7 of the specification): validity, matching, inclusion, and `$share` etc.
 
-Nothing here recurses or builds more than the list of levels, so a topic of many thousand levels costs its length.
-`matches`, `covers` and `overlaps` expect names and filters that the checks accept.
+Nothing here recurses or allocates more than the list of levels, so the cost is proportional to the length of a topic.
+`matches`, `covers` and `overlaps` expect valid names and filters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPLAY_PREFIX: Final = "$replay/"
 
 
 class SubscriptionTarget(Struct, frozen=True, gc=False):
-    """What a subscription matches, and how: `topic_filter` is without `$share/GROUP/`, `$exclusive/` and `$replay/START/`."""
+    """A parsed subscription: `topic_filter` is without `$share/GROUP/`, `$exclusive/` and `$replay/START/`."""
 
     topic_filter: str
     group: str | None = None
@@ -32,7 +32,7 @@ class SubscriptionTarget(Struct, frozen=True, gc=False):
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise `ProtocolViolation` (0x90) unless the text may be a topic name, whatever its number of levels."""
+    """Raise `ProtocolViolation` (0x90) unless the text is a valid topic name, with any number of levels."""
     flaw = _flaw(topic)
     if flaw:
         raise _invalid_name(f"a topic name {flaw}")
@@ -59,19 +59,19 @@ def check_filter(topic_filter: str, levels_max: int = LEVELS_MAX) -> None:
     if topic_filter.count("/") >= levels_max:
         raise _invalid_filter(f"a topic filter has more than {levels_max} levels")
     hash_at = topic_filter.find("#")
-    # [MQTT-4.7.1-1]: alone or right after a slash, and always the last character.
+    # [MQTT-4.7.1-1]: alone or directly after a slash, and always the last character.
     if hash_at >= 0 and (hash_at != len(topic_filter) - 1 or topic_filter[-2:] not in ("#", "/#")):
         raise _invalid_filter("# is not the whole last level of a topic filter")
-    # [MQTT-4.7.1-2]: nothing beside it in its level.
+    # [MQTT-4.7.1-2]: it must be the whole level.
     if "+" in topic_filter and any("+" in level and level != "+" for level in topic_filter.split("/")):
         raise _invalid_filter("+ is not a whole level of a topic filter")
 
 
 def parse_subscription(topic_filter: str) -> SubscriptionTarget:
-    """Take `$share/GROUP/FILTER`, `$exclusive/FILTER` or `$replay/START/FILTER` apart, and `$share/GROUP/$replay/START/FILTER`.
+    """Parse `$share/GROUP/FILTER`, `$exclusive/FILTER`, `$replay/START/FILTER` and `$share/GROUP/$replay/START/FILTER`.
 
-    Raises `ProtocolViolation` (0x8F) if it is not whole. The start and the filter inside are not checked; any other form inside
-    another is refused.
+    Raises `ProtocolViolation` (0x8F) if a part is missing or forms are nested in any other way. The start and the filter inside
+    are not checked.
     """
     if topic_filter.startswith(SHARE_PREFIX):
         group, slash, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
@@ -108,7 +108,7 @@ def _parse_replay(topic_filter: str) -> tuple[str, str]:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a message published to `topic` is for a subscriber of `topic_filter`."""
+    """Whether a subscription to `topic_filter` receives messages published to `topic`."""
     if topic_filter == topic:
         return True
     if topic[0] == "$" and topic_filter[0] in "+#":
@@ -122,12 +122,12 @@ def matches(topic_filter: str, topic: str) -> bool:
             return False
     elif len(topic_levels) != len(filter_levels):
         return False
-    # zip ends with the filter, whose levels are never more than the topic's here.
+    # zip ends with the filter, which never has more levels than the topic here.
     return all(wanted in ("+", level) for wanted, level in zip(filter_levels, topic_levels, strict=False))
 
 
 def covers(wider: str, narrower: str) -> bool:
-    """Whether every topic that `narrower` matches is matched by `wider` too."""
+    """Whether `wider` matches every topic that `narrower` matches."""
     if wider == narrower:
         return True
     if _are_apart_by_dollar(wider, narrower):
@@ -140,7 +140,7 @@ def covers(wider: str, narrower: str) -> bool:
     elif len(narrower_levels) != len(wider_levels):
         return False
     for wide, narrow in zip(wider_levels, narrower_levels, strict=False):
-        # A # in the narrower one stands for no level as well, which neither a name nor + does.
+        # A # in the narrower one also matches zero levels, which neither a name nor + does.
         if narrow == "#" or wide not in ("+", narrow):
             return False
     return True
@@ -153,7 +153,7 @@ def overlaps(a: str, b: str) -> bool:
     if _are_apart_by_dollar(a, b) or _are_apart_by_dollar(b, a):
         return False
     for level_a, level_b in zip_longest(_levels(a), _levels(b)):
-        # Reached with equal levels before it, # takes whatever is left of the other, even nothing.
+        # Reached with equal levels before it, # matches whatever is left of the other, even nothing.
         if level_a == "#" or level_b == "#":
             return True
         if level_a is None or level_b is None:
@@ -164,8 +164,8 @@ def overlaps(a: str, b: str) -> bool:
 
 
 def _levels(topic_filter: str) -> list[str]:
-    # Elsewhere # matches the topic above it too. Above these two there is no topic, since none is empty
-    # [MQTT-4.7.3-1], so they ask for one level more, as if they said it.
+    # Elsewhere # also matches its parent level. These two filters have no parent, since no topic is empty
+    # [MQTT-4.7.3-1], so they need one level more.
     if topic_filter in ("#", "/#"):
         topic_filter = topic_filter.replace("#", "+/#")
     return topic_filter.split("/")
@@ -177,7 +177,7 @@ def _are_apart_by_dollar(wild: str, named: str) -> bool:
 
 
 def _flaw(text: str) -> str:
-    """Why the text can be neither a name nor a filter; empty if it may be one."""
+    """Why the text is neither a valid name nor a valid filter; empty if it may be one."""
     if not text:
         return "is empty"  # [MQTT-4.7.3-1]
     if "\0" in text:

@@ -1,8 +1,8 @@
 """The data types of MQTT (section 1.5 of the specification), read from and written to bytes.
 
-Readers take the body and a position and return the value and the position behind it. A position past the end raises
-`IndexError` or `struct.error`, which `codec.decode` reports as a malformed packet; what would be cut silently (text,
-binary data) is checked here.
+Readers take the body and a position and return the value and the position after it. A position past the end raises
+`IndexError` or `struct.error`, which `codec.decode` reports as a malformed packet; values that slicing would truncate silently
+(text, binary data) are checked here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UINT32 = struct.Struct(">I")
 
 
 def malformed(detail: str) -> ProtocolViolation:
-    """A packet that cannot be read as the format says."""
+    """The violation for a packet that does not follow the format."""
     return ProtocolViolation(Reason.MALFORMED_PACKET, detail)
 
 
@@ -63,9 +63,9 @@ def read_varint(body: bytes, at: int) -> tuple[int, int]:
         byte = body[at + size - 1]
         value |= (byte & 0x7F) << 7 * (size - 1)
         if byte < 0x80:
-            # [MQTT-1.5.5-1]: a last byte of zero adds nothing, so there was a shorter form.
+            # [MQTT-1.5.5-1]: a last byte of zero adds nothing, so there is a shorter form.
             if byte == 0:
-                raise malformed("a variable byte integer is longer than it need be")
+                raise malformed("a variable byte integer is not minimally encoded")
             return value, at + size
     raise malformed("a variable byte integer has more than four bytes")
 
@@ -86,7 +86,7 @@ def read_text(body: bytes, at: int) -> tuple[str, int]:
     if end > len(body):
         raise malformed("a string runs past the end of the packet")
     try:
-        # [MQTT-1.5.4-1]: Python's decoder refuses surrogates and overlong forms; [MQTT-1.5.4-3]: it keeps a BOM.
+        # [MQTT-1.5.4-1]: Python's decoder rejects surrogates and overlong forms; [MQTT-1.5.4-3]: it keeps a BOM.
         text = body[start:end].decode()
     except UnicodeDecodeError:
         raise malformed("a string is not valid UTF-8") from None
@@ -155,7 +155,7 @@ def write_binary(value: bytes) -> bytes:
 def write_text(value: str) -> bytes:
     """Write a UTF-8 Encoded String; a lone surrogate raises `UnicodeEncodeError`."""
     if "\0" in value:
-        raise UsageError("a string of MQTT cannot contain U+0000")
+        raise UsageError("an MQTT string must not contain U+0000")
     return write_binary(value.encode())
 
 
@@ -167,5 +167,5 @@ def write_text_pair(value: tuple[str, str]) -> bytes:
 def write_packet_id(packet_id: int | None) -> bytes:
     """Write a Packet Identifier."""
     if not packet_id:
-        raise UsageError("the packet needs a packet identifier", "take one from 1 to 65535")
+        raise UsageError("the packet needs a packet identifier", "use one from 1 to 65535")
     return _UINT16.pack(packet_id)

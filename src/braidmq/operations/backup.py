@@ -10,26 +10,26 @@ from typing import Final
 
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.control.history import Copying, End, Made, encode_lines
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.upkeep.backup import Manifest, check_target, make_backup
 
 _TELL_EVERY_S: Final = 0.2
 
 
-class _Stopped(Exception):
+class _Cancelled(Exception):
     """The backup was cancelled."""
 
 
 class BackupMaker:
-    """Makes one backup at a time."""
+    """Creates backups, one at a time."""
 
     def __init__(self) -> None:
         self._is_running = False
 
-    def make(self, log: MessageLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
-        """Make a backup in ``target``, which is not there yet; gives lines. Whoever stops listening stops the backup.
+    def make(self, log: DurableLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
+        """Create a backup in the new directory ``target``; yields lines. Closing the iterator stops the backup.
 
-        Raises UsageError at once for a target that cannot be, Unavailable if another backup is being made.
+        Raises UsageError at once for an invalid target, Unavailable if another backup is running.
         """
         if not target.is_absolute():
             raise UsageError(f"{str(target)!r} is not an absolute path", "the node may run in a different working directory")
@@ -38,7 +38,7 @@ class BackupMaker:
             raise Unavailable("another backup is running", 60)
         return self._make(log, data_dir, target)
 
-    async def _make(self, log: MessageLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
+    async def _make(self, log: DurableLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
         if self._is_running:
             raise Unavailable("another backup is running", 60)
         self._is_running = True
@@ -52,17 +52,17 @@ class BackupMaker:
             yield encode_lines([shown, End()])
         finally:
             work.is_stopped.set()
-            # The thread may be inside the engine, which must not be closed beneath it: it is awaited, however it ends.
+            # The thread may be inside the engine, which must not be closed while it is in use: always wait for the thread.
             await asyncio.wait([thread])
             self._is_running = False
             if not thread.cancelled():
-                thread.exception()  # told already, or nobody is there to be told
+                thread.exception()  # already reported, or the caller is gone
 
 
 class _Work:
     """The work of the thread; the event loop reads its progress."""
 
-    def __init__(self, log: MessageLog, data_dir: Path, target: Path) -> None:
+    def __init__(self, log: DurableLog, data_dir: Path, target: Path) -> None:
         self._log = log
         self._data_dir = data_dir
         self._target = target
@@ -76,6 +76,6 @@ class _Work:
 
     def _progress(self, done_bytes: int, total_bytes: int) -> None:
         if self.is_stopped.is_set():
-            raise _Stopped
+            raise _Cancelled
         self.done_bytes = done_bytes
         self.total_bytes = total_bytes

@@ -1,4 +1,4 @@
-"""Parts of the broker as the API shows them."""
+"""Describes parts of the broker as values of the API."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def subscription_info(client_id: str, written: str, subscription: Subscription) 
 
 
 def wall(moment: float) -> float:
-    """A moment of the monotonic clock in seconds since 1970."""
+    """Convert a time of the monotonic clock to seconds since 1970."""
     return round(time() - (monotonic() - moment), 3)

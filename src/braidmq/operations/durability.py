@@ -10,10 +10,10 @@ from time import time
 from braidmq.base.config.settings import Settings
 from braidmq.control.history import DurabilityInfo, DurableShard
 from braidmq.storage.engine.health import Health
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 
 
-async def durability_of(log: MessageLog, health: Health, settings: Settings) -> DurabilityInfo:
+async def durability_of(log: DurableLog, health: Health, settings: Settings) -> DurabilityInfo:
     """The current state; a thread examines the files."""
     disk_bytes = await asyncio.to_thread(_size_of, Path(settings.node.data_dir) / "log")
     stats = log.stats()
@@ -43,7 +43,7 @@ async def durability_of(log: MessageLog, health: Health, settings: Settings) -> 
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes of the files in a folder; those that go meanwhile count for nothing."""
+    """Bytes of the files in a folder; files deleted meanwhile count as 0."""
     total = 0
     with os.scandir(folder) as files:
         for file in files:

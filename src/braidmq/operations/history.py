@@ -19,13 +19,13 @@ from braidmq.control.history import (
     End,
     GenerationInfo,
     HistoryStats,
-    Line,
     ReaderInfo,
     ReadRequest,
     Relearned,
     RelearnRequest,
     ShardInfo,
     ShardPatterns,
+    StreamLine,
     Token,
     TokenRequest,
     Topic,
@@ -37,11 +37,11 @@ from braidmq.lane.records.records import Record
 from braidmq.operations.backup import BackupMaker
 from braidmq.operations.durability import durability_of
 from braidmq.operations.history_lines import record_line
-from braidmq.operations.log_walk import Walk
+from braidmq.operations.log_walk import LogWalk
 from braidmq.storage.engine.health import Health
 from braidmq.storage.layouts.lessons import lesson_of
-from braidmq.storage.log import MessageLog
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.log import DurableLog
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.upkeep.stats import ShardStats
 
 TOPICS_MAX: Final = 10_000
@@ -53,12 +53,12 @@ _LINES_AT_ONCE: Final = 500
 
 
 class RecordingNode(Protocol):
-    """The node, as far as these operations need it."""
+    """The node, as these operations see it."""
 
     @property
     def settings(self) -> Settings: ...
     @property
-    def log(self) -> MessageLog: ...
+    def log(self) -> DurableLog: ...
     @property
     def log_health(self) -> Health: ...
     @property
@@ -85,8 +85,8 @@ class NodeHistory:
         """Topics and what was recorded of each, as lines; raises UsageError at once."""
         return _topics(self._walk(request))
 
-    def _walk(self, request: ReadRequest) -> Walk:
-        return Walk(self._node.log, request, self._turns)
+    def _walk(self, request: ReadRequest) -> LogWalk:
+        return LogWalk(self._node.log, request, self._turns)
 
     # Figures
 
@@ -98,7 +98,7 @@ class NodeHistory:
         readers = []
         for name in names[:_READERS_SHOWN]:
             readers.append(_reader(log, name))
-            await asyncio.sleep(0)  # each looks at every epoch
+            await asyncio.sleep(0)  # each one examines every epoch
         readers = await self._by_filters(readers)
         return HistoryStats(
             log_id=stats.log_id,
@@ -110,7 +110,7 @@ class NodeHistory:
         )
 
     async def _by_filters(self, readers: list[ReaderInfo]) -> list[ReaderInfo]:
-        """The same readers, behind by what they read: a count of the history service, which is another process."""
+        """The same readers, with the lag counted by their filters, which the history service, another process, does."""
         service, log = self._node.history, self._node.log
         asked = [each for each in readers if each.records_behind and each.filters and "#" not in each.filters]
         if service is None or not asked:
@@ -149,7 +149,7 @@ class NodeHistory:
         return [ShardPatterns(shard=shard, patterns=patterns) for shard, patterns in sorted(found.items())]
 
     async def relearn(self, request: RelearnRequest) -> Relearned:
-        """Begin a generation with the patterns given, or with better ones if that would help; raises UsageError."""
+        """Start a generation with the given patterns, or with better ones if that would help; raises UsageError."""
         log = self._node.log
         if request.patterns is not None:
             log.teach(await asyncio.to_thread(lesson_of, request.patterns, request.thresholds))
@@ -162,11 +162,11 @@ class NodeHistory:
         return Relearned(is_begun=gain.is_worth_it, reason=gain.reason)
 
     async def forget(self, name: str) -> bool:
-        """Forget a named reader; False if there is none."""
+        """Remove a named reader; False if there is none."""
         log = self._node.log
         if not log.readers.places(name):
             return False
-        ended: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[WriteRefusal | None] = asyncio.get_running_loop().create_future()
         log.readers.drop(name, on_dropped=lambda: ended.set_result(None), on_refused=ended.set_result)
         log.flush()
         refusal = await ended
@@ -195,11 +195,11 @@ class NodeHistory:
     # Backup
 
     def backup(self, path: str) -> AsyncIterator[bytes]:
-        """Make a backup in a directory that is not there yet; raises UsageError at once."""
+        """Create a backup in a new directory; raises UsageError at once."""
         return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path))
 
 
-async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
+async def _read(walk: LogWalk, limit: int) -> AsyncIterator[bytes]:
     yield encode_lines([walk.begin(), *walk.first_gaps()])
     count = 0
     told_at = monotonic()
@@ -208,7 +208,7 @@ async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
             if limit:
                 found = found[: limit - count]
             count += len(found)
-            lines: list[Line] = [*walk.new_gaps(), *(record_line(shard, record) for shard, record in found)]
+            lines: list[StreamLine] = [*walk.new_gaps(), *(record_line(shard, record) for shard, record in found)]
             if monotonic() - told_at >= _TELL_EVERY_S:
                 told_at = monotonic()
                 lines.append(walk.progress(count))
@@ -219,7 +219,7 @@ async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
     yield encode_lines([End(records=count, is_cut=bool(limit) and count == limit)])
 
 
-async def _topics(walk: Walk) -> AsyncIterator[bytes]:
+async def _topics(walk: LogWalk) -> AsyncIterator[bytes]:
     yield encode_lines([walk.begin(), *walk.first_gaps()])
     counts = _TopicCounts()
     told_at = monotonic()
@@ -239,7 +239,7 @@ async def _topics(walk: Walk) -> AsyncIterator[bytes]:
 
 
 class _TopicCounts:
-    """Counts records by topic, of so many topics as may be kept in memory for this."""
+    """Counts records by topic, up to a maximum number of topics."""
 
     def __init__(self) -> None:
         self.by_topic: dict[bytes, list[int]] = {}  # records, bytes of their payloads, timestamp of the newest
@@ -279,7 +279,7 @@ def _shard(stats: ShardStats) -> ShardInfo:
     )
 
 
-def _reader(log: MessageLog, name: str) -> ReaderInfo:
+def _reader(log: DurableLog, name: str) -> ReaderInfo:
     lags = log.readers.lag(name).values()
     return ReaderInfo(
         name=name,
@@ -289,6 +289,7 @@ def _reader(log: MessageLog, name: str) -> ReaderInfo:
         user=log.readers.owner(name),
         filters=list(log.readers.filters(name)),
         is_estimate=any(lag.records_max for lag in lags),
+        is_upper_bound=any(lag.records_max for lag in lags) and "#" not in log.readers.filters(name),
     )
 
 
@@ -298,5 +299,6 @@ def _with_count(reader: ReaderInfo, behind: messages.Behind) -> ReaderInfo:
         reader,
         records_behind=behind.records,
         is_estimate=behind.is_estimate,
+        is_upper_bound=False,
         lag_s=0.0 if is_done else reader.lag_s,
     )

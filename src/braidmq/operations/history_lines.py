@@ -1,4 +1,4 @@
-"""Records of the log as lines of an answer."""
+"""Records of the log as lines of a response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from braidmq.mqtt.properties import read_properties
 from braidmq.mqtt.wire import write_varint
 
 
-def record_line(shard: int, record: Record) -> lines.Record:
-    """The record with everything that is known of it."""
+def record_line(shard: int, record: Record) -> lines.RecordLine:
+    """The record with all its fields."""
     payload, encoding = _text(record.payload)
-    return lines.Record(
+    return lines.RecordLine(
         shard=shard,
         timestamp=record.timestamp,
         topic=record.topic.decode(),
@@ -41,11 +41,11 @@ def _text(payload: bytes) -> tuple[str, lines.Encoding]:
 
 
 def _properties(encoded: bytes) -> dict[str, Any]:
-    """The MQTT 5 properties that are there, by name; one that is no text comes as base64."""
+    """The MQTT 5 properties of a message, by name; binary data as base64."""
     try:
         properties, _ = read_properties(write_varint(len(encoded)) + encoded, 0, PacketType.PUBLISH)
-    except ProtocolViolation:  # they were checked when they came in; the record is of use without them
+    except ProtocolViolation:  # they were checked on arrival; the record is useful without them
         return {"unreadable": b64encode(encoded).decode()}
     found = structs.asdict(properties)
-    # JSON has base64 for bytes: msgspec writes it so.
+    # msgspec encodes bytes as base64 in JSON.
     return {name: value for name, value in found.items() if value not in (None, ())}

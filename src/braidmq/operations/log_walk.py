@@ -1,7 +1,7 @@
-"""Walks through a part of the log for operators, beside a broker at work.
+"""Walks through a part of the log for operators while the broker works.
 
-A walk reads in slices, and of all walks only one has a slice in a turn of the loop: together they take the time of one reader.
-Nothing is read ahead of whoever takes the records, so a slow one costs no memory.
+A walk reads in slices, and only one walk gets a slice in a turn of the loop: together they take the time of one reader. Nothing
+is read ahead of the consumer, so a slow one costs no memory.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from braidmq.base.errors import ProtocolViolation, UsageError
-from braidmq.control.history import Begin, Gap, Progress, ReadRequest
+from braidmq.control.history import Begin, GapLine, ProgressLine, ReadRequest
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.topics import check_filter
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import parse_start
 
 FILTERS_MAX: Final = 64
-# What is found in a slice is also put into words in one turn, at about 3 us a record: it must not take longer than the slice.
+# The records of a slice are also encoded in one turn, at about 3 us each: that must not take longer than the slice.
 _SLICE_RECORDS: Final = 256
-# Who follows wants to see a record soon, and not each one by itself.
+# A follower should see a record soon, but not each one separately.
 _FOLLOW_PAUSE_S: Final = 0.02
 _NOT_FILTERS: Final = ("$share/", "$exclusive/", "$replay/")
 
 
-class Walk:
-    """One walk; made when it is asked for, which settles what ``latest`` and ``-24h`` mean."""
+class LogWalk:
+    """One walk; ``latest`` and ``-24h`` are relative to its creation."""
 
-    def __init__(self, log: MessageLog, request: ReadRequest, turns: asyncio.Lock) -> None:
+    def __init__(self, log: DurableLog, request: ReadRequest, turns: asyncio.Lock) -> None:
         """Raises UsageError for an invalid filter, start or end."""
         self._log = log
         self._turns = turns
@@ -42,30 +42,30 @@ class Walk:
         self.is_over = False
 
     def begin(self) -> Begin:
-        """The time that is to be covered: from the first record there is, if it is later than the wanted start."""
+        """The time range to cover: it begins with the first record, if that is later than the requested start."""
         firsts = {each.shard: each.oldest for each in self._log.stats().shards if each.oldest}
         starts = [max(self._from[shard] + 1, oldest) for shard, oldest in firsts.items()]
         end = max(self._ends.values())
         self._began = min(starts, default=end)
         return Begin(start=self._began, end=end)
 
-    def first_gaps(self) -> list[Gap]:
+    def first_gaps(self) -> list[GapLine]:
         """The gaps that retention had left when the walk was created."""
         missing = self._log.gaps(self._from, self._filters)
-        return [Gap(shard=shard, after=gap.wanted, floor=gap.floor) for shard, gap in missing.items()]
+        return [GapLine(shard=shard, after=gap.wanted, floor=gap.floor) for shard, gap in missing.items()]
 
-    def new_gaps(self) -> list[Gap]:
+    def new_gaps(self) -> list[GapLine]:
         """The gaps that retention has made since the last call."""
         missing = self._replay.take_gaps() if self._replay is not None else {}
         return [
-            Gap(shard=shard, after=gap.wanted, floor=gap.floor)
+            GapLine(shard=shard, after=gap.wanted, floor=gap.floor)
             for shard, gap in missing.items()
-            if gap.wanted > self._from[shard]  # else it was told at the beginning
+            if gap.wanted > self._from[shard]  # otherwise it was reported at the beginning
         ]
 
-    def progress(self, records: int) -> Progress:
-        """How far it has come in time."""
-        return Progress(position=self._position(), records=records)
+    def progress(self, records: int) -> ProgressLine:
+        """How far it has read, as a time."""
+        return ProgressLine(position=self._position(), records=records)
 
     def _position(self) -> int:
         behind = [position for shard, position in self._positions().items() if position < self._ends[shard]]
@@ -75,7 +75,7 @@ class Walk:
         return self._replay.positions() if self._replay is not None else self._from
 
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Record]], None]:
-        """What each slice found, which may be nothing, with shards, in order of time; close it to stop early."""
+        """The records of each slice, possibly none, with their shards, in order of time; close it to stop early."""
         self._replay = replay = self._log.replay(self._filters, self._from)
         news = asyncio.Event()
         followings = []
@@ -85,7 +85,7 @@ class Walk:
             while not self.is_over:
                 async with self._turns:
                     found = replay.next(_SLICE_RECORDS)
-                    await asyncio.sleep(0)  # the others' turn comes before that of the next walk
+                    await asyncio.sleep(0)  # let other callbacks run before the next walk
                 if self._is_following:
                     yield found
                     await self._await_news(replay, news)
@@ -103,7 +103,7 @@ class Walk:
             await asyncio.sleep(_FOLLOW_PAUSE_S)
 
     def _is_past_end(self, found: list[tuple[int, Record]]) -> bool:
-        # Records of all shards come in one order, so behind one that is too late for every shard comes nothing that is not.
+        # Records of all shards come in one order, so after one that is too late for every shard all others are too late as well.
         if found and found[-1][1].timestamp > max(self._ends.values()):
             return True
         return all(position >= self._ends[shard] for shard, position in self._positions().items())

@@ -1,6 +1,6 @@
-"""What an operator sees and does, on a running node: the ``Operations`` of the API, answered from the broker.
+"""What an operator sees and does on a running node: implements the ``Operations`` of the API with the broker.
 
-What concerns the durable log has modules of its own beside this one.
+Operations on the durable log are in modules of their own beside this one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import Protocol, cast
 
 from braidmq import __version__
-from braidmq.access.bans import Ban as AccessBan
+from braidmq.access.bans import Ban
 from braidmq.access.local import LocalAccess
 from braidmq.base import logs
 from braidmq.base.config import sources as config
@@ -24,12 +24,12 @@ from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     Origin,
     Page,
@@ -50,16 +50,16 @@ from braidmq.operations.descriptions import client_info, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
 from braidmq.operations.sessions import list_sessions, show_session
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 
 _DETAIL_SUBSCRIPTIONS = 100
-_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; no MQTT text holds it
+_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; MQTT strings cannot contain it
 _FROM = " from "  # joins a user or client and the address of a ban that names both
 _LATER = "takes effect after a restart"
 
 
 class RunningNode(RecordingNode, Protocol):
-    """The node, as far as its operations need it."""
+    """The node, as its operations see it."""
 
     @property
     def config(self) -> Config: ...
@@ -75,8 +75,10 @@ class RunningNode(RecordingNode, Protocol):
     def client_room(self) -> Room: ...
     @property
     def api_room(self) -> Room: ...
+    @property
+    def control_room(self) -> Room: ...
     async def reload(self, config: Config) -> list[str]:
-        """Take over a changed configuration; the keys that need a restart."""
+        """Apply a changed configuration; returns the keys that need a restart."""
         ...
 
 
@@ -84,30 +86,39 @@ class NodeOperations:
     """Everything runs on the node's event loop; only files are read and written in threads."""
 
     def __init__(self, node: RunningNode) -> None:
+        broker = node.broker
         self._node = node
+        self._sessions = broker.sessions
+        self._subscriptions = broker.subscriptions
+        self._lifecycle = broker.lifecycle
+        self._retained = broker.retained
+        self._pipeline = broker.pipeline
+        self._lane = broker.lane
+        self._tracer = broker.tracer
+        self._statistics = broker.statistics
+        self._started_at = broker.started_at
         self._changing = asyncio.Lock()
         self.history = NodeHistory(node)
 
     def status(self) -> Status:
-        """How the node is now."""
-        broker = self._node.broker
+        """The current state of the node."""
         listeners = self._listeners()
         missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
         return Status(
             node=self._node.settings.node.name,
             version=__version__,
-            uptime_s=round(monotonic() - broker.started_at, 3),
+            uptime_s=round(monotonic() - self._started_at, 3),
             listeners=listeners,
-            connections=broker.statistics.live,
-            sessions=len(broker.sessions),
-            subscriptions=broker.subscription_count(),
-            retained=len(broker.retained),
+            connections=self._statistics.live,
+            sessions=len(self._sessions),
+            subscriptions=self._subscriptions.count(),
+            retained=len(self._retained),
             not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
         )
 
     def _log_trouble(self) -> str:
         health = self._node.log_health
-        return f"the log accepts no messages: {health.reason}" if health.state is State.STOPPED else ""
+        return f"the log accepts no messages: {health.reason}" if health.state is HealthState.STOPPED else ""
 
     def metrics(self) -> Mapping[str, float]:
         """Every counter and gauge by its stem."""
@@ -121,20 +132,21 @@ class NodeOperations:
             node.history,
             node.client_room,
             node.api_room,
+            node.control_room,
         ).collect()
 
     # Clients
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
         """Sessions in the order of their client ids."""
-        sessions = self._node.broker.sessions
+        sessions = self._sessions
         names, cursor = await page_of([session.client_id for session in sessions], page)
         found = (sessions.get(name) for name in names)
         return Page([client_info(session) for session in found if session is not None], cursor)
 
     async def client(self, client_id: str) -> ClientDetail | None:
         """One client, or None if there is no such session."""
-        session = self._node.broker.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         if session is None:
             return None
         connection = session.connection
@@ -152,29 +164,28 @@ class NodeOperations:
 
     async def kick(self, client_id: str) -> bool:
         """Close the client's connection (0x98) and end its session; False if there is none."""
-        broker = self._node.broker
-        session = broker.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         if session is None:
             return False
         if session.connection is not None:
-            broker.statistics.kicked += 1
+            self._statistics.kicked += 1
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
-        if broker.sessions.get(client_id) is session:  # it did not end with its connection
-            broker.lifecycle.end(session)
-        broker.lane.flush()
+        if self._sessions.get(client_id) is session:  # it did not end with its connection
+            self._lifecycle.end(session)
+        self._lane.flush()
         return True
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
-        """Sessions in the order of their client ids, with what waits for them."""
-        return await list_sessions(self._node.broker.sessions, self._node.log, page)
+        """Sessions in the order of their client ids, with their backlogs."""
+        return await list_sessions(self._sessions, self._node.log, page)
 
     async def session(self, client_id: str) -> SessionDetail | None:
         """One session, or None if there is none."""
-        return await show_session(self._node.broker.sessions, self._node.log, client_id)
+        return await show_session(self._sessions, self._node.log, client_id)
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         """Subscriptions by client id, then filter, of all clients or of one."""
-        sessions = self._node.broker.sessions
+        sessions = self._sessions
         chosen = list(sessions) if client_id is None else [session for session in (sessions.get(client_id),) if session]
         names = (f"{session.client_id}{_BETWEEN}{written}" for session in chosen for written in list(session.subscriptions))
         keys, cursor = await page_of(names, page)
@@ -189,7 +200,7 @@ class NodeOperations:
 
     async def topics(self, page: PageRequest) -> Page[TopicInfo]:
         """Topic filters that have subscribers; those of shared subscriptions without their group."""
-        chosen = list(self._node.broker.sessions)
+        chosen = list(self._sessions)
         names = (each.topic_filter.decode() for session in chosen for each in list(session.subscriptions.values()))
         counts, cursor = await page_of(names, page)
         return Page([TopicInfo(topic_filter=name, subscribers=count) for name, count in counts.items()], cursor)
@@ -198,7 +209,7 @@ class NodeOperations:
 
     async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
         """Retained messages in the order of their topics."""
-        store = self._node.broker.retained
+        store = self._retained
         names, cursor = await page_of((topic.decode() for topic in list(store.topics())), page)
         found: list[RetainedInfo] = []
         for name in names:
@@ -218,26 +229,26 @@ class NodeOperations:
         return Page(found, cursor)
 
     async def retained_remove(self, topic: str) -> bool:
-        """Forget the retained message of a topic; False if there is none."""
-        return self._node.broker.forget_retained(topic.encode())
+        """Remove the retained message of a topic; False if there is none."""
+        return self._pipeline.forget_retained(topic.encode())
 
     # Listeners
 
-    async def listeners(self) -> list[ListenerInfo]:
+    async def listeners(self) -> list[ListenerStatus]:
         """Every listener of the node."""
         return self._listeners()
 
-    def _listeners(self) -> list[ListenerInfo]:
+    def _listeners(self) -> list[ListenerStatus]:
         tables = self._node.settings.listeners
         bound = self._node.listeners.addresses()
         infos = self._node.listeners.listeners
-        found: list[ListenerInfo] = []
+        found: list[ListenerStatus] = []
         for kind in ("tcp", "tls", "ws", "wss"):
             for name, settings in getattr(tables, kind).items():
                 listener = f"{kind}:{name}"
                 running = listener in bound
                 found.append(
-                    ListenerInfo(
+                    ListenerStatus(
                         kind=kind,
                         name=name,
                         bind=str(Address(*bound[listener])) if running else settings.bind,
@@ -248,38 +259,38 @@ class NodeOperations:
                 )
         return found
 
-    def _is_enabled(self, listener: ListenerInfo) -> bool:
+    def _is_enabled(self, listener: ListenerStatus) -> bool:
         return bool(getattr(self._node.settings.listeners, listener.kind)[listener.name].enabled)
 
     # Bans
 
-    async def bans(self, page: PageRequest) -> Page[Ban]:
-        """Bans in force, by kind and value. One that names a user or client *and* an address shows as ``NAME from ADDRESS``."""
+    async def bans(self, page: PageRequest) -> Page[BanInfo]:
+        """Active bans, by kind and value. One that names a user or client *and* an address appears as ``NAME from ADDRESS``."""
         shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
         names, cursor = await page_of(shown, page)
         return Page([shown[name] for name in names], cursor)
 
-    async def ban_add(self, ban: Ban) -> None:
-        """Ban, and close the connections it concerns. A ban of the same kind and value is replaced."""
+    async def ban_add(self, ban: BanInfo) -> None:
+        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
-        self._node.broker.lane.flush()
+        self._lane.flush()
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
-        """Lift a ban, its value as ``bans`` shows it; False if there is none."""
+        """Lift a ban, with its value as ``bans`` shows it; False if there is none."""
         access = self._node.access
         name, separator, address = value.rpartition(_FROM)
         try:
             if await access.unban(**_names(kind, value)):
                 return True
             return bool(separator) and kind != "address" and await access.unban(**_names(kind, name), address=address)
-        except UsageError:  # what is not an address was never banned
+        except UsageError:  # an invalid address was never banned
             return False
 
     # Configuration
 
     async def conf_show(self, prefix: str = "") -> list[ConfValue]:
-        """The configuration in force, or the part of it under a table or key."""
+        """The current configuration, or the part of it under a table or key."""
         found = [
             ConfValue(key=key, value=value, origin=cast(Origin, origin))
             for key, value, origin in self._node.config.rows()
@@ -290,12 +301,12 @@ class NodeOperations:
         return found
 
     async def conf_set(self, key: str, text: str) -> ConfValue:
-        """Set a value at run time and keep it over restarts; raises ConfigError, and then nothing has changed."""
+        """Set a value at run time and store it; raises ConfigError, and then nothing has changed."""
         name, value = config.parse_override(key, text)
         return await self._change(name, lambda overrides: {**overrides, name: value})
 
     async def conf_unset(self, key: str) -> ConfValue:
-        """Take back what ``conf_set`` did; gives what is in force afterwards."""
+        """Remove a value set by ``conf_set``; returns the resulting value."""
         path = parse_path(key)
         find_key(path, "run time")
         name = dotted(path)
@@ -323,10 +334,10 @@ class NodeOperations:
                 check_filter(value)
             except ProtocolViolation as violation:
                 raise UsageError(f"{value!r} is not a topic filter", violation.detail) from None
-        return self._node.broker.tracer.follow(kind, value)
+        return self._tracer.follow(kind, value)
 
     async def log_level(self, level: LogLevel | None = None) -> LogLevel:
-        """Set the level of the log until the next start, if one is given; gives the level in force."""
+        """Set the level of the log until the next start, if one is given; returns the current level."""
         if level is not None:
             logs.set_level(level)
         return cast(LogLevel, logs.level())
@@ -336,7 +347,7 @@ class _Change(Protocol):
     def __call__(self, overrides: dict[str, object], /) -> dict[str, object]: ...
 
 
-def _api_ban(ban: AccessBan) -> Ban:
+def _api_ban(ban: Ban) -> BanInfo:
     kind: BanKind
     if ban.client_id is not None:
         kind, value = "client", ban.client_id
@@ -346,7 +357,7 @@ def _api_ban(ban: AccessBan) -> Ban:
         kind, value = "address", ban.address or ""
     if kind != "address" and ban.address is not None:
         value = f"{value}{_FROM}{ban.address}"
-    return Ban(kind=kind, value=value, reason=ban.reason, until=ban.until)
+    return BanInfo(kind=kind, value=value, reason=ban.reason, until=ban.until)
 
 
 def _names(kind: BanKind, value: str) -> dict[str, str]:

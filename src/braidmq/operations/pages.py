@@ -1,6 +1,6 @@
-"""Pages of lists that may be long: their names are gone through in slices, because the event loop must not wait for them.
+"""Pages of long lists: names are examined in slices, because the event loop must not block.
 
-A page holds the smallest names after its cursor. What comes or goes meanwhile may or may not be on the page.
+A page holds the smallest names after its cursor. Names added or removed meanwhile may or may not be on the page.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterable
 
 from braidmq.control.contract import PageRequest
 
-SLICE = 5000  # names looked at in one turn of the loop: about a millisecond
+SLICE = 5000  # names examined in one turn of the loop: about a millisecond
 
 
 async def page_of(names: Iterable[str], page: PageRequest) -> tuple[dict[str, int], str]:
-    """The smallest names that the page asks for, in order, and how often each comes; and the cursor of the next page.
+    """The names of the page in order, how often each occurs, and the cursor of the next page.
 
-    ``names`` must bear changes of what it goes through, for others run in between.
+    ``names`` must tolerate changes during the iteration, since other code runs in between.
     """
     wanted = page.limit + 1
     counts: dict[str, int] = {}
-    largest = ""  # nothing above it is wanted; empty: not known yet
+    largest = ""  # names above it are not on the page; empty: not known yet
     after, contains = page.cursor, page.contains
     for i, name in enumerate(names, 1):
         if i % SLICE == 0:

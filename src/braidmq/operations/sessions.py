@@ -11,16 +11,16 @@ from braidmq.control.contract import Page, PageRequest, SessionDetail, SessionIn
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.operations.descriptions import subscription_info, wall
 from braidmq.operations.pages import page_of
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 
 _DETAIL_SUBSCRIPTIONS: Final = 100
 _SLICE_S: Final = 0.001
-# How long the log is searched for the first message that waits; behind much that does not match it stays unknown.
+# How long to search the log for the first waiting message; after many records that do not match it stays unknown.
 _SEARCH_S: Final = 0.5
 
 
-async def list_sessions(sessions: SessionTable, log: MessageLog, page: PageRequest) -> Page[SessionInfo]:
-    """Sessions in the order of their client ids; the oldest waiting message of each is not looked for."""
+async def list_sessions(sessions: SessionTable, log: DurableLog, page: PageRequest) -> Page[SessionInfo]:
+    """Sessions in the order of their client ids; does not search for the oldest waiting message of each."""
     names, cursor = await page_of([session.client_id for session in sessions], page)
     found: list[SessionInfo] = []
     deadline = monotonic() + _SLICE_S
@@ -28,14 +28,14 @@ async def list_sessions(sessions: SessionTable, log: MessageLog, page: PageReque
         session = sessions.get(name)
         if session is not None:
             found.append(_session_info(session, log))
-        if monotonic() >= deadline:  # to say how far a session is behind, every epoch is looked at
+        if monotonic() >= deadline:  # computing how far a session is behind examines every epoch
             await asyncio.sleep(0)
             deadline = monotonic() + _SLICE_S
     return Page(found, cursor)
 
 
-async def show_session(sessions: SessionTable, log: MessageLog, client_id: str) -> SessionDetail | None:
-    """One session, or None if there is none; its oldest waiting message is searched for, for a while."""
+async def show_session(sessions: SessionTable, log: DurableLog, client_id: str) -> SessionDetail | None:
+    """One session, or None if there is none; searches for its oldest waiting message, for a limited time."""
     session = sessions.get(client_id)
     if session is None:
         return None
@@ -49,7 +49,7 @@ async def show_session(sessions: SessionTable, log: MessageLog, client_id: str) 
     )
 
 
-def _session_info(session: Session, log: MessageLog, oldest_at: float | None = None) -> SessionInfo:
+def _session_info(session: Session, log: DurableLog, oldest_at: float | None = None) -> SessionInfo:
     connection = session.connection
     is_lasting = session.expiry_s == NEVER
     ended_at = wall(session.ended_at) if connection is None else None
@@ -73,12 +73,12 @@ def _session_info(session: Session, log: MessageLog, oldest_at: float | None = N
 
 
 def _cursor(session: Session) -> dict[int, int]:
-    """Where the session is in the log, by shard; empty if it does not read it."""
+    """The session's positions in the log, by shard; empty if it does not read the log."""
     return dict(enumerate(session.flow.cursor())) if isinstance(session.flow, LogFlow) else {}
 
 
-async def _find_oldest(session: Session, log: MessageLog) -> float | None:
-    """When the first message was recorded that waits for the session in the log; None if there is none, or it is not found."""
+async def _find_oldest(session: Session, log: DurableLog) -> float | None:
+    """When the first message that waits for the session in the log was recorded; None if there is none or it is not found."""
     filters = {each.topic_filter.decode() for each in session.subscriptions.values() if each.group is None}
     cursor = _cursor(session)
     if not filters or len(cursor) != log.shards:

@@ -1,8 +1,9 @@
-"""MQTT history as a Spark table and stream, and a sink: `format("braidmq")`. Knows the protocol, not the server.
+"""MQTT history as a Spark table and stream, and a sink: `format("braidmq")`. Independent of the server.
 
-Drivers and executors import this, from a zip too: it needs Python 3.11, pyarrow, numpy and msgspec, and nothing compiled of ours.
-`import pyspark_braidmq` is not needed either: Spark finds that module by its name and registers the format. Imported before a
-session is started, this package lets the session's processes run in the same Python; `register(spark)` does the same later.
+Drivers and executors import this package, also from a zip: it needs Python 3.11, pyarrow, numpy and msgspec, and none of our
+compiled modules. `import pyspark_braidmq` is not needed: Spark finds that module by its name and registers the format. If this
+package is imported before a session starts, the session's processes run in the same Python; `register(spark)` does the same
+later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ prepare()
 
 
 def __getattr__(name: str) -> object:
-    # Late, so that other parts of the package can be had without pyspark.
+    # Imported on demand, so that other parts of the package work without pyspark.
     if name == "BraidDataSource":
         from braidmq.spark.source.format import BraidDataSource
 

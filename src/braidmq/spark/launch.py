@@ -1,7 +1,7 @@
 """Selects the Python of Spark's processes: it must have braidmq installed.
 
-A session without `PYSPARK_PYTHON` starts its planners and workers with whatever `python3` is first on the PATH. Where braidmq is
-installed in a virtual environment, that one lacks it, and Spark says `DATA_SOURCE_NOT_FOUND` or `No module named 'braidmq'`.
+A session without `PYSPARK_PYTHON` starts its planners and workers with the first `python3` on the PATH. If braidmq is installed
+in a virtual environment, that one lacks it, and Spark fails with `DATA_SOURCE_NOT_FOUND` or `No module named 'braidmq'`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
-# Set by spark-submit for its applications: the JVM is there, and its environment cannot be changed any more.
+# Set by spark-submit for its applications: the JVM is already running, and its environment cannot be changed.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 # Options of spark-submit without a value.
 _FLAGS: Final = ("-h", "--help", "-v", "--verbose", "--version", "--supervise")
@@ -35,21 +35,21 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let a session that this process starts later run in this Python, unless another was chosen."""
+    """Make sessions that this process starts later run in this Python, unless another one was chosen."""
     if PYTHON not in environ and _SUBMITTED not in environ and not _is_started():
         environ[PYTHON] = sys.executable
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("braidmq")` known to a session; on a local master without PYSPARK_PYTHON its workers run in this Python.
+    """Register `format("braidmq")` with a session; on a local master without PYSPARK_PYTHON its workers run in this Python.
 
-    Raises UsageError if PYSPARK_PYTHON names one that cannot run it. Spark may have found the format by itself already.
+    Raises UsageError if PYSPARK_PYTHON names one that lacks braidmq. Spark may have registered the format already.
     """
     from pyspark.errors import AnalysisException
 
     from braidmq.spark.source.format import BraidDataSource
 
-    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none: its server decides
+    context = getattr(spark, "_sc", None)  # None for a session of Spark Connect: its server decides
     if context is not None and context.master.startswith("local") and not _is_this(context.pythonExec):
         if PYTHON in os.environ:
             check_python(context.pythonExec, os.environ)
@@ -62,13 +62,13 @@ def register(spark: SparkSession) -> None:
 def environment(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for Spark's own `pyspark` or `spark-submit` with these arguments.
 
-    Raises UsageError if a Python was chosen that cannot run braidmq on this machine.
+    Raises UsageError if the chosen Python cannot run braidmq on this machine.
     """
     found = dict(environ)
     chosen = found.setdefault(PYTHON, sys.executable)
     found.setdefault(DRIVER_PYTHON, chosen if is_local(arguments) else sys.executable)
     if _ROOT not in map(Path, [*site.getsitepackages(), site.getusersitepackages()]):
-        # Run from a source tree: the other processes find it by this.
+        # For running from a source tree: other processes find the package by this.
         found["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [found.get("PYTHONPATH")])])
     if is_local(arguments) and not _is_this(chosen):
         check_python(chosen, found)
@@ -76,7 +76,7 @@ def environment(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[st
 
 
 def is_local(arguments: Sequence[str]) -> bool:
-    """Whether these arguments of spark-submit run everything on this machine, as it does unless it is told a master."""
+    """Whether these arguments of spark-submit run everything on this machine, which is the default without a master."""
     master = _value(arguments, "--master", "spark.master")
     return master.startswith("local") and not _value(arguments, "--remote", "spark.remote", "")
 
@@ -87,7 +87,7 @@ def _value(arguments: Sequence[str], option: str, key: str, default: str = "loca
 
 
 def _settings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options of Spark with their values, and settings by their keys; what follows the application is its own."""
+    """Spark's options and settings with their values; arguments after the application belong to it."""
     for place in range(_own(arguments)):
         name, equals, value = arguments[place].partition("=")
         if name.startswith("-"):
@@ -99,7 +99,7 @@ def _settings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _own(arguments: Sequence[str]) -> int:
-    """How many of the arguments are for Spark itself: those before the application."""
+    """The number of arguments for Spark itself: those before the application."""
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
         place += 1 if "=" in arguments[place] or arguments[place] in _FLAGS else 2
@@ -107,7 +107,7 @@ def _own(arguments: Sequence[str]) -> int:
 
 
 def check_python(program: str, environ: Mapping[str, str]) -> None:
-    """Raise UsageError unless this Python has braidmq and what it needs."""
+    """Raise UsageError unless this Python has braidmq and its dependencies."""
     hint = f"install braidmq[spark] for it, or set {PYTHON} to {sys.executable}, which has it"
     try:
         told = subprocess.run(  # noqa: S603 - the Python that Spark would run
@@ -122,7 +122,7 @@ def check_python(program: str, environ: Mapping[str, str]) -> None:
 
 @contextmanager
 def packed() -> Iterator[str]:
-    """A zip of this package for `--py-files`, for machines whose Python lacks it; removed at the end."""
+    """A zip of this package for `--py-files`, for machines without it; removed at the end."""
     with TemporaryDirectory(prefix="braidmq-") as directory:
         archive = Path(directory) / "braidmq.zip"
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:
@@ -133,7 +133,7 @@ def packed() -> Iterator[str]:
 
 
 def with_files(arguments: Sequence[str], archive: str) -> list[str]:
-    """The arguments of spark-submit with one more of `--py-files`."""
+    """Add an archive to `--py-files` in the arguments of spark-submit."""
     found = list(arguments)
     for place in range(_own(arguments)):
         name, equals, value = found[place].partition("=")
@@ -148,7 +148,7 @@ def with_files(arguments: Sequence[str], archive: str) -> list[str]:
 
 def _is_this(program: str) -> bool:
     found = shutil.which(program)
-    # Not resolved: a virtual environment is known by the path of its Python, which is a link to another.
+    # Not resolved: the Python of a virtual environment is a link, and its path identifies the environment.
     return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
 
 

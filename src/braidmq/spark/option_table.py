@@ -1,9 +1,9 @@
 """Parses options as Spark passes them: strings under lower-case keys. Errors say what is wrong and what to write.
 
-Each may be written with the prefix `braidmq.`, where options of several formats are mixed. An option of another source that
-would change what is read is refused with ours in its place, and so is one that looks like a slip of the pen, or has our prefix.
-Any other that is not ours is left alone and listed in `unknown`. Options are parsed in every process of a query, so this module
-logs nothing: the driver warns of them, once.
+Options may have the prefix `braidmq.`, where options of several formats are mixed. Options of other sources that would change
+what is read are rejected with the name of ours, and so are likely typing errors and unknown options with our prefix. Any other
+unknown option is ignored and listed in `unknown`. Options are parsed in every process of a query, so this module logs nothing:
+the driver warns of them once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from braidmq.spark.source.foreign_options import remedy_for
 
 PREFIX: Final = "braidmq."
 _SECRETS: Final = ("password", "token", "secret")
-# What Spark itself adds: to a read or a query, and for tables of its catalog.
+# Options that Spark adds to a read or a query, and for tables of its catalog.
 _SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "provider", "owner", "location", "external", "comment"}
 _SPARK_PREFIX: Final = "option."
 
-# How a server is reached, for reading and for writing alike.
+# Connection options, for reading and writing.
 CONNECTION_OPTIONS: Final = (
     "user",
     "password",
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Security(Struct, frozen=True, kw_only=True):
-    """Who connects, and how the connection is secured. Files are in PEM form."""
+    """Credentials and TLS files, which are in PEM format."""
 
     user: str
     password: str
@@ -58,7 +58,7 @@ class Security(Struct, frozen=True, kw_only=True):
 
     @property
     def wants_tls(self) -> bool:
-        """Whether an address without a scheme is one of TLS."""
+        """Whether an address without a scheme uses TLS."""
         return self.tls or bool(self.ca_file or self.cert_file or self.server_name)
 
     # A traceback must not show the password.
@@ -71,10 +71,10 @@ class Security(Struct, frozen=True, kw_only=True):
 
 
 class OptionTable:
-    """The options given, by the names that are known. Getters raise ConfigError that names the option, and never a secret."""
+    """The given options by known name. Getters raise ConfigError with the name of the option, and never show a secret."""
 
     def __init__(self, options: Mapping[str, str], known: Sequence[str], foreign: Mapping[str, str]) -> None:
-        """Raises ConfigError for an option that is not known but was meant to be, or is one of the `foreign` ones."""
+        """Raises ConfigError for a misspelt or unknown braidmq option, and for `foreign` ones."""
         self._names = {name.lower(): name for name in known}
         self._foreign = foreign
         self.unknown: tuple[str, ...] = ()
@@ -88,15 +88,15 @@ class OptionTable:
                 self.unknown += (key,)
 
     def text(self, name: str, default: str = "") -> str:
-        """The text as it was written, without space around it."""
+        """The text without surrounding space."""
         return self._given.get(name.lower(), default).strip()
 
     def secret(self, name: str) -> str:
-        """The text as it was written."""
+        """The text, unchanged."""
         return self._given.get(name.lower(), "")
 
     def has(self, name: str) -> bool:
-        """Whether it was given, and is not empty."""
+        """Whether the option is given and not empty."""
         return bool(self.text(name))
 
     def flag(self, name: str, default: bool) -> bool:
@@ -112,7 +112,7 @@ class OptionTable:
         return self._read(name, None, _parse_size, "write a number of bytes, or a size such as 64MiB")
 
     def seconds(self, name: str, default: float) -> float:
-        """A number of seconds, or a span such as 500ms."""
+        """A number of seconds, or a duration such as 500ms."""
         return self._read(name, default, lambda text: float(parse_seconds(text)), "write a duration such as 30s")
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
@@ -126,7 +126,7 @@ class OptionTable:
         return self._read(name, default, parse, f"write {' or '.join(choices)}")
 
     def texts(self, name: str) -> list[str] | None:
-        """A JSON list of texts, or one text."""
+        """A JSON list of strings, or one string."""
         return self._read(name, None, _parse_texts, 'write one, or a JSON list such as ["a", "b"]')
 
     def security(self) -> Security:
@@ -146,12 +146,12 @@ class OptionTable:
 
     @property
     def call_s(self) -> float:
-        """How long one call may take."""
+        """The time limit of one call."""
         return self.seconds("timeout", _CALL_S)
 
     @property
     def retry_s(self) -> float:
-        """How long a server that is lost is waited for."""
+        """How long to wait for a lost server."""
         return self.seconds("retryTimeout", _RETRY_S)
 
     def _read(self, name: str, default: T, parse: Callable[[str], T], hint: str) -> T:
@@ -169,7 +169,7 @@ class OptionTable:
         self._given[bare] = value
 
     def _refuse_meant(self, key: str, bare: str) -> None:
-        """Raise ConfigError for an option that was meant for a source such as this one."""
+        """Raise ConfigError for an option of another source, a misspelt option, or an unknown one with our prefix."""
         remedy = remedy_for(bare, self._foreign)
         if remedy is not None:
             raise ConfigError(key, "is an option of another data source", f"with braidmq, {remedy}")
@@ -181,13 +181,13 @@ class OptionTable:
 
 
 def warn_of_unknown(names: Sequence[str]) -> None:
-    """Tell in one line which options were given and not used. For the driver, once for each read or write."""
+    """Log the options that are ignored, in one line. For the driver, once per read or write."""
     if names:
         log.warning("braidmq ignores unknown options: %s", ", ".join(sorted(names)))
 
 
 def redact(name: str, value: str) -> str:
-    """The value of an option for a log or an error: not that of a secret."""
+    """The value of an option for logs and errors; secrets are masked."""
     return "***" if any(word in name.lower() for word in _SECRETS) else value
 
 

@@ -1,4 +1,4 @@
-"""Checks whether this Python has what braidmq needs. Imports nothing that may be missing and uses no new syntax."""
+"""Checks whether this Python has the dependencies of braidmq. Imports nothing that may be missing and uses no new syntax."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODULES = ("msgspec", "numpy", "pyarrow", "pyarrow.flight")
 
 
 def check_requirements() -> None:
-    """Raise UsageError that names this Python and what it lacks. For drivers and executors, which may be different Pythons."""
+    """Raise UsageError with the path of this Python and what it lacks. Drivers and executors may use different Pythons."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     here = f"the Python of this Spark process ({sys.executable}, {version})"
     hint = "install braidmq[spark] for it, or set PYSPARK_PYTHON or spark.pyspark.python to one that has it, on all machines"

@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from braidmq.storage.rows.changes import Change, Refusal
+from braidmq.storage.rows.changes import Change, WriteRefusal
 from braidmq.storage.shard.shard import Entry
 
 log = logging.getLogger(__name__)
 
-OnRefused = Callable[[Refusal], None]
+OnRefused = Callable[[WriteRefusal], None]
 
 _RETRY_AFTER_CONGESTION_S: Final = 1.0
 
 
-class Block(Protocol):
-    """Many records with one callback. Must not change after it was passed to the queue."""
+class PendingBlock(Protocol):
+    """Many records with one callback. Must not change once it is passed to the queue."""
 
     @property
     def entries(self) -> Mapping[int, list[Entry]]:
@@ -29,24 +29,24 @@ class Block(Protocol):
 
     @property
     def changes(self) -> Sequence[Change]:
-        """Rows that are written with them."""
+        """Rows to write with the records."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the records' values."""
 
     def marks(self) -> Sequence[tuple[int, bytes, int, int]]:
-        """Producers whose records these are: shard, name, last sequence and check value; written with them."""
+        """The producers of these records: shard, name, last sequence and check value; written with them."""
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Everything is on disk; timestamps by shard, in the order of the entries."""
+        """The block is on disk; timestamps by shard, in the order of the entries."""
 
-    def refused(self, refusal: Refusal, /) -> None:
+    def refused(self, refusal: WriteRefusal, /) -> None:
         """Report that nothing was stored, or that the outcome is unknown."""
 
 
 def call_waiter(callback: Callable[..., None], *arguments: object) -> None:
-    """Call, and log what it raises: one waiter's fault must not cost another its acknowledgement."""
+    """Call the callback and log what it raises: a failing waiter must not cost another its acknowledgement."""
     try:
         callback(*arguments)
     except Exception:
@@ -59,14 +59,14 @@ class Waiter(Protocol):
     count: int
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """The group is on disk; timestamps by shard and place."""
+        """The group is on disk; timestamps by shard and index."""
 
-    def refused(self, refusal: Refusal, /) -> None:
-        """The group is not stored, or in doubt."""
+    def refused(self, refusal: WriteRefusal, /) -> None:
+        """The group was not stored, or the outcome is unknown."""
 
 
 class RowsWaiter:
-    """Waits for rows alone."""
+    """Waits for rows without records."""
 
     __slots__ = ("count", "refused", "_on_commit")
 
@@ -76,7 +76,7 @@ class RowsWaiter:
         self._on_commit = on_commit
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Report that the records are committed."""
+        """Report that the rows are committed."""
         self._on_commit()
 
 
@@ -85,14 +85,14 @@ class BlockWaiter:
 
     __slots__ = ("count", "refused", "_block", "_places")
 
-    def __init__(self, block: Block, count: int, places: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, block: PendingBlock, count: int, places: dict[int, tuple[int, int]]) -> None:
         self.count = count
         self.refused = block.refused
         self._block = block
         self._places = places  # first and end, by shard
 
     def committed(self, stamps: dict[int, list[int]], /) -> None:
-        """Tell the timestamps of the block's own records."""
+        """Report the timestamps of the block's own records."""
         own = {}
         for shard, (first, end) in self._places.items():
             of_shard = stamps[shard]
@@ -100,13 +100,13 @@ class BlockWaiter:
         self._block.committed(own)
 
 
-class Group:
-    """One batch to be, and then the write with this number; waiters are in the order of the calls."""
+class CommitGroup:
+    """A future batch, and then the write with this number; waiters are in the order of the calls."""
 
     __slots__ = ("shards", "changes", "marks", "waiters", "size_bytes", "number", "stamps")
 
     def __init__(self) -> None:
-        self.shards: dict[int, list[Entry]] = {}  # what is to be appended to each
+        self.shards: dict[int, list[Entry]] = {}  # the entries to append to each
         self.changes: list[Change] = []
         self.marks: list[tuple[int, bytes, int, int]] = []
         self.waiters: list[Waiter] = []
@@ -115,7 +115,7 @@ class Group:
         self.stamps: dict[int, list[int]] = {}
 
     def append(self, shard: int, entries: list[Entry]) -> tuple[int, int]:
-        """Append entries to a shard; returns their places among its entries, first and end."""
+        """Append entries to a shard; returns their indexes among its entries, first and end."""
         collected = self.shards.setdefault(shard, [])
         first = len(collected)
         collected += entries
@@ -123,7 +123,7 @@ class Group:
 
 
 class AppendQueue:
-    """Groups on their way to the disk; `pending_bytes` is what waits in all of them."""
+    """Commit groups on their way to the disk; `pending_bytes` is the sum of all of them."""
 
     def __init__(self, bytes_max: int) -> None:
         self.pending_bytes = 0
@@ -132,11 +132,11 @@ class AppendQueue:
         self.on_relief: Callable[[], None] | None = None
         self._bytes_max = bytes_max
         self._congested_bytes = bytes_max // 2
-        self._open = Group()
-        self._written: deque[Group] = deque()
+        self._open = CommitGroup()
+        self._written: deque[CommitGroup] = deque()
 
-    def add_block(self, block: Block, count: int, size: int) -> None:
-        """Let the entries of a block be appended and its changes be made with them, or refuse it if there is no room."""
+    def add_block(self, block: PendingBlock, count: int, size: int) -> None:
+        """Queue the entries and changes of a block, or reject it if there is no room."""
         if self.pending_bytes >= self._bytes_max:
             self._refuse_at_once(block.refused, count)
             return
@@ -148,7 +148,7 @@ class AppendQueue:
             group.changes += block.changes
 
     def add_changes(self, changes: Sequence[Change], size: int, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
-        """Let changes be made, or refuse them if there is no room."""
+        """Queue changes, or reject them if there is no room."""
         if self.pending_bytes >= self._bytes_max:
             self._refuse_at_once(on_refused)
             return
@@ -156,8 +156,8 @@ class AppendQueue:
         group.waiters.append(RowsWaiter(on_commit, on_refused))
         group.changes += changes
 
-    def _count(self, size: int) -> Group:
-        # One more was taken although it may pass the bound: else a record larger than the bound could never be written.
+    def _count(self, size: int) -> CommitGroup:
+        # The last addition may exceed the bound: otherwise a record larger than the bound could never be written.
         self.pending_bytes += size
         self._open.size_bytes += size
         if self.pending_bytes >= self._congested_bytes:
@@ -166,36 +166,36 @@ class AppendQueue:
 
     def _refuse_at_once(self, on_refused: OnRefused, count: int = 1) -> None:
         self.refused += count
-        on_refused(Refusal("too much data is waiting for the disk", _RETRY_AFTER_CONGESTION_S))
+        on_refused(WriteRefusal("too much data is waiting for the disk", _RETRY_AFTER_CONGESTION_S))
 
-    def take(self) -> Group | None:
+    def take(self) -> CommitGroup | None:
         """The next group to write; None if the queue is empty."""
         if not self._open.waiters:
             return None
-        group, self._open = self._open, Group()
+        group, self._open = self._open, CommitGroup()
         return group
 
-    def wrote(self, group: Group, number: int, stamps: dict[int, list[int]]) -> None:
-        """The group is the store's write with this number."""
+    def wrote(self, group: CommitGroup, number: int, stamps: dict[int, list[int]]) -> None:
+        """The group is now the store's write with this number."""
         group.number = number
         group.stamps = stamps
         self._written.append(group)
 
-    def committed(self, number: int) -> list[Group]:
-        """Every write up to this number is on disk: the groups that are so now, each to be acknowledged."""
+    def committed(self, number: int) -> list[CommitGroup]:
+        """Every write up to this number is on disk; returns the groups that it covers, each to be acknowledged."""
         done = []
         while self._written and self._written[0].number <= number:
             done.append(self._written.popleft())
         return done
 
-    def acknowledge(self, group: Group) -> None:
+    def acknowledge(self, group: CommitGroup) -> None:
         """Report to the waiters of a group that it is on disk."""
         for waiter in group.waiters:
             call_waiter(waiter.committed, group.stamps)
         self._let_go(group)
 
-    def refuse(self, group: Group, refusal: Refusal) -> None:
-        """Report to the waiters of a group that it is not stored."""
+    def refuse(self, group: CommitGroup, refusal: WriteRefusal) -> None:
+        """Report to the waiters of a group that it was not stored."""
         for waiter in group.waiters:
             self.refused += waiter.count
             call_waiter(waiter.refused, refusal)
@@ -204,9 +204,9 @@ class AppendQueue:
     def doubt(self, reason: str, retry_after_s: float) -> None:
         """Reject everything written and not committed, because it is unknown whether it is on disk."""
         while self._written:
-            self.refuse(self._written.popleft(), Refusal(reason, retry_after_s, is_in_doubt=True))
+            self.refuse(self._written.popleft(), WriteRefusal(reason, retry_after_s, is_in_doubt=True))
 
-    def _let_go(self, group: Group) -> None:
+    def _let_go(self, group: CommitGroup) -> None:
         self.pending_bytes -= group.size_bytes
         if self.is_congested and self.pending_bytes * 4 <= self._bytes_max:
             self.is_congested = False

@@ -2,16 +2,16 @@
 
 The life of a message, all on the loop:
 
-    append_block()  is collected, each record in the shard of its client id; nothing is written
-    flush()         once a turn: one batch for all shards, written unsynced; or refused, and then nothing of it was written
-    (commit)        when the batch is on disk: watermarks rise, followers get the records, then whoever waits is called
+    append_block()  collects it, each record in the shard of its client id; nothing is written
+    flush()         once a turn: writes one batch for all shards, without fsync; if it is rejected, nothing of it was written
+    (commit)        when the batch is on disk: watermarks rise, followers get the records, then waiters are called
 
-- Nobody is shown a record, and nobody is acknowledged, before its commit (S6).
-- Rows of sessions and the like go into the same batch, so what must be true together is on disk together (S1).
-- What waits is bounded: beyond the bound appends are refused, and `is_congested` asks publishers to wait well before that.
-- A write whose commit failed is in doubt until the next start: its waiters are refused as such, never acknowledged.
+- No record becomes visible, and none is acknowledged, before its commit (S6).
+- Rows of sessions etc. go into the same batch, so changes that belong together reach the disk together (S1).
+- The queue is bounded: beyond the bound appends are rejected, and `is_congested` makes publishers wait well before that.
+- A write whose commit failed is in doubt until the next start: its waiters are told so, and it is never acknowledged.
 
-A client id has one home: shard crc32(client id) modulo the number of shards, which is fixed when the log is made.
+A client id has one shard: crc32(client id) modulo the number of shards, which is fixed when the log is created.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.base.errors import Corruption, Unavailable, UsageError
 from braidmq.base.shards import shard_of
 from braidmq.lane.records.records import check_entries
-from braidmq.storage.append_queue import AppendQueue, Block, OnRefused
+from braidmq.storage.append_queue import AppendQueue, OnRefused, PendingBlock
 from braidmq.storage.engine.batch import Batch
 from braidmq.storage.engine.health import Health
 from braidmq.storage.engine.open import are_settled, family_of, open_log_store, settle_classes
 from braidmq.storage.engine.rocksdb import Disk, Tuning
 from braidmq.storage.engine.store import Store
-from braidmq.storage.fences import Fences, Guard
+from braidmq.storage.fences import FenceTable
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.layouts.lessons import Lesson
-from braidmq.storage.reading.followers import Followers, Following, OnRecords
+from braidmq.storage.reading.followers import Followers, OnRecords, ShardFollower
 from braidmq.storage.reading.merge import MergedScan
 from braidmq.storage.reading.positions import Start, positions_at
-from braidmq.storage.reading.reader import Gap
+from braidmq.storage.reading.reader import RetentionGap
 from braidmq.storage.reading.replays import LogReaders
-from braidmq.storage.rows.changes import Change, Refusal, check_change, put_change
+from braidmq.storage.rows.changes import Change, WriteRefusal, check_change, put_change
 from braidmq.storage.rows.named_readers import READER_PREFIX, READERS_END, NamedReaders
 from braidmq.storage.shard.class_shard import LogShard, families_of
 from braidmq.storage.shard.classes import ClassTable, LogClass, retention_bytes
@@ -54,13 +54,13 @@ from braidmq.storage.upkeep.stats import LogStats, shard_stats
 from braidmq.storage.upkeep.upkeep import LogUpkeep, discard
 
 MIB: Final = 1024 * 1024
-# What a waiting record costs beside its bytes.
+# The overhead in bytes of a waiting record.
 _APPEND_COST: Final = 200
 _RETRY_AFTER_FAULT_S: Final = 60.0
 
 
 class LogOptions(NamedTuple):
-    """Bounds of a log that are no configuration keys; sizes are for all shards together."""
+    """Bounds of a log that are not configuration keys; sizes are for all shards together."""
 
     pending_bytes_max: int = 64 * MIB
     tail_bytes_max: int = 64 * MIB
@@ -75,16 +75,16 @@ class LogOptions(NamedTuple):
 DEFAULT_OPTIONS: Final = LogOptions()
 
 
-class MessageLog:
+class DurableLog:
     """The durable log; used from one thread, the loop's. `open`, then `start`; `close` ends it."""
 
     def __init__(
         self, store: Store, classes: Sequence[LogClass], settings: HistorySettings, clock: ShardClock, options: LogOptions
     ) -> None:
-        """Use `MessageLog.open`."""
+        """Use `DurableLog.open`."""
         self.log_id = store.log_id
         self.clock_alarm: ClockAlarm | None = None
-        self.fences = Fences()
+        self.fences = FenceTable()
         self._store = store
         self._clock = clock
         self._options = options
@@ -120,8 +120,8 @@ class MessageLog:
         *,
         clock: ShardClock | None = None,
         options: LogOptions = DEFAULT_OPTIONS,
-    ) -> MessageLog:
-        """Open the log in `data_dir`/log, or make it, and recover it. Blocks while the write-ahead log is read.
+    ) -> DurableLog:
+        """Open or create the log in `data_dir`/log, and recover it. Blocks while the write-ahead log is read.
 
         Raises ConfigError (the number of shards cannot change, classes must not overlap), and what `Store.open` and
         `Shard.recover` raise.
@@ -155,13 +155,13 @@ class MessageLog:
             self._store.sync()
 
     def start(self, loop_call: Callable[[Callable[[], None]], object]) -> None:
-        """Commit from now on; commits are handled in calls made through `loop_call` (`loop.call_soon_threadsafe`), later."""
+        """Start to commit; commits are handled in later calls through `loop_call` (`loop.call_soon_threadsafe`)."""
         self._store.start(loop_call, self._committed)
 
     def close(self) -> None:
-        """Write and commit what is pending, tell who waits for it, and release the directory; blocks until done.
+        """Write and commit pending data, notify its waiters, and release the directory; blocks until done.
 
-        Iterators of `rows` that are still alive keep the directory locked.
+        Live iterators of `rows` keep the directory locked.
         """
         try:
             self.flush()
@@ -179,14 +179,14 @@ class MessageLog:
         return len(self._shards)
 
     def shard_of(self, client_id: str) -> int:
-        """The home of a client id; fixed by the format."""
+        """The shard of a client id; fixed by the format."""
         return shard_of(client_id, len(self._shards))
 
-    def append_block(self, block: Block) -> None:
-        """Record all messages of a block, and make its changes with them, by the next `flush`; the block is told once.
+    def append_block(self, block: PendingBlock) -> None:
+        """Record all messages and changes of a block with the next `flush`; the block is notified once.
 
-        The order is that of the calls, `change` included. `block.refused` may be called in this very call. Raises
-        UsageError if an entry is no record, a shard does not exist, or a change is not to be made; then nothing of it is taken.
+        The order is that of the calls, including `change`. `block.refused` may be called during this call. Raises UsageError
+        if an entry is not a record, a shard does not exist, or a change is invalid; then nothing of the block is queued.
         """
         size = block.size_bytes
         count = 0
@@ -202,36 +202,31 @@ class MessageLog:
             size += self.size_of(block.changes)
         self._queue.add_block(block, count, size + (count or 1) * _APPEND_COST)
 
-    def change(
-        self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused, guard: Guard | None = None
-    ) -> None:
-        """Write rows beside the records, by the next `flush`; later one of the two is called, as with a block."""
-        if guard is not None and not self.fences.admits(guard):
-            on_refused(_fenced(guard))
-            return
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: OnRefused) -> None:
+        """Write rows with the next `flush`; later one of the two callbacks is called, as with a block."""
         listed = list(changes)
         self._queue.add_changes(listed, self.size_of(listed) + _APPEND_COST, on_commit, on_refused)
 
     def size_of(self, changes: Iterable[Change]) -> int:
-        """About how many bytes these changes take; raises UsageError if one is not to be made."""
+        """The approximate size of these changes in bytes; raises UsageError if one is invalid."""
         return sum(check_change(change, len(self._shards)) for change in changes)
 
     @property
     def pending_bytes(self) -> int:
-        """What is appended and not yet committed."""
+        """The bytes that are appended and not yet committed."""
         return self._queue.pending_bytes
 
     @property
     def is_congested(self) -> bool:
-        """Whether publishers should wait: set at half of the bound, taken back at a quarter."""
+        """Whether publishers should wait: set at half of the bound, cleared at a quarter."""
         return self._queue.is_congested
 
     def on_relief(self, callback: Callable[[], None]) -> None:
-        """Call back whenever `is_congested` is taken back; one callback, the last one given."""
+        """Set the callback for when `is_congested` is cleared; it replaces an earlier one."""
         self._queue.on_relief = callback
 
     def flush(self) -> None:
-        """Write what was collected; call it once per turn of the loop."""
+        """Write the collected data; call it once per turn of the loop."""
         group = self._queue.take()
         if group is None:
             return
@@ -247,16 +242,16 @@ class MessageLog:
             number = self._write(batch, touched)
         except Unavailable as problem:
             discard(touched)
-            self._queue.refuse(group, Refusal(problem.detail, problem.retry_after_s))
+            self._queue.refuse(group, WriteRefusal(problem.detail, problem.retry_after_s))
         except Exception as problem:
             discard(touched)
-            self._queue.refuse(group, Refusal(str(problem), _RETRY_AFTER_FAULT_S))
+            self._queue.refuse(group, WriteRefusal(str(problem), _RETRY_AFTER_FAULT_S))
             raise
         else:
             self._queue.wrote(group, number, stamps)
 
     def _write(self, batch: Batch, families: Iterable[Shard], *, frees_space: bool = False) -> int:
-        """Seal, write and adopt; who calls it discards the drafts if it raises."""
+        """Seal, write and adopt; the caller must discard the drafts if it raises."""
         drafted = list(families)
         for family in drafted:
             family.seal(batch)
@@ -268,14 +263,15 @@ class MessageLog:
     def _committed(self, number: int) -> None:
         done = self._queue.committed(number)
         touched = sorted({shard for group in done for shard in group.shards})
-        # Followers before acknowledgements: who has been acknowledged can count on the message being under way.
+        # Followers before acknowledgements: a client whose message is acknowledged can rely on its delivery being under way.
         news = [(shard, self._shards[shard].commit(number)) for shard in touched]
         self._followers.hand_out([(shard, records) for shard, records in news if records])
         for group in done:
             self._queue.acknowledge(group)
 
     def check(self) -> Health:
-        """Look at the store and the clock; call it every second. Who waits for a commit that has failed is refused, in doubt."""
+        """Check the store and the clock; call it every second. Waiters for a failed commit are told that it is in doubt."""
+        self._log_readers.tick()
         self.clock_alarm = self._clock.check()
         health = self._store.check()
         if health.needs_restart:
@@ -294,30 +290,30 @@ class MessageLog:
         """The last committed timestamp of each shard."""
         return {number: shard.watermark for number, shard in enumerate(self._shards)}
 
-    def follow(self, shard: int, callback: OnRecords) -> Following:
-        """Call back with the shard and what it commits from now on, in order, a list for each commit, which is not to be changed.
+    def follow(self, shard: int, callback: OnRecords) -> ShardFollower:
+        """Call back with the shard and its newly committed records, in order; each commit is a list that must not be changed.
 
-        Who has caught up with `replay` and follows in the same turn of the loop misses nothing and gets nothing twice.
+        A reader that has caught up with `replay` and follows in the same turn of the loop gets every record exactly once.
         """
         return self._followers.add(shard, callback)
 
     def positions_at(self, start: Start) -> dict[int, int]:
-        """The positions from which a replay begins at this start. One in the future is `latest`."""
+        """The positions from which a replay begins at this start. A start in the future is `latest`."""
         return positions_at(start, self.watermarks, self._clock.now())
 
     def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> MergedScan:
-        """Read what matches one of the filters, later than one position or than one for each shard, in order of time.
+        """Read records that match one of the filters, after one position or after one for each shard, in order of time.
 
-        Records kept for durable sessions alone are hidden unless asked for. Filters are valid ones, without `$share`.
+        Session-only records are hidden unless requested. Filters must be valid, without `$share`.
         """
         return self._log_readers.replay(filters, start, with_session_only)
 
-    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, Gap]:
-        """What retention has already taken of what is later than these positions and may match, by shard."""
+    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, RetentionGap]:
+        """The records after these positions that may match and that retention has already deleted, by shard."""
         return self._log_readers.gaps(start, filters)
 
     def producer_mark(self, shard: int, producer: bytes) -> ProducerMark:
-        """How far a producer of a shard has come by what its blocks said, as of the last flush."""
+        """The last sequence of a producer of a shard, as of the last flush."""
         return self._shards[shard].main.producer_mark(producer)
 
     def row(self, shard: int, key: bytes) -> bytes | None:
@@ -328,20 +324,20 @@ class MessageLog:
         """Rows with lower <= key < upper, in order, as of the last flush."""
         return self._store.items(self._shards[shard].main.family, lower, upper)
 
-    # Care
+    # Upkeep
 
     def retain(self, now: int | None = None) -> None:
-        """One step of retention, and of forgetting silent producers; for a timer. Raises Unavailable if it cannot be written.
+        """One step of retention, and of the expiry of unused producers; for a timer. Raises Unavailable if it cannot be written.
 
-        Works on a full disk too, as long as there is some of the reserve: see `reclaim`.
+        Works on a full disk too, as long as some of the reserve is left: see `reclaim`.
         """
         self.flush()
         self._upkeep.retain(self._clock.now() if now is None else now)
 
     def reclaim(self) -> None:
-        """Free the disk space of what retention removed, at once and not in the course of writing; for a thread.
+        """Free the disk space of records that retention removed, now rather than in the course of writing; for a thread.
 
-        Wanted when the disk is full: then nothing is written, and space would never be freed by itself.
+        Needed when the disk is full: then nothing is written, and space would never be freed by itself.
         """
         self._upkeep.reclaim()
 
@@ -350,33 +346,33 @@ class MessageLog:
         return self._upkeep.generations()
 
     def add_generation(self, layout: str, parameters: bytes = b"") -> None:
-        """Let a new generation begin in every shard with its next record. Raises Unavailable if it cannot be written."""
+        """Start a new generation in every shard with its next record. Raises Unavailable if it cannot be written."""
         self.flush()
         self._upkeep.add_generation(layout, parameters, self._options.limits)
 
     def relearn_gain(self) -> RelearnGain:
-        """What a new generation could do better by what was learned so far; it only reads, and may run in a thread."""
+        """How much a new generation could improve with what was learned so far; read-only, may run in a thread."""
         return self._upkeep.relearn_gain()
 
     def relearn(self, gain: RelearnGain | None = None) -> None:
-        """Begin a new generation with better patterns from the start, wherever that is worth it. Raises Unavailable.
+        """Start a new generation with better patterns wherever that is worth it. Raises Unavailable.
 
-        Without a gain it is found here, which takes its time if very much was learned.
+        Without a gain it is computed here, which is slow if very much was learned.
         """
         self.flush()
         self._upkeep.relearn(gain or self._upkeep.relearn_gain())
 
     def patterns(self) -> dict[int, list[str]]:
-        """What the topics of each shard were learned to look like, as topic filters; it only reads, and may run in a thread."""
+        """The learned patterns of the topics of each shard, as topic filters; read-only, may run in a thread."""
         return self._upkeep.patterns()
 
     def teach(self, lesson: Lesson) -> None:
-        """Begin a new generation that knows a lesson from the start. UsageError if it cannot be learned, or Unavailable."""
+        """Start a new generation with a lesson. Raises UsageError if it cannot be learned, or Unavailable."""
         self.flush()
         self._upkeep.teach(lesson)
 
     def drop_generation(self, number: int, log_class: str = "") -> None:
-        """Remove the records of the oldest generation, of one class, from all shards; what is not committed stays.
+        """Remove the records of the oldest generation, of one class, from all shards; uncommitted records stay.
 
         Raises UsageError if it is not the oldest, or the only one; Unavailable if it cannot be written.
         """
@@ -384,11 +380,11 @@ class MessageLog:
         self._upkeep.drop_generation(number, log_class)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Make a directory with the log as it is now, which can be opened as `data_dir`/log. For a thread."""
+        """Create a directory with the log as it is now, which can be opened as `data_dir`/log. For a thread."""
         self._store.checkpoint(path)
 
     def stats(self) -> LogStats:
-        """Figures of the whole log and of each shard."""
+        """Statistics of the whole log and of each shard."""
         shards = tuple(shard_stats(number, shard, self._classes) for number, shard in enumerate(self._shards))
         sizes = {
             each.name: sum(family.epochs.size_bytes for family in families_of(self._shards, number))
@@ -404,7 +400,3 @@ class MessageLog:
             classes=sizes,
             store=self._store.stats(),
         )
-
-
-def _fenced(guard: Guard) -> Refusal:
-    return Refusal(f"a newer connection of {guard.client_id} has taken over", 0.0, is_fenced=True)

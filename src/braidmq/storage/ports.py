@@ -1,4 +1,4 @@
-"""What the log asks of the store beneath it; `braidmq.storage.engine.store` fills it, and a sorted dict does in tests."""
+"""What the log needs of the store beneath it; `braidmq.storage.engine.store` implements it, and a sorted dict in tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 
-class Batch(Protocol):
+class StoreBatch(Protocol):
     """Changes that are written together or not at all."""
 
     def put(self, family: str, key: bytes, value: bytes, /) -> None:
@@ -23,7 +23,7 @@ class Batch(Protocol):
 
 
 class Reads(Protocol):
-    """What can be read; it shows every write, committed or not."""
+    """Read access; it shows every write, committed or not."""
 
     def get(self, family: str, key: bytes, /) -> bytes | None:
         """The value of a key."""

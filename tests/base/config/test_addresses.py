@@ -43,7 +43,7 @@ def test_addresses_are_read(text: str, host: str, port: int) -> None:
         ("mqtt://host:1883", "not a host"),
     ],
 )
-def test_what_is_no_address_is_refused_in_words(text: str, problem: str) -> None:
+def test_an_invalid_address_is_rejected_with_a_clear_message(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_address(text)
 
@@ -135,7 +135,7 @@ def test_origins_are_read(text: str, origin: WebOrigin) -> None:
         "https://" + "a" * 254,
     ],
 )
-def test_what_is_no_origin_is_told(text: str) -> None:
+def test_an_invalid_origin_is_reported(text: str) -> None:
     assert parse_origin(text) is None
 
 

@@ -67,7 +67,7 @@ def test_a_password_file_is_enough_beyond_loopback(bind: str, tmp_path: Path) ->
     assert load_listener("tcp", {"bind": bind}, access={"password_file": str(tmp_path / "passwords")}).notes == []
 
 
-def test_anonymous_access_from_anywhere_has_to_be_said_and_is_told() -> None:
+def test_anonymous_access_from_anywhere_must_be_explicit_and_is_reported() -> None:
     notes = load_listener("tcp", {"bind": "0.0.0.0:1883", "allow_anonymous": True}).notes
 
     assert notes == ["listeners.tcp.x (0.0.0.0:1883) accepts clients without credentials"]
@@ -127,7 +127,7 @@ def test_a_key_with_a_password_is_refused_instead_of_asked_for(tls: dict[str, ob
     assert "is encrypted" in str(refusal("tls", tls | {"cert_file": cert_file, "key_file": key_file}))
 
 
-def test_a_file_that_is_no_certificate_is_refused(tls: dict[str, object], tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_certificate_is_rejected(tls: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_text("rubbish")
 
     assert "PEM" in str(refusal("tls", tls | {"cert_file": str(tmp_path / "rubbish")}))
@@ -184,7 +184,7 @@ def test_the_http_listener_counts_as_well() -> None:
     assert load_listener("tcp", {"bind": "127.0.0.1:18083"}, api={"bind": ""}).notes == []
 
 
-def test_a_bind_that_is_no_address_names_its_key() -> None:
+def test_an_invalid_bind_address_is_reported_with_its_key() -> None:
     assert refusal("tcp", {"bind": "1883"}).key == "listeners.tcp.x.bind"
 
 

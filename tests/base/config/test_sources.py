@@ -139,7 +139,7 @@ def test_a_key_with_one_underscore_too_few_is_not_overlooked(load: Load) -> None
     assert "did you mean BRAIDMQ_LOG__LEVEL?" in refusal(load, environ={"BRAIDMQ_LOG_LEVEL": "debug"})
 
 
-def test_variables_that_are_no_keys_are_left_alone(load: Load) -> None:
+def test_variables_that_are_not_keys_are_ignored(load: Load) -> None:
     assert load(environ={"BRAIDMQ_PURE": "1", "OTHER__THING": "x"}).settings == Settings()
 
 
@@ -206,7 +206,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         config.load(tmp_path / "nowhere.toml", environ={}, overrides={})
 
 
-def test_a_secret_is_neither_shown_nor_told(load: Load) -> None:
+def test_error_messages_do_not_show_a_secret(load: Load) -> None:
     assert "hush" not in refusal(load, '[cluster]\nsecret = "hush"')
     assert "hush" not in refusal(load, '[cluster]\nsecret = ["hush"]')
 
@@ -232,14 +232,14 @@ def test_the_whole_sample_starts_with_one_line_about_what_is_to_come(load: Load)
         ('[node]\nrole = "replicant"', "node.role"),
     ],
 )
-def test_what_a_part_to_come_would_have_to_do_is_refused(load: Load, text: str, key: str) -> None:
+def test_settings_of_parts_that_do_not_exist_yet_are_rejected(load: Load, text: str, key: str) -> None:
     said = refusal(load, text)
 
     assert said.startswith(f"{key}: ")
     assert "not supported yet" in said
 
 
-def test_what_is_recorded_and_for_how_long_needs_no_words(load: Load) -> None:
+def test_recorded_topics_and_retention_cause_no_notes(load: Load) -> None:
     loaded = load(
         """
         [history]
@@ -267,7 +267,7 @@ def test_what_is_recorded_and_for_how_long_needs_no_words(load: Load) -> None:
         ('[history.classes.a]\ntopics = ["a"]', "history.classes.a.retention"),
     ],
 )
-def test_what_cannot_be_in_a_history_is_refused(load: Load, text: str, key: str) -> None:
+def test_invalid_history_settings_are_rejected_with_their_key(load: Load, text: str, key: str) -> None:
     assert refusal(load, text).startswith(f"{key}: ")
 
 
@@ -303,7 +303,7 @@ def test_a_broken_overrides_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["node.name", "node.data_dir"])
-def test_who_the_node_is_cannot_be_set_at_run_time(name: str) -> None:
+def test_the_identity_of_the_node_cannot_be_set_at_run_time(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be set at run time"):
         config.parse_override(name, "x")
 

@@ -9,10 +9,12 @@ import pytest
 
 from braidmq.broker import persistence
 from braidmq.broker.messages.hooks import Hook
-from braidmq.broker.reading import catch_up
+from braidmq.broker.reading import slots
+from braidmq.lane.path.log_flow import PACKED_BYTES
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Puback, Publish, Pubrec
 from tests.support.held import message_bytes
+from tests.support.present import present
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
 
@@ -70,12 +72,59 @@ def test_recorded_messages_in_flight_leave_memory_with_the_client_and_come_again
     world.settle()
 
     assert message_bytes() - before < LARGE
-    assert (world.broker.state.held_bytes, world.broker.holdings.let_go) == (0, 20)
+    assert (world.broker.state.held_bytes, world.broker.holdings.let_go) == (20 * PACKED_BYTES, 20)
     if ends == "crash":
         world.crash()
     again = take(world.connect("reader"))
     assert [(packet.packet_id, packet.payload) for packet in again] == [(packet.packet_id, packet.payload) for packet in first]
     assert all(packet.dup for packet in again)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_in_flight_to_an_absent_client_takes_a_few_bytes_that_count(world: World, qos: int) -> None:
+    sender = world.connect("sender", expiry=0)
+    reader = world.connect("reader")
+    reader.subscribe("t", qos=qos, subscription_identifiers=(7,))
+    for number in range(500):
+        sender.publish("t", b"%d " % number + bytes(200), 2)
+    first = take(reader)
+    if qos == 2:  # of these the client has only to release the packet ids
+        for packet in first[:100]:
+            assert packet.packet_id is not None
+            reader.send(Pubrec(packet.packet_id))
+        world.settle()
+    reader.cut()
+    world.settle()
+
+    session = present(world.broker.sessions.get("reader"))
+    assert session.flow.inflight_messages() == 500
+    assert world.broker.state.held_bytes == session.flow.held_bytes == 500 * PACKED_BYTES
+    again = take(world.connect("reader"))
+    expected = first[100:] if qos == 2 else first
+    assert [(packet.packet_id, packet.payload, packet.properties) for packet in again] == [
+        (packet.packet_id, packet.payload, packet.properties) for packet in expected
+    ]
+
+
+@pytest.mark.parametrize("end", ["expired", "settled", "restarted"])
+def test_bytes_of_deliveries_to_an_absent_client_are_released_with_them(world: World, end: str) -> None:
+    reader = world.connect("reader", expiry=100)
+    reader.subscribe("t", qos=1)
+    for number in range(20):
+        world.connect("sender", expiry=0).publish("t", large(number))
+    assert numbers(take(reader)) == list(range(20))
+    reader.cut()
+    world.settle()
+
+    if end == "expired":
+        world.wait(200)
+    else:
+        if end == "restarted":
+            world.crash()
+            assert world.broker.state.held_bytes == 20 * PACKED_BYTES
+        world.connect("reader").acknowledge_all()
+
+    assert world.broker.state.held_bytes == 0
 
 
 def test_a_client_that_comes_back_and_takes_nothing_costs_the_memory_of_a_few_messages(world: World) -> None:
@@ -153,7 +202,7 @@ def test_few_bytes_of_many_sessions_leave_memory_when_the_node_holds_half_of_wha
 
 @pytest.mark.parametrize("expiry", [1000, 0], ids=["durable", "not durable"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_connected_clients_do_not_acknowledge_leaves_memory_beyond_the_bound(qos: int, expiry: int) -> None:
+def test_messages_that_connected_clients_do_not_acknowledge_leave_memory_above_the_bound(qos: int, expiry: int) -> None:
     with World(limits={"held_bytes_max": 4 * MIB}) as world:
         sender = world.connect("sender", expiry=0)
         readers = [world.connect(f"reader{number}", expiry=expiry) for number in range(4)]
@@ -316,7 +365,7 @@ class Redacted(Hook):
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_what_is_read_again_passes_the_hooks_again(world: World, crashes: bool) -> None:
+def test_records_that_are_read_again_pass_the_hooks_again(world: World, crashes: bool) -> None:
     reader = world.connect("reader")
     reader.subscribe("t", qos=1)
     for number in range(3):
@@ -349,8 +398,8 @@ def test_an_acknowledgement_of_what_was_not_sent_again_yet_settles_it(world: Wor
     assert numbers(back.acknowledge_all()) == [0, 1, 2]
 
 
-def test_only_so_many_clients_that_take_nothing_keep_what_was_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catch_up, "IDLE_MAX", 3)
+def test_only_a_bounded_number_of_stalled_clients_keep_records_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "IDLE_MAX", 3)
     with World() as world:
         names = [f"reader{number}" for number in range(8)]
         for name in names:
@@ -383,7 +432,7 @@ def test_rows_that_wait_for_a_full_disk_take_a_bounded_number_of_bytes(
     world.free_disk()
     world.tick(2)
 
-    assert "gave up rows that could not be written" in caplog.text
+    assert "discarded rows that could not be written" in caplog.text
     stored = sorted(each.message.payload[:2] for each in world.broker.turn_writer.storage.retained.load())
     assert stored == [b"%02d" % number for number in range(len(stored))]
     assert 5 <= len(stored) <= 10

@@ -48,18 +48,18 @@ def new_parts(bytes_max: int) -> Parts:
     return Parts(loop, bytes_max)
 
 
-def test_whoever_has_begun_first_is_closed_until_there_is_room() -> None:
+def test_the_oldest_unfinished_packets_are_closed_until_there_is_room() -> None:
     parts = new_parts(2 * LARGE)
 
     assert note_all(parts, Sender(), Sender(), Sender(), Sender()) == [Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED, None, None]
     assert (parts.size_bytes, parts.closed) == (2 * LARGE, 2)
 
 
-def test_nobody_is_closed_within_the_bound() -> None:
+def test_no_client_is_closed_within_the_bound() -> None:
     assert note_all(new_parts(2 * LARGE), Sender(), Sender()) == [None, None]
 
 
-def test_what_has_come_whole_meanwhile_does_not_count() -> None:
+def test_packets_completed_meanwhile_do_not_count() -> None:
     parts, done = new_parts(2 * LARGE), Sender()
     note_all(parts, done)
     done.part_bytes = 0

@@ -18,18 +18,18 @@ from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Subscribe, SubscribeOption
 from braidmq.testing import Broker as RealBroker
 from tests.support.clients.wire import Wire
-from tests.support.simulator.inner_client import InnerClient
-from tests.support.simulator.inner_node import turns_until, with_broker
+from tests.support.simulator.offline_node import turns_until, with_broker
+from tests.support.simulator.receiver import Receiver
 from tests.support.stage import wait_until
 
 
-def subscribe_to_many(client: InnerClient, count: int, prefix: str = "many/") -> None:
-    client._send(Subscribe(1, [SubscribeOption(f"{prefix}{number}/+", 1) for number in range(count)]))
+def subscribe_to_many(client: Receiver, count: int, prefix: str = "many/") -> None:
+    client.send(Subscribe(1, [SubscribeOption(f"{prefix}{number}/+", 1) for number in range(count)]))
 
 
 def test_a_session_with_many_subscriptions_ends_over_several_turns_and_takes_nothing_meanwhile(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
-        client, publisher = InnerClient("many", 0, 100), InnerClient("publisher", 0, 100)
+        client, publisher = Receiver("many", 0, 100), Receiver("publisher", 0, 100)
         client.connect(broker, clean_start=True)
         client.subscribe("$exclusive/mine", 1)
         subscribe_to_many(client, 1000)
@@ -39,7 +39,7 @@ def test_a_session_with_many_subscriptions_ends_over_several_turns_and_takes_not
         client.lose()
         await turns_until(lambda: broker.sessions.get("many") is None)
         left = broker.routes.count
-        publisher._send(Publish("many/0/x", b"", 1, packet_id=1))  # not recorded: it would wait in the session's queue
+        publisher.send(Publish("many/0/x", b"", 1, packet_id=1))  # not recorded: it would wait in the session's queue
         queued, dropped = broker.state.queued_messages, broker.state.counters.dropped_session_ended
         publisher.subscribe("$exclusive/mine", 1)
         await turns_until(lambda: broker.routes.count == 1)
@@ -76,7 +76,7 @@ def test_a_shared_group_that_is_over_needs_no_collector(tmp_path: Path) -> None:
         gc.collect()
         gc.disable()
         before = groups_alive()
-        client = InnerClient("member", 0, 100)
+        client = Receiver("member", 0, 100)
         client.connect(broker, clean_start=True)
         subscribe_to_many(client, 20, "$share/g/many/")
         await turns_until(lambda: len(broker.groups) == 20)
@@ -96,10 +96,9 @@ def test_a_shared_group_that_is_over_needs_no_collector(tmp_path: Path) -> None:
 
 def test_a_client_has_one_large_message_on_its_way_to_the_disk_at_a_time(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
-        client = InnerClient("sender", 0, 100)
+        client = Receiver("sender", 0, 100)
         client.connect(broker, clean_start=True)
-        connection = client._connection
-        assert connection is not None
+        connection = client.connection
         large = [encode(Publish(f"large/{number}", bytes(LARGE_BYTES), 1, packet_id=number), MQTT5) for number in (1, 2, 3)]
 
         connection.feed(b"".join(large))
@@ -118,10 +117,9 @@ def test_a_client_has_one_large_message_on_its_way_to_the_disk_at_a_time(tmp_pat
 
 def test_small_messages_are_not_held_for_each_other(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
-        client = InnerClient("sender", 0, 100)
+        client = Receiver("sender", 0, 100)
         client.connect(broker, clean_start=True)
-        connection = client._connection
-        assert connection is not None
+        connection = client.connection
         small = [encode(Publish(f"small/{number}", bytes(LARGE_BYTES - 1), 1, packet_id=number), MQTT5) for number in (1, 2, 3)]
 
         connection.feed(b"".join(small))

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 
 from braidmq.broker.bounds.turns import TURN_S, Turns
+from braidmq.broker.turn import Turn
 
 PIECE_S = 0.0005
 
@@ -17,8 +18,12 @@ class FakeLoop:
     def __init__(self) -> None:
         self.now = 0.0
         self.ready: list[Callable[[], None]] = []
-        self.turns = Turns(self, lambda: self.now)  # type: ignore[arg-type]
+        self.turns = Turns(Turn(self), lambda: self.now)  # type: ignore[arg-type]
         self.done: list[str] = []
+        self.faults: list[object] = []
+
+    def call_exception_handler(self, context: dict[str, object]) -> None:
+        self.faults.append(context["exception"])
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.ready.append(callback)
@@ -67,7 +72,7 @@ def test_owners_take_turns_however_much_each_has_to_do() -> None:
     assert loop.done == ["greedy 0", "modest 0", "greedy 1", "modest 1"]
 
 
-def test_what_is_added_meanwhile_waits_for_the_next_turn() -> None:
+def test_work_added_meanwhile_waits_for_the_next_turn() -> None:
     loop = FakeLoop()
 
     def work_again() -> None:
@@ -83,18 +88,19 @@ def test_what_is_added_meanwhile_waits_for_the_next_turn() -> None:
 def test_work_that_fails_does_not_keep_the_others_from_their_turns() -> None:
     loop = FakeLoop()
 
+    fault = ValueError("a test")
+
     def fail() -> None:
-        raise ValueError
+        raise fault
 
     loop.turns.add("one", fail)
     loop.add("two", "done")
 
-    try:
-        loop.turn()
-    except ValueError:
-        loop.turn()
+    loop.turn()
+    loop.turn()
 
     assert loop.done == ["done"]
+    assert loop.faults == [fault]
 
 
 def test_a_step_is_repeated_until_it_says_that_it_was_the_last_and_others_have_their_turns_between() -> None:

@@ -59,7 +59,7 @@ def test_a_debt_is_paid_in_the_time_that_was_told() -> None:
 
 
 @given(rate=st.floats(1, 1000), takes=st.lists(st.floats(0, 5000), min_size=1, max_size=30))
-def test_who_waits_as_told_never_exceeds_the_rate(rate: float, takes: list[float]) -> None:
+def test_a_caller_that_waits_as_asked_never_exceeds_the_rate(rate: float, takes: list[float]) -> None:
     bucket = TokenBucket(rate, 0.0)
     now = 0.0
 

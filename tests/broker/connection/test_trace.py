@@ -60,7 +60,7 @@ def test_a_trace_whose_reader_is_slow_says_how_much_it_left_out(node: Operated) 
     lines.close()
 
 
-def test_a_trace_of_what_is_no_filter_is_refused(node: Operated) -> None:
+def test_a_trace_of_an_invalid_filter_is_rejected(node: Operated) -> None:
     with pytest.raises(UsageError):
         node.operations.trace("topic", "a/#/b")
 

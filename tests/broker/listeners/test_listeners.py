@@ -124,7 +124,7 @@ def test_an_empty_host_listens_on_both_families_with_one_port(loop_name: str) ->
     run(loop_name, scenario())
 
 
-def test_mapped_and_scoped_addresses_are_told_plainly() -> None:
+def test_mapped_and_scoped_addresses_are_shown_in_plain_form() -> None:
     class Transport(asyncio.BaseTransport):
         def __init__(self, peer: Any) -> None:
             super().__init__({"peername": peer})
@@ -191,7 +191,7 @@ def test_all_listeners_share_the_room_that_the_node_has_and_a_burst_does_not_exc
 
 @both_loops
 @pytest.mark.parametrize("kind", ["tcp", "ws"])
-def test_whoever_admits_connections_can_refuse_them(loop_name: str, kind: str) -> None:
+def test_the_admission_callback_can_reject_connections(loop_name: str, kind: str) -> None:
     answers = [True, False]
     chosen: dict[str, Any] = {kind: LOCAL, "options": {"admit": lambda: answers.pop(0)}}
 
@@ -211,7 +211,7 @@ def test_whoever_admits_connections_can_refuse_them(loop_name: str, kind: str) -
 
 
 @both_loops
-def test_an_address_in_use_is_told_in_words_and_nothing_stays_bound(loop_name: str) -> None:
+def test_an_address_in_use_gives_a_clear_message_and_nothing_stays_bound(loop_name: str) -> None:
     async def scenario() -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -262,7 +262,7 @@ def test_a_disabled_listener_is_not_there() -> None:
 
 @both_loops
 @pytest.mark.parametrize("kind", ["tcp", "ws", "tls"])
-def test_after_stopping_nobody_comes_in_and_those_inside_stay(loop_name: str, kind: str, tmp_path: Path) -> None:
+def test_after_stopping_no_client_gets_in_and_connected_clients_stay(loop_name: str, kind: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.server()
     keys = {"cert_file": pair.cert_file, "key_file": pair.key_file} if kind == "tls" else {}
@@ -308,7 +308,7 @@ def test_a_connection_made_in_the_very_turn_of_the_stop_stays(loop_name: str, tm
 
 
 @both_loops
-def test_a_listener_that_runs_out_of_descriptors_pauses_and_then_goes_on(
+def test_a_listener_that_runs_out_of_descriptors_pauses_and_then_resumes(
     loop_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)
@@ -348,7 +348,7 @@ def test_a_burst_of_connections_is_accepted_whole() -> None:
     run("uvloop", scenario())
 
 
-def test_listeners_of_one_kind_are_told_apart_by_name() -> None:
+def test_listeners_of_one_kind_are_distinguished_by_name() -> None:
     async def scenario() -> None:
         settings = Settings(listeners=Listeners(tcp={"a": LOCAL, "b": LOCAL}))
         house = EchoHouse(settings)

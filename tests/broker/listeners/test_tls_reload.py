@@ -50,7 +50,7 @@ def test_a_reload_changes_new_handshakes_and_keeps_open_connections(loop_name: s
 
 
 @both_loops
-def test_a_ca_that_is_taken_away_is_no_longer_trusted(loop_name: str, authority: Authority, tmp_path: Path) -> None:
+def test_a_removed_ca_is_no_longer_trusted(loop_name: str, authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", "Other CA")
     pump = authority.client((CN, "pump"))

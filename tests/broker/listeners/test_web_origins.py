@@ -9,7 +9,8 @@ import pytest
 
 from braidmq.base.config.settings import Listeners, ListenerSettings, Settings
 from braidmq.broker.listeners.web_origins import WebOrigins
-from tests.support.clients.websocket_client import LOCAL, answer_to, both_loops, request
+from tests.broker.listeners.echo_client import LOCAL, answer_to, both_loops
+from tests.support.clients.transports import upgrade_request
 from tests.support.echo_listeners import open_house, run
 
 
@@ -21,7 +22,7 @@ def admits(origin: str, host: str, *allowed: str, is_local: bool) -> bool:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_what_is_no_browser_sends_no_origin_and_gets_in(is_local: bool) -> None:
+def test_a_client_that_sends_no_origin_gets_in(is_local: bool) -> None:
     assert WebOrigins(()).admits([], ["broker.example:8083"], is_local=is_local)
     assert WebOrigins(("https://app.example",)).admits([], [], is_local=is_local)
 
@@ -105,14 +106,14 @@ def test_with_a_list_exactly_its_pages_get_in(is_local: bool) -> None:
 
 
 @pytest.mark.parametrize("origin", ["null", "", "*", "https://", "https://a b", "https://a.example/", "x" * 100_000])
-def test_what_is_no_origin_is_let_in_by_a_star_alone(origin: str) -> None:
+def test_an_invalid_origin_is_accepted_only_by_a_star(origin: str) -> None:
     for listed in ((), ("https://app.example",)):
         assert not admits(origin, origin, *listed, is_local=True)
         assert not admits(origin, origin, *listed, is_local=False)
     assert admits(origin, "broker.example", "https://app.example", "*", is_local=False)
 
 
-def test_two_origins_or_two_hosts_are_no_proof() -> None:
+def test_two_origins_or_two_hosts_are_rejected() -> None:
     same = "http://localhost"
 
     assert not WebOrigins(()).admits([same, same], ["localhost"], is_local=True)
@@ -125,7 +126,7 @@ def test_two_origins_or_two_hosts_are_no_proof() -> None:
 
 async def is_upgraded(address: tuple[str, int], **headers: str) -> bool:
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(request(**headers))
+    writer.write(upgrade_request(**headers))
     head = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     return head.startswith(b"HTTP/1.1 101 ")
@@ -137,7 +138,7 @@ def test_a_page_from_elsewhere_gets_403_and_no_connection(loop_name: str, caplog
 
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
-            answer = await answer_to(house, request(Origin="https://evil.example", Host="evil.example:8083"))
+            answer = await answer_to(house, upgrade_request(Origin="https://evil.example", Host="evil.example:8083"))
 
             assert answer.startswith(b"HTTP/1.1 403 ")
             await house.until(lambda: house.refusals["ws_origin"] == 1 and house.live("ws:default") == 0)
@@ -149,10 +150,10 @@ def test_a_page_from_elsewhere_gets_403_and_no_connection(loop_name: str, caplog
     run(loop_name, scenario())
 
 
-def test_an_origin_of_bytes_that_are_no_text_is_refused_as_any_other() -> None:
+def test_an_origin_that_is_not_text_is_rejected_like_any_other() -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
-            sent = request(Origin="http://PLACE").replace(b"PLACE", b"\xff\x80" + b"x" * 500)
+            sent = upgrade_request(Origin="http://PLACE").replace(b"PLACE", b"\xff\x80" + b"x" * 500)
 
             assert (await answer_to(house, sent)).startswith(b"HTTP/1.1 403 ")
             assert house.refusals == {"ws_origin": 1}
@@ -179,7 +180,7 @@ def test_a_listener_behind_a_proxy_counts_as_one_that_others_can_reach() -> None
         async with open_house(ws=behind) as house:
             reader, writer = await asyncio.open_connection(*house.address("ws:default"))
             header = b"PROXY TCP4 203.0.113.9 10.0.0.5 40000 8083\r\n"
-            writer.write(header + request(Origin="https://broker.example", Host="broker.example"))
+            writer.write(header + upgrade_request(Origin="https://broker.example", Host="broker.example"))
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
             writer.close()
 

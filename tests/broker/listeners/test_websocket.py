@@ -17,20 +17,17 @@ from braidmq.base.config.settings import LimitSettings, MqttSettings
 from braidmq.base.units import Bytes, Seconds
 from braidmq.broker.listeners import websocket as module
 from braidmq.broker.listeners.websocket import choose_subprotocol
-from tests.support.clients.websocket_client import (
+from tests.broker.listeners.echo_client import LOCAL, answer_to, both_loops, client_of
+from tests.support.clients.transports import (
     BINARY,
     CLOSE,
     CONTINUATION,
-    LOCAL,
     PING,
     PONG,
     TEXT,
-    Frame,
-    answer_to,
-    both_loops,
-    client_frame,
-    client_of,
-    request,
+    WebSocketFrame,
+    upgrade_request,
+    websocket_frame,
 )
 from tests.support.echo_listeners import open_house, run
 
@@ -40,7 +37,7 @@ def test_the_upgrade_agrees_on_mqtt_and_the_peer_is_known(loop_name: str) -> Non
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
             reader, writer = await asyncio.open_connection(*house.address("ws:default"))
-            writer.write(request(X_Forwarded_For="203.0.113.9"))
+            writer.write(upgrade_request(X_Forwarded_For="203.0.113.9"))
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
 
             assert head.startswith("http/1.1 101 ")
@@ -57,7 +54,7 @@ def test_the_upgrade_agrees_on_mqtt_and_the_peer_is_known(loop_name: str) -> Non
     run(loop_name, scenario())
 
 
-def test_mqtt_is_the_subprotocol_wherever_it_is_offered() -> None:
+def test_mqtt_is_the_subprotocol_at_any_place_in_the_offer() -> None:
     assert choose_subprotocol(["mqtt"]) == "mqtt"
     assert choose_subprotocol(["chat, mqttv3.1 ,mqtt"]) == "mqtt"
     assert choose_subprotocol(["chat, mqttv3.1"]) == "mqttv3.1"
@@ -71,7 +68,7 @@ def test_a_browser_that_lists_keep_alive_beside_upgrade_gets_in(loop_name: str) 
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house:
             reader, writer = await asyncio.open_connection(*house.address("ws:default"))
-            writer.write(request("/mqtt?token=1", Connection="keep-alive, Upgrade", Origin="http://localhost:3000"))
+            writer.write(upgrade_request("/mqtt?token=1", Connection="keep-alive, Upgrade", Origin="http://localhost:3000"))
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
             writer.close()
 
@@ -82,13 +79,13 @@ def test_a_browser_that_lists_keep_alive_beside_upgrade_gets_in(loop_name: str) 
 @pytest.mark.parametrize(
     ("sent", "status", "reason"),
     [
-        (request(Sec_WebSocket_Protocol=""), 400, "ws_subprotocol"),
-        (request(Sec_WebSocket_Protocol="chat"), 400, "ws_subprotocol"),
-        (request("/"), 404, "ws_path"),
-        (request("/mqtt/"), 404, "ws_path"),
-        (request(Upgrade=""), 400, "ws_handshake"),
-        (request(Sec_WebSocket_Key="short"), 400, "ws_handshake"),
-        (request(Sec_WebSocket_Version="12"), 400, "ws_handshake"),
+        (upgrade_request(Sec_WebSocket_Protocol=""), 400, "ws_subprotocol"),
+        (upgrade_request(Sec_WebSocket_Protocol="chat"), 400, "ws_subprotocol"),
+        (upgrade_request("/"), 404, "ws_path"),
+        (upgrade_request("/mqtt/"), 404, "ws_path"),
+        (upgrade_request(Upgrade=""), 400, "ws_handshake"),
+        (upgrade_request(Sec_WebSocket_Key="short"), 400, "ws_handshake"),
+        (upgrade_request(Sec_WebSocket_Version="12"), 400, "ws_handshake"),
         (b"POST /mqtt HTTP/1.1\r\nHost: x\r\n\r\n", 400, "ws_handshake"),
         (b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04abcd\r\n\r\n", 400, "ws_handshake"),
     ],
@@ -134,7 +131,7 @@ def test_a_frame_of_any_size_comes_back_as_one_binary_frame(loop_name: str, size
 
             client.send(BINARY, payload)
 
-            assert await client.receive() == Frame(BINARY, payload, True)
+            assert await client.receive() == WebSocketFrame(BINARY, payload, True)
 
     run(loop_name, scenario())
 
@@ -145,13 +142,13 @@ def test_fragments_and_frames_in_one_segment_are_fed_in_order(loop_name: str) ->
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.echoes = False
             client.writer.write(
-                client_frame(BINARY, b"ab", fin=False)
-                + client_frame(PING, b"between")
-                + client_frame(CONTINUATION, b"cd", fin=False)
-                + client_frame(CONTINUATION, b"ef")
-                + client_frame(BINARY, b"gh")
+                websocket_frame(BINARY, b"ab", is_final=False)
+                + websocket_frame(PING, b"between")
+                + websocket_frame(CONTINUATION, b"cd", is_final=False)
+                + websocket_frame(CONTINUATION, b"ef")
+                + websocket_frame(BINARY, b"gh")
             )
-            assert await client.receive() == Frame(PONG, b"between", True)
+            assert await client.receive() == WebSocketFrame(PONG, b"between", True)
             await house.until(lambda: bytes(house.connections[0].received) == b"abcdefgh")
 
     run(loop_name, scenario())
@@ -162,7 +159,7 @@ def test_a_frame_that_arrives_in_single_bytes_is_read(loop_name: str) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for byte in client_frame(BINARY, b"slowly"):
+            for byte in websocket_frame(BINARY, b"slowly"):
                 client.writer.write(bytes([byte]))
                 await client.writer.drain()
                 await asyncio.sleep(0)
@@ -175,10 +172,10 @@ def test_a_frame_that_arrives_in_single_bytes_is_read(loop_name: str) -> None:
 @pytest.mark.parametrize(
     ("sent", "code", "reason"),
     [
-        (client_frame(TEXT, b"hello"), 1003, "ws_text"),
-        (client_frame(CONTINUATION, b"x"), 1002, "ws_framing"),
-        (client_frame(BINARY, b"x", fin=False) + client_frame(BINARY, b"y"), 1002, "ws_framing"),
-        (client_frame(BINARY, b"x", rsv=4), 1002, "ws_framing"),
+        (websocket_frame(TEXT, b"hello"), 1003, "ws_text"),
+        (websocket_frame(CONTINUATION, b"x"), 1002, "ws_framing"),
+        (websocket_frame(BINARY, b"x", is_final=False) + websocket_frame(BINARY, b"y"), 1002, "ws_framing"),
+        (websocket_frame(BINARY, b"x", reserved=4), 1002, "ws_framing"),
     ],
     ids=["text", "stray continuation", "message within a message", "reserved bit"],
 )
@@ -186,7 +183,7 @@ def test_a_wrong_frame_closes_with_its_code(loop_name: str, sent: bytes, code: i
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.echoes = False
-            client.writer.write(sent + client_frame(BINARY, b"ignored"))
+            client.writer.write(sent + websocket_frame(BINARY, b"ignored"))
 
             await client.assert_closed_with(code)
             assert b"ignored" not in house.connections[0].received
@@ -201,9 +198,9 @@ def test_a_wrong_frame_closes_with_its_code(loop_name: str, sent: bytes, code: i
     "sent",
     [
         bytes([0x82, 0x02]) + b"ab",
-        client_frame(3, b"x"),
-        client_frame(PING, b"x", fin=False),
-        client_frame(PING, bytes(126)),
+        websocket_frame(3, b"x"),
+        websocket_frame(PING, b"x", is_final=False),
+        websocket_frame(PING, bytes(126)),
     ],
     ids=["not masked", "unknown opcode", "fragmented ping", "long ping"],
 )
@@ -297,11 +294,11 @@ def test_the_close_handshake_of_the_client_is_answered(loop_name: str) -> None:
 
 @both_loops
 @pytest.mark.parametrize("last", [(CLOSE, b""), (TEXT, b"x")], ids=["close", "text"])
-def test_what_came_before_the_end_in_the_same_read_is_still_fed(loop_name: str, last: tuple[int, bytes]) -> None:
+def test_data_before_the_end_in_the_same_read_is_still_fed(loop_name: str, last: tuple[int, bytes]) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.echoes = False
-            client.writer.write(client_frame(BINARY, b"a") + client_frame(BINARY, b"b") + client_frame(*last))
+            client.writer.write(websocket_frame(BINARY, b"a") + websocket_frame(BINARY, b"b") + websocket_frame(*last))
 
             assert (await client.receive()).opcode == CLOSE
             assert bytes(house.connections[0].received) == b"ab"

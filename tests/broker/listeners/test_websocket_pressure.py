@@ -14,17 +14,9 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # picows has
 
 from braidmq.base.config.settings import ListenerSettings
 from braidmq.broker.listeners import websocket as module
+from tests.broker.listeners.echo_client import LOCAL, both_loops, client_of
 from tests.support.certificates import Authority
-from tests.support.clients.websocket_client import (
-    BINARY,
-    CLOSE,
-    LOCAL,
-    PING,
-    both_loops,
-    client_frame,
-    client_of,
-    request,
-)
+from tests.support.clients.transports import BINARY, CLOSE, PING, upgrade_request, websocket_frame
 from tests.support.echo_listeners import open_house, run
 
 
@@ -72,7 +64,7 @@ def test_pings_of_a_client_that_reads_nothing_do_not_pile_up_answers(loop_name: 
 
 
 @both_loops
-def test_a_paused_connection_stops_reading_and_goes_on_where_it_was(loop_name: str) -> None:
+def test_a_paused_connection_stops_reading_and_resumes_where_it_stopped(loop_name: str) -> None:
     async def scenario() -> None:
         async with open_house(ws=LOCAL) as house, client_of(house) as client:
             house.echoes = False
@@ -97,7 +89,7 @@ def test_a_fast_sender_does_not_blow_up_the_read_buffer() -> None:
             house.echoes = False
             connection = house.connections[0]
             protocol: Any = connection.transport._ws.underlying_transport.get_protocol()
-            frames = client_frame(BINARY, bytes(1000)) * 5000
+            frames = websocket_frame(BINARY, bytes(1000)) * 5000
             connection.transport.write(b"answered")
             # While reading is paused the kernel's buffer fills, so that one read could take megabytes.
             connection.transport.pause_reading()
@@ -147,7 +139,7 @@ def test_plain_bytes_on_a_secure_listener_are_refused_before_http(loop_name: str
         settings = ListenerSettings(bind="127.0.0.1:0", cert_file=server.cert_file, key_file=server.key_file)
         async with open_house(wss=settings) as house:
             _, writer = await asyncio.open_connection(*house.address("wss:default"))
-            writer.write(request())
+            writer.write(upgrade_request())
             await house.until(lambda: house.refusals["tls_not_tls"] == 1 and house.live("wss:default") == 0)
             writer.close()
 

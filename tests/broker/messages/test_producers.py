@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from braidmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Pubrec, Pubrel
 from braidmq.mqtt.reasons import Reason
 from braidmq.storage.log import LogOptions
-from tests.support.simulator.producer_peer import answers, check_of, connect, publishes, recorded, request, sequence, told
+from tests.support.simulator.producers import answers, check_of, connect, publishes, recorded, request, sequence, told
 from tests.support.simulator.world import World
 
 pytestmark = pytest.mark.smoke
@@ -34,13 +34,13 @@ def numbered(first: int, end: int) -> list[bytes]:
 # Joining
 
 
-def test_a_new_producer_begins_at_its_base_and_is_told_the_number_of_shards(world: World) -> None:
+def test_a_new_producer_begins_at_its_base_and_gets_the_number_of_shards(world: World) -> None:
     producer = connect(world, base=HUGE)
 
     assert told(producer) == {"producer-sequence": str(HUGE), "shards": "2"}
 
 
-def test_an_ordinary_client_is_told_nothing_of_this(world: World) -> None:
+def test_an_ordinary_client_gets_no_producer_properties(world: World) -> None:
     assert world.connect("p").connack.properties.user_properties == ()
 
 
@@ -83,7 +83,7 @@ def test_a_refused_producer_leaves_the_one_that_is_connected_alone(world: World)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_the_next_connection_is_told_what_was_recorded_and_a_check_of_the_last_message(world: World, qos: int) -> None:
+def test_the_next_connection_gets_the_recorded_sequence_and_a_check_of_the_last_message(world: World, qos: int) -> None:
     producer = connect(world, base=HUGE)
     producer.send(*publishes(numbered(1, 6), qos))
     assert answers(producer.receive()) == [0] * 5
@@ -94,7 +94,7 @@ def test_the_next_connection_is_told_what_was_recorded_and_a_check_of_the_last_m
     assert told(again) == {"producer-sequence": str(HUGE + 5), "producer-check": check_of("t", b"5"), "shards": "2"}
 
 
-def test_what_is_told_outlives_the_node_together_with_the_records(world: World) -> None:
+def test_the_reported_sequence_survives_a_restart_with_the_records(world: World) -> None:
     producer = connect(world, base=HUGE)
     producer.send(*publishes(numbered(1, 6)))
     producer.receive()
@@ -120,7 +120,7 @@ def test_after_a_loss_of_power_exactly_what_is_on_disk_was_counted(world: World)
     assert sequence(connect(world)) == 3
 
 
-def test_a_higher_base_goes_on_from_there_without_a_check(world: World) -> None:
+def test_a_higher_base_continues_from_there_without_a_check(world: World) -> None:
     producer = connect(world)
     producer.send(*publishes(numbered(1, 4)))
     producer.receive()
@@ -134,7 +134,7 @@ def test_a_higher_base_goes_on_from_there_without_a_check(world: World) -> None:
     assert sequence(connect(world, base=3)) == 101
 
 
-def test_the_sequence_goes_on_within_a_connection_over_many_turns(world: World) -> None:
+def test_the_sequence_continues_within_a_connection_over_many_turns(world: World) -> None:
     producer = connect(world)
     for number in range(10):
         producer.send(*publishes([b"%d" % number, b"and %d" % number]))
@@ -156,7 +156,7 @@ def test_producers_do_not_touch_each_other(world: World) -> None:
     assert (sequence(connect(world, "p1")), sequence(connect(world, "p2")), sequence(connect(world, "p3"))) == (3, 5, 0)
 
 
-def test_messages_of_a_take_over_that_were_under_way_are_counted_before_the_new_connection_is_told(world: World) -> None:
+def test_messages_under_way_during_a_takeover_are_counted_before_the_new_connection_is_answered(world: World) -> None:
     old = connect(world)
     old.send(*publishes(numbered(1, 6)))
     world.turn(3)
@@ -174,7 +174,7 @@ def test_messages_of_a_take_over_that_were_under_way_are_counted_before_the_new_
     assert recorded(world) == numbered(1, 6)
 
 
-def test_what_an_old_connection_sends_after_a_take_over_is_never_recorded(world: World) -> None:
+def test_messages_of_the_old_connection_after_a_takeover_are_never_recorded(world: World) -> None:
     old = connect(world)
     old.send(*publishes([b"1"]))
     new = connect(world)
@@ -276,7 +276,7 @@ def refused_packets(qos: int) -> list[Packet]:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_refused_uses_up_its_number(guarded: World, qos: int) -> None:
+def test_a_rejected_message_uses_up_its_number(guarded: World, qos: int) -> None:
     producer = connect(guarded)
     producer.send(*publishes([b"1"], qos), *refused_packets(qos), *publishes([b"5"], qos, first_id=2))
 
@@ -394,7 +394,7 @@ def test_a_bound_of_what_may_wait_refuses_the_rest_of_a_producer_that_stops() ->
         max_size=25,
     )
 )
-def test_a_producer_that_resumes_where_it_is_told_has_every_message_recorded_once_and_in_order(
+def test_a_producer_that_resumes_at_the_reported_sequence_has_every_message_recorded_once_in_order(
     steps: list[tuple[str, int, int]],
 ) -> None:
     """A client that numbers its rows, stops at refusals, and knows nothing but what the CONNACK says."""

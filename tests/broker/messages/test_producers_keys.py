@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from braidmq.base.shards import shard_of
 from braidmq.broker.messages.producers import find_key
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Pubrec
@@ -18,7 +18,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.wire import read_varint
 from braidmq.storage.format.key_rows import KEYS_END, KEYS_PREFIX
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.producer_peer import answers, connect, publishes, recorded, request, told
+from tests.support.simulator.producers import answers, connect, publishes, recorded, request, told
 from tests.support.simulator.world import World
 
 SHARDS = 2
@@ -33,9 +33,9 @@ def world() -> Iterator[World]:
 
 def id_of(number: int, name: str = NAME, *, fits: bool = True) -> str:
     """The client id of a partition, with the salt that gives it the shard of its query, or just not."""
-    home = zlib.crc32(name.encode()) % SHARDS
+    home = shard_of(name, SHARDS)
     ids = (f"{name}-{number}-{salt}" for salt in range(100))
-    return next(each for each in ids if (zlib.crc32(each.encode()) % SHARDS == home) == fits)
+    return next(each for each in ids if (shard_of(each, SHARDS) == home) == fits)
 
 
 def keyed(world: World, number: int = 0, base: int = 1 << 32, **more: object) -> Peer:
@@ -48,12 +48,12 @@ def rows(keys: str, qos: int = 1) -> list[Packet]:
 
 
 def key_rows(world: World) -> int:
-    shard = zlib.crc32(NAME.encode()) % SHARDS
+    shard = shard_of(NAME, SHARDS)
     return len(list(world.log.rows(shard, KEYS_PREFIX, KEYS_END)))
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_sent_again_by_others_in_another_order_is_acknowledged_and_recorded_once(world: World, qos: int) -> None:
+def test_messages_resent_by_others_in_another_order_are_acknowledged_and_recorded_once(world: World, qos: int) -> None:
     first = keyed(world, 0)
     first.send(*rows("abcd", qos))
     assert answers(first.receive()) == [0] * 4
@@ -163,7 +163,7 @@ def test_a_message_without_a_key_that_can_be_used_is_refused(world: World, keys:
     assert recorded(world) == []
 
 
-def test_what_was_refused_can_be_sent_again_with_its_key(world: World) -> None:
+def test_a_rejected_message_can_be_resent_with_its_key(world: World) -> None:
     producer = keyed(world)
     world.fill_disk()
     producer.send(*rows("a"))
@@ -197,7 +197,7 @@ def test_a_client_id_with_another_home_than_its_keys_is_refused_and_told_the_num
     assert told(peer) == {"shards": str(SHARDS)}
 
 
-def test_a_later_batch_lets_go_of_those_that_still_publish_for_an_earlier_one(world: World) -> None:
+def test_a_later_batch_disconnects_producers_of_an_earlier_one(world: World) -> None:
     zombie = keyed(world, 7, 1 << 32)
     zombie.send(*rows("a"))
     zombie.receive()
@@ -210,7 +210,7 @@ def test_a_later_batch_lets_go_of_those_that_still_publish_for_an_earlier_one(wo
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_nobody_may_come_for_a_batch_when_a_later_one_has_begun(world: World, is_restarted: bool) -> None:
+def test_no_producer_may_connect_for_a_batch_when_a_later_one_has_begun(world: World, is_restarted: bool) -> None:
     keyed(world, 0, 2 << 32)
     if is_restarted:
         world.crash()
@@ -259,7 +259,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
     st.none() | texts,
     st.integers(0, 3),
 )
-def test_the_key_is_found_wherever_it_is(properties: Properties, key: str | None, place: int) -> None:
+def test_the_key_is_found_at_any_place_among_the_properties(properties: Properties, key: str | None, place: int) -> None:
     pairs = list(properties.user_properties)
     if key is not None:
         pairs.insert(place, ("producer-key", key))
@@ -288,7 +288,7 @@ def test_the_key_is_found_wherever_it_is(properties: Properties, key: str | None
         max_size=25,
     )
 )
-def test_whatever_happens_every_key_is_recorded_at_most_once_and_once_if_it_was_acknowledged(
+def test_every_key_is_recorded_at_most_once_and_exactly_once_if_it_was_acknowledged(
     steps: list[tuple[str, int, str]],
 ) -> None:
     with World() as world:

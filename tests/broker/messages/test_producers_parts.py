@@ -10,7 +10,7 @@ import pytest
 from braidmq.mqtt.packets import Connack
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.producer_peer import connect, publishes, request, told
+from tests.support.simulator.producers import connect, publishes, request, told
 from tests.support.simulator.world import World
 
 NAME = "query"
@@ -36,9 +36,7 @@ def refusal(world: World, client_id: str = "p", base: int = 1 << 32, **more: Any
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_the_highest_part_that_came_for_the_open_batch_is_told_whether_it_published_or_not(
-    world: World, is_restarted: bool
-) -> None:
+def test_the_highest_part_of_the_open_batch_is_reported_whether_it_published_or_not(world: World, is_restarted: bool) -> None:
     assert told(join(world, 0))["producer-parts"] == "1"
     assert told(join(world, 3))["producer-parts"] == "4"
     if is_restarted:
@@ -63,7 +61,7 @@ def test_the_next_batch_counts_its_parts_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_no_part_may_come_for_a_batch_when_a_later_one_has_begun_and_it_is_told_which(world: World, is_restarted: bool) -> None:
+def test_no_part_may_connect_for_a_batch_when_a_later_one_has_begun_and_it_learns_which(world: World, is_restarted: bool) -> None:
     join(world, 0, batch=1)
     join(world, 0, batch=7)
     if is_restarted:

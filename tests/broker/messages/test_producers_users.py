@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from braidmq.base.shards import shard_of
 from braidmq.mqtt.packets import Connack, Disconnect
 from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.producer_peer import answers, publishes, recorded, request, sequence, told
+from tests.support.simulator.producers import answers, publishes, recorded, request, sequence, told
 from tests.support.simulator.world import World
 
 NAME = "query"
@@ -51,7 +51,7 @@ def join(world: World, user: str | None, client_id: str, batch: int = 1, **more:
 def id_of(stem: str) -> str:
     """A client id with the shard of the name."""
     ids = (f"{stem}-{salt}" for salt in range(100))
-    return next(each for each in ids if (zlib.crc32(each.encode()) ^ zlib.crc32(NAME.encode())) % 2 == 0)
+    return next(each for each in ids if shard_of(each, 2) == shard_of(NAME, 2))
 
 
 def is_refused(peer: Peer) -> bool:
@@ -96,7 +96,7 @@ def test_keys_of_another_user_hide_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_name_that_nobody_owns_is_taken_over_by_who_has_a_user_name(world: World, kind: str, is_restarted: bool) -> None:
+def test_a_name_without_an_owner_is_taken_over_by_a_named_user(world: World, kind: str, is_restarted: bool) -> None:
     join(world, None, id_of("a"), 2, **{kind: NAME}).cut()
     if is_restarted:
         world.crash()
@@ -109,7 +109,7 @@ def test_a_name_that_nobody_owns_is_taken_over_by_who_has_a_user_name(world: Wor
     assert is_refused(come(world, "mallory", id_of("m"), 2, **{kind: NAME}))
 
 
-def test_who_takes_a_name_over_lets_go_of_those_that_published_without_a_user(world: World) -> None:
+def test_taking_over_a_name_disconnects_producers_without_a_user(world: World) -> None:
     nobody = join(world, None, id_of("a"), producer_keys=NAME)
 
     join(world, "spark", id_of("s"), producer_keys=NAME)
@@ -121,7 +121,7 @@ def test_who_takes_a_name_over_lets_go_of_those_that_published_without_a_user(wo
 
 
 @pytest.mark.parametrize(("user", "batch"), [("spark", 1), (None, 2)])
-def test_who_still_waits_for_the_disk_is_let_go_too(world: World, user: str | None, batch: int) -> None:
+def test_a_producer_that_still_waits_for_the_disk_is_disconnected_too(world: World, user: str | None, batch: int) -> None:
     waiting = ask(world, None, id_of("a"), producer_keys=NAME)
     world.turn(3)
     later = ask(world, user, id_of("s"), batch, producer_keys=NAME)
@@ -159,7 +159,7 @@ def test_numbers_of_another_user_are_not_told(world: World) -> None:
     assert told(join(world, "mallory", "p")) == {"producer-sequence": str(1 << 32), "shards": "2"}
 
 
-def test_numbers_that_were_counted_without_a_user_go_on_with_one(world: World) -> None:
+def test_a_sequence_counted_without_a_user_continues_with_one(world: World) -> None:
     nobody = join(world, None, "p")
     nobody.send(*publishes([b"a", b"b"]))
     nobody.receive()
@@ -181,7 +181,7 @@ def test_numbers_that_were_counted_without_a_user_go_on_with_one(world: World) -
 
 def have_users(world: World, is_so: bool = True) -> None:
     """As a listener says that takes user names from certificates."""
-    world.broker._has_certificate_users = is_so
+    world.broker.users.has_certificate_names = is_so
 
 
 def test_numbers_that_a_client_without_a_user_counts_are_not_handed_to_a_user(world: World) -> None:
@@ -195,7 +195,7 @@ def test_numbers_that_a_client_without_a_user_counts_are_not_handed_to_a_user(wo
 
 
 @pytest.mark.parametrize("turns", [(False, True), (True, False), (False, True, False), (True, False, True)])
-def test_a_client_without_a_user_goes_on_with_its_numbers_whether_there_are_users_or_not(
+def test_a_client_without_a_user_continues_its_sequence_with_or_without_configured_users(
     world: World, turns: tuple[bool, ...]
 ) -> None:
     for count, has_users in enumerate(turns):
@@ -219,7 +219,7 @@ def test_a_client_without_a_user_cannot_take_a_new_name_before_its_user_comes(wo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_name_from_before_there_were_users_goes_on_without_one(world: World, kind: str) -> None:
+def test_a_name_from_before_there_were_users_continues_without_one(world: World, kind: str) -> None:
     named: dict[str, Any] = {kind: NAME}
     join(world, None, id_of("a"), **named).cut()
     world.crash()

@@ -143,7 +143,7 @@ def test_a_large_retained_message_without_qos_is_not_overtaken_by_the_next(world
 
 
 @pytest.mark.parametrize("payload", [b"2" * LARGE, b"2", b""], ids=["large", "small", "removed"])
-def test_nobody_is_shown_a_retained_message_before_it_is_on_disk(world: World, payload: bytes) -> None:
+def test_a_retained_message_is_not_delivered_before_it_is_on_disk(world: World, payload: bytes) -> None:
     sender, reader = world.connect("sender"), world.connect("reader", expiry=0)
     sender.publish("r", b"1" * LARGE, retain=True)
     sender.send(Publish("r", payload, 1, True, packet_id=7))
@@ -168,7 +168,7 @@ def test_a_message_that_waits_for_the_disk_holds_back_only_its_own_topic(world: 
     sender.publish("r/1", b"1" * LARGE, retain=True)
     sender.publish("r/2", b"2" * LARGE, retain=True)
     waiting = {b"r/1"}
-    monkeypatch.setattr(world.broker.publisher, "is_retaining", lambda topic: topic in waiting)
+    monkeypatch.setattr(world.broker.pipeline, "is_retaining", lambda topic: topic in waiting)
     reader = world.connect("reader", expiry=0)
 
     assert payloads(reader.subscribe("r/#", qos=0)) == [b"2" * LARGE]
@@ -181,7 +181,7 @@ def test_a_message_that_waits_for_the_disk_holds_back_only_its_own_topic(world: 
 def test_a_topic_that_never_comes_to_rest_is_left_to_live_delivery(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = world.connect("sender")
     sender.publish("r", b"1" * LARGE, retain=True)
-    monkeypatch.setattr(world.broker.publisher, "is_retaining", lambda topic: True)
+    monkeypatch.setattr(world.broker.pipeline, "is_retaining", lambda topic: True)
     reader = world.connect("reader", expiry=0)
 
     assert payloads(reader.subscribe("r", qos=0)) == []
@@ -239,7 +239,7 @@ def test_a_message_that_could_not_be_stored_leaves_the_one_before(world: World) 
     assert world.broker.retained.reserved_bytes == 0
 
 
-def test_what_the_store_counts_goes_back_to_nothing_with_the_messages(world: World) -> None:
+def test_the_counts_of_the_store_return_to_zero_with_the_messages(world: World) -> None:
     sender = world.connect("sender")
     topics = ["a/b/c", "a/b/d", "a/b", "a//", "x"]
     for size in (5, LARGE):
@@ -263,7 +263,7 @@ def test_a_topic_with_many_levels_counts_for_what_it_takes_in_memory(world: Worl
 
 
 @pytest.mark.parametrize("is_broken", [True, False], ids=["broken", "gone"])
-def test_a_row_that_cannot_be_read_is_told_and_the_others_are_served(
+def test_an_unreadable_row_is_reported_and_the_others_are_served(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_broken: bool
 ) -> None:
     for number in range(3):

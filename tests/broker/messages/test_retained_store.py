@@ -33,7 +33,7 @@ DEEP = "/".join("abcdefghijklmno")  # 15 levels: what follows is around the dept
     tails=st.lists(st.lists(LEVELS, min_size=1, max_size=4).map("/".join), min_size=1, max_size=15, unique=True),
     topic_filters=st.lists(filters() | TOPICS, min_size=1, max_size=10),
 )
-def test_what_matches_very_deep_topics_is_what_the_specification_says(tails: list[str], topic_filters: list[str]) -> None:
+def test_matching_of_very_deep_topics_follows_the_specification(tails: list[str], topic_filters: list[str]) -> None:
     store = RetainedStore(0)
     topics = [f"{DEEP}/{tail}" for tail in tails]
     for topic in topics:
@@ -97,7 +97,7 @@ def found(store: RetainedStore, topic_filter: str) -> list[str]:
     steps=st.lists(st.tuples(st.booleans(), TOPICS, st.binary(min_size=1, max_size=5)), max_size=30),
     topic_filters=st.lists(filters() | TOPICS, min_size=1, max_size=10),
 )
-def test_what_matches_is_what_the_specification_says(steps: list[tuple[bool, str, bytes]], topic_filters: list[str]) -> None:
+def test_matching_follows_the_specification(steps: list[tuple[bool, str, bytes]], topic_filters: list[str]) -> None:
     store = RetainedStore(0)
     model: dict[str, bytes] = {}
 
@@ -145,7 +145,7 @@ def test_expired_messages_are_not_found() -> None:
     assert store.get(b"t/over") is None
 
 
-def test_expired_messages_are_let_go_without_being_asked_for() -> None:
+def test_expired_messages_are_removed_without_a_read() -> None:
     store = RetainedStore(0)
     now = monotonic()
     for i in range(10):

@@ -11,8 +11,8 @@ from braidmq.access.contract import Credentials, Granted, Verdict
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages.hooks import Hook
 from braidmq.mqtt.packets import Connack, Suback
-from tests.support.simulator.inner_client import InnerClient
-from tests.support.simulator.inner_node import turns_until, with_broker
+from tests.support.simulator.offline_node import turns_until, with_broker
+from tests.support.simulator.receiver import Receiver
 
 
 class SlowConsent(Hook):
@@ -26,7 +26,7 @@ class SlowConsent(Hook):
 def test_a_client_that_needs_no_waiting_is_answered_within_its_own_callback(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
         tasks = len(asyncio.all_tasks())
-        client = InnerClient("one", 0, 100)
+        client = Receiver("one", 0, 100)
 
         client.connect(broker, clean_start=True)
         client.subscribe("a/b", 1)
@@ -39,10 +39,10 @@ def test_a_client_that_needs_no_waiting_is_answered_within_its_own_callback(tmp_
     with_broker(tmp_path, work)
 
 
-def test_a_client_whose_authenticator_takes_its_time_is_answered_when_it_is_done(tmp_path: Path) -> None:
+def test_a_client_is_answered_when_a_slow_authenticator_is_done(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
         broker.hooks.add(SlowConsent())
-        client = InnerClient("one", 0, 100)
+        client = Receiver("one", 0, 100)
 
         client.connect(broker, clean_start=True)
         assert not client.has_heard(Connack)
@@ -59,7 +59,7 @@ def test_an_access_control_that_fails_lets_no_client_in(tmp_path: Path, monkeypa
 
     async def work(broker: Broker) -> None:
         monkeypatch.setattr(broker.access, "judge", fail)
-        client = InnerClient("one", 0, 100)
+        client = Receiver("one", 0, 100)
 
         client.connect(broker, clean_start=True)
 
@@ -74,13 +74,13 @@ def test_an_access_control_that_fails_lets_no_client_in(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("topic_filter", "are_built"), [("a/#", False), ("$SYS/#", True), ("$SYS/brokers/+/clients/#", True)])
 def test_presence_costs_routes_only_where_a_filter_could_match(tmp_path: Path, topic_filter: str, are_built: bool) -> None:
     async def work(broker: Broker) -> None:
-        watcher = InnerClient("watcher", 0, 100)
+        watcher = Receiver("watcher", 0, 100)
         watcher.connect(broker, clean_start=True)
         watcher.subscribe(topic_filter, 0)
         await asyncio.sleep(0)
         visited = broker.routes.visited
 
-        InnerClient("guest", 0, 100).connect(broker, clean_start=True)
+        Receiver("guest", 0, 100).connect(broker, clean_start=True)
         await asyncio.sleep(0)
 
         assert (broker.routes.visited > visited) == are_built
@@ -91,7 +91,7 @@ def test_presence_costs_routes_only_where_a_filter_could_match(tmp_path: Path, t
 
 def test_filters_of_system_topics_are_forgotten_with_their_subscriber(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
-        watcher = InnerClient("watcher", 0, 100)
+        watcher = Receiver("watcher", 0, 100)
         watcher.connect(broker, clean_start=True)
         for topic_filter in ("$SYS/#", "$SYS/#", "$SYS/broker/uptime", "$share/g/$SYS/#"):
             watcher.subscribe(topic_filter, 0)

@@ -12,7 +12,7 @@ from braidmq.broker.reading.request import NOTHING, ReplayRequest, read_properti
 def parse(text: str) -> Start:
     """Stands for the storage's own: what it says of a text is not looked into here."""
     if text == "wrong":
-        raise UsageError("'wrong' is not a start")
+        raise UsageError("'wrong' is not a valid start")
     return Ago(sum(text.encode()))
 
 

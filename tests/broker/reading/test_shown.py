@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from braidmq.broker.reading.shown import ShownScan
+from braidmq.broker.reading.shown import Showing, ShownScan
 from braidmq.lane.path.state import State
 from braidmq.lane.records.records import Record, encode_record
-from tests.support.simulator.fake_storage import FakeLog
+from tests.support.fakes.storage import FakeLog
 
 
 def make(marks: list[int], unshown: int) -> tuple[FakeLog, State, ShownScan]:
@@ -15,7 +15,7 @@ def make(marks: list[int], unshown: int) -> tuple[FakeLog, State, ShownScan]:
     log.records = [(shard, Record(timestamp, value)) for shard, timestamp in ((0, 11), (1, 12), (0, 13), (1, 14))]
     state.marks = marks
     state.unshown = unshown
-    return log, state, ShownScan(log.replay(["#"], {0: 10, 1: 10}), state)
+    return log, state, ShownScan(log.replay(["#"], {0: 10, 1: 10}), Showing(state))
 
 
 def stamps(records: list[tuple[int, Record]]) -> list[tuple[int, int]]:

@@ -12,17 +12,17 @@ import pytest
 from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.access.local import LocalAccess
 from braidmq.broker.messages.hooks import Hook
-from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
-from braidmq.broker.session.ports import Claim
+from braidmq.broker.session.local import LocalRegistry
+from braidmq.broker.session.ports import Claim, Grant
 from braidmq.broker.session.takeover import TABLE, Old, Row, WillFate
 from braidmq.mqtt.packets import Connack, Disconnect, Publish, Will
 from braidmq.mqtt.properties import Properties
-from braidmq.storage.fences import Fences
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
 
 EXPIRY_S = 1000
 DELAY_S = 50
+CLAIM = Claim("c", None, False, 0, None)
 REFUSED, BUSY, TAKEN_OVER = 0x87, 0x89, 0x8E
 
 
@@ -33,32 +33,32 @@ def world() -> Iterator[World]:
 
 
 class SlowRegistry:
-    """In place of a registry's ``begin``: answers when the test says so. Notes the claims that were ended."""
+    """In place of a registry's ``claim``: answers when the test says so. Notes the claims that were ended."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         registry = world.broker.registry
         assert isinstance(registry, LocalRegistry)
         self.world = world
-        self.asked: list[asyncio.Future[Claim | Refused]] = []
-        self.ended: list[tuple[Claim, bool]] = []
-        self._begin, self._end = registry.begin, registry.end
-        monkeypatch.setattr(registry, "begin", self._ask)
+        self.asked: list[asyncio.Future[Grant | Refused]] = []
+        self.ended: list[tuple[Grant, bool]] = []
+        self._claim, self._end = registry.claim, registry.end
+        monkeypatch.setattr(registry, "claim", self._ask)
         monkeypatch.setattr(registry, "end", self._note_end)
 
-    def _ask(self, client_id: str) -> asyncio.Future[Claim | Refused]:
+    def _ask(self, claim: Claim) -> asyncio.Future[Grant | Refused]:
         self.asked.append(self.world.loop.create_future())
         return self.asked[-1]
 
-    def _note_end(self, claim: Claim, *, keeps_session: bool) -> None:
-        self.ended.append((claim, keeps_session))
-        self._end(claim, keeps_session=keeps_session)
+    def _note_end(self, grant: Grant, *, keeps_session: bool) -> None:
+        self.ended.append((grant, keeps_session))
+        self._end(grant, keeps_session=keeps_session)
 
-    def grant(self, number: int) -> Claim:
+    def grant(self, number: int) -> Grant:
         """Answer the CONNECT that came as this one."""
-        claim = self._begin("c")
-        self.asked[number].set_result(claim)
+        grant = self._claim(CLAIM)
+        self.asked[number].set_result(grant)
         self.world.settle()
-        return claim
+        return grant
 
 
 def ask(world: World, **fields: Any) -> Peer:
@@ -85,13 +85,13 @@ def test_a_client_is_answered_when_the_registry_has_granted_its_claim(
     assert peer.receive() == []
     assert world.broker.sessions.get("c") is None
 
-    claim = registry.grant(0)
+    grant = registry.grant(0)
 
     assert connack(peer).reason == 0
     session = world.broker.sessions.get("c")
     assert session is not None
-    assert session.claim == claim
-    assert world.log.fences.version("c") == claim.guard
+    assert session.grant == grant
+    assert world.log.fences.guard("c") == grant.guard
 
 
 def test_a_client_whose_claim_is_refused_is_told_the_reason_and_the_owner_stays(
@@ -117,9 +117,9 @@ def test_a_client_that_goes_while_its_claim_is_undecided_leaves_the_owner_alone(
     ask(world).cut()
     world.settle()
 
-    claim = registry.grant(0)
+    grant = registry.grant(0)
 
-    assert registry.ended == [(claim, True)]
+    assert registry.ended == [(grant, True)]
     assert not owner.is_closed
     session = world.broker.sessions.get("c")
     assert session is not None
@@ -130,7 +130,7 @@ def test_a_client_whose_grant_is_older_than_the_owners_is_refused(world: World, 
     registry = SlowRegistry(world, monkeypatch)
     late, owner = ask(world), ask(world)
     world.settle()
-    stale = Claim("c", 1)
+    stale = Grant("c", 1)
     registry.grant(1)
 
     registry.asked[0].set_result(stale)
@@ -151,7 +151,7 @@ def test_of_two_clients_that_wait_for_the_registry_the_one_granted_last_is_the_o
     peers = [ask(world), ask(world)]
     world.settle()
 
-    claims = [registry.grant(number) for number in order]
+    grants = [registry.grant(number) for number in order]
 
     loser, winner = (peers[number] for number in order)
     assert loser.is_closed
@@ -159,7 +159,7 @@ def test_of_two_clients_that_wait_for_the_registry_the_one_granted_last_is_the_o
     session = world.broker.sessions.get("c")
     assert session is not None
     assert session.connection is winner.connection
-    assert session.guard == max(claim.guard for claim in claims)
+    assert session.guard == max(grant.guard for grant in grants)
 
 
 def test_access_that_is_withdrawn_while_a_claim_is_undecided_costs_the_owner_nothing(
@@ -173,54 +173,11 @@ def test_access_that_is_withdrawn_while_a_claim_is_undecided_costs_the_owner_not
     assert isinstance(access, LocalAccess)
     access.bans.add(client_id="c")
 
-    claim = registry.grant(0)
+    grant = registry.grant(0)
 
     assert connack(peer).reason == REFUSED
     assert not owner.is_closed
-    assert (claim, True) in registry.ended
-
-
-def test_guards_of_a_client_id_rise_even_if_the_clock_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("braidmq.broker.session.local.time", lambda: 5.0)
-    registry = LocalRegistry(Fences())
-    guards = []
-    for _ in range(3):
-        claim = registry.begin("c")
-        registry.commit(claim)
-        guards.append(claim.guard)
-
-    assert guards == [5_000_000, 5_000_001, 5_000_002]
-
-
-def test_a_claim_that_is_ended_late_does_not_take_the_fence_of_a_newer_one() -> None:
-    fences = Fences()
-    registry = LocalRegistry(fences)
-    old = registry.begin("c")
-    registry.commit(old)
-    new = registry.begin("c")
-    registry.commit(new)
-
-    registry.end(old, keeps_session=False)
-    assert fences.version("c") == new.guard
-    registry.end(new, keeps_session=True)
-    assert fences.version("c") == new.guard
-    registry.end(new, keeps_session=False)
-
-    assert len(fences) == 0
-
-
-def test_an_exclusive_topic_belongs_to_one_client_until_that_releases_it() -> None:
-    topics = LocalExclusiveTopics()
-    topics.take(b"t", "one")
-    assert topics.is_free(b"t", "one")
-    assert not topics.is_free(b"t", "two")
-
-    topics.release(b"t", "two")
-    assert not topics.is_free(b"t", "two")
-    topics.release(b"t", "one")
-
-    assert topics.is_free(b"t", "two")
-    assert len(topics) == 0
+    assert (grant, True) in registry.ended
 
 
 # Each case

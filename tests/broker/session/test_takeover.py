@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "sessions.md"
 HEAD = "| old session | new Clean Start |"
 
 CLEAN_START = {"0 or 1": None, "0": True, "1, or another user": False}
-PRESENT = {"0": False, "1": True, "refused": None}
+PRESENT = {"0": False, "1": True, "rejected": None}
 
 
 def documented() -> list[Row]:

@@ -12,9 +12,9 @@ from braidmq.broker.ports import GroupRow
 from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
 from braidmq.lane.path.message import Message, from_record
 from braidmq.mqtt.packets import Publish, Subscribe, SubscribeOption
-from tests.broker.shared.test_cursor import TOPIC, House
-from tests.support.simulator.inner_client import InnerClient
-from tests.support.simulator.inner_node import turns_until, with_broker
+from tests.broker.shared.group_house import TOPIC, House
+from tests.support.simulator.offline_node import turns_until, with_broker
+from tests.support.simulator.receiver import Receiver
 
 
 class WideHouse(House):
@@ -171,17 +171,17 @@ def test_others_do_not_wait_until_thousands_of_groups_have_handed_out_a_message(
     groups = 3000
 
     async def work(broker: Broker) -> None:
-        sharer, ordinary, publisher = (InnerClient(name, 0, 100) for name in ("sharer", "ordinary", "publisher"))
+        sharer, ordinary, publisher = (Receiver(name, 0, 100) for name in ("sharer", "ordinary", "publisher"))
         for client in (sharer, ordinary, publisher):
             client.connect(broker, clean_start=True)
-        sharer._send(Subscribe(1, [SubscribeOption(f"$share/g{number}/wide", 0) for number in range(groups)]))
-        ordinary._send(Subscribe(1, [SubscribeOption("narrow", 0)]))
+        sharer.send(Subscribe(1, [SubscribeOption(f"$share/g{number}/wide", 0) for number in range(groups)]))
+        ordinary.send(Subscribe(1, [SubscribeOption("narrow", 0)]))
         async with asyncio.timeout(20):
             while len(broker.groups) < groups:  # noqa: ASYNC110  # a packet this large is decoded in a thread
                 await asyncio.sleep(0.001)
 
-        publisher._send(Publish("wide", b"1", 1, packet_id=1))
-        publisher._send(Publish("narrow", b"2", 1, packet_id=2))
+        publisher.send(Publish("wide", b"1", 1, packet_id=1))
+        publisher.send(Publish("narrow", b"2", 1, packet_id=2))
         async with asyncio.timeout(20):
             while not ordinary.accepted:  # noqa: ASYNC110  # the disk is another thread's
                 await asyncio.sleep(0)

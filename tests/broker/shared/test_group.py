@@ -13,8 +13,8 @@ from braidmq.lane.path.routes import Route
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec
+from tests.support.fakes.group_services import FakeGroupServices
 from tests.support.present import present
-from tests.support.simulator.group_services import GroupAround
 from tests.support.simulator.lane import Bench, FakeChannel
 
 
@@ -34,7 +34,7 @@ class Members:
 
     def __init__(self, bench: Bench, strategy: Strategy, names: str = "abc", qos: int = 2, window: int = 100) -> None:
         self.bench = bench
-        self.groups = Groups(bench.routes, strategy, GroupAround(bench))
+        self.groups = Groups(bench.routes, strategy, FakeGroupServices(bench))
         self.flows: dict[str, LogFlow] = {}
         self.channels: dict[str, FakeChannel] = {}
         for name in names:
@@ -320,7 +320,7 @@ def test_looking_for_a_member_among_the_absent_counts_as_work(bench: Bench) -> N
 
 def test_a_member_of_very_many_groups_that_comes_is_given_what_waits_over_several_turns() -> None:
     bench = Bench()
-    services = GroupAround(bench)
+    services = FakeGroupServices(bench)
     groups = Groups(bench.routes, "round_robin", services)
     absent = LogFlow("absent", bench.state, 1000, 1_000_000, False, False)
     arrived = LogFlow("arrived", bench.state, 1000, 1_000_000, False, False)

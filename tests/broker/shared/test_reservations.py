@@ -10,7 +10,7 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.packet_types import PacketType
-from tests.broker.shared.test_cursor import TOPIC, House
+from tests.broker.shared.group_house import TOPIC, House
 
 
 class Kept(House):
@@ -214,13 +214,12 @@ def test_a_group_that_must_wait_for_memory_to_read_does_not_spin() -> None:
     house.join("a")
     house.lose("a")
     house.publish(b"1")
-    house.services.log.is_out_of_memory = True
+    house.services.log.is_ready = False
 
     house.connect("a")
 
     assert house.received("a") == []
-    (again,) = house.services.put_off
-    house.services.log.is_out_of_memory = False
-    again()
+    assert not house.services.put_off
+    house.services.log.make_ready()
     house.services.turn()
     assert house.received("a") == [b"1"]

@@ -23,8 +23,8 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.message import make_message
 from braidmq.mqtt.packets import Connack, Suback, Unsuback
-from tests.support.simulator.fake_storage import FakeLog, fake_storage
-from tests.support.simulator.inner_client import InnerClient
+from tests.support.fakes.storage import FakeLog, fake_storage
+from tests.support.simulator.receiver import Receiver
 from tests.support.stage import ErrorLog
 
 FILTER = "$share/g/t/+"
@@ -49,8 +49,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.loop = self._make_loop()
         self.log = FakeLog()
         self.broker = self._start()
-        self.clients = {name: InnerClient(name, 3600, WINDOW) for name in DURABLE}
-        self.clients[MORTAL] = InnerClient(MORTAL, 0, WINDOW)
+        self.clients = {name: Receiver(name, 3600, WINDOW) for name in DURABLE}
+        self.clients[MORTAL] = Receiver(MORTAL, 0, WINDOW)
         self.members: set[str] = set()
         self.recorded = 0  # of the log's records, those that the oracle has looked at
         self.owed: set[bytes] = set()
@@ -179,12 +179,12 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(publisher=st.sampled_from(PUBLISHERS), qos=st.sampled_from((1, 2, 2)), count=st.integers(1, 4))
     def publish(self, publisher: str, qos: int, count: int) -> None:
-        flow = self.broker.make_flow(publisher, is_durable=False)
+        flow = self.broker.flows.make(publisher, is_durable=False)
 
         def publish() -> None:
             for _ in range(count):
                 message = make_message(f"t/{publisher}", b"%d" % next(self.numbers), qos, publisher=publisher)
-                self.broker.publish(message, flow)
+                self.broker.pipeline.publish(message, flow)
 
         self._run(publish)
 

@@ -16,7 +16,7 @@ from tests.support.mosquitto import mosquitto
 
 @pytest.fixture(scope="module", params=["braidmq", pytest.param("mosquitto", marks=pytest.mark.needs("mosquitto"))])
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lets everybody in."""
+    """A server that accepts every login."""
     if request.param == "braidmq":
         with Broker() as broker:
             yield str(broker.port)
@@ -33,7 +33,7 @@ def bench(kind: str, port: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
-def test_conn_connects_everybody_and_measures_how_long_it_takes(port: str) -> None:
+def test_conn_connects_all_clients_and_measures_the_time(port: str) -> None:
     result = bench("conn", port, "-c", "50", "--duration", "0")
 
     assert (result["clients"], result["connected"], result["failures"]) == (50, 50, {})

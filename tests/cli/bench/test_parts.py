@@ -132,7 +132,7 @@ def take(
     return [each for run in runs for each in sequences.take(data, run, now_ns)]
 
 
-def test_messages_in_order_are_neither_lost_nor_duplicates() -> None:
+def test_messages_in_order_count_as_neither_lost_nor_duplicate() -> None:
     tally = Tally()
     sequences = Sequences(tally, starts_at_zero=True)
 
@@ -150,7 +150,7 @@ def test_a_gap_is_counted_as_lost_and_a_repeat_as_duplicate() -> None:
     assert (tally.received, tally.lost, tally.duplicates) == (5, 3, 1)
 
 
-def test_what_is_missing_at_the_start_counts_only_if_the_start_is_known() -> None:
+def test_messages_missing_at_the_start_count_only_if_the_start_is_known() -> None:
     known, unknown = Tally(), Tally()
 
     take(Sequences(known, starts_at_zero=True), [(1, 4)])

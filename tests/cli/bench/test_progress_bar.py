@@ -1,4 +1,4 @@
-"""The bar of long answers: on a terminal, and only if it is in nobody's way."""
+"""The progress bar of long answers: only on a terminal, and never between records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from braidmq.cli.history.answers import Bar
-from braidmq.control.history import Begin, Copying, End, Progress
+from braidmq.control.history import Begin, Copying, End, ProgressLine
 
 
 class Terminal(io.StringIO):
@@ -31,7 +31,7 @@ def test_the_bar_shows_how_much_of_the_time_is_covered(monkeypatch: pytest.Monke
     terminal = be_at_terminal(monkeypatch)
 
     with Bar("reading", is_output_elsewhere=True) as bar:
-        for line in (Begin(start=1000, end=2000), Progress(position=1250, records=77)):
+        for line in (Begin(start=1000, end=2000), ProgressLine(position=1250, records=77)):
             bar.see(line)
         bar._progress.refresh()
         shown = terminal.getvalue()
@@ -57,7 +57,7 @@ def test_a_range_without_time_in_it_does_not_hurt(monkeypatch: pytest.MonkeyPatc
     terminal = be_at_terminal(monkeypatch)
 
     with Bar("reading", is_output_elsewhere=True) as bar:
-        for line in (Begin(start=start, end=5), Progress(position=5, records=0), End()):
+        for line in (Begin(start=start, end=5), ProgressLine(position=5, records=0), End()):
             bar.see(line)
         bar._progress.refresh()
 

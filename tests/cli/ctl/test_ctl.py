@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.cli.main import main
-from braidmq.control.contract import Ban, ClientInfo, ListenerInfo, RetainedInfo, SubscriptionInfo
+from braidmq.control.contract import BanInfo, ClientInfo, ListenerStatus, RetainedInfo, SubscriptionInfo
 from tests.support.api_node import ApiNode
 
 Ctl = Callable[..., tuple[int, str, str]]
@@ -43,7 +43,7 @@ def client(client_id: str, **fields: object) -> ClientInfo:
 
 
 def test_status_shows_how_the_node_is(node: ApiNode, ctl: Ctl) -> None:
-    listener = ListenerInfo(kind="tcp", name="default", bind="127.0.0.1:1883", running=True, connections=0, connections_max=9)
+    listener = ListenerStatus(kind="tcp", name="default", bind="127.0.0.1:1883", running=True, connections=0, connections_max=9)
     node.operations.listener_list = [listener]
 
     exit_code, output, _ = ctl("status")
@@ -111,7 +111,7 @@ def test_one_client_is_shown_with_its_subscriptions(node: ApiNode, ctl: Ctl) -> 
     assert "MQTT 5" in output
 
 
-def test_kicking_ends_the_client_or_says_that_there_is_none(node: ApiNode, ctl: Ctl) -> None:
+def test_kicking_disconnects_the_client_or_reports_an_unknown_client(node: ApiNode, ctl: Ctl) -> None:
     node.operations.client_list = [client("a")]
 
     assert ctl("clients", "kick", "a") == (0, "kicked a\n", "")
@@ -143,7 +143,7 @@ def test_retained_messages_are_listed_and_removed(node: ApiNode, ctl: Ctl) -> No
 
 
 def test_listeners_are_listed(node: ApiNode, ctl: Ctl) -> None:
-    listener = ListenerInfo(kind="ws", name="x", bind="[::1]:8083", running=False, connections=4, connections_max=9)
+    listener = ListenerStatus(kind="ws", name="x", bind="[::1]:8083", running=False, connections=4, connections_max=9)
     node.operations.listener_list = [listener]
 
     assert ctl("listeners", "ls")[1].splitlines()[1].split() == ["ws:x", "[::1]:8083", "no", "4", "9"]
@@ -154,7 +154,7 @@ def test_a_ban_has_a_duration_and_can_be_lifted(node: ApiNode, ctl: Ctl) -> None
 
     assert ctl("bans", "add", "user", "mallory", "--for", "10m", "--reason", "guessing")[0] == 0
     (ban,) = node.operations.ban_list
-    assert ban == Ban(kind="user", value="mallory", reason="guessing", until=ban.until)
+    assert ban == BanInfo(kind="user", value="mallory", reason="guessing", until=ban.until)
     assert ban.until is not None
     assert 599 < ban.until - before < 620
     assert "guessing" in ctl("bans", "ls")[1]
@@ -217,7 +217,7 @@ def test_without_the_token_the_api_says_what_is_missing(node: ApiNode, ctl: Ctl,
     assert "needs the token from ctl.token" in errors
 
 
-def test_a_node_that_does_not_run_is_told_in_one_line(ctl: Ctl, tmp_path: Path) -> None:
+def test_a_node_that_does_not_run_is_reported_in_one_line(ctl: Ctl, tmp_path: Path) -> None:
     exit_code, output, errors = ctl("status")
 
     assert (exit_code, output) == (1, "")
@@ -225,5 +225,5 @@ def test_a_node_that_does_not_run_is_told_in_one_line(ctl: Ctl, tmp_path: Path) 
     assert len(errors.splitlines()) == 1
 
 
-def test_an_address_where_nobody_listens_is_told_in_one_line(ctl: Ctl) -> None:
+def test_an_address_that_nothing_listens_on_is_reported_in_one_line(ctl: Ctl) -> None:
     assert ctl("--api", "http://127.0.0.1:1", "status")[2] == "braidmq ctl: no process listens at http://127.0.0.1:1\n"

@@ -81,7 +81,7 @@ def test_one_session_is_shown_with_its_subscriptions(node: ApiNode, ctl: Ctl) ->
     assert json.loads(document)["session"]["durable"] is True
 
 
-def test_dropping_ends_the_session_or_says_that_there_is_none(node: ApiNode, ctl: Ctl) -> None:
+def test_dropping_ends_the_session_or_reports_an_unknown_session(node: ApiNode, ctl: Ctl) -> None:
     node.operations.session_list = [SessionInfo(client_id="a", durable=True, connected=False)]
 
     assert ctl("sessions", "drop", "a") == (0, "dropped a\n", "")
@@ -111,7 +111,7 @@ def test_durability_tells_what_is_wrong(node: ApiNode, ctl: Ctl) -> None:
 
     shown = fields(output)
     assert shown["durability"].startswith("os: ")
-    assert shown["health"] == "stopped: the disk is gone (until the node is started again)"
+    assert shown["health"] == "stopped: the disk is gone (until the node is restarted)"
     assert shown["waiting for the disk"] == "1.0 KiB, publishers are throttled"
     assert shown["clock"] == "the wall clock is 9 s ahead"
     assert (shown["commits"], shown["last commit"]) == ("-", "2.0 s ago")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from braidmq.cli.history.formats import record_writer
-from braidmq.control.history import Record as Line
+from braidmq.control.history import RecordLine as Line
 from braidmq.control.history import decode_line, encode_lines
 from braidmq.flight.columns import SCHEMA
 from braidmq.history.scanning.batches import Batches

@@ -46,13 +46,13 @@ def history(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Histor
     return run
 
 
-def record(payload: str = "21.5", **fields: Any) -> api.Record:
+def record(payload: str = "21.5", **fields: Any) -> api.RecordLine:
     known = {"shard": 2, "timestamp": AT, "topic": "room/t", "encoding": "utf-8", "qos": 1, "retain": False, "client_id": "s1",
              "published_at": AT}  # fmt: skip
-    return api.Record(payload=payload, **{**known, **fields})
+    return api.RecordLine(payload=payload, **{**known, **fields})
 
 
-def answer(node: ApiNode, *lines: api.Line) -> None:
+def answer(node: ApiNode, *lines: api.StreamLine) -> None:
     node.operations.history.lines = [api.Begin(start=AT, end=AT + 10), *lines, api.End(records=len(lines))]
 
 
@@ -78,7 +78,7 @@ def test_cat_writes_a_json_object_for_each_record(node: ApiNode, history: Histor
     assert (rows[2]["expires_at"], rows[2]["properties"]) == (AT + 9, {"user_properties": [["k", "ü"]]})
 
 
-def test_cat_asks_for_what_it_is_told(node: ApiNode, history: History) -> None:
+def test_cat_requests_what_its_options_say(node: ApiNode, history: History) -> None:
     answer(node)
 
     history("cat", "a/#", "b", "--from", "-24h", "--to", "2024-03-01T12:00:00Z", "--limit", "7")
@@ -134,11 +134,11 @@ def test_parquet_without_a_file_or_without_pyarrow_is_refused_before_anything_is
 
 @pytest.mark.parametrize("format_", ["json", "csv"])
 def test_a_failure_leaves_standard_output_usable(node: ApiNode, history: History, format_: str) -> None:
-    node.operations.history.lines = [record(), Corruption("a record is cut short")]
+    node.operations.history.lines = [record(), Corruption("a record is truncated")]
 
     exit_code, output, errors = history("cat", "#", "--format", format_)
 
-    assert (exit_code, errors) == (1, "braidmq history: a record is cut short\n")
+    assert (exit_code, errors) == (1, "braidmq history: a record is truncated\n")
     assert "21.5" in output
     assert not sys.stdout.buffer.closed
 
@@ -146,7 +146,7 @@ def test_a_failure_leaves_standard_output_usable(node: ApiNode, history: History
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([record(), Corruption("a record is cut short")], "a record is cut short"),
+        ([record(), Corruption("a record is truncated")], "a record is truncated"),
         ([record()], "ended its answer early"),
     ],
     ids=["failed", "cut off"],
@@ -176,13 +176,13 @@ def test_half_an_answer_is_an_error_and_leaves_no_file(
 
 
 def test_a_refused_wish_is_one_line(node: ApiNode, history: History) -> None:
-    node.operations.history.refusal = UsageError("'x' is not a start", "write latest")
+    node.operations.history.refusal = UsageError("'x' is not a valid start", "write latest")
 
-    assert history("cat", "#", "--from", "x") == (1, "", "braidmq history: 'x' is not a start: write latest\n")
+    assert history("cat", "#", "--from", "x") == (1, "", "braidmq history: 'x' is not a valid start: write latest\n")
 
 
-def test_a_gap_is_told_beside_the_records(node: ApiNode, history: History) -> None:
-    answer(node, api.Gap(shard=1, after=5, floor=AT), record())
+def test_a_gap_is_reported_beside_the_records(node: ApiNode, history: History) -> None:
+    answer(node, api.GapLine(shard=1, after=5, floor=AT), record())
 
     for command in ("cat", "tail"):
         exit_code, output, errors = history(command, "#")
@@ -239,8 +239,11 @@ def test_stats_show_shards_and_readers(node: ApiNode, history: History) -> None:
     wide = api.ReaderInfo(
         name="wide", records_behind=900, lag_s=0.0, pins=False, filters=["a", "b", "c", "d", "e"], is_estimate=True
     )
+    unread = api.ReaderInfo(
+        name="unread", records_behind=900, lag_s=0.0, pins=False, filters=["x"], is_estimate=True, is_upper_bound=True
+    )
     node.operations.history.stats_answer = api.HistoryStats(
-        log_id="ab12", records=5, size_bytes=1024**2, shards=[shard, empty], readers=[reader, wide], readers_more=3
+        log_id="ab12", records=5, size_bytes=1024**2, shards=[shard, empty], readers=[reader, wide, unread], readers_more=3
     )
 
     _, output, errors = history("stats")
@@ -251,6 +254,7 @@ def test_stats_show_shards_and_readers(node: ApiNode, history: History) -> None:
     assert ["1", "0", "0", "B", "0", "0", "-", "-"] in lines
     assert ["spark", "ann", "a/#", "7", "1", "m", "1", "s", "yes"] in lines
     assert ["wide", "-", "a", "b", "c", "and", "2", "more", "~900", "0", "s", "no"] in lines
+    assert ["unread", "-", "x", "at", "most", "900", "0", "s", "no"] in lines
     assert "3 more readers" in errors
 
 

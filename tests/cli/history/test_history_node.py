@@ -45,7 +45,7 @@ def run(broker: Broker, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     return run
 
 
-def test_what_was_acknowledged_is_in_the_history(connect: Wires, run: Run) -> None:
+def test_acknowledged_messages_are_in_the_history(connect: Wires, run: Run) -> None:
     publisher = connect("sensor")
     for number in range(20):
         publisher.publish(f"plant/{number % 4}/temperature", b"%d" % number, qos=1 + number % 2)
@@ -62,7 +62,7 @@ def test_what_was_acknowledged_is_in_the_history(connect: Wires, run: Run) -> No
     assert json.loads(stats)["records"] >= 20
 
 
-def test_tail_goes_on_from_where_it_is_told(connect: Wires, run: Run) -> None:
+def test_tail_continues_from_the_given_position(connect: Wires, run: Run) -> None:
     publisher = connect("sensor")
     publisher.publish("a", b"1", qos=1)
     publisher.publish("b", b"2", qos=1)
@@ -103,7 +103,7 @@ def test_durability_follows_a_publish(connect: Wires, run: Run) -> None:
     assert max(each["watermark"] for each in after["shards"]) > max(each["watermark"] for each in before["shards"])
 
 
-def test_what_a_backup_left_behind_is_gone_when_the_node_serves_again(tmp_path: Path) -> None:
+def test_remains_of_a_backup_are_gone_when_the_node_serves_again(tmp_path: Path) -> None:
     left = tmp_path / "backup.partial"
     left.mkdir()
     (left / "000001.sst").write_bytes(b"half")
@@ -146,7 +146,7 @@ def test_a_backup_under_load_has_every_message_that_was_acknowledged_before_it(c
     assert made[0] == 0
     assert after > before, "there was no load meanwhile"
     assert again[0] == 1
-    assert "exists already" in again[2]
+    assert "already exists" in again[2]
     with Stage(tmp_path / "new", shards=4) as stage:
         found = [int(payload) for payload in stage.payloads("t")]
     assert found == list(range(len(found)))

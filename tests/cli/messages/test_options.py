@@ -9,15 +9,15 @@ import click
 import pytest
 
 from braidmq.cli.errors import CommandFailed
-from braidmq.cli.messages.options import Connection, connection_options, read_connection
+from braidmq.cli.messages.options import ConnectionOptions, connection_options, read_connection
 from braidmq.cli.messages.property_option import CommandWithProperties
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311, Will
 from braidmq.mqtt.properties import Properties
 
 
-def read(*arguments: str) -> Connection:
+def read(*arguments: str) -> ConnectionOptions:
     """The connection that a command with these arguments would make."""
-    seen: list[Connection] = []
+    seen: list[ConnectionOptions] = []
 
     @click.command(cls=CommandWithProperties)
     @click.option("-m", "--message")

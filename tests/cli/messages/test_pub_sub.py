@@ -22,7 +22,7 @@ from tests.support.scripted_server import ScriptedServer
 
 @pytest.fixture(scope="module", params=["braidmq", pytest.param("mosquitto", marks=pytest.mark.needs("mosquitto"))])
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lets everybody in."""
+    """A server that accepts every login."""
     if request.param == "braidmq":
         with Broker() as broker:
             yield str(broker.port)
@@ -99,7 +99,7 @@ def test_a_null_message_clears_a_retained_one(port: str) -> None:
     assert run("sub", "-h", "127.0.0.1", "-p", port, "-t", "cleared", "-W", "0.5").output == ""
 
 
-def test_repeat_publishes_so_many_times(port: str) -> None:
+def test_repeat_publishes_the_given_number_of_times(port: str) -> None:
     process = start_sub(port, "again", "-C", "4")
 
     pub(port, "-t", "again/a", "-m", "x", "--repeat", "3", "--repeat-delay", "0.01")
@@ -176,7 +176,7 @@ def test_the_url_gives_host_port_and_topic(port: str) -> None:
     assert run("sub", "-L", f"mqtt://127.0.0.1:{port}/url/+", "-C", "1", "-v", "-W", "20").output == "url/a b x\n"
 
 
-def test_debug_tells_about_every_packet_but_not_the_password(port: str) -> None:
+def test_debug_prints_every_packet_without_the_password(port: str) -> None:
     told = pub(port, "-t", "debug", "-m", "x", "-q", "2", "-d", "-i", "me", "-u", "anna", "-P", "hush-hush").errors
 
     packets = [line.split()[2:4] for line in told.splitlines()]
@@ -237,7 +237,7 @@ def test_ctrl_c_ends_pub_without_a_traceback(port: str) -> None:
     assert process.stderr.read().strip() == ""
 
 
-def test_a_closed_pipe_ends_sub_without_a_word(port: str) -> None:
+def test_a_closed_pipe_ends_sub_silently(port: str) -> None:
     process = start_sub(port, "pipe")
     assert process.stdout is not None
     assert process.stderr is not None

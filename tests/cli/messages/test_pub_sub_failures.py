@@ -50,7 +50,7 @@ def sub(port: object, *arguments: str, **options: object) -> Ended:
 def test_a_refused_login_says_the_reason_in_words(strict: Mosquitto, version: str, exit_code: int, words: str) -> None:
     ended = pub(strict.login_port, "-V", version, "-t", "t", "-m", "x")
 
-    assert ended == Ended(exit_code, "", f"braidmq pub: the server refused the connection: {words}\n")
+    assert ended == Ended(exit_code, "", f"braidmq pub: the server rejected the connection: {words}\n")
 
 
 def test_a_reason_string_of_the_server_is_passed_on() -> None:
@@ -62,7 +62,7 @@ def test_a_reason_string_of_the_server_is_passed_on() -> None:
         ended = pub(port, "-V", "5", "-t", "t", "-m", "x")
 
     assert ended.exit_code == 0x8A
-    assert ended.errors == 'braidmq pub: the server refused the connection: banned (0x8A); it says "for ten minutes"\n'
+    assert ended.errors == 'braidmq pub: the server rejected the connection: banned (0x8A); it says "for ten minutes"\n'
 
 
 @pytest.mark.needs("mosquitto")
@@ -81,7 +81,7 @@ def test_a_password_may_come_in_four_ways(strict: Mosquitto, way: str, tmp_path:
 
 
 @pytest.mark.needs("mosquitto")
-def test_a_refused_message_is_told_and_is_the_exit_status(strict: Mosquitto) -> None:
+def test_a_rejected_message_is_reported_and_sets_the_exit_status(strict: Mosquitto) -> None:
     ended = pub(strict.login_port, "-V", "5", "-u", "anna", "-P", "secret", "-t", "open/a", "-m", "x", "-q", "1")
 
     assert ended == Ended(0x87, "", "braidmq pub: message 1 was rejected: not authorized (0x87)\n")
@@ -106,7 +106,7 @@ def test_sub_ends_when_every_subscription_is_refused(version: int, words: str) -
 
 
 @pytest.mark.needs("mosquitto")
-def test_tls_is_for_servers_whose_authority_is_known(strict: Mosquitto, authority: Authority, tmp_path: Path) -> None:
+def test_tls_accepts_only_servers_of_a_known_authority(strict: Mosquitto, authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "Other CA")
 
     accepted = pub(strict.tls_port, "--cafile", authority.cert_file, "-t", "t", "-m", "x")
@@ -118,7 +118,7 @@ def test_tls_is_for_servers_whose_authority_is_known(strict: Mosquitto, authorit
     assert len(refused.errors.splitlines()) == 1
 
 
-def test_a_client_certificate_that_is_missing_is_told_as_a_failure_of_tls(authority: Authority) -> None:
+def test_a_missing_client_certificate_is_reported_as_a_tls_failure(authority: Authority) -> None:
     pair = authority.server(file_stem="demanding")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.cert_file, pair.key_file)
@@ -144,7 +144,7 @@ def test_a_client_certificate_that_is_missing_is_told_as_a_failure_of_tls(author
     assert ended.errors == "braidmq pub: TLS failed: certificate required\n"
 
 
-def test_a_server_that_closes_without_an_answer_is_told_in_one_line() -> None:
+def test_a_server_that_closes_without_an_answer_is_reported_in_one_line() -> None:
     with ScriptedServer(lambda connection: connection.recv(1000)) as port:
         ended = pub(port, "-t", "t", "-m", "x")
 
@@ -155,7 +155,7 @@ def test_a_server_that_closes_without_an_answer_is_told_in_one_line() -> None:
     ("arguments", "exit_code", "words"),
     [
         (["-h", "127.0.0.1", "-p", "1"], 1, "cannot connect to 127.0.0.1:1: connection refused"),
-        (["-h", "no-such-host.invalid"], 1, "cannot connect to no-such-host.invalid:1883: the host name cannot be looked up"),
+        (["-h", "no-such-host.invalid"], 1, "cannot connect to no-such-host.invalid:1883: the host name cannot be resolved"),
         (["--cafile", "/nowhere/ca.crt"], 8, "/nowhere/ca.crt: No such file or directory"),
         (["--unix", "/nowhere/mqtt.sock"], 1, "cannot connect to /nowhere/mqtt.sock: no such file or directory"),
         (["-L", "http://host/topic"], 1, "-L: write a URL such as mqtt://host:1883/topic"),
@@ -185,7 +185,7 @@ def test_a_topic_that_cannot_be_published_to_is_refused(topic: str) -> None:
     assert len(ended.errors.splitlines()) == 1
 
 
-def test_a_server_that_does_not_speak_mqtt_is_told_in_one_line() -> None:
+def test_a_server_that_does_not_speak_mqtt_is_reported_in_one_line() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(1000)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
@@ -194,7 +194,7 @@ def test_a_server_that_does_not_speak_mqtt_is_told_in_one_line() -> None:
         ended = pub(port, "-t", "t", "-m", "x")
 
     assert ended.exit_code == 2
-    assert ended.errors.startswith("braidmq pub: the server broke the protocol: ")
+    assert ended.errors.startswith("braidmq pub: the server violated the protocol: ")
     assert len(ended.errors.splitlines()) == 1
 
 
@@ -207,7 +207,7 @@ def test_a_message_beyond_what_the_server_takes_is_not_sent() -> None:
     with ScriptedServer(serve) as port:
         ended = pub(port, "-V", "5", "-t", "t", "-m", "x" * 20)
 
-    assert ended == Ended(25, "", "braidmq pub: the server takes packets of 20 bytes at most\n")
+    assert ended == Ended(25, "", "braidmq pub: the server accepts packets of at most 20 bytes\n")
 
 
 def test_quiet_says_nothing_but_still_fails() -> None:

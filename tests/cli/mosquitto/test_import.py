@@ -204,7 +204,7 @@ def test_a_listener_that_would_be_wider_open_than_before_is_not_enabled(importer
     assert "not enabled" in importer.out
 
 
-def test_a_listener_that_nobody_could_use_is_not_enabled(importer: Importer) -> None:
+def test_a_listener_that_no_client_could_use_is_not_enabled(importer: Importer) -> None:
     assert importer("listener 1883\n") == 0
 
     assert importer.tables["listeners"]["tcp"]["default"]["enabled"] is False
@@ -251,14 +251,14 @@ def test_every_line_is_answered_for(importer: Importer, tmp_path: Path) -> None:
     assert "hunter" not in importer.out
 
 
-def test_an_earlier_line_that_does_not_count_is_told(importer: Importer) -> None:
+def test_an_overridden_line_is_reported(importer: Importer) -> None:
     importer("allow_anonymous true\nlistener 1883 127.0.0.1\nmax_connections 5\nmax_connections 6\n")
 
     assert importer.outcomes("max_connections 5") == ["none"]
     assert importer.outcomes("max_connections 6") == ["taken"]
 
 
-def test_with_settings_per_listener_each_has_its_own_anonymous_rule_and_lost_files_are_told(
+def test_with_settings_per_listener_each_has_its_own_anonymous_rule_and_lost_files_are_reported(
     importer: Importer, tmp_path: Path
 ) -> None:
     (tmp_path / "one").write_text(PASSWORDS)
@@ -311,7 +311,7 @@ def test_a_certificate_that_is_not_there_ends_with_status_3(importer: Importer) 
         "include_dir nowhere\n",
     ],
 )
-def test_what_mosquitto_itself_would_not_take_ends_with_one_line_and_writes_nothing(importer: Importer, text: str) -> None:
+def test_a_file_that_mosquitto_would_reject_ends_with_one_line_and_writes_nothing(importer: Importer, text: str) -> None:
     status = importer(f"# first\n{text}")
 
     assert status == 2

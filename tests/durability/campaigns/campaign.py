@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
 from tests.durability.campaigns import power
+from tests.durability.campaigns.client import Scene, ServedPort
 from tests.durability.campaigns.ledger import Ledger, Reader, summarise
 from tests.durability.campaigns.node import POWERED, errors_in, log_dir, read_log, write_config
 from tests.durability.campaigns.publisher import ROOT, Publisher
 from tests.durability.campaigns.subscriber import Subscriber
-from tests.support.clients.durable import Gate, Scene
 from tests.support.started import Started
 
 GROUP = "crew"
@@ -51,8 +51,8 @@ class Campaign:
         self._chance = random.Random(plan.seed)
         self._file = write_config(folder, history=plan.history)
         self._ledger = Ledger()
-        self._gate = Gate()
-        self._scene = Scene(plan.seed, self._ledger, self._gate, self._count)
+        self._served = ServedPort()
+        self._scene = Scene(plan.seed, self._ledger, self._served, self._count)
         self._work_left = 0
         self._is_worked = asyncio.Event()
         self._is_to_be_struck = False
@@ -111,7 +111,7 @@ class Campaign:
 
     async def _start(self) -> None:
         self._node = Started(self._file, command=[*POWERED, power.LIE] if self._plan.has_lying_disk else POWERED)
-        self._gate.open(await asyncio.to_thread(self._node.await_port))
+        self._served.open(await asyncio.to_thread(self._node.await_port))
 
     async def _kill_after(self, packets: int) -> None:
         """Kill the node when the clients have dealt with so many packets; by chance, what it had not synced is lost as well."""
@@ -137,7 +137,7 @@ class Campaign:
             for client in [*self._publishers, *self._subscribers, *self._members]:
                 client.cut()
         self._node.send(signal.SIGKILL)
-        self._gate.close()
+        self._served.close()
 
     async def _stop(self) -> None:
         assert self._node is not None

@@ -13,7 +13,7 @@ import tomli_w
 
 from braidmq.base.config.settings import HistorySettings
 from braidmq.lane.records.records import Record
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from tests.durability.campaigns import power
 from tests.support.clients.wire import Wire
 from tests.support.started import Started
@@ -70,7 +70,7 @@ def client(port: int, version: int = 5, **fields: object) -> Wire:
 
 def read_log(file: Path, topic_filter: str = "#", history: Mapping[str, object] | None = None) -> list[Record]:
     """What is in the log of a node that is down, in order of time; ``history`` as in its configuration."""
-    log = MessageLog.open(file.parent / "data", msgspec.convert(history or {}, HistorySettings))
+    log = DurableLog.open(file.parent / "data", msgspec.convert(history or {}, HistorySettings))
     try:
         replay = log.replay([topic_filter], 0, with_session_only=True)
         found: list[Record] = []

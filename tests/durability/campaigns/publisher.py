@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from braidmq.mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from braidmq.mqtt.reasons import Reason
+from tests.durability.campaigns.client import DurableClient, Scene
 from tests.durability.campaigns.ledger import make_payload
-from tests.support.clients.durable import DurableClient, Scene
 
 # More than a level of the learned layout takes as it is: some topics are static, some are not.
 TOPICS = 13

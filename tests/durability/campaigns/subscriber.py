@@ -1,4 +1,4 @@
-"""A durable subscriber that keeps exactly what the protocol asks of a receiver, and notes whatever a broker may not do."""
+"""A durable subscriber that keeps exactly what the protocol asks of a receiver, and notes every violation by the broker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 from braidmq.mqtt.packets import MQTT5, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import Properties
+from tests.durability.campaigns.client import EXPIRY_S, DurableClient, Scene
 from tests.durability.campaigns.ledger import Reader
-from tests.support.clients.durable import EXPIRY_S, DurableClient, Scene
 
 SUBSCRIBE_ID = 1
 ANSWER_AFTER_MAX_S = 0.004

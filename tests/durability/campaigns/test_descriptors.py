@@ -71,7 +71,7 @@ def await_refusals(strangers: list[socket.socket], count: int) -> None:
 
 @pytest.fixture
 def api_port() -> int:
-    """A port that nobody listens on."""
+    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
@@ -161,7 +161,26 @@ def test_strangers_at_a_door_leave_the_log_the_descriptors_it_needs(file: Path, 
 
 
 @pytest.mark.row("D10")
-def test_a_log_without_descriptors_goes_on_by_itself_when_there_are_some_again(file: Path) -> None:
+def test_connections_beyond_the_share_of_the_control_socket_are_refused_and_counted(file: Path) -> None:
+    data_dir = file.parent / "data"
+    with Started(file, command=LIMITED) as node, contextlib.ExitStack() as stack:
+        wire = alice(node.await_port())
+        places = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(20)]
+        for each in places:
+            each.connect(str(data_dir / "ctl.sock"))
+            each.settimeout(DEADLINE_S)
+
+        assert [each.recv(1) for each in places[16:]] == [b""] * 4
+
+        assert wire.publish("t", b"meanwhile", 1) < 0x80
+        for each in places:
+            each.close()
+        time.sleep(0.1)
+        assert figure(data_dir, "control_connections_refused") == 4
+
+
+@pytest.mark.row("D10")
+def test_a_log_without_descriptors_recovers_when_descriptors_are_free_again(file: Path) -> None:
     noise = random.Random(12)
     with Started(file, {"BRAIDMQ_HISTORY__BIND": "127.0.0.1:0"}, command=LIMITED) as node:
         wire = alice(node.await_port())

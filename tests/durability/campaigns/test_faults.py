@@ -120,7 +120,7 @@ def test_a_flipped_bit_in_a_table_is_found_and_told_and_no_wrong_answer_is_given
 
 
 @pytest.mark.row("D5")
-def test_a_second_node_on_the_same_directory_is_refused_in_words_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_node_on_the_same_directory_is_rejected_with_a_message_and_the_first_continues(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     with start(file) as node:
         wire = client(node.await_port())
@@ -214,10 +214,10 @@ def test_a_full_disk_ends_acknowledgements_with_0x97_until_there_is_space_again(
 
 @pytest.mark.row("D7")
 @pytest.mark.needs("tmpfs")
-def test_a_node_whose_disk_is_full_to_the_last_byte_goes_on_when_there_is_space_and_has_all_that_it_acknowledged(
+def test_a_node_whose_disk_is_full_to_the_last_byte_recovers_with_space_and_has_everything_acknowledged(
     tmp_path: Path, disk: Path
 ) -> None:
-    """Somebody else fills it while messages come in: the storage engine itself runs into the end of the disk."""
+    """Another program fills it while messages arrive: the storage engine itself runs into the end of the disk."""
     file = write_config(tmp_path)
     noise = random.Random(9)
     kept: list[bytes] = []
@@ -280,7 +280,7 @@ def test_a_message_larger_than_an_epoch_and_a_memtable_is_kept(tmp_path: Path) -
 
 
 @pytest.mark.row("D8")
-def test_a_message_that_no_record_can_hold_is_refused_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_message_that_no_record_can_hold_is_rejected_and_harms_no_other_client(tmp_path: Path) -> None:
     file = write_config(tmp_path, mqtt={"packet_bytes_max": "80MiB"})
     with start(file) as node:
         port = node.await_port()

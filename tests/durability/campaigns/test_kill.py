@@ -23,7 +23,7 @@ KINDS: dict[str, Plan] = {
 
 
 def run(kind: str, seed: int, kills: int, work_max: int, folder: Path) -> None:
-    """Run a campaign; its seed is in whatever goes wrong."""
+    """Run a campaign; every failure names its seed."""
     plan = replace(KINDS[kind], seed=seed, kills=kills, work_max=work_max)
     try:
         outcome = asyncio.run(Campaign(plan, folder).run())
@@ -38,12 +38,12 @@ def run(kind: str, seed: int, kills: int, work_max: int, folder: Path) -> None:
 @pytest.mark.row("D1", "D2")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_acknowledged_is_lost_nor_comes_twice_over_ten_kills(kind: str, tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_or_duplicated_over_ten_kills(kind: str, tmp_path: Path) -> None:
     run(kind, SEED, 10, 3000, tmp_path)
 
 
 @pytest.mark.timeout(240)
-def test_a_node_that_acknowledges_what_is_not_on_disk_is_found_out(tmp_path: Path) -> None:
+def test_a_node_that_acknowledges_unsynced_messages_is_detected(tmp_path: Path) -> None:
     """The campaign itself is on trial: losing power must show what kill -9 alone cannot."""
     plan = Plan(SEED, 5, has_lying_disk=True, damages=("zeros",), patience_s=3.0)
 
@@ -57,5 +57,5 @@ def test_a_node_that_acknowledges_what_is_not_on_disk_is_found_out(tmp_path: Pat
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_acknowledged_is_lost_nor_comes_twice_over_five_hundred_kills(kind: str, number: int, tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_or_duplicated_over_five_hundred_kills(kind: str, number: int, tmp_path: Path) -> None:
     run(kind, SEED + 1 + number, 25, 20_000, tmp_path)

@@ -32,7 +32,7 @@ def test_a_right_history_is_accepted(qos: int) -> None:
 
 
 @given(st.data(), st.sampled_from([1, 2]))
-def test_a_lost_message_is_found_wherever_it_was(data: st.DataObject, qos: int) -> None:
+def test_a_lost_message_is_found_at_any_place(data: st.DataObject, qos: int) -> None:
     ledger, reader = history(qos)
     del reader.arrivals[data.draw(st.integers(0, len(reader.arrivals) - 1))]
 

@@ -82,7 +82,7 @@ def test_a_log_that_has_lost_acknowledged_messages_is_not_opened_and_not_changed
 
 
 @pytest.mark.row("D9")
-def test_a_journal_that_is_gone_after_an_orderly_stop_is_no_loss(tmp_path: Path) -> None:
+def test_a_journal_that_is_missing_after_an_orderly_stop_is_not_a_loss(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     publish_and_end(file, stop)
     remove_journal(log_dir(file))
@@ -94,7 +94,7 @@ def test_a_journal_that_is_gone_after_an_orderly_stop_is_no_loss(tmp_path: Path)
 
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("damage", [cut_journal, remove_log])
-def test_an_operator_who_accepts_the_loss_can_go_on_with_what_is_there(tmp_path: Path, damage: Damage) -> None:
+def test_an_operator_who_accepts_the_loss_can_continue_with_the_remaining_data(tmp_path: Path, damage: Damage) -> None:
     file = write_config(tmp_path)
     publish_and_end(file, kill)
     damage(log_dir(file))

@@ -7,7 +7,7 @@ from time import time
 
 import pytest
 
-from braidmq.broker.reading.catch_up import Wanted
+from braidmq.broker.reading.matcher import Matcher
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeOption
 from braidmq.mqtt.properties import Properties
@@ -145,18 +145,19 @@ def test_the_clock_is_looked_at_after_every_record_that_is_looked_for(world: Wor
     for number in range(30):
         publisher.publish(f"t/{number % 7}", b"%d" % number)
     looked_for = [0]  # records between two looks at the clock
-    find = Wanted.find
+    find = Matcher.find
 
-    def counted_find(wanted: Wanted, shard: int, timestamp: int, topic: bytes, publisher: str) -> Subscription | None:
+    def counted_find(matcher: Matcher, shard: int, timestamp: int, topic: bytes, publisher: str) -> Subscription | None:
         looked_for[-1] += 1
-        return find(wanted, shard, timestamp, topic, publisher)
+        return find(matcher, shard, timestamp, topic, publisher)
 
     def slow_clock() -> float:
         looked_for.append(0)
         return float(sum(looked_for))  # a second for each record
 
-    monkeypatch.setattr(Wanted, "find", counted_find)
-    monkeypatch.setattr("braidmq.broker.reading.catch_up.monotonic", slow_clock)
+    monkeypatch.setattr(Matcher, "find", counted_find)
+    for module in ("catch_up", "cursor", "matcher"):
+        monkeypatch.setattr(f"braidmq.broker.reading.{module}.monotonic", slow_clock)
     subscriber = world.connect("s")
 
     assert payloads(subscriber.acknowledge_all()) == [b"%d" % number for number in range(30)]

@@ -21,7 +21,7 @@ def world() -> Iterator[World]:
 
 def crash_for_80_s(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash after which the node is down for so long, by the wall clock."""
-    monkeypatch.setattr("braidmq.broker.session.storage.time", lambda: time() + 80)
+    monkeypatch.setattr("braidmq.broker.session.restoration.time", lambda: time() + 80)
     world.crash(loses_power=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 from pathlib import Path
 
@@ -13,19 +12,14 @@ import pytest
 
 from braidmq.spark.sink.options import parse_write_options
 from braidmq.spark.sink.producer_client import ProducerClient
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from tests.durability.campaigns.node import read_log, write_config
+from tests.support.ports import free_port
 from tests.support.started import Started
 
 ROWS = 30_000
 CHUNK = 200
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Writer(threading.Thread):
@@ -35,7 +29,7 @@ class Writer(threading.Thread):
         self, port: int, partition: int, qos: int, chance: random.Random, work: threading.Semaphore, *, keys: bool
     ) -> None:
         super().__init__()
-        self.part = Part("kill", 1, partition, keys)
+        self.part = ProducerPart("kill", 1, partition, keys)
         self.problem: Exception | None = None
         self._work = work  # released for each chunk
         self._options = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "40s", "timeout": "20s"})

@@ -7,7 +7,17 @@ from typing import TypeVar
 from braidmq.broker.messages.hooks import Hook
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.codec import decode
-from braidmq.mqtt.packets import MQTT5, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
+from braidmq.mqtt.packets import (
+    MQTT5,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+)
+from tests.durability.campaigns.node import client
 from tests.support.clients.wire import Frame, Wire
 from tests.support.stage import Stage
 
@@ -109,3 +119,40 @@ def record(stage: Stage, topic: str, count: int, *, clients: int = 1, qos: int =
 def refusal(suback: Suback) -> tuple[list[int], str]:
     """The reasons and the words of a SUBACK."""
     return suback.reasons, suback.properties.reason_string or ""
+
+
+def publish_all(port: int, topic: str, payloads: list[bytes], qos: int = 1) -> None:
+    """Publish, with the whole handshake of each."""
+    with client(port) as publisher:
+        if qos == 2:
+            for payload in payloads:
+                publisher.publish(topic, payload, qos)
+            return
+        publisher.send(*(Publish(topic, payload, 1, packet_id=number) for number, payload in enumerate(payloads, 1)))
+        for _ in payloads:
+            assert publisher.receive(Puback).reason < 0x80
+
+
+def numbered(count: int, stem: bytes = b"") -> list[bytes]:
+    """Payloads that tell themselves apart."""
+    return [stem + b"%05d" % number for number in range(count)]
+
+
+DAY_US = 86_400_000_000
+
+
+def forget_first(stage: Stage, topic: str) -> tuple[int, list[bytes]]:
+    """Record, and let retention take the first part; gives the time since when everything is there, and what is left."""
+    record(stage, topic, 6, clients=5, stem=b"old")
+    return forget(stage, topic)
+
+
+def forget(stage: Stage, topic: str) -> tuple[int, list[bytes]]:
+    """The same for what is recorded already."""
+    node = stage.broker.node
+    assert node is not None
+    gone_until = stage.broker.call(lambda: max(node.log.watermarks.values()))
+    stage.broker.call(lambda: node.log.add_generation("learned"))
+    kept = record(stage, topic, 6, clients=5, stem=b"new")
+    stage.broker.call(lambda: node.log.retain(gone_until + 1 + 7 * DAY_US))
+    return gone_until + 1, kept

@@ -12,9 +12,7 @@ from braidmq.mqtt.packets import MQTT5, MQTT311
 from braidmq.mqtt.reasons import Reason
 from tests.durability.campaigns.node import client, kill, stop, write_config
 from tests.durability.campaigns.node import start as start_node
-from tests.durability.replay.asking import ask, bodies, read, record, refusal
-from tests.durability.replay.test_asking import forget_first
-from tests.durability.replay.test_restart import numbered, publish_all
+from tests.durability.replay.asking import ask, bodies, forget_first, numbered, publish_all, read, record, refusal
 from tests.support.clients.wire import Wire, unique
 from tests.support.member import Member, serve_until
 from tests.support.stage import Stage

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Publish, Suback, Subscribe, SubscribeOption
+from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import Properties
 from tests.durability.campaigns.node import client, kill, stop, write_config
 from tests.durability.campaigns.node import start as start_node
-from tests.durability.replay.asking import amid, ask, bodies, read, read_to_end, record, replay
+from tests.durability.replay.asking import amid, ask, bodies, numbered, publish_all, read, read_to_end, record, replay
 from tests.support.clients.wire import unique
 from tests.support.stage import Stage
 
@@ -66,23 +66,6 @@ def test_nothing_of_a_replay_comes_before_its_suback(start: Start) -> None:
 
     assert {each.topic for each in before} <= {"a"}
     assert [each.payload for each in read(session, 5 - len(before)) if each.topic == "b"] == on_b
-
-
-def publish_all(port: int, topic: str, payloads: list[bytes], qos: int = 1) -> None:
-    """Publish, with the whole handshake of each."""
-    with client(port) as publisher:
-        if qos == 2:
-            for payload in payloads:
-                publisher.publish(topic, payload, qos)
-            return
-        publisher.send(*(Publish(topic, payload, 1, packet_id=number) for number, payload in enumerate(payloads, 1)))
-        for _ in payloads:
-            assert publisher.receive(Puback).reason < 0x80
-
-
-def numbered(count: int, stem: bytes = b"") -> list[bytes]:
-    """Payloads that tell themselves apart."""
-    return [stem + b"%05d" % number for number in range(count)]
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])

@@ -123,7 +123,7 @@ def let_qos_1_overtake(world: World) -> Peer:
     return subscriber
 
 
-def test_what_the_client_has_seen_is_sent_again_before_a_publish_whose_packet_id_was_refused() -> None:
+def test_messages_the_client_has_seen_are_resent_before_a_publish_whose_packet_id_was_refused() -> None:
     with World() as world:
         subscriber = let_qos_1_overtake(world)
         world.fill_disk()
@@ -138,7 +138,7 @@ def test_what_the_client_has_seen_is_sent_again_before_a_publish_whose_packet_id
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_overtook_a_qos_2_message_is_sent_again_before_it(restarts: bool) -> None:
+def test_messages_that_overtook_a_qos_2_message_are_resent_before_it(restarts: bool) -> None:
     with World() as world:
         subscriber = let_qos_1_overtake(world)
         assert sent(subscriber.receive()) == [(4, b"qos 1", False), (3, b"qos 2", False)], "nothing was overtaken"
@@ -161,7 +161,7 @@ class Shouting(Hook):
         return Message(message.topic, message.payload + b"!", message.qos, message.retain, message.publisher)
 
 
-def test_what_a_hook_has_changed_reaches_an_absent_session_once() -> None:
+def test_a_message_changed_by_a_hook_reaches_an_absent_session_once() -> None:
     with World() as world:
         world.broker.hooks.add(Shouting())
         subscriber = world.connect("s")
@@ -173,7 +173,7 @@ def test_what_a_hook_has_changed_reaches_an_absent_session_once() -> None:
         assert payloads(world.connect("s").acknowledge_all()) == [b"m!"]
 
 
-def test_what_a_hook_has_changed_of_a_record_that_was_read_is_still_that_record() -> None:
+def test_a_record_changed_by_a_hook_is_still_that_record() -> None:
     with World() as world:
         world.broker.hooks.add(Shouting())
         subscriber = world.connect("s")
@@ -196,7 +196,7 @@ def test_what_a_hook_has_changed_of_a_record_that_was_read_is_still_that_record(
 
 
 @pytest.mark.parametrize("expiry", [0, 1000], ids=["memory", "durable"])
-def test_what_a_hook_has_changed_reaches_a_subscription_that_looks_back_once_and_in_order(expiry: int) -> None:
+def test_a_message_changed_by_a_hook_reaches_a_replay_once_and_in_order(expiry: int) -> None:
     with World(mqtt={"inflight_max": 65535}) as world:
         world.broker.hooks.add(Shouting())
         publisher = world.connect("p")
@@ -216,7 +216,7 @@ def test_what_a_hook_has_changed_reaches_a_subscription_that_looks_back_once_and
 # After a restart
 
 
-def test_the_packet_id_of_a_qos_2_message_that_retention_took_is_let_go_by_pubrel() -> None:
+def test_pubrel_releases_the_packet_id_of_a_qos_2_message_deleted_by_retention() -> None:
     single = LogOptions(limits=EpochLimits(count_max=1), tail_bytes_max=0)
     with World(single, history={"retention": "1h"}) as world:
         subscriber = world.connect("s", expiry=MONTH_S)

@@ -1,4 +1,4 @@
-"""A log near its limits, and messages that no log can take: publishers are held or told, and nobody else is harmed."""
+"""A log near its limits, and messages that no log can take: publishers are held or rejected, and no other client is affected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from braidmq.lane.path.channel import HOLD_LOG
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from braidmq.mqtt.reasons import Reason
 from braidmq.storage.engine import health
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.rocksdb import MIB, Disk
 from braidmq.storage.log import LogOptions
 from braidmq.storage.upkeep import watchdog as care
@@ -63,7 +63,7 @@ def held(broker: Broker) -> dict[str, int]:
     return {each.client_id: each.messages_received for each in connections if each.hold_bits & HOLD_LOG}
 
 
-def test_publishers_are_held_while_the_log_is_slow_and_then_go_on(is_quick: threading.Event) -> None:
+def test_publishers_are_held_while_the_log_is_slow_and_then_resume(is_quick: threading.Event) -> None:
     with Broker() as broker:
         assert broker.node is not None
         node = broker.node
@@ -73,7 +73,7 @@ def test_publishers_are_held_while_the_log_is_slow_and_then_go_on(is_quick: thre
 
         is_quick.clear()
         first.send(Publish("t", b"1", 1, packet_id=1))
-        wait_until(lambda: node.log_health.state is State.SLOW, "the disk is called slow")
+        wait_until(lambda: node.log_health.state is HealthState.SLOW, "the disk is called slow")
         second.send(*(Publish("t", b"%d" % number, 1, packet_id=number) for number in range(2, 6)))
         wait_until(lambda: "p2" in broker.call(held, broker), "the second publisher is held")
         third.send(Publish("t", b"third", 1, packet_id=1))
@@ -87,7 +87,7 @@ def test_publishers_are_held_while_the_log_is_slow_and_then_go_on(is_quick: thre
         got = [subscriber.receive_publish().payload for _ in range(6)]
         got.remove(b"third")
         assert got == [b"1", b"2", b"3", b"4", b"5"]
-        wait_until(lambda: node.log_health.state is State.OK, "the disk is quick again")
+        wait_until(lambda: node.log_health.state is HealthState.OK, "the disk is quick again")
         assert second.publish("t", b"6", 1) == 0
         assert broker.call(held, broker) == {}
 
@@ -134,14 +134,14 @@ def test_a_node_whose_log_takes_nothing_is_not_ready_and_says_why(monkeypatch: p
         assert ready(broker)[0] == 200
 
         free[0] = 3 * MIB
-        wait_until(lambda: node.log_health.state is State.STOPPED, "the disk is found full")
+        wait_until(lambda: node.log_health.state is HealthState.STOPPED, "the disk is found full")
         status, reason = ready(broker)
         assert status == 503
         assert "the log accepts no messages" in reason
         assert "3 MiB left" in reason
 
         free[0] = 10 * GIB
-        wait_until(lambda: node.log_health.state is State.OK, "there is space again")
+        wait_until(lambda: node.log_health.state is HealthState.OK, "there is space again")
         assert ready(broker)[0] == 200
 
 

@@ -1,4 +1,4 @@
-"""QoS 2 from clients that come back: how many may be in flight, and who is answered while old messages are read again."""
+"""QoS 2 from returning clients: how many messages may be in flight, and which are answered while old ones are read again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_receive_maximum_begins_anew_with_each_connection(is_restarted: bool
         assert client.receive() == [Pubrec(3, 0x10), Pubrec(4, 0x10)]
 
 
-def test_what_is_released_makes_room_when_pubrel_is_read_and_not_when_that_is_on_disk() -> None:
+def test_a_released_message_makes_room_when_pubrel_is_read_not_when_it_is_on_disk() -> None:
     with World(mqtt={"receive_maximum": 2}) as world:
         client = world.connect("c")
         client.send(*(Publish("t", b"old", 2, packet_id=packet_id) for packet_id in (1, 2)))
@@ -43,7 +43,7 @@ def test_what_is_released_makes_room_when_pubrel_is_read_and_not_when_that_is_on
         assert sorted(client.receive(), key=repr) == [Pubcomp(1), Pubrec(3, 0x10)]
 
 
-def test_what_cannot_be_stored_does_not_count_as_in_flight() -> None:
+def test_messages_that_cannot_be_stored_do_not_count_as_in_flight() -> None:
     with World(mqtt={"receive_maximum": 2}) as world:
         client = world.connect("c")
         world.fill_disk()
@@ -93,7 +93,7 @@ def go_on(world: World) -> None:
         world.sync()
 
 
-def test_who_publishes_while_old_messages_are_read_again_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_publishes_while_old_messages_are_read_again_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with World() as world:
         subscriber, waits = come_back_during_recall(world, monkeypatch)
 

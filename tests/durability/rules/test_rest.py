@@ -10,7 +10,7 @@ import pytest
 from braidmq.broker.messages.hooks import Hook
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Publish
-from tests.durability.rules.test_rows import retained
+from tests.durability.rules.retained import retained
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
 
@@ -24,7 +24,7 @@ def frail() -> Iterator[World]:
 def test_a_retained_message_that_the_operator_removed_on_a_full_disk_does_not_come_back(frail: World) -> None:
     frail.connect("p").publish("t", b"old", retain=True)
     frail.fill_disk()
-    assert frail.broker.forget_retained(b"t")
+    assert frail.broker.pipeline.forget_retained(b"t")
     frail.settle()
 
     frail.free_disk()
@@ -106,7 +106,7 @@ def test_system_topic_in_flight_over_unsubscribe() -> None:
     with World(history={"topics": ["$SYS/#"], "min_qos": 0}) as world:
         subscriber = world.connect("s")
         subscriber.subscribe("$SYS/#", "a")
-        world.broker.publish(Message(b"$SYS/x", b"1", 2, False, ""))
+        world.broker.pipeline.publish(Message(b"$SYS/x", b"1", 2, False, ""))
         assert payloads(subscriber.receive()) == [b"1"]
         subscriber.unsubscribe("$SYS/#")
         world.crash()

@@ -57,7 +57,7 @@ def test_the_withdrawn_subscription_is_gone_from_the_disk_too(acl: Path) -> None
 
 
 @pytest.mark.parametrize("unsubscribes", [False, True], ids=["subscribed", "unsubscribed before"])
-def test_what_was_in_flight_and_may_no_longer_be_read_is_not_sent_again(acl: Path, unsubscribes: bool) -> None:
+def test_inflight_messages_that_may_no_longer_be_read_are_not_resent(acl: Path, unsubscribes: bool) -> None:
     with World(access={"acl_file": str(acl)}) as world:
         subscriber = world.connect("s")
         subscriber.subscribe("a/#", "b/#")

@@ -12,6 +12,7 @@ from braidmq.broker.connection.deadlines import TICK_S
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
 from braidmq.mqtt.properties import Properties
+from tests.durability.rules.retained import retained
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
 
@@ -20,11 +21,6 @@ from tests.support.simulator.world import World
 def world() -> Iterator[World]:
     with World() as world:
         yield world
-
-
-def retained(world: World, client_id: str) -> list[bytes]:
-    """What a new subscriber is given."""
-    return payloads(world.connect(client_id, expiry=0, clean=True).subscribe("t", qos=0))
 
 
 # Retained messages
@@ -82,14 +78,14 @@ def test_a_topic_is_retained_as_before_once_nothing_of_it_waits_for_the_disk(wor
 
     publisher.send(Publish("t", b"at once", 0, True))
 
-    assert not world.broker.publisher.is_retaining(b"t")
+    assert not world.broker.pipeline.is_retaining(b"t")
     assert payloads(subscriber.receive()) == [b"at once"]
     assert retained(world, "new") == [b"at once"]
 
 
 def test_a_recorded_message_of_the_brokers_own_topics_is_retained() -> None:
     with World(history={"topics": ["$SYS/#"], "min_qos": 0}) as world:
-        world.broker.publish(Message(b"$SYS/version", b"1", 0, True, ""))
+        world.broker.pipeline.publish(Message(b"$SYS/version", b"1", 0, True, ""))
         world.settle()
 
         assert payloads(world.connect("s").subscribe("$SYS/version")) == [b"1"]

@@ -21,7 +21,7 @@ def same(user_name: str) -> bytes:
 
 
 @given(st.text(min_size=1))
-def test_a_token_says_who_it_was_made_for(user_name: str) -> None:
+def test_a_token_names_the_user_it_was_made_for(user_name: str) -> None:
     tokens = Tokens(b"k" * 32)
 
     assert tokens.read(tokens.make(user_name, LINES, 60), same) == user_name
@@ -65,7 +65,7 @@ def test_a_token_that_was_changed_is_not_ours(data: st.DataObject) -> None:
 
 
 @given(st.text())
-def test_any_text_is_taken_and_is_no_token(text: str) -> None:
+def test_arbitrary_text_is_not_a_token(text: str) -> None:
     assert Tokens(b"k" * 32).read(text, same) is None
 
 

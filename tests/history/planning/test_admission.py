@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
-from braidmq.flight.wire import Advance, Place, Plan, from_wire, to_wire
+from braidmq.flight.wire import Advance, Plan, RangeBound, from_wire, to_wire
 from braidmq.history.planning import admission
 from braidmq.history.planning.admission import _shares
 from braidmq.history.service.errors import HistoryError
@@ -118,7 +118,7 @@ def test_limits_are_shared_by_backlog(tmp_path: Path) -> None:
         assert sum(row.shard == 1 for row in batch) == 3
 
 
-def test_what_a_shard_does_not_need_goes_to_the_others(tmp_path: Path) -> None:
+def test_the_unused_share_of_a_shard_goes_to_the_others(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all(*[(0, "a")] * 20, *[(1, "b")] * 20)
 
@@ -138,7 +138,7 @@ def test_the_shard_that_is_furthest_behind_comes_first_if_there_is_not_one_row_f
         assert from_wire(advanced.end) == {0: behind[0], 1: stage.heard[1]}
 
 
-def test_a_record_larger_than_the_limit_is_a_batch_of_its_own(tmp_path: Path) -> None:
+def test_a_record_larger_than_the_limit_is_a_batch_by_itself(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a" * 3000), (0, "b"), (0, "c" * 3000))
 
@@ -159,7 +159,7 @@ def test_a_search_in_vain_ends_after_a_bounded_piece_of_work(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("on_loss", ["fail", "skip"])
-def test_a_start_below_the_floor_is_told_or_skipped(tmp_path: Path, on_loss: str) -> None:
+def test_a_start_below_the_floor_is_reported_or_skipped(tmp_path: Path, on_loss: str) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
         stage.hands.move(60 * SECOND)
@@ -179,7 +179,7 @@ def test_a_start_below_the_floor_is_told_or_skipped(tmp_path: Path, on_loss: str
             assert caught.value.problem.gaps["0"].kept == floor > NOON
         # The beginning is where it begins, and nothing is missing there.
         assert stage.view.advance(Advance(["#"], {"0": 0})).rows_max >= 3
-        assert len(stage.rows(Plan(["#"], Place(positions={"0": 0})))) == 3
+        assert len(stage.rows(Plan(["#"], RangeBound(positions={"0": 0})))) == 3
 
 
 @given(total=st.integers(0, 1000), backlogs=st.dictionaries(st.integers(0, 9), st.integers(0, 10**6), min_size=1))

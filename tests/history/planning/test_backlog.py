@@ -34,7 +34,7 @@ def test_a_backlog_that_is_too_much_work_to_count_is_estimated_and_says_so(tmp_p
         assert stage.view.backlog(AskBacklog(["odd/#"], {})) == Backlog(1000, is_estimate=False)
 
 
-def test_a_backlog_up_to_what_is_not_served_yet_ends_at_what_is(tmp_path: Path) -> None:
+def test_a_backlog_beyond_the_served_records_ends_at_the_last_served_record(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"), (0, "a"))
         stage.write((0, "a"))

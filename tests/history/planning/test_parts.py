@@ -1,4 +1,4 @@
-"""Parts hold each record of a range once, whatever their size and number."""
+"""Parts hold each record of a range once, for any size and number of parts."""
 
 from __future__ import annotations
 

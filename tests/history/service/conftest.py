@@ -20,7 +20,7 @@ from braidmq.history.node_side.tokens import Tokens
 from braidmq.history.service.node_link import NodeLink
 from braidmq.history.service.server import HistoryServer
 from braidmq.mqtt.topics import covers
-from tests.history.service.fake_view import FakeView
+from tests.support.fakes.log_view import FakeView
 
 
 class FakeRules:
@@ -115,7 +115,7 @@ class FakeLog:
 
 
 class FakeBurden(NodeLoad):
-    """As busy as it is told."""
+    """As busy as the test says."""
 
     is_told_high = False
 
@@ -188,6 +188,6 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def closed_service() -> Iterator[Service]:
-    """One that lets nobody in without a name."""
+    """A service that rejects anonymous readers."""
     with Service(anonymous_allowed=False, limits=messages.Limits(2, 0)) as service:
         yield service

@@ -13,12 +13,12 @@ from braidmq.flight import wire
 from braidmq.history.service import server
 from braidmq.testing import Broker
 from tests.history.service.conftest import Service
-from tests.history.service.fake_view import LOG
-from tests.history.service.test_server import ask, basic, plan, problem_of, read
+from tests.history.service.flight_calls import ask, basic, plan, problem_of, read
+from tests.support.fakes.log_view import LOG
 
 
-@pytest.mark.row("H8")
-def test_so_many_filters_that_the_loop_would_be_busy_with_them_are_refused_before_it_is_asked(service: Service) -> None:
+@pytest.mark.row("K8")
+def test_too_many_filters_are_rejected_before_they_occupy_the_loop(service: Service) -> None:
     asked = service.access.asked
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
         client.get_flight_info(plan(*(f"plant/{number}" for number in range(100_000))))
@@ -28,7 +28,7 @@ def test_so_many_filters_that_the_loop_would_be_busy_with_them_are_refused_befor
     assert service.access.asked == asked
 
 
-@pytest.mark.row("H8")
+@pytest.mark.row("K8")
 @pytest.mark.parametrize("size", [50_000, 1_000_000])  # more than a question may have, and more than a message may
 def test_a_request_that_is_too_long_for_the_node_is_refused_and_nothing_else_happens(service: Service, size: int) -> None:
     positions = {str(shard): 1 << 62 for shard in range(size)}
@@ -41,7 +41,7 @@ def test_a_request_that_is_too_long_for_the_node_is_refused_and_nothing_else_hap
     assert service.log.readers.saved == {}
 
 
-@pytest.mark.row("H8")
+@pytest.mark.row("K8")
 def test_guesses_by_handshake_are_counted_and_end_in_a_ban(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     passwords.write_text(f"ann:{hashes.make(b'secret')}\n")
@@ -60,8 +60,8 @@ def test_guesses_by_handshake_are_counted_and_end_in_a_ban(tmp_path: Path) -> No
             assert client.get_flight_info(plan("#"), basic("ann", "secret")).schema
 
 
-@pytest.mark.row("H8")
-def test_nobody_moves_a_reader_without_the_right_to_read_what_it_reads(closed_service: Service) -> None:
+@pytest.mark.row("K8")
+def test_moving_a_reader_needs_the_right_to_read_its_filters(closed_service: Service) -> None:
     note = wire.NoteReader("archive", {"0": 30})
     with closed_service.connect() as client, pytest.raises(flight.FlightUnauthorizedError):
         ask(client, wire.NOTE_READER, note, basic("bob", "other"))  # who may read plant/# only
@@ -69,8 +69,8 @@ def test_nobody_moves_a_reader_without_the_right_to_read_what_it_reads(closed_se
     assert closed_service.log.readers.saved == {}
 
 
-@pytest.mark.row("H8")
-def test_nobody_moves_the_reader_of_another_user(closed_service: Service) -> None:
+@pytest.mark.row("K8")
+def test_a_user_cannot_move_the_reader_of_another_user(closed_service: Service) -> None:
     with closed_service.connect() as client:
         ask(client, wire.NOTE_READER, wire.NoteReader("archive", {"0": 10}), basic("ann", "secret"))
         with pytest.raises(flight.FlightUnauthorizedError, match="another user"):
@@ -79,8 +79,8 @@ def test_nobody_moves_the_reader_of_another_user(closed_service: Service) -> Non
     assert closed_service.log.readers.saved == {"archive": {0: 10}}
 
 
-@pytest.mark.row("H8")
-def test_a_reader_that_nobody_owns_is_taken_over_by_who_has_a_name(closed_service: Service) -> None:
+@pytest.mark.row("K8")
+def test_a_reader_without_an_owner_is_taken_over_by_a_named_user(closed_service: Service) -> None:
     readers = closed_service.log.readers
     readers.save("archive", {0: 10}, pins=True, on_saved=lambda: None, on_refused=None)
     with closed_service.connect() as client:
@@ -89,7 +89,7 @@ def test_a_reader_that_nobody_owns_is_taken_over_by_who_has_a_name(closed_servic
     assert (readers.saved, readers.owner("archive")) == ({"archive": {0: 20}}, "ann")
 
 
-@pytest.mark.row("H8")
+@pytest.mark.row("K8")
 def test_a_reader_is_nowhere_beyond_the_end_of_the_log(service: Service) -> None:
     with service.connect() as client:
         ask(client, wire.NOTE_READER, wire.NoteReader("eager", {"0": 1 << 50}, ["plant/#"]))
@@ -97,9 +97,9 @@ def test_a_reader_is_nowhere_beyond_the_end_of_the_log(service: Service) -> None
     assert service.log.readers.saved == {"eager": {0: 30}}
 
 
-@pytest.mark.row("H8")
+@pytest.mark.row("K8")
 @pytest.mark.parametrize("change", ["the user is gone", "the rules have changed"])
-def test_a_stream_ends_when_its_reader_is_no_longer_welcome(
+def test_a_stream_ends_when_its_reader_loses_access(
     closed_service: Service, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(server, "_ASK_EVERY_S", 0.0)
@@ -119,7 +119,7 @@ def test_a_stream_ends_when_its_reader_is_no_longer_welcome(
             stream.read_chunk()
 
 
-@pytest.mark.row("H8")
+@pytest.mark.row("K8")
 def test_a_stream_is_gentle_from_the_moment_the_node_is_busy(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_ASK_EVERY_S", 0.0)
     may_go_on = threading.Event()

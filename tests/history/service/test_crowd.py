@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -44,30 +46,62 @@ def is_open(caller: socket.socket) -> bool:
         return True
 
 
-def crowd_with_room_for(house: House, fewer: int) -> Crowd:
-    """Of the descriptors that there are now, so many are too many."""
-    return Crowd(house.port, len(os.listdir("/proc/self/fd")) - fewer)
+def crowd_with_room_for(house: House, fewer: int, known: Sequence[socket.socket] = ()) -> Crowd:
+    """Make this many of the open descriptors exceed the limit."""
+    addresses = {each.getsockname() for each in known}
+    files_max = len(os.listdir("/proc/self/fd")) - fewer
+    return Crowd(house.port, files_max, files_max, lambda host, port: (host, port) in addresses)
 
 
-def test_nobody_is_closed_while_there_are_descriptors(house: House) -> None:
+def test_no_connection_is_closed_while_there_are_descriptors(house: House) -> None:
     callers = [house.connect() for _ in range(5)]
 
-    assert Crowd(house.port, 10_000).look() == 0
+    assert Crowd(house.port, 10_000, 10_000, lambda host, port: False).look() == 0
 
     assert all(map(is_open, callers))
 
 
-def test_the_silent_go_first_and_of_them_the_newest(house: House) -> None:
-    callers = [house.connect(says) for says in (b"hello", b"", b"", b"", b"hello")]
-    crowd = crowd_with_room_for(house, 2)
+@pytest.mark.parametrize("says", [b"", b"x"])
+def test_strangers_go_first_and_of_them_those_that_are_silent_for_longest(house: House, says: bytes) -> None:
+    known = house.connect(b"hello")
+    strangers = [house.connect(says) for _ in range(3)]
+    time.sleep(0.02)
+    newcomer = house.connect(b"hello")
+    strangers[0].sendall(b"y")
+    time.sleep(0.02)
+    crowd = crowd_with_room_for(house, 2, [known])
 
     assert crowd.look() == 2
 
-    assert [is_open(each) for each in callers] == [True, True, False, False, True]
+    assert [is_open(each) for each in (known, *strangers, newcomer)] == [True, True, False, False, True]
     assert crowd.refused == 2
 
 
-def test_sockets_that_are_no_connections_to_the_port_are_left_alone(house: House) -> None:
+def test_accepted_callers_are_closed_when_no_strangers_are_left(house: House) -> None:
+    known = [house.connect(b"hello") for _ in range(3)]
+    stranger = house.connect(b"hello")
+
+    assert crowd_with_room_for(house, 2, known).look() == 2
+
+    assert not is_open(stranger)
+    assert sum(map(is_open, known)) == 2
+
+
+def test_tables_of_the_log_close_no_connection_while_there_are_descriptors(house: House, tmp_path: Path) -> None:
+    callers = [house.connect() for _ in range(5)]
+    with ExitStack() as stack:
+        files_max = len(os.listdir("/proc/self/fd"))
+        for number in range(20):
+            stack.enter_context((tmp_path / f"{number:06}.sst").open("wb"))
+
+        # Each has a spare descriptor, too.
+        assert Crowd(house.port, files_max, files_max + 30, lambda host, port: False).look() == 0
+        assert Crowd(house.port, files_max, files_max + 18, lambda host, port: False).look() == 3
+
+    assert sum(map(is_open, callers)) == 2
+
+
+def test_sockets_that_are_not_connected_to_the_port_are_left_alone(house: House) -> None:
     with ExitStack() as stack:
         other = House(stack)
         foreign = [other.connect() for _ in range(5)]

@@ -7,6 +7,7 @@ import pytest
 from braidmq.history.messages import Limits, Served
 from braidmq.history.service.errors import HistoryError
 from braidmq.history.service.quotas import Quotas
+from tests.tidy.tree import ROOT
 
 
 def test_readers_do_not_count_for_each_other() -> None:
@@ -19,7 +20,18 @@ def test_readers_do_not_count_for_each_other() -> None:
     assert quotas.served() == Served(0, 0, 2, refused=1)
 
 
-def test_what_is_sent_faster_than_allowed_waits() -> None:
+def test_the_documentation_quotes_the_answer_to_a_reader_with_too_many_streams() -> None:
+    quotas = Quotas(Limits(16, 0))
+    for _ in range(16):
+        quotas.begin("ann")
+
+    with pytest.raises(HistoryError) as refused:
+        quotas.begin("ann")
+
+    assert refused.value.problem.detail in " ".join((ROOT / "docs" / "spark.md").read_text().split())
+
+
+def test_data_above_the_allowed_rate_waits() -> None:
     now = 0.0
     waits: list[float] = []
 

@@ -64,7 +64,7 @@ def test_no_more_than_one_batch_is_made_ahead() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8])
-def test_what_goes_wrong_is_raised_after_the_batches_before_it(count: int) -> None:
+def test_an_error_is_raised_after_the_batches_before_it(count: int) -> None:
     source = Source(count, problem=LookupError("gone"))
     ahead = read_ahead(source.batches())
 

@@ -12,7 +12,7 @@ from braidmq.base.errors import UsageError
 from braidmq.flight import connect
 from braidmq.flight.client import HistoryClient
 from braidmq.operations import NodeOperations
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.testing import Broker
 
 READERS_MAX = 2
@@ -49,16 +49,16 @@ def metric(broker: Broker, name: str) -> float:
 
 
 def save(broker: Broker, name: str, position: int) -> None:
-    """A reader of nobody, as one from before there were users."""
+    """A reader without an owner, created before users were configured."""
     assert broker.node is not None
     log = broker.node.log
-    failed: list[Refusal] = []
+    failed: list[WriteRefusal] = []
     broker.call(lambda: log.readers.save(name, {0: position}, pins=True, on_saved=lambda: None, on_refused=failed.append))
     broker.call(log.flush)
     assert not failed
 
 
-@pytest.mark.row("H9")
+@pytest.mark.row("K9")
 def test_a_user_has_a_bounded_number_of_named_readers_and_others_have_theirs(broker: Broker) -> None:
     refused = metric(broker, "history_readers_refused")
     with reader_of(broker, "ann") as ann, reader_of(broker, "bob") as bob:
@@ -76,7 +76,7 @@ def test_a_user_has_a_bounded_number_of_named_readers_and_others_have_theirs(bro
     assert metric(broker, "history_readers_count") == len(names(broker))
 
 
-@pytest.mark.row("H9")
+@pytest.mark.row("K9")
 def test_a_reader_without_a_user_makes_no_named_reader_where_there_are_users(broker: Broker) -> None:
     with reader_of(broker) as stranger:
         assert stranger.shards().shards, "it may read"
@@ -86,8 +86,8 @@ def test_a_reader_without_a_user_makes_no_named_reader_where_there_are_users(bro
     assert "planted" not in names(broker)
 
 
-@pytest.mark.row("H9")
-def test_a_reader_of_nobody_goes_on_and_counts_for_the_user_who_takes_it_over(broker: Broker) -> None:
+@pytest.mark.row("K9")
+def test_a_reader_without_an_owner_continues_and_counts_for_the_user_who_takes_it_over(broker: Broker) -> None:
     for number in range(READERS_MAX + 1):
         save(broker, f"old {number}", 1)
     with reader_of(broker) as job, reader_of(broker, "cay") as cay:
@@ -100,8 +100,8 @@ def test_a_reader_of_nobody_goes_on_and_counts_for_the_user_who_takes_it_over(br
             job.note_reader("old 0", {0: 1})
 
 
-@pytest.mark.row("H9")
-def test_without_users_the_readers_of_nobody_are_bounded_together() -> None:
+@pytest.mark.row("K9")
+def test_without_users_readers_without_an_owner_share_one_bound() -> None:
     with Broker(history=SERVED) as broker, reader_of(broker) as job:
         for number in range(READERS_MAX):
             job.note_reader(f"job {number}", {0: 1})

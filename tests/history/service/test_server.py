@@ -1,9 +1,6 @@
-"""The Flight service: who is let in, what may be read, and how it says no."""
+"""The Flight service: authentication, what may be read, and error answers."""
 
 from __future__ import annotations
-
-import base64
-from typing import Any
 
 import pyarrow.flight as flight
 import pytest
@@ -11,36 +8,8 @@ import pytest
 from braidmq.flight import connect, wire
 from braidmq.flight.client import HistoryClient
 from tests.history.service.conftest import Service
-from tests.history.service.fake_view import LOG
-
-
-def basic(user: str, password: str) -> flight.FlightCallOptions:
-    shown = base64.b64encode(f"{user}:{password}".encode())
-    return flight.FlightCallOptions(headers=[(b"authorization", b"Basic " + shown)])
-
-
-def bearer(token: str) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + token.encode())])
-
-
-def plan(*filters: str, **rest: Any) -> flight.FlightDescriptor:
-    return flight.FlightDescriptor.for_command(wire.encode(wire.Plan(list(filters), **rest)))
-
-
-def read(client: flight.FlightClient, descriptor: flight.FlightDescriptor, options: Any = None) -> list[str]:
-    info = client.get_flight_info(descriptor, options)
-    tables = [client.do_get(each.ticket, options).read_all() for each in info.endpoints]
-    return [topic for table in tables for topic in table["topic"].to_pylist()]
-
-
-def problem_of(error: flight.FlightError) -> wire.Problem:
-    return wire.decode(error.extra_info, wire.Problem)
-
-
-def ask(client: flight.FlightClient, name: str, body: Any, options: Any = None) -> bytes:
-    [result] = client.do_action(flight.Action(name, wire.encode(body)), options)
-    answer: bytes = result.body.to_pybytes()
-    return answer
+from tests.history.service.flight_calls import ask, basic, bearer, plan, problem_of, read
+from tests.support.fakes.log_view import LOG
 
 
 def test_a_reader_gets_what_matches_its_filters(service: Service) -> None:
@@ -49,7 +18,7 @@ def test_a_reader_gets_what_matches_its_filters(service: Service) -> None:
         assert read(client, flight.FlightDescriptor.for_path("plant/2/temp")) == ["plant/2/temp"]
 
 
-def test_what_is_committed_before_a_call_is_seen_by_it(service: Service) -> None:
+def test_a_call_sees_everything_committed_before_it(service: Service) -> None:
     service.log.watermarks = {0: 10}
     with service.connect() as client:
         assert read(client, plan("plant/#")) == ["plant/1/temp"]
@@ -70,7 +39,7 @@ def test_columns_are_those_asked_for(service: Service) -> None:
         assert client.get_schema(plan("plant/#", columns=["qos"])).schema.names == ["qos"]
 
 
-def test_a_column_that_is_none_is_refused_with_the_names_of_all(service: Service) -> None:
+def test_an_unknown_column_is_rejected_with_the_names_of_all_columns(service: Service) -> None:
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
         client.get_flight_info(plan("plant/#", columns=["temperature"]))
 
@@ -79,7 +48,7 @@ def test_a_column_that_is_none_is_refused_with_the_names_of_all(service: Service
     assert "store_timestamp" in str(caught.value)
 
 
-def test_nobody_is_let_in_without_a_name_where_that_is_not_allowed(closed_service: Service) -> None:
+def test_anonymous_access_is_rejected_where_it_is_not_allowed(closed_service: Service) -> None:
     with closed_service.connect() as client, pytest.raises(flight.FlightUnauthenticatedError) as caught:
         client.get_flight_info(plan("plant/#"))
 
@@ -109,7 +78,7 @@ def test_a_handshake_gives_a_token_that_stands_for_the_password(closed_service: 
         assert read(client, plan("plant/#"), options) == ["plant/1/temp", "plant/2/temp"]
 
 
-def test_the_token_of_a_user_who_is_gone_is_refused(closed_service: Service) -> None:
+def test_the_token_of_a_removed_user_is_rejected(closed_service: Service) -> None:
     token = closed_service.tokens.make("bob", b"other", 60)
     del closed_service.access.passwords["bob"]
 
@@ -118,7 +87,7 @@ def test_the_token_of_a_user_who_is_gone_is_refused(closed_service: Service) -> 
 
 
 @pytest.mark.parametrize("shown", [b"Bearer nonsense", b"Basic %%%", b"Digest a", b"", b"Basic " + b"\xff" * 8])
-def test_headers_that_make_no_sense_let_nobody_in(closed_service: Service, shown: bytes) -> None:
+def test_malformed_headers_are_rejected(closed_service: Service, shown: bytes) -> None:
     options = flight.FlightCallOptions(headers=[(b"authorization", shown)])
     with closed_service.connect() as client, pytest.raises(flight.FlightError):
         client.get_flight_info(plan("plant/#"), options)
@@ -150,7 +119,7 @@ def test_rules_that_change_after_the_plan_fail_the_read(closed_service: Service)
 
 
 @pytest.mark.parametrize("bad", ["a/#/b", "a+", "", "$share/g/a", "$replay/earliest/a"])
-def test_a_filter_that_is_none_is_refused_in_words(service: Service, bad: str) -> None:
+def test_an_invalid_filter_is_rejected_with_a_clear_message(service: Service, bad: str) -> None:
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
         client.get_flight_info(plan(bad))
 
@@ -167,11 +136,11 @@ def test_commands_that_are_not_understood_are_refused_in_words(service: Service,
     assert problem_of(caught.value).code == "bad-request"
 
 
-def test_a_loss_is_told_with_its_gap(service: Service) -> None:
+def test_a_loss_is_reported_with_its_gap(service: Service) -> None:
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
-        client.get_flight_info(plan("plant/#", start=wire.Place(positions={"0": 5})))
+        client.get_flight_info(plan("plant/#", start=wire.RangeBound(positions={"0": 5})))
 
-    assert problem_of(caught.value).gaps == {"0": wire.Gap(5, 10)}
+    assert problem_of(caught.value).gaps == {"0": wire.ShardGap(5, 10)}
 
 
 def test_a_fault_inside_is_logged_and_not_shown(service: Service, caplog: pytest.LogCaptureFixture) -> None:
@@ -183,7 +152,7 @@ def test_a_fault_inside_is_logged_and_not_shown(service: Service, caplog: pytest
     assert "/secret/place" in caplog.text
 
 
-def test_one_reader_has_so_many_streams_and_no_more(service: Service) -> None:
+def test_the_streams_of_one_reader_are_bounded(service: Service) -> None:
     for _ in range(2):
         service.server.quotas.begin("host 127.0.0.1")
     with service.connect() as client:
@@ -197,7 +166,7 @@ def test_one_reader_has_so_many_streams_and_no_more(service: Service) -> None:
     assert service.server.quotas.served().streams == 1
 
 
-@pytest.mark.row("H11")
+@pytest.mark.row("K11")
 def test_a_client_waits_for_a_free_stream_though_it_would_give_up_a_lost_server_at_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +234,7 @@ def test_a_core_that_is_gone_makes_calls_unavailable(service: Service) -> None:
     assert problem_of(caught.value).code == "unavailable"
 
 
-def test_an_action_that_is_none_is_refused_with_the_names_of_all(service: Service) -> None:
+def test_an_unknown_action_is_rejected_with_the_names_of_all_actions(service: Service) -> None:
     with service.connect() as client:
         with pytest.raises(flight.FlightServerError, match="advance"):
             list(client.do_action(flight.Action("format", b"{}")))
@@ -281,7 +250,7 @@ def test_a_reader_may_have_any_name(service: Service, name: str) -> None:
     assert service.log.readers.saved == {name: {0: 20}}
 
 
-def test_the_name_of_a_reader_that_is_no_text_is_refused_in_words(service: Service) -> None:
+def test_a_reader_name_that_is_not_valid_text_is_rejected_with_a_clear_message(service: Service) -> None:
     options = flight.FlightCallOptions(headers=[(b"x-braidmq-reader", b"%ff")])
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
         client.get_flight_info(plan("plant/#"), options)

@@ -106,7 +106,7 @@ def add_scram_keys(served: Served, user: str) -> None:
 
 
 def make_the_user_anew(served: Served, user: str) -> None:
-    """Somebody else may have the name now."""
+    """Another person may have the name now."""
     passwords.delete_user(served.passwords, user)
     served.reload()
     served.set_password(user)

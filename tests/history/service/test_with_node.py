@@ -1,11 +1,10 @@
-"""The history service of a real node: what it shows, who may see it, and that it comes back whatever happens to it."""
+"""The history service of a real node: what it shows, which users may see it, and that it recovers from every failure."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from braidmq.flight.client import HistoryClient
 from braidmq.operations import NodeOperations
 from braidmq.testing import Broker
 from tests.durability.campaigns.node import kill, write_config
+from tests.history.node_side.service_process import await_that, child_of, history_port_of, is_alive, start
 from tests.support.certificates import Authority
 from tests.support.clients.wire import Wire
-from tests.support.started import Started
 
 SERVED = {"bind": "127.0.0.1:0"}
 
@@ -47,28 +46,6 @@ def publish(broker: Broker, topic: str, *payloads: bytes, client_id: str = "p", 
 def read(client: HistoryClient, *filters: str) -> list[tuple[str, bytes]]:
     table = client.read(list(filters)).read_all().sort_by("position")
     return list(zip(table["topic"].to_pylist(), table["payload"].to_pylist(), strict=True))
-
-
-def child_of(parent: int) -> int:
-    """The process of the service: the node's only child."""
-    [child] = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return int(child)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def await_that(what: str, condition: object, within_s: float = 20.0) -> None:
-    """For what another process does without telling anybody."""
-    deadline = time.monotonic() + within_s
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
-        time.sleep(0.02)
 
 
 def test_a_message_is_in_the_history_once_it_is_acknowledged(broker: Broker) -> None:
@@ -146,14 +123,20 @@ def test_named_readers_are_behind_by_what_they_read() -> None:
         assert found["plant"].filters == ["plant/#"]
         assert (found["none"].lag_s, found["plant"].lag_s > 0) == (0.0, True)
 
-        # Without the service nobody counts, and there is an upper bound that says so.
+        assert {name for name, each in found.items() if each.is_upper_bound} == set()
+
+        # Without the service, all records after the position count, and the answer says that they are an upper bound.
         assert broker.node.history is not None
         broker.run(broker.node.history.stop())
         found = {each.name: each for each in broker.run(operations.stats()).readers}
-        assert (found["none"].records_behind, found["none"].is_estimate) == (230, True)
+        assert {name: (each.records_behind, each.is_upper_bound) for name, each in found.items()} == {
+            "plant": (230, True),
+            "none": (230, True),
+            "all": (230, False),
+        }
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 def test_rules_and_passwords_are_those_of_the_broker(tmp_path: Path) -> None:
     passwords, rules = tmp_path / "passwords", tmp_path / "rules"
     passwords.write_text(f"ann:{hashes.make(b'secret')}\nbob:{hashes.make(b'other')}\n")
@@ -187,8 +170,8 @@ def test_it_speaks_tls_and_asks_for_certificates_if_told_to(tmp_path: Path) -> N
             client.shards()
 
 
-@pytest.mark.row("H4")
-def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
+@pytest.mark.row("K4")
+def test_a_service_that_dies_is_restarted_and_readers_continue() -> None:
     with Broker(history=SERVED) as broker:
         publish(broker, "before", b"1")
         assert broker.history_port
@@ -203,14 +186,6 @@ def test_a_service_that_dies_is_started_again_and_readers_go_on() -> None:
         publish(broker, "before", b"2")
         with client_of(broker) as client:
             assert read(client, "before") == [("before", b"1"), ("before", b"2")]
-
-
-def start(file: Path, bind: str) -> Started:
-    return Started(file, {"BRAIDMQ_HISTORY__BIND": bind})
-
-
-def history_port_of(node: Started) -> int:
-    return int(node.await_line(r"history listens on 127\.0\.0\.1:(\d+)")[1])
 
 
 def test_the_service_ends_with_its_node_even_if_that_is_killed(tmp_path: Path) -> None:
@@ -236,7 +211,7 @@ def test_ctrl_c_ends_both_without_complaints(tmp_path: Path) -> None:
         assert [line for line in node.log if "error" in line or "Traceback" in line] == []
 
 
-@pytest.mark.row("H4")
+@pytest.mark.row("K4")
 def test_a_port_that_is_taken_does_not_stop_the_broker_and_is_taken_when_it_is_free(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -260,7 +235,7 @@ def test_it_follows_a_broker_that_was_started_again(tmp_path: Path) -> None:
         assert read(reader, "kept") == [("kept", b"1")]
 
 
-def test_nobody_there_is_said_in_words() -> None:
+def test_an_address_that_nothing_listens_on_gives_a_clear_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with connect(f"127.0.0.1:{port}", retry_s=0.1) as reader, pytest.raises(Unavailable, match="is available"):

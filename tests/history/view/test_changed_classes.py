@@ -76,7 +76,7 @@ def test_a_topic_that_moves_to_a_class_with_an_open_epoch_stays_in_order(tmp_pat
     assert numbers(rows, "x/1") == [0, 4]
 
 
-def test_a_topic_of_a_class_that_is_taken_away_goes_on_in_order_in_the_log_itself(tmp_path: Path) -> None:
+def test_a_topic_of_a_removed_class_continues_in_order_in_the_log_itself(tmp_path: Path) -> None:
     log = Restarted(tmp_path)
     log.run(NARROW, "b", "x/1", "x/1")
 
@@ -107,7 +107,7 @@ def test_a_start_that_is_cut_off_after_the_classes_were_noted_is_made_up_for_by_
     assert numbers(log.run(WIDE, "a"), "a") == [1, 2, 3]
 
 
-def test_a_start_with_the_same_classes_writes_nothing_and_goes_on_in_the_open_epochs(
+def test_a_start_with_the_same_classes_writes_nothing_and_continues_the_open_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = {"one": log_class("x/#", "y"), "two": log_class("z")}
@@ -159,7 +159,7 @@ RUNS = st.lists(st.tuples(CLASSES, st.lists(st.sampled_from(["a", "b", "x/1", "x
 
 @settings(max_examples=25, deadline=None)
 @given(RUNS)
-def test_whatever_the_classes_were_rows_of_a_topic_are_in_order(runs: list[tuple[Classes, list[str]]]) -> None:
+def test_rows_of_a_topic_are_in_order_under_any_change_of_classes(runs: list[tuple[Classes, list[str]]]) -> None:
     with folder() as path:
         log = Restarted(path)
         topics: list[str] = []

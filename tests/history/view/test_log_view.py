@@ -1,4 +1,4 @@
-"""The view of a log: what it shows, when it waits and refuses, and that nobody pays for it who does not read."""
+"""The view of a log: what it shows, when it waits or rejects, and that it costs nothing while there are no readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.columns import SCHEMA
-from braidmq.flight.wire import EARLIEST, LATEST, Advance, Gap, Place, Plan, Ticket, from_wire
+from braidmq.flight.wire import EARLIEST, LATEST, Advance, Plan, RangeBound, ShardGap, Ticket, from_wire
 from braidmq.history.scanning import epoch_reading as scanning
 from braidmq.history.service.errors import HistoryError
 from braidmq.history.view import follower, log_view
@@ -64,7 +64,7 @@ def test_an_empty_log_has_shards_and_nothing_to_read(tmp_path: Path) -> None:
         assert from_wire(stage.view.advance(Advance(["#"], {}, rows_max=5)).end) == {0: 0, 1: 0}
 
 
-def test_what_the_core_has_not_said_to_be_committed_is_not_shown(tmp_path: Path) -> None:
+def test_records_that_the_node_has_not_reported_as_committed_are_not_shown(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"), (1, "a"))
         stage.write((0, "b"), (1, "b"))
@@ -81,10 +81,10 @@ def test_a_range_by_time_has_what_was_stored_from_its_beginning_to_before_its_en
         stage.publish_all(*[(shard, "a") for shard in (0, 1) * 8])
         times = sorted(row.position for row in stage.known)
 
-        rows = stage.rows(Plan(["#"], Place(time=times[3]), Place(time=times[9])))
+        rows = stage.rows(Plan(["#"], RangeBound(time=times[3]), RangeBound(time=times[9])))
 
         assert sorted(row.position for row in rows) == [each for each in times if times[3] <= each < times[9]]
-        assert stage.rows(Plan(["#"], Place(time=times[-1] + 1))) == []
+        assert stage.rows(Plan(["#"], RangeBound(time=times[-1] + 1))) == []
         assert stage.rows(Plan(["#"], LATEST)) == []
         assert stage.rows(Plan(["#"], end=EARLIEST)) == []
 
@@ -94,9 +94,9 @@ def test_positions_are_for_the_shards_that_they_name_and_the_others_are_read_who
         stage.publish_all((0, "a"), (1, "a"), (0, "a"), (1, "a"))
         first = stage.known[0]
 
-        planned, _ = stage.view.plan(Plan(["#"], Place(positions={"0": first.position})))
+        planned, _ = stage.view.plan(Plan(["#"], RangeBound(positions={"0": first.position})))
 
-        rows = stage.rows(Plan(["#"], Place(positions={"0": first.position})))
+        rows = stage.rows(Plan(["#"], RangeBound(positions={"0": first.position})))
         assert sorted(row.number for row in rows) == [1, 2, 3]
         assert from_wire(planned.start)[0] == first.position
         assert from_wire(planned.end) == stage.heard
@@ -162,7 +162,7 @@ def test_parts_that_have_nothing_are_left_out_and_what_the_others_have_is_known(
 # Loss
 
 
-def test_a_start_below_the_floor_is_told_with_its_gap_or_skipped(tmp_path: Path) -> None:
+def test_a_start_below_the_floor_is_reported_with_its_gap_or_skipped(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
         stage.hands.move(60 * SECOND)
@@ -170,22 +170,22 @@ def test_a_start_below_the_floor_is_told_with_its_gap_or_skipped(tmp_path: Path)
         stage.log.retain()
         stage.catch_up()
         wanted, floor = stage.known[1].position, stage.known[7].position + 1
-        start = Place(positions={"0": wanted, "1": 0})
+        start = RangeBound(positions={"0": wanted, "1": 0})
 
         with pytest.raises(HistoryError, match="retention has removed") as caught:
             stage.view.plan(Plan(["#"], start))
         planned, parts = stage.view.plan(Plan(["#"], start, on_loss="skip"))
 
         assert code_of(caught) == "data-loss"
-        assert caught.value.problem.gaps == planned.gaps == {"0": Gap(wanted, floor)}
+        assert caught.value.problem.gaps == planned.gaps == {"0": ShardGap(wanted, floor)}
         assert [row.number for row in stage.rows_of(parts)] == [8, 9, 10]
         assert [row.number for row in stage.rows(Plan(["#"]))] == [8, 9, 10]
         # The last record that was removed: nothing later than it is missing.
-        assert len(stage.rows(Plan(["#"], Place(positions={"0": floor - 1, "1": 0})))) == 3
+        assert len(stage.rows(Plan(["#"], RangeBound(positions={"0": floor - 1, "1": 0})))) == 3
 
 
 @pytest.mark.parametrize("on_loss", ["fail", "skip"])
-def test_what_retention_takes_between_the_plan_and_the_read_is_told_or_skipped(tmp_path: Path, on_loss: str) -> None:
+def test_records_deleted_between_the_plan_and_the_read_are_reported_or_skipped(tmp_path: Path, on_loss: str) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
         stage.hands.move(60 * SECOND)
@@ -199,10 +199,10 @@ def test_what_retention_takes_between_the_plan_and_the_read_is_told_or_skipped(t
         else:
             with pytest.raises(HistoryError) as caught:
                 [*stage.view.scan(ticket)]
-            assert caught.value.problem.gaps == {"0": Gap(ticket.start, stage.known[7].position + 1)}
+            assert caught.value.problem.gaps == {"0": ShardGap(ticket.start, stage.known[7].position + 1)}
 
 
-def test_a_class_that_keeps_less_is_no_loss_for_who_begins_at_the_beginning(tmp_path: Path) -> None:
+def test_a_class_with_shorter_retention_is_not_a_loss_for_readers_that_start_at_the_beginning(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=100, classes=SHORT) as stage:
         stage.publish_all(*[(0, topic) for topic in ("a", "x/1") * 6])
         stage.hands.move(60 * SECOND)
@@ -230,7 +230,7 @@ def test_a_class_that_keeps_less_is_no_loss_for_who_begins_at_the_beginning(tmp_
 def test_filters_that_a_class_cannot_match_do_not_miss_what_it_has_lost(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=1000, classes=SHORT) as stage:
         stage.publish_all(*[(0, topic) for topic in ("a", "x/1") * 6])
-        start = Place(positions={"0": stage.known[2].position})
+        start = RangeBound(positions={"0": stage.known[2].position})
         stage.hands.move(60 * SECOND)
         stage.log.retain()
         stage.publish_all((0, "a"))
@@ -240,7 +240,7 @@ def test_filters_that_a_class_cannot_match_do_not_miss_what_it_has_lost(tmp_path
             stage.view.plan(Plan(["#"], start))
 
 
-def test_a_slow_reader_gets_new_iterators_and_misses_nothing_and_is_told_of_a_loss(
+def test_a_slow_reader_gets_new_iterators_misses_nothing_and_learns_of_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "_ITERATOR_AGE_MAX_S", -1.0)
@@ -279,14 +279,14 @@ def test_a_ticket_of_another_log_is_refused(tmp_path: Path) -> None:
     [
         Plan(["#"], columns=["colour"]),
         Plan(["#"], columns=[]),
-        Plan(["#"], Place(positions={"7": 1})),
-        Plan(["#"], end=Place(positions={"7": 1})),
-        Plan(["#"], Place(positions={"one": 1})),
-        Plan(["#"], Place(positions={"0": -1})),
+        Plan(["#"], RangeBound(positions={"7": 1})),
+        Plan(["#"], end=RangeBound(positions={"7": 1})),
+        Plan(["#"], RangeBound(positions={"one": 1})),
+        Plan(["#"], RangeBound(positions={"0": -1})),
     ],
     ids=repr,
 )
-def test_what_there_is_not_cannot_be_planned(tmp_path: Path, plan: Plan) -> None:
+def test_an_impossible_plan_is_a_bad_request(tmp_path: Path, plan: Plan) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"))
 
@@ -331,7 +331,7 @@ def test_an_end_that_is_not_committed_in_time_is_unavailable(tmp_path: Path, mon
         with pytest.raises(HistoryError) as by_ticket:
             [*stage.view.scan(Ticket(stage.log.log_id.hex(), ["#"], 0, 0, beyond))]
         with pytest.raises(HistoryError) as by_plan:
-            stage.view.plan(Plan(["#"], end=Place(positions={"0": beyond})))
+            stage.view.plan(Plan(["#"], end=RangeBound(positions={"0": beyond})))
 
         assert code_of(by_ticket) == code_of(by_plan) == "unavailable"
 
@@ -354,9 +354,7 @@ def wait_until(stage: Viewed, is_open: bool) -> None:
         assert changed.wait_for(lambda: stage.view._follower.is_open == is_open, DEADLINE_S)
 
 
-def test_the_log_is_opened_by_the_first_read_and_closed_when_nobody_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_opened_by_the_first_read_and_closed_after_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_CATCH_UP_EVERY_S", 0.01)
     with Viewed(tmp_path, idle_s=0.2) as stage:
         stage.publish_all((0, "a"))
@@ -389,7 +387,7 @@ def test_a_read_that_is_under_way_keeps_the_log_open(tmp_path: Path, monkeypatch
         wait_until(stage, is_open=False)
 
 
-def test_a_read_that_is_given_up_lets_go_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_read_releases_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_CATCH_UP_EVERY_S", 0.01)
     with Viewed(tmp_path, idle_s=0.0, limits=EpochLimits(count_max=5000)) as stage:
         stage.publish_all(*[(0, "a")] * 3000)
@@ -401,7 +399,7 @@ def test_a_read_that_is_given_up_lets_go_of_the_log(tmp_path: Path, monkeypatch:
         wait_until(stage, is_open=False)
 
 
-def test_while_it_is_open_it_catches_up_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_view_catches_up_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_CATCH_UP_EVERY_S", 0.01)
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"))
@@ -475,4 +473,4 @@ def test_positions_are_times_so_that_a_message_about_a_loss_says_when(tmp_path: 
         stage.publish_all((0, "a"))
 
         with pytest.raises(HistoryError, match=r"shard 0 after \d+ \(2023-11-14 22:13:20\.000 UTC\)"):
-            stage.view.plan(Plan(["#"], Place(time=NOON + 1)))
+            stage.view.plan(Plan(["#"], RangeBound(time=NOON + 1)))

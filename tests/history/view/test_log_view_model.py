@@ -1,4 +1,4 @@
-"""Whatever happens to the log, the parts of a plan have the rows of a naive list, each once, and a loss is always told."""
+"""Under any change of the log, the parts of a plan have the rows of a naive list, each once, and a loss is always reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
-from braidmq.flight.wire import EARLIEST, LATEST, Place, Plan, from_wire, to_wire
+from braidmq.flight.wire import EARLIEST, LATEST, Plan, RangeBound, from_wire, to_wire
 from braidmq.history.planning import searches
 from braidmq.history.scanning import streams
 from braidmq.history.service.errors import HistoryError
@@ -93,20 +93,20 @@ def change(stage: Viewed, what: str, how: object) -> None:
             stage.catch_up(counts=False)
 
 
-def place_of(stage: Viewed, number: int, kind: str, end: Place) -> Place:
+def bound_of(stage: Viewed, number: int, kind: str, end: RangeBound) -> RangeBound:
     """The place at a record, or an end of everything."""
     ordered = sorted(each.position for each in stage.known)
     if not 0 <= number < len(ordered):
         return end
     if kind == "time":
-        return Place(time=ordered[number])
-    return Place(positions=to_wire({shard: min(ordered[number], stage.heard.get(shard, 0)) for shard in range(SHARDS)}))
+        return RangeBound(time=ordered[number])
+    return RangeBound(positions=to_wire({shard: min(ordered[number], stage.heard.get(shard, 0)) for shard in range(SHARDS)}))
 
 
 def within(stage: Viewed, plan: Plan) -> tuple[dict[int, int], dict[int, int]]:
-    """The range of a plan, by the rules of `Place`."""
+    """The range of a plan, by the rules of `RangeBound`."""
 
-    def resolve(place: Place, default: dict[int, int]) -> dict[int, int]:
+    def resolve(place: RangeBound, default: dict[int, int]) -> dict[int, int]:
         if place.positions is not None:
             return from_wire(place.positions)
         return dict.fromkeys(range(SHARDS), place.time - 1) if place.time is not None else default
@@ -145,8 +145,8 @@ def test_the_parts_of_a_plan_have_the_rows_of_a_naive_list(
         for topic_filters, first, last, kind, partitions in wanted:
             plan = Plan(
                 topic_filters,
-                place_of(stage, first, kind, EARLIEST),
-                place_of(stage, last, kind, LATEST),
+                bound_of(stage, first, kind, EARLIEST),
+                bound_of(stage, last, kind, LATEST),
                 partitions=partitions,
             )
             gaps = lost(stage, plan)
@@ -172,7 +172,7 @@ def test_the_parts_of_a_plan_have_the_rows_of_a_naive_list(
     meanwhile=st.lists(st.lists(changes, max_size=3) | losses.map(lambda each: [each]), min_size=1, max_size=8),
     skips=st.booleans(),
 )
-def test_what_happens_during_a_read_changes_nothing_of_it_but_a_loss_which_is_told(
+def test_changes_during_a_read_do_not_affect_it_except_a_loss_which_is_reported(
     layout: str,
     classes: bool,
     held: list[tuple[int, str]],
@@ -186,7 +186,7 @@ def test_what_happens_during_a_read_changes_nothing_of_it_but_a_loss_which_is_to
             change(stage, *step)
         stage.hear()
         topic_filters, first, last, kind, partitions = wanted
-        start, end = place_of(stage, first, kind, EARLIEST), place_of(stage, last, kind, LATEST)
+        start, end = bound_of(stage, first, kind, EARLIEST), bound_of(stage, last, kind, LATEST)
         plan = Plan(topic_filters, start, end, partitions=partitions, on_loss="skip" if skips else "fail")
         interruptions = iter(meanwhile)
         rows: list[Known] = []

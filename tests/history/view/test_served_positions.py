@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.history.view.served_positions import Following
+from braidmq.history.view.served_positions import ServedPositions
 
 
 class Primary:
@@ -45,7 +45,7 @@ class Child:
 
     def __init__(self, primary: Primary) -> None:
         self.primary = primary
-        self.following = Following()
+        self.following = ServedPositions()
         self.seen: set[int] = set()
         self.counted = 0
         self._tables: set[int] = set()
@@ -106,7 +106,7 @@ def test_when_the_primary_is_quiet_two_catch_ups_serve_everything_committed(step
 
 
 def test_a_catch_up_does_not_count_if_a_log_file_went_meanwhile() -> None:
-    following = Following()
+    following = ServedPositions()
     following.hear({0: 5})
     following.begin({"1.log", "2.log"})
 
@@ -119,8 +119,8 @@ def test_a_catch_up_does_not_count_if_a_log_file_went_meanwhile() -> None:
     assert following.served == {0: 5}
 
 
-def test_what_the_core_says_during_a_catch_up_is_not_served_by_it() -> None:
-    following = Following()
+def test_positions_reported_during_a_catch_up_are_not_served_by_it() -> None:
+    following = ServedPositions()
     following.hear({0: 5, 1: 2})
     following.begin({"1.log"})
     following.hear({0: 9})
@@ -130,7 +130,7 @@ def test_what_the_core_says_during_a_catch_up_is_not_served_by_it() -> None:
 
 
 def test_a_catch_up_that_was_not_begun_does_not_count() -> None:
-    following = Following()
+    following = ServedPositions()
     following.hear({0: 5})
     following.begin({"1.log"})
     following.end({"1.log"})
@@ -141,7 +141,7 @@ def test_a_catch_up_that_was_not_begun_does_not_count() -> None:
 
 
 def test_watermarks_never_go_back() -> None:
-    following = Following()
+    following = ServedPositions()
     following.hear({0: 5})
     following.hear({0: 3, 1: 1})
 

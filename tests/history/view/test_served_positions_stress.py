@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from time import monotonic
 
-from braidmq.history.view.served_positions import Following
+from braidmq.history.view.served_positions import ServedPositions
 from braidmq.storage.engine.secondary import Secondary
 
 SECONDS = 4.0
@@ -41,7 +41,7 @@ def missing(store: Secondary, upto: int) -> list[int]:
 
 def test_a_primary_that_flushes_without_end_leaves_no_holes_below_what_is_served(tmp_path: Path) -> None:
     primary = subprocess.Popen([sys.executable, "-c", PRIMARY, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
-    following = Following()
+    following = ServedPositions()
     lock = threading.Lock()
     assert primary.stdout is not None
 

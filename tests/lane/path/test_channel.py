@@ -1,4 +1,4 @@
-"""A channel cuts the stream, does what is plain itself and hands the rest up, whatever way the bytes come in."""
+"""A channel splits the stream into packets, handles the simple ones and hands up the others, however the bytes arrive."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_after_the_end_nothing_is_read_any_more(bench: Bench) -> None:
 # Holding
 
 
-def test_what_comes_behind_a_packet_under_decision_waits(bench: Bench) -> None:
+def test_packets_behind_an_undecided_packet_wait(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
     client.hold_on_packet = HOLD_BUSY
 
@@ -187,7 +187,7 @@ def test_bytes_that_come_in_spite_of_holding_are_kept_in_order(bench: Bench) -> 
     assert [packet.payload[0] for packet in listener.sent() if isinstance(packet, Publish)] == [0, 1, 2, 3]
 
 
-def test_reading_goes_on_when_the_last_reason_is_gone(bench: Bench) -> None:
+def test_reading_resumes_when_the_last_reason_to_pause_is_gone(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
     client.hold(HOLD_RATE)
     client.hold(HOLD_BUSY)
@@ -313,7 +313,7 @@ def test_two_clients_that_fill_each_others_queue_are_not_both_held(bench: Bench)
     assert clients[0].releases or not clients[1].hold_bits & HOLD_QUEUE
 
 
-def test_what_another_client_congested_does_not_hold_this_one(bench: Bench) -> None:
+def test_a_flow_congested_by_others_does_not_hold_this_client(bench: Bench) -> None:
     slow = bench.flow("slow", messages_max=2)
     bench.channel(slow, MQTT5, window=1)
     listener = subscriber(bench, "other")
@@ -380,7 +380,7 @@ def test_while_the_transport_takes_nothing_frames_wait_in_the_outbox(bench: Benc
     assert [packet.payload for packet in listener.sent() if isinstance(packet, Publish)] == [b"1", b"2"]
 
 
-def test_room_is_told_only_to_those_who_want_it() -> None:
+def test_room_is_reported_only_to_channels_that_want_it() -> None:
     bench = Bench(outbox_bytes_max=1000)
     client = bench.channel(bench.flow("client"), MQTT5)
     client.pause_writing()

@@ -113,7 +113,7 @@ def test_a_record_and_a_row_that_are_read_after_a_restart_have_the_same_time_lef
     assert clocks.rows().message_of(row, "it").message.seconds_left() == 0
 
 
-def test_what_is_written_after_the_wall_clock_was_set_expires_by_what_it_says_now(clocks: Clocks) -> None:
+def test_messages_written_after_the_wall_clock_was_set_expire_by_the_new_time(clocks: Clocks) -> None:
     before = expiring(1100.0).wall_expiry()
 
     clocks.wall += 3600

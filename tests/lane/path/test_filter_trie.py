@@ -26,7 +26,7 @@ def filters(draw: st.DrawFn) -> str:
 
 
 class Tries(RuleBasedStateMachine):
-    """The trie has what the model has, whatever was added and removed before."""
+    """The trie agrees with the model after any additions and removals."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def test_a_message_above_the_clients_maximum_is_dropped_and_the_next_one_goes_ou
     assert (flow.inflight_messages(), flow.outstanding, flow.dropped) == (1, 1, 1)
 
 
-def test_what_is_in_flight_and_too_large_for_the_next_connection_is_dropped(bench: Bench) -> None:
+def test_inflight_messages_too_large_for_the_next_connection_are_dropped(bench: Bench) -> None:
     flow = bench.flow()
     bench.channel(flow, MQTT5)
     deliver(flow, message("large", payload=bytes(50)), message("small"))
@@ -93,7 +93,7 @@ def test_a_message_sent_at_once_keeps_its_expiry_as_it_was(bench: Bench) -> None
     assert publish.properties.message_expiry_interval == 1000
 
 
-def test_what_is_in_flight_does_not_expire_but_shows_what_is_left(bench: Bench) -> None:
+def test_inflight_messages_do_not_expire_but_show_the_remaining_time(bench: Bench) -> None:
     flow = bench.flow()
     bench.channel(flow, MQTT5)
     deliver(flow, message("over", expires_in=-5), message("t", expires_in=50))
@@ -172,7 +172,7 @@ def test_a_queue_that_is_half_full_asks_publishers_to_wait_until_it_has_drained(
     assert publisher.releases == 1
 
 
-def test_a_queue_of_an_absent_client_holds_nobody(bench: Bench) -> None:
+def test_the_queue_of_an_absent_client_holds_no_publisher(bench: Bench) -> None:
     flow = bench.flow(messages_max=2)
 
     deliver(flow, *(message(str(i)) for i in range(5)))
@@ -181,7 +181,7 @@ def test_a_queue_of_an_absent_client_holds_nobody(bench: Bench) -> None:
     assert bench.state.congested is None
 
 
-def test_publishers_that_wait_go_on_when_the_subscriber_leaves(bench: Bench) -> None:
+def test_waiting_publishers_resume_when_the_subscriber_leaves(bench: Bench) -> None:
     flow = bench.flow(messages_max=2)
     bench.channel(flow, window=1)
     publisher = bench.channel(bench.flow("p"))
@@ -193,7 +193,7 @@ def test_publishers_that_wait_go_on_when_the_subscriber_leaves(bench: Bench) -> 
     assert publisher.releases == 1
 
 
-def test_a_stalled_queue_holds_nobody_until_it_moves(bench: Bench) -> None:
+def test_a_stalled_queue_holds_no_publisher_until_it_moves(bench: Bench) -> None:
     flow = bench.flow(messages_max=4)
     channel = bench.channel(flow, MQTT5, window=1)
     deliver(flow, *(message(str(i)) for i in range(4)))
@@ -408,7 +408,7 @@ def test_a_queue_that_is_taken_back_leaves_its_publishers_go_and_may_hold_them_a
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_is_bounded_in_bytes_too(bench: Bench, qos: int) -> None:
+def test_inflight_messages_are_bounded_in_bytes_too(bench: Bench, qos: int) -> None:
     flow = Flow("c", bench.state, 100, 2500, False)
     channel = FakeChannel(bench.lane, MQTT5)
     flow.attach(channel, 100)

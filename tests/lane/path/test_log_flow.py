@@ -109,7 +109,7 @@ def test_qos_0_takes_no_place_in_the_window_but_waits_behind_what_was_left_to_th
     assert flow.cursor() == [50, 102]
 
 
-def test_what_is_not_recorded_is_queued_as_ever(bench: Bench) -> None:
+def test_messages_that_are_not_recorded_are_queued(bench: Bench) -> None:
     flow = flow_of(bench)
 
     flow.deliver(Message(b"t", b"", 1, False, "p"), Subscription(flow, b"#", 2), 1, False)
@@ -145,7 +145,7 @@ def test_a_client_that_leaves_falls_behind_at_the_last_message_it_was_offered(be
 # Reading
 
 
-def test_what_is_read_goes_out_as_far_as_the_window_allows(bench: Bench) -> None:
+def test_records_are_sent_as_far_as_the_window_allows(bench: Bench) -> None:
     flow = flow_of(bench)
     flow.fall_behind()
     channel = bench.channel(flow, MQTT5, window=2)
@@ -157,7 +157,7 @@ def test_what_is_read_goes_out_as_far_as_the_window_allows(bench: Bench) -> None
     assert stamps(received(bench, channel)) == [101, 102]
 
 
-def test_nobody_reads_for_an_absent_client_or_one_that_does_not_take_its_bytes() -> None:
+def test_nothing_is_read_for_an_absent_client_or_one_that_does_not_read() -> None:
     bench = Bench(outbox_bytes_max=100)
     bench.state.marks = [50, 100]
     flow = flow_of(bench)
@@ -258,7 +258,7 @@ def test_qos_2_of_a_session_in_memory_waits_for_nothing(bench: Bench) -> None:
     assert (bench.state.unready, bench.state.changed) == ([], [])
 
 
-def test_what_waits_for_the_disk_has_its_place_in_the_window(bench: Bench) -> None:
+def test_messages_waiting_for_the_disk_keep_their_place_in_the_window(bench: Bench) -> None:
     flow = flow_of(bench)
     bench.channel(flow, MQTT5, window=1)
 
@@ -268,7 +268,7 @@ def test_what_waits_for_the_disk_has_its_place_in_the_window(bench: Bench) -> No
     assert flow.cursor() == [50, 101]
 
 
-def test_somebody_is_asked_once_to_write_what_waits(bench: Bench) -> None:
+def test_the_owner_is_asked_once_to_write_waiting_messages(bench: Bench) -> None:
     asked: list[int] = []
     bench.state.on_unready = lambda: asked.append(1)
     flow = flow_of(bench)
@@ -334,7 +334,7 @@ def test_the_order_in_flight_is_that_of_the_wire_and_what_waits_for_the_disk_is_
     assert stamps(received(bench, bench.channel(flow, MQTT5))) == [102, 101, 104, 103]
 
 
-def test_what_was_not_sent_yet_goes_behind_what_is_sent_again(bench: Bench) -> None:
+def test_unsent_messages_follow_resent_messages(bench: Bench) -> None:
     flow = flow_of(bench)
     bench.channel(flow, MQTT5)
     commit(bench, flow, recorded(101, 2), recorded(102, 1), recorded(103, 2))
@@ -350,7 +350,7 @@ def test_what_was_not_sent_yet_goes_behind_what_is_sent_again(bench: Bench) -> N
     ]
 
 
-def test_what_was_settled_or_discarded_meanwhile_is_not_sent_when_the_disk_has_it(bench: Bench) -> None:
+def test_messages_settled_or_discarded_meanwhile_are_not_sent_after_the_commit(bench: Bench) -> None:
     flow = flow_of(bench)
     channel = bench.channel(flow, MQTT5)
     commit(bench, flow, recorded(101, 2))
@@ -405,7 +405,7 @@ def test_a_session_in_memory_has_nothing_to_write_down(bench: Bench) -> None:
 # After a restart
 
 
-def test_what_was_in_flight_before_a_restart_is_sent_again_in_its_order_with_its_ids(bench: Bench) -> None:
+def test_messages_inflight_before_a_restart_are_resent_in_order_with_their_ids(bench: Bench) -> None:
     flow = flow_of(bench)
     flow.fall_behind()
     released = Delivery(None, Subscription(NOBODY, b"#", 2), 2, False)
@@ -439,7 +439,7 @@ def test_ids_in_flight_before_a_restart_are_not_given_again(bench: Bench) -> Non
     assert publish.packet_id == 3
 
 
-def test_what_is_no_longer_to_be_had_is_let_go(bench: Bench) -> None:
+def test_messages_that_can_no_longer_be_read_are_released(bench: Bench) -> None:
     flow = flow_of(bench)
     flow.restore(1, Delivery(None, Subscription(NOBODY, b"#", 2), 1, False))
 

@@ -88,7 +88,7 @@ def test_no_local_goes_by_the_client_as_it_does_for_what_is_read_in_the_log(benc
     assert bench.state.counters.dropped_no_local == 1
 
 
-def test_whoever_is_asked_decides_what_each_client_gets_and_nobody_is_asked_in_vain(bench: Bench) -> None:
+def test_the_hook_decides_what_each_client_gets_and_is_not_asked_in_vain(bench: Bench) -> None:
     flows = {name: bench.flow(name) for name in ("a", "b", "c", "own")}
     channels = {name: bench.channel(flow, MQTT5) for name, flow in flows.items()}
     bench.routes.add(Subscription(flows["a"], b"t", 2, retain_as_published=True))
@@ -113,7 +113,7 @@ def test_whoever_is_asked_decides_what_each_client_gets_and_nobody_is_asked_in_v
 
 
 @pytest.mark.parametrize(("as_published", "retain"), [(True, True), (False, False)])
-def test_the_retain_flag_reaches_those_who_asked_for_it(bench: Bench, as_published: bool, retain: bool) -> None:
+def test_the_retain_flag_reaches_subscribers_that_asked_for_it(bench: Bench, as_published: bool, retain: bool) -> None:
     flow = bench.flow()
     channel = bench.channel(flow, MQTT5)
     bench.routes.add(Subscription(flow, b"t", 1, retain_as_published=as_published))
@@ -157,7 +157,7 @@ def test_the_expiry_of_a_message_runs_from_its_arrival(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("version", "reason"), [(MQTT5, 0x10), (MQTT311, 0)])
-def test_a_message_that_nobody_wants_is_acknowledged_and_counted(bench: Bench, version: int, reason: int) -> None:
+def test_a_message_without_subscribers_is_acknowledged_and_counted(bench: Bench, version: int, reason: int) -> None:
     client = bench.channel(bench.flow("client"), version)
 
     send(client, Publish("t", b"", 1, packet_id=1), Publish("t", b"", 2, packet_id=2), Publish("t", b""))
@@ -208,7 +208,7 @@ def test_more_qos_2_than_the_receive_maximum_ends_the_connection(bench: Bench) -
     assert client.violations == [0x93]
 
 
-def test_what_the_broker_refuses_is_acknowledged_with_its_reason(bench: Bench) -> None:
+def test_a_message_that_the_broker_rejects_is_acknowledged_with_its_reason(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
     client.publish_code = 0x97
 
@@ -255,6 +255,33 @@ def test_an_alias_above_the_maximum_or_never_set_ends_the_connection(bench: Benc
     send(client, aliased("t", 1), packet)
 
     assert client.violations == [reason]
+
+
+def test_the_topics_of_all_aliases_have_a_bound_in_bytes_together(bench: Bench) -> None:
+    client = bench.channel(bench.flow("client"), MQTT5)
+    client.alias_in_max = 64
+    longest = "x" * 65535
+
+    for _ in range(5):
+        send(client, aliased(longest, 1), *(aliased("x" * 512, alias) for alias in range(2, 65)), aliased("", 1))
+    assert client.violations == [], "one may be as long as a topic can be, and an alias may be set anew"
+    send(client, aliased(longest, 2))
+
+    assert client.violations == [0x97]
+
+
+def test_a_long_topic_gets_no_alias_towards_a_client(bench: Bench) -> None:
+    flow = bench.flow()
+    listener = bench.channel(flow, MQTT5)
+    listener.allow_aliases(10)
+    bench.routes.add(Subscription(flow, b"#", 0))
+    client = bench.channel(bench.flow("client"), MQTT5)
+
+    send(client, *(Publish("x" * size, b"") for size in (513, 512, 512, 513)))
+
+    assert [(len(each.topic), each.properties.topic_alias) for each in publishes_of(listener)] == [
+        (513, None), (512, 1), (0, 1), (513, None),
+    ]  # fmt: skip
 
 
 def test_a_repeated_qos_2_message_still_sets_its_alias(bench: Bench) -> None:
@@ -344,7 +371,7 @@ def test_the_rules_are_asked_once_for_each_topic_until_they_change(bench: Bench)
     assert client.sent() == [Puback(9, 0x87)]
 
 
-def test_a_topic_that_is_none_goes_up_as_such(bench: Bench) -> None:
+def test_an_invalid_topic_is_reported_to_the_broker(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
 
     client.read(b"\x30\x06\x00\x03a/+\x00")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import Struct
 
 from braidmq.lane.path.channel import HOLD_LOG
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.ports import Change
-from braidmq.lane.path.recorder import Block, Recorder
 from braidmq.lane.path.routes import HISTORY, Route
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, MQTT311, Packet, Puback, Publish, Pubrec
-from tests.support.simulator.lane import Bench, FakeChannel
+from tests.lane.path.recording import RecordingBench, RecordingChannel, Row
+from tests.support.simulator.lane import FakeChannel
 
 
 class Refusal:
@@ -26,66 +23,6 @@ class Refusal:
 
     def __init__(self, is_in_doubt: bool) -> None:
         self.is_in_doubt = is_in_doubt
-
-
-class Row(Change, Struct, frozen=True):
-    """What a store would write."""
-
-    name: str
-    packet_id: int = 0
-
-
-class RecordingChannel(FakeChannel):
-    """A channel whose messages are recorded."""
-
-    def __init__(self, bench: RecordingBench, version: int) -> None:
-        super().__init__(bench.lane, version)
-        self.recorder = bench.recorder
-        self.refused: list[tuple[int, int, bool]] = []
-
-    def received_row(self, packet_id: int) -> Change:
-        return Row("received", packet_id)
-
-    def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
-        self.refused.append((qos, packet_id, is_in_doubt))
-
-
-class RecordingBench(Bench):
-    """A lane that records everything of QoS 1 and above."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state.marks = [10, 20]
-        self.routes.inspector = lambda topic: HISTORY
-        self.routes.history_qos = 1
-        self.begun = 0
-        self.faults: list[Exception] = []
-        self.recorder = Recorder(self.lane, self.begin)
-        self.recorder.on_fault = self.faults.append
-
-    def begin(self) -> None:
-        self.begun += 1
-
-    def client(self, client_id: str = "p", home: int = 0, version: int = MQTT5) -> RecordingChannel:
-        """A connected publisher whose records go to this shard."""
-        flow = self.flow(client_id)
-        flow.home = home
-        channel = RecordingChannel(self, version)
-        channel.flow = flow
-        channel.is_greeted = channel.is_open = True
-        flow.attach(channel, 100)
-        return channel
-
-    def subscriber(self, client_id: str = "s", qos: int = 2) -> FakeChannel:
-        """A connected client that gets everything."""
-        flow = self.flow(client_id)
-        self.routes.add(Subscription(flow, b"#", qos))
-        return self.channel(flow, MQTT5)
-
-    def take(self) -> Block:
-        block = self.recorder.take()
-        assert block is not None
-        return block
 
 
 @pytest.fixture
@@ -105,7 +42,7 @@ def publish(number: int, qos: int = 1, **fields: object) -> Publish:
 
 
 def test_a_turn_collects_one_block_with_the_records_of_each_shard_in_order(bench: RecordingBench) -> None:
-    first, second = bench.client("first", home=0), bench.client("second", home=1)
+    first, second = bench.client("first", home_shard=0), bench.client("second", home_shard=1)
 
     send(first, publish(1))
     send(second, publish(2))
@@ -157,7 +94,7 @@ def test_qos_0_below_what_is_recorded_waits_for_nothing(bench: RecordingBench) -
 # Commits
 
 
-def test_s6_nobody_sees_a_message_and_nobody_is_answered_before_its_commit(bench: RecordingBench) -> None:
+def test_s6_a_message_is_neither_delivered_nor_acknowledged_before_its_commit(bench: RecordingBench) -> None:
     subscriber, publisher = bench.subscriber(), bench.client()
 
     send(publisher, publish(1), publish(2, 2))
@@ -170,7 +107,7 @@ def test_s6_nobody_sees_a_message_and_nobody_is_answered_before_its_commit(bench
 
 def test_messages_of_all_shards_are_shown_in_the_order_of_their_arrival(bench: RecordingBench) -> None:
     subscriber = bench.subscriber()
-    first, second = bench.client("first", home=0), bench.client("second", home=1)
+    first, second = bench.client("first", home_shard=0), bench.client("second", home_shard=1)
     send(first, publish(1))
     send(second, publish(2))
     send(first, publish(3))
@@ -191,7 +128,7 @@ def test_while_a_message_is_shown_its_shard_is_marked_below_it(bench: RecordingB
     bench.routes.inspector = lambda topic: HISTORY | 2
     bench.recorder.deliver = deliver
     first, second = bench.flow("first"), bench.flow("second")
-    second.home = 1
+    second.home_shard = 1
     for flow in (first, second):
         bench.recorder.record(Message(b"t", b"", 1, False, "p"), flow, None, 0, 0, False)
 
@@ -201,7 +138,9 @@ def test_while_a_message_is_shown_its_shard_is_marked_below_it(bench: RecordingB
 
 
 @pytest.mark.parametrize(("version", "code"), [(MQTT5, 0x10), (MQTT311, 0)])
-def test_a_publisher_is_told_that_nobody_is_there_if_it_can_be_told(bench: RecordingBench, version: int, code: int) -> None:
+def test_a_publisher_learns_that_there_are_no_subscribers_if_its_version_allows(
+    bench: RecordingBench, version: int, code: int
+) -> None:
     publisher = bench.client(version=version)
     send(publisher, publish(1), publish(2, 2))
 
@@ -210,7 +149,7 @@ def test_a_publisher_is_told_that_nobody_is_there_if_it_can_be_told(bench: Recor
     assert publisher.sent() == [Puback(1, code), Pubrec(2, code)]
 
 
-def test_what_is_to_happen_at_the_commit_happens_before_the_message_is_shown(bench: RecordingBench) -> None:
+def test_commit_callbacks_run_before_the_message_is_shown(bench: RecordingBench) -> None:
     subscriber = bench.subscriber()
     seen: list[list[Packet]] = []
     pending = bench.recorder.record(Message(b"t", b"", 1, False, "p"), None, None, 0, 0, False)
@@ -315,7 +254,7 @@ def test_s6_a_publisher_that_came_back_is_answered_on_its_new_connection(bench: 
 
 
 @pytest.mark.parametrize("is_in_doubt", [False, True])
-def test_what_is_refused_is_shown_to_nobody_and_counted(bench: RecordingBench, is_in_doubt: bool) -> None:
+def test_a_rejected_message_is_not_delivered_and_is_counted(bench: RecordingBench, is_in_doubt: bool) -> None:
     subscriber, publisher = bench.subscriber(), bench.client()
     send(publisher, publish(1), publish(2, 2))
 

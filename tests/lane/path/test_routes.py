@@ -156,7 +156,7 @@ def test_matching_is_that_of_the_specification(pairs: list[tuple[str, str]]) -> 
         assert found == {topic_filter for topic_filter, _ in pairs if matches(topic_filter, topic)}
 
 
-def test_a_topic_that_is_none_has_no_route() -> None:
+def test_an_invalid_topic_has_no_route() -> None:
     table = RouteTable(3)
 
     assert table.resolve(b"a/b/c") is not None

@@ -156,7 +156,7 @@ def _names(properties: Properties) -> tuple[str, ...]:
 
 
 @given(data=st.data(), order=st.permutations(["alias", "expiry", "format", "user"]))
-def test_the_expiry_is_found_wherever_the_client_put_it(data: st.DataObject, order: list[str]) -> None:
+def test_the_expiry_is_found_at_any_position_among_the_properties(data: st.DataObject, order: list[str]) -> None:
     parts = {
         "alias": b"\x23\x00\x07",
         "expiry": b"\x02\x00\x01\x02\x03",
@@ -345,7 +345,7 @@ def test_topic_error_says_why_a_topic_cannot_be_published_to(topic: bytes, reaso
     assert topic_error(topic, 3) == reason
 
 
-def test_what_was_handed_out_outlives_the_buffer() -> None:
+def test_scanned_values_outlive_the_buffer() -> None:
     buffer = bytearray(b"\x30\x05\x00\x01tok")
     scanner = Scanner()
     scanner.load(buffer, len(buffer), 100)

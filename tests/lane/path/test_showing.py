@@ -14,7 +14,7 @@ from braidmq.lane.path.ports import SharedGroup
 from braidmq.lane.path.routes import GROUP_WEIGHT, WIDE
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import MQTT5, Puback, Publish
-from tests.lane.path.test_recorder import RecordingBench, RecordingChannel
+from tests.lane.path.recording import RecordingBench, RecordingChannel
 from tests.support.simulator.lane import FakeChannel
 
 
@@ -82,7 +82,7 @@ def test_a_commit_of_many_messages_is_shown_over_several_turns() -> None:
     assert bench.state.marks[0] == 150
 
 
-def test_what_is_not_shown_is_not_acknowledged_and_not_marked() -> None:
+def test_a_message_that_is_not_shown_is_neither_acknowledged_nor_marked() -> None:
     bench = TurnBench(work_max=20)
     bench.follower(0)
     publisher = bench.client()
@@ -183,7 +183,7 @@ def test_a_flow_that_stops_following_between_two_parts_knows_whether_it_was_offe
     actions=st.lists(st.tuples(st.sampled_from(["turn", "leave", "join", "behind"]), st.integers(0, 11)), max_size=40),
     work_max=st.integers(1, 5),
 )
-def test_whatever_happens_between_two_parts_each_flow_has_each_message_once(
+def test_each_flow_gets_each_message_once_under_any_events_between_two_parts(
     actions: list[tuple[str, int]], work_max: int
 ) -> None:
     bench = TurnBench(work_max=work_max, weight_max=1)

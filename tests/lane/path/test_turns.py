@@ -72,7 +72,7 @@ def test_acknowledgements_wait_for_the_end_of_the_turn_and_messages_do_not(turns
     assert turns.publishers[0].sent() == [Puback(1)]
 
 
-def test_what_waited_for_place_in_the_outbox_follows_at_the_end_of_the_turn() -> None:
+def test_packets_that_waited_for_room_in_the_outbox_follow_at_the_end_of_the_turn() -> None:
     turns = Turns()
     turns.bench.state.outbox_bytes_max = 40
     flow = turns.subscriber.flow

@@ -159,7 +159,7 @@ def matcher(topic_filters: Sequence[str]) -> TopicFilters:
     names=st.lists(st.sampled_from(columns.NAMES), unique=True),
     limits=st.tuples(st.integers(1, 9), st.integers(1, 400), st.integers(1, 9)),
 )
-def test_both_forms_give_the_wanted_rows_in_order_whatever_the_limits(
+def test_both_forms_give_the_wanted_rows_in_order_under_any_limits(
     kept: list[Message],
     query: MaskQuery | None,
     wanted: list[str],
@@ -249,7 +249,7 @@ def collect_one(form: Any, value: bytes) -> list[dict[str, object]] | type[Excep
     ).map(b"".join),
     cut=st.integers(0, 12),
 )
-def test_damaged_properties_are_told_or_read_the_same_in_both_forms(properties: bytes, cut: int) -> None:
+def test_damaged_properties_are_reported_or_read_the_same_in_both_forms(properties: bytes, cut: int) -> None:
     value = encode_record(b"t", b"", 1, False, "c", properties[: max(len(properties) - cut, 0)])
 
     compiled, plain = (collect_one(form, value) for form in FORMS)
@@ -258,7 +258,7 @@ def test_damaged_properties_are_told_or_read_the_same_in_both_forms(properties: 
 
 
 @given(value=st.binary(max_size=60), head=st.booleans())
-def test_damaged_values_are_told_or_read_the_same_in_both_forms(value: bytes, head: bool) -> None:
+def test_damaged_values_are_reported_or_read_the_same_in_both_forms(value: bytes, head: bool) -> None:
     whole = b"\x01\x40\0\1\0\1tc\0\0\0\2" + value if head else value
 
     compiled, plain = (collect_one(form, whole) for form in FORMS)

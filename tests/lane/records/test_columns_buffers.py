@@ -59,7 +59,7 @@ def test_nulls_are_bits_that_are_not_set(form: Any) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rows", [[b"\xff"], [b"ok", b"\xc3", b"\xa4"], [b"\xed\xa0\x80"]])
-def test_texts_must_be_utf8_each_by_itself_and_binaries_need_not(form: Any, rows: list[object]) -> None:
+def test_each_text_must_be_utf8_and_binaries_need_not(form: Any, rows: list[object]) -> None:
     with pytest.raises(Corruption, match="UTF-8"):
         taken(form.Variable(True), rows)
     assert taken(form.Variable(False), rows)[1][2] == b"".join(rows)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Records as bytes: what goes in comes out, both forms of the lane agree, and broken values are told from whole ones."""
+"""Records as bytes: they round-trip, both forms of the lane agree, and broken values are recognised."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_both_forms_write_the_same_bytes(fields: dict[str, Any]) -> None:
 def test_a_field_that_does_not_fit_is_refused(form: Any, change: dict[str, Any]) -> None:
     whole: dict[str, Any] = {"topic": b"t", "payload": b"", "qos": 0, "retain": False, "publisher": ""}
 
-    with pytest.raises(ValueError, match="out of its range"):
+    with pytest.raises(ValueError, match="out of range"):
         form.encode_record(**{**whole, **change})
 
 

@@ -16,7 +16,7 @@ ROW = st.tuples(st.binary(max_size=3), st.binary(max_size=3))
 
 
 @given(runs=st.lists(st.lists(ROW, max_size=4), min_size=1, max_size=4))
-def test_runs_come_one_after_the_other_and_the_last_row_of_each_is_told(runs: list[list[Row]]) -> None:
+def test_runs_follow_each_other_and_the_last_row_of_each_is_marked(runs: list[list[Row]]) -> None:
     told: list[Row | None] = []
 
     def next_run(last: Row | None) -> Iterator[Row] | None:
@@ -30,7 +30,7 @@ def test_runs_come_one_after_the_other_and_the_last_row_of_each_is_told(runs: li
     assert told == [run[-1] if run else None for run in runs]
 
 
-def test_what_a_run_raises_comes_through_and_is_not_the_end() -> None:
+def test_an_error_of_a_run_propagates_and_is_not_the_end() -> None:
     def broken() -> Iterator[Row]:
         yield b"k", b"v"
         raise OSError("damaged")
@@ -42,7 +42,7 @@ def test_what_a_run_raises_comes_through_and_is_not_the_end() -> None:
         next(rows)
 
 
-def test_what_next_run_raises_comes_through() -> None:
+def test_an_error_of_next_run_propagates() -> None:
     def next_run(last: Row | None) -> Iterator[Row] | None:
         raise OSError("damaged")
 

@@ -22,7 +22,7 @@ from braidmq.spark.jobs.replay.command import ordered
 from braidmq.spark.jobs.rollup import SLOTS, Windows, roll_up
 from braidmq.spark.jobs.sparkplug.frames import metrics
 from braidmq.spark.jobs.sparkplug.payload import COLUMNS
-from tests.spark.jobs.test_sparkplug import data, metric, number
+from tests.spark.jobs.sparkplug.payloads import data, metric, number
 
 AT = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
 SCHEMA = (

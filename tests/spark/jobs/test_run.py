@@ -113,7 +113,7 @@ def test_an_archive_has_every_record_once_by_day_and_pattern_over_several_runs(
     assert (reader.records_behind, reader.pins) == (0, True)
 
 
-@pytest.mark.row("H10")
+@pytest.mark.row("K10")
 def test_an_archive_with_a_second_checkpoint_is_refused_and_one_that_lost_its_own_adopts_the_table(
     spark: SparkSession, publish: Publish, run: Run, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def test_an_archive_to_delta_has_every_record_once_in_a_bounded_number_of_files(
     assert re.search(r"joined +│ [1-9]\d* small files to [1-9]", told)
 
 
-def test_an_archive_whose_driver_is_killed_goes_on_and_has_every_record_once(
+def test_an_archive_whose_driver_is_killed_resumes_and_has_every_record_once(
     spark: SparkSession, broker: Broker, publish: Publish, run: Run, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -222,7 +222,7 @@ def test_payloads_are_decoded_with_a_schema_that_is_found_and_kept(
     assert {each.name for each in tmp_path.iterdir()} == {"typed", "typed.quarantine", "typed.checkpoint"}
 
 
-def test_what_was_learned_is_compared_and_applied(broker: Broker, publish: Publish, run: Run, tmp_path: Path) -> None:
+def test_learned_patterns_are_compared_and_applied(broker: Broker, publish: Publish, run: Run, tmp_path: Path) -> None:
     publish(*((f"plant/d{number}/{kind}", b"x") for number in range(30) for kind in ("temp", "hum")))
     arguments = ["--patterns", str(tmp_path / "patterns"), "--data-dir", str(broker.data_dir)]
 

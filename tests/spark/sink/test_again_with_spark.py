@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.sink.writer import TaskReport, make_stream_writer, make_writer
 from braidmq.testing import Broker
-from tests.spark.sink.test_publisher import Attempt, table
-from tests.spark.sink.test_with_spark import numbers, put_file, recorded, rows, stream, write
+from tests.spark.sink.attempts import Attempt, table
+from tests.spark.sink.frames import numbers, put_file, recorded, rows, stream, write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,7 +33,7 @@ def published(broker: Broker) -> list[int]:
 # Checkpoints
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 @pytest.mark.parametrize("key", ["", "payload"])
 def test_a_new_checkpoint_under_a_name_that_has_come_further_fails_in_words_and_loses_no_row(
     spark: SparkSession, broker: Broker, tmp_path: Path, key: str
@@ -68,7 +68,7 @@ def test_a_new_checkpoint_without_a_name_is_a_new_producer(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("make", [make_writer, make_stream_writer])
-def test_a_batch_that_was_skipped_is_told_on_the_driver_and_nobody_is_asked_for_more(
+def test_a_skipped_batch_is_reported_on_the_driver_and_causes_no_request(
     make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     columns = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
@@ -83,7 +83,7 @@ def test_a_batch_that_was_skipped_is_told_on_the_driver_and_nobody_is_asked_for_
 # Partitions
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_a_batch_that_is_run_again_in_fewer_partitions_fails_in_words_or_warns(spark: SparkSession, broker: Broker) -> None:
     write(rows(spark, 4000, 2), broker.port, producerName="import")
 
@@ -95,7 +95,7 @@ def test_a_batch_that_is_run_again_in_fewer_partitions_fails_in_words_or_warns(s
     assert len(recorded(broker)) == 6000
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 @pytest.mark.parametrize("partition", [1, 3])
 def test_an_earlier_attempt_with_more_partitions_is_found_when_the_batch_is_over(
     spark: SparkSession, broker: Broker, tmp_path: Path, partition: int

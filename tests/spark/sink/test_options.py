@@ -56,7 +56,7 @@ def test_servers_are_addresses_of_mqtt(text: str, servers: list[Server]) -> None
 
 
 @pytest.mark.parametrize("text", ["grpc://a:1", "http://a", "a:b", "a:0", "::1", "mqtt://", "mqtt://user:secret@a", ","])
-def test_what_is_no_address_is_refused_without_repeating_a_password(text: str) -> None:
+def test_an_invalid_address_is_rejected_without_repeating_a_password(text: str) -> None:
     with pytest.raises(ConfigError, match="servers") as caught:
         parse_write_options({"servers": text})
 
@@ -136,7 +136,7 @@ def test_columns_that_do_not_fit_are_refused_in_words(columns: str, words: str) 
         check_columns(schema(columns), "")
 
 
-def test_the_key_may_be_a_column_of_its_own_or_one_of_the_message() -> None:
+def test_the_key_may_be_a_separate_column_or_a_column_of_the_message() -> None:
     assert check_columns(schema("id long, topic string, payload binary"), "ID")["key"] == 0
     assert check_columns(schema("topic string, payload binary"), "topic") == {"key": 0, "topic": 0, "payload": 1}
     with pytest.raises(ConfigError, match="there is no column id"):
@@ -150,7 +150,7 @@ def test_overwriting_is_refused_in_words() -> None:
         make_writer({}, schema("topic string, payload binary"), True)
 
 
-def test_what_is_read_of_credentials_shows_no_password() -> None:
+def test_a_printed_credentials_object_shows_no_password() -> None:
     table = OptionTable({"user": "ann", "password": "s3cret"}, CONNECTION_OPTIONS, {})
 
     assert "s3cret" not in repr(table.security())

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.base.errors import UsageError
-from braidmq.spark.sink.progress import Progress
+from braidmq.spark.sink.progress import SettledRows
 
 
-def joined(row: int) -> Progress:
-    progress = Progress()
+def joined(row: int) -> SettledRows:
+    progress = SettledRows()
     assert progress.join(row)
     return progress
 
 
 def test_a_new_attempt_begins_where_the_broker_is_and_gives_nothing_up() -> None:
-    progress = Progress()
+    progress = SettledRows()
 
     assert progress.give_up() is None
     assert progress.join(7)
@@ -25,7 +25,7 @@ def test_a_new_attempt_begins_where_the_broker_is_and_gives_nothing_up() -> None
     assert progress.give_up() is None
 
 
-def test_rows_are_settled_in_order_whatever_the_order_of_their_acknowledgements() -> None:
+def test_rows_are_settled_in_order_for_any_order_of_acknowledgements() -> None:
     progress = joined(0)
     progress.acknowledge(2)
     progress.acknowledge(4)
@@ -125,13 +125,11 @@ rows = st.integers(1, 12)
     st.sets(rows),
     st.lists(st.sampled_from(["send", "send", "send", "commit", "commit unheard", "cut", "kill", "new attempt"]), max_size=60),
 )
-def test_every_row_is_recorded_once_and_none_is_passed_over_whatever_happens(
-    recorded: set[int], bad: set[int], steps: list[str]
-) -> None:
+def test_every_row_is_recorded_exactly_once_under_any_failure(recorded: set[int], bad: set[int], steps: list[str]) -> None:
     total = 12
     broker = MiniBroker(recorded, bad)
     dead: set[int] = set()
-    progress = Progress()
+    progress = SettledRows()
     next_row = 0
 
     def connect(*, loses: bool = False) -> None:
@@ -179,7 +177,7 @@ def test_every_row_is_recorded_once_and_none_is_passed_over_whatever_happens(
             case "kill":
                 connect(loses=True)
             case "new attempt":
-                progress = Progress()
+                progress = SettledRows()
                 connect(loses=True)
     for _ in range(200):
         if progress.settled == total:

@@ -15,11 +15,10 @@ import pytest
 
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.mqtt.reasons import Reason
-from braidmq.spark.sink.options import parse_write_options
 from braidmq.spark.sink.producer_client import TakenOver
-from braidmq.spark.sink.publisher import Part, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from braidmq.testing import Broker
+from tests.spark.sink.attempts import MAKER, Attempt, Refused, table
 from tests.support.certificates import Authority
 from tests.support.cutting_proxy import CuttingProxy
 
@@ -45,44 +44,9 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"{request.node.name[:80]}-{random.randrange(1 << 40)}"
 
 
-MAKER = RowMaker({"topic": 0, "payload": 1}, 1)
-
-
 def rows(first: int, end: int, name: str, topic: str = "t/x") -> RowBatch:
     payloads = [f"{name} {number}" for number in range(first, end)]
     return MAKER.take(pa.record_batch({"topic": [topic] * len(payloads), "payload": payloads}))
-
-
-def table(maker: RowMaker = MAKER, **columns: list[Any]) -> RowBatch:
-    return maker.take(pa.record_batch(columns))
-
-
-class Refused(Exception):
-    """A row was refused."""
-
-
-class Attempt:
-    """An attempt at a partition; notes what was refused, or fails for it."""
-
-    def __init__(self, port: int, name: str, batch: int = 0, partition: int = 0, *, keys: bool = False, **options: str) -> None:
-        self.refused: list[tuple[int, int]] = []
-        self.is_failing = False
-        parsed = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "20s", "timeout": "10s", **options})
-        self.publisher = RowPublisher(Part(name, batch, partition, keys), parsed, MAKER, self._refuse)
-        self.publisher.open()
-
-    def _refuse(self, row: int, batch: RowBatch, place: int, reason: int, detail: str) -> None:
-        if self.is_failing:
-            raise Refused(row)
-        self.refused.append((row, reason))
-
-    def run(self, *batches: RowBatch) -> None:
-        try:
-            for batch in batches:
-                self.publisher.add(batch)
-            self.publisher.finish()
-        finally:
-            self.publisher.close()
 
 
 def recorded(broker: Broker, name: str, topic_filter: str = "t/#") -> list[int]:
@@ -136,7 +100,7 @@ def test_a_network_that_breaks_again_and_again_costs_nothing_and_repeats_nothing
         assert proxy.connections > 5
 
 
-def test_an_attempt_that_follows_another_goes_on_where_that_was(broker: Broker, name: str) -> None:
+def test_a_second_attempt_resumes_where_the_first_one_stopped(broker: Broker, name: str) -> None:
     first = Attempt(broker.port, name, batch=3)
     first.publisher.add(rows(0, 1500, name))
     first.publisher.close()
@@ -305,7 +269,7 @@ def test_with_keys_rows_are_published_once_by_any_number_of_partitions(broker: B
     assert sorted(recorded(broker, name)) == list(range(3000))
 
 
-def test_with_keys_refused_rows_are_reported_and_the_rest_goes_on_over_one_connection(broker: Broker, name: str) -> None:
+def test_with_keys_rejected_rows_are_reported_and_the_others_are_sent_on_the_same_connection(broker: Broker, name: str) -> None:
     maker = RowMaker({"topic": 0, "payload": 1, "key": 2}, 1)
     topics = ["t/x", "forbidden", "bad/#", "t/x", "forbidden", "t/x"]
     attempt = Attempt(broker.port, name, keys=True)
@@ -324,13 +288,13 @@ def test_a_broker_that_is_not_there_is_waited_for_and_then_given_up(name: str) -
         Attempt(1, name, retrytimeout="300ms")
 
 
-def test_wrong_credentials_are_told_at_once(name: str) -> None:
+def test_wrong_credentials_fail_at_once(name: str) -> None:
     listeners = {"tcp": {"default": {"bind": "127.0.0.1:0", "allow_anonymous": False}}}
     with Broker(listeners=listeners) as closed, pytest.raises(UsageError, match="user and password"):
         Attempt(closed.port, name, user="nobody", password="x")
 
 
-def test_rows_go_over_tls_and_an_authority_that_is_not_known_is_told_in_words(tmp_path: Path, name: str) -> None:
+def test_rows_are_sent_over_tls_and_an_unknown_authority_is_reported(tmp_path: Path, name: str) -> None:
     authority = Authority(tmp_path)
     server = authority.server("localhost")
     listeners = {

@@ -107,7 +107,7 @@ def test_frames_are_those_of_the_codec(wanted: list[Publish], first_id: int, is_
     assert not batch.problems
 
 
-def test_a_stretch_of_rows_is_encoded_with_ids_of_its_own() -> None:
+def test_a_slice_of_rows_is_encoded_with_its_own_packet_ids() -> None:
     maker, batch = take(topic=["a", "b", "c", "d"], payload=[b"1", b"2", b"3", b"4"])
 
     frames = FrameSplitter(1000).feed(batch.encode(1, 3, 65_535, maker.topics))
@@ -191,7 +191,7 @@ def test_a_key_is_the_last_user_property_and_the_same_for_a_text_and_its_bytes()
         ({"key": ["k", None], "content_type": ["t", "t"]}, Reason.IMPLEMENTATION_SPECIFIC_ERROR),
     ],
 )
-def test_a_row_that_is_no_message_is_found_and_the_others_can_be_sent(columns: dict[str, Any], reason: int) -> None:
+def test_an_invalid_row_is_found_and_the_others_can_be_sent(columns: dict[str, Any], reason: int) -> None:
     whole: dict[str, Any] = {"topic": ["a", "b"], "payload": [b"1", b"2"], **columns}
     maker, batch = take(**whole)
 

@@ -17,14 +17,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.mqtt.reasons import Reason
 from braidmq.spark.sink.rows import RowMaker
 from braidmq.spark.sink.writer import to_batches
 from braidmq.testing import Broker
 from tests.durability.campaigns.node import read_log, write_config
-from tests.durability.producers.test_kill_producers import free_port
+from tests.spark.sink.frames import numbers, put_file, recorded, rows, stream, write
+from tests.support.ports import free_port
 from tests.support.present import present
 from tests.support.stage import wait_until
 from tests.support.started import Started
@@ -43,20 +43,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
-def recorded(broker: Broker) -> list[tuple[str, bytes, str]]:
-    """Topic, payload and publisher of everything in the log, in order of time."""
-
-    async def read() -> list[tuple[str, bytes, str]]:
-        assert broker.node is not None
-        replay = broker.node.log.replay(["#"], 0)
-        found: list[tuple[str, bytes, str]] = []
-        while not replay.is_caught_up:
-            found += [(record.topic.decode(), record.payload, record.publisher) for _, record in replay.next(10_000)]
-        return found
-
-    return broker.run(read())
-
-
 def count(broker: Broker) -> int:
     """How many records there are."""
 
@@ -65,23 +51,6 @@ def count(broker: Broker) -> int:
         return broker.node.log.stats().records
 
     return broker.run(read())
-
-
-def numbers(found: list[tuple[str, bytes, str]]) -> list[int]:
-    return [int(payload) for _, payload, _ in found]
-
-
-def rows(spark: SparkSession, count: int, partitions: int = 2, *, fails_at: int | None = None) -> DataFrame:
-    """Rows with the number as payload, in order by partition; evaluating one of them may fail."""
-    frame = spark.range(0, count, 1, partitions)
-    payload = F.col("id").cast("string")
-    if fails_at is not None:
-        payload = F.when(F.col("id") == fails_at, F.raise_error(F.lit("boom"))).otherwise(payload)
-    return frame.select(F.concat(F.lit("t/"), (F.col("id") % 7).cast("string")).alias("topic"), payload.alias("payload"))
-
-
-def write(frame: DataFrame, port: int, **options: str) -> None:
-    frame.write.format("braidmq").options(servers=f"mqtt://127.0.0.1:{port}", **options).mode("append").save()
 
 
 @pytest.fixture
@@ -144,7 +113,9 @@ def test_columns_become_the_fields_of_a_message(spark: SparkSession, broker: Bro
         ("'t' AS topic, '' AS payload", "overwrite", "cannot be taken back"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_words(spark: SparkSession, columns: str, mode: str, words: str) -> None:
+def test_a_frame_that_cannot_be_written_is_rejected_with_a_clear_message(
+    spark: SparkSession, columns: str, mode: str, words: str
+) -> None:
     frame = spark.range(3).selectExpr(*columns.split(", "))
 
     with pytest.raises(PySparkException, match=words):
@@ -152,7 +123,7 @@ def test_what_cannot_be_written_is_refused_in_words(spark: SparkSession, columns
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_batch_with_a_name_goes_on_where_it_failed(spark: SparkSession, broker: Broker) -> None:
+def test_a_named_batch_resumes_where_it_failed(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(PySparkException, match="boom"):
         write(rows(spark, 40_000, fails_at=39_999), broker.port, producerName="import")
     assert 0 < len(recorded(broker)) < 40_000
@@ -163,7 +134,7 @@ def test_a_batch_with_a_name_goes_on_where_it_failed(spark: SparkSession, broker
     assert sorted(numbers(recorded(broker))) == list(range(40_000))
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_other_partitions_than_before_fail_in_words(spark: SparkSession, broker: Broker) -> None:
     write(rows(spark, 4000, 2), broker.port, producerName="import")
 
@@ -218,7 +189,7 @@ def test_refused_rows_go_to_the_dead_letters_and_the_others_are_published(
     assert sorted(numbers(recorded(broker))) == [each for each in range(300) if each not in (7, 50, 150, 250)]
 
 
-def test_rows_whose_texts_cannot_be_read_are_refused_too(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_rows_with_invalid_utf8_are_rejected_too(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     text = F.when(F.col("id") == 2, F.expr("CAST(X'FF' AS STRING)"))
     topic = F.when(F.col("id") == 1, F.expr("CAST(X'FF' AS STRING)")).otherwise("t/x")
     frame = spark.range(0, 4, 1, 1).select(
@@ -235,21 +206,6 @@ def test_rows_whose_texts_cannot_be_read_are_refused_too(spark: SparkSession, br
 
 
 # A stream
-
-
-def put_file(folder: Path, first: int, end: int) -> None:
-    folder.mkdir(exist_ok=True)
-    lines = "".join(json.dumps({"topic": f"t/{number % 7}", "payload": str(number)}) + "\n" for number in range(first, end))
-    (folder / f"part-{first:08d}.json").write_text(lines)
-
-
-def stream(spark: SparkSession, folder: Path, broker_port: int, *, fails_at: int | None = None, **options: str) -> StreamingQuery:
-    frame = spark.readStream.schema("topic string, payload string").option("maxFilesPerTrigger", "2").json(str(folder / "in"))
-    if fails_at is not None:
-        payload = F.when(F.col("payload") == str(fails_at), F.raise_error(F.lit("boom"))).otherwise(F.col("payload"))
-        frame = frame.withColumn("payload", payload)
-    writer = frame.writeStream.format("braidmq").option("checkpointLocation", str(folder / "checkpoint"))
-    return writer.options(servers=f"mqtt://127.0.0.1:{broker_port}", **options).trigger(availableNow=True).start()
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -297,7 +253,7 @@ class Killer(threading.Thread):
             self.node.await_port()
 
 
-@pytest.mark.row("H3")
+@pytest.mark.row("K3")
 def test_a_broker_that_is_killed_in_the_middle_of_a_batch_has_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
     port = free_port()
     file = write_config(tmp_path, listeners={"tcp": {"default": {"bind": f"127.0.0.1:{port}"}}}, history={"bind": ""})
@@ -327,8 +283,8 @@ writer.option("servers", "127.0.0.1:" + port).trigger(availableNow=True).start()
 """
 
 
-@pytest.mark.row("H3")
-def test_a_driver_that_is_killed_in_the_middle_of_a_batch_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+@pytest.mark.row("K3")
+def test_a_driver_that_is_killed_within_a_batch_resumes_when_it_is_started_again(tmp_path: Path) -> None:
     for first in range(0, 200_000, 100_000):
         put_file(tmp_path / "in", first, first + 100_000)
     with Broker() as broker:

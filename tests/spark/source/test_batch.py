@@ -17,7 +17,7 @@ from braidmq.flight.errors import DataLoss
 from braidmq.spark.source.batch import BatchReader, PushingReader
 from braidmq.spark.source.schema import arrow_schema, columns_of, struct_of
 from tests.spark.driving import at, batch_reader, read_positions, source
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_the_schema_is_what_spark_makes_of_the_columns_of_history() -> None:
@@ -85,7 +85,7 @@ def test_at_least_as_many_partitions_as_asked_for_share_the_range(history: FakeH
     assert read_positions(reader, partitions) == [at(second) for second in range(1, 9)]
 
 
-def test_what_is_recorded_between_two_plans_does_not_get_in(history: FakeHistoryService) -> None:
+def test_records_written_between_two_plans_are_left_out(history: FakeHistoryService) -> None:
     history.add_many("a", 2, shard=0)
     reader = batch_reader(history, minPartitions="2")
 
@@ -134,7 +134,7 @@ def test_filters_that_are_pushed_reach_the_service(history: FakeHistoryService) 
     assert history.plans[0].start.positions == {"0": at(3), "1": at(3)}
 
 
-def test_a_filter_that_nothing_can_match_asks_nobody(history: FakeHistoryService) -> None:
+def test_a_filter_that_matches_nothing_sends_no_request(history: FakeHistoryService) -> None:
     reader = batch_reader(history, pushdown="true", topicFilter="a/#")
 
     left = list(reader.pushFilters([EqualTo(("topic",), "b")]))
@@ -142,7 +142,9 @@ def test_a_filter_that_nothing_can_match_asks_nobody(history: FakeHistoryService
     assert (left, reader.partitions(), history.plans) == ([], [], [])
 
 
-def test_a_bound_of_the_query_before_what_is_kept_is_no_loss_from_the_beginning(history: FakeHistoryService) -> None:
+def test_a_query_bound_before_the_retained_records_is_not_a_loss_when_reading_from_the_beginning(
+    history: FakeHistoryService,
+) -> None:
     history.add_many("a", 5, shard=0)
     history.expire(at(2))
     reader = batch_reader(history, pushdown="true")
@@ -164,7 +166,7 @@ def test_a_start_that_is_given_and_lost_is_a_loss_also_with_a_bound(history: Fak
 
     with pytest.raises(DataLoss) as caught:
         reader.partitions()
-    assert caught.value.gaps == {0: wire.Gap(at(2), at(3) + 1)}
+    assert caught.value.gaps == {0: wire.ShardGap(at(2), at(3) + 1)}
 
 
 def test_a_bound_of_the_query_and_a_shard_without_records_can_be_cut_in_more_parts(history: FakeHistoryService) -> None:
@@ -178,7 +180,7 @@ def test_a_bound_of_the_query_and_a_shard_without_records_can_be_cut_in_more_par
     assert read_positions(reader, partitions) == [at(2), at(3), at(4), at(5)]
 
 
-def test_what_a_query_leaves_out_is_not_missed(history: FakeHistoryService) -> None:
+def test_records_that_a_query_excludes_are_not_reported_as_lost(history: FakeHistoryService) -> None:
     history.add_many("a", 5, shard=0)
     history.expire(at(2))
     reader = batch_reader(history, pushdown="true", startingTimestamp="1700000000000")

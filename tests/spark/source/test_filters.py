@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from braidmq.base.errors import UsageError
 from tests.spark.driving import at, read_positions, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
-OTHER = r"the checkpoint is of the topic filters a/#, but the query has b/#: .*onFilterChange=continue"
+OTHER = r"the checkpoint belongs to the topic filters a/#, but the query has b/#: .*onFilterChange=continue"
 
 
 def checkpoint_of(history: FakeHistoryService, topic_filter: str, **options: str) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def checkpoint_of(history: FakeHistoryService, topic_filter: str, **options: str
     return found
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_a_checkpoint_of_other_filters_is_refused_before_anything_is_read(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, "a/#")
@@ -36,7 +36,7 @@ def test_a_checkpoint_of_other_filters_is_refused_before_anything_is_read(histor
     assert history.plans == []
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_a_batch_that_was_begun_with_other_filters_is_refused_too(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     end = checkpoint_of(history, "a/#")
@@ -47,8 +47,8 @@ def test_a_batch_that_was_begun_with_other_filters_is_refused_too(history: FakeH
         again.partitions(again.initialOffset(), end)
 
 
-@pytest.mark.row("H12")
-def test_older_sparks_are_told_of_other_filters_when_the_first_batch_is_planned(history: FakeHistoryService) -> None:
+@pytest.mark.row("K12")
+def test_on_older_sparks_changed_filters_fail_when_the_first_batch_is_planned(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, "a/#")
     history.add("b/1", shard=0)
@@ -78,7 +78,7 @@ def test_other_filters_are_read_from_the_checkpoint_on_when_that_is_meant(
     assert read_positions(reader, parts) == [at(4)]
     assert end["filters"] == ["b/#"]
     [warning] = caplog.messages
-    assert "of the topic filters a/#, but the query has b/#, which it reads from the checkpoint on" in warning
+    assert "to the topic filters a/#, but the query has b/#, which it reads from the checkpoint on" in warning
     # From now on it is a checkpoint of these filters.
     history.add("b/newer", shard=0)
     plain = stream_reader(history, topicFilter="b/#")
@@ -110,11 +110,11 @@ def test_a_checkpoint_of_before_takes_over_the_filters_that_it_is_read_with(hist
 
     assert (end["version"], end["filters"]) == (3, ["b/#"])
     assert read_positions(reader, reader.partitions(kept, end)) == [at(1)]
-    with pytest.raises(UsageError, match="of the topic filters b/#, but the query has a/#"):
+    with pytest.raises(UsageError, match="to the topic filters b/#, but the query has a/#"):
         stream_reader(history, topicFilter="a/#").latestOffset(end, ReadAllAvailable())
 
 
-def test_filters_in_another_order_or_with_some_that_others_cover_are_no_change(history: FakeHistoryService) -> None:
+def test_reordered_or_redundant_filters_count_as_unchanged(history: FakeHistoryService) -> None:
     history.add("a/1", shard=0)
     kept = checkpoint_of(history, '["a/#", "b/+"]')
     history.add("a/2", shard=0)

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.testing import Broker
-from tests.spark.fake_history import FakeHistoryService
 from tests.support.clients.wire import Wire
+from tests.support.fakes.history_service import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -96,7 +96,7 @@ def test_the_source_runs_from_a_zip_without_compiled_modules(tmp_path: Path, arc
 
 @pytest.mark.timeout(180)
 @pytest.mark.needs("java")
-def test_what_is_submitted_with_the_zip_reads_streams_writes_and_runs_jobs(
+def test_a_job_submitted_with_the_zip_reads_streams_writes_and_runs_jobs(
     tmp_path: Path, archive: Path, bare_python: Path, broker: Broker
 ) -> None:
     with Wire(broker.host, broker.port).connect("p") as client:

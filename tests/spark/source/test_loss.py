@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.errors import DataLoss
-from braidmq.flight.wire import Gap
+from braidmq.flight.wire import ShardGap
 from braidmq.storage.format.rows import EpochLimits
 from tests.history.staged import SECOND, Known, Viewed, folder
 from tests.spark.view_client import Query, read_batch
@@ -45,7 +45,7 @@ def kept(stage: Viewed) -> set[Known]:
     return {record for record in stage.known if record.position >= stage.floor(record)}
 
 
-def test_what_a_shorter_class_had_lost_before_the_stream_began_is_no_loss_in_any_batch(
+def test_records_that_a_shorter_class_lost_before_the_stream_began_are_not_a_loss_in_any_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with staged(tmp_path) as stage:
@@ -82,7 +82,7 @@ def test_an_offset_says_what_was_gone_when_it_began_until_it_has_passed_it(
         }
 
 
-def test_what_a_shorter_class_loses_after_the_stream_began_is_a_loss_of_exactly_that(
+def test_records_that_a_shorter_class_loses_after_the_stream_began_are_reported_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with staged(tmp_path) as stage:
@@ -95,7 +95,7 @@ def test_what_a_shorter_class_loses_after_the_stream_began_is_a_loss_of_exactly_
         with pytest.raises(DataLoss) as caught:
             query.drain()
 
-        assert caught.value.gaps == {0: Gap(stage.known[5].position, stage.known[9].position + 1)}
+        assert caught.value.gaps == {0: ShardGap(stage.known[5].position, stage.known[9].position + 1)}
 
 
 @pytest.mark.parametrize("later_than", [None, 5])
@@ -115,7 +115,7 @@ def test_a_table_that_starts_at_an_offset_of_a_stream_misses_nothing_that_the_st
 
 
 @pytest.mark.parametrize("rows_max", [None, 100])
-def test_what_is_lost_between_the_beginning_and_the_first_batch_is_a_loss(
+def test_records_lost_between_the_beginning_and_the_first_batch_are_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int | None
 ) -> None:
     with staged(tmp_path) as stage:
@@ -126,7 +126,7 @@ def test_what_is_lost_between_the_beginning_and_the_first_batch_is_a_loss(
         with pytest.raises(DataLoss) as caught:
             query.batch()
 
-        assert caught.value.gaps == {0: Gap(1, stage.known[5].position + 1)}
+        assert caught.value.gaps == {0: ShardGap(1, stage.known[5].position + 1)}
 
 
 def test_a_filter_that_the_shorter_class_cannot_match_is_not_told_of_its_losses(
@@ -140,7 +140,7 @@ def test_a_filter_that_the_shorter_class_cannot_match_is_not_told_of_its_losses(
         assert query.drain() == [[0], [2], [4]]
 
 
-def test_records_that_came_and_went_while_the_reader_was_down_are_told_though_their_shard_was_empty_before(
+def test_records_written_and_deleted_while_the_reader_was_down_are_reported_though_their_shard_was_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with staged(tmp_path) as stage:
@@ -153,7 +153,7 @@ def test_records_that_came_and_went_while_the_reader_was_down_are_told_though_th
         with pytest.raises(DataLoss) as caught:
             query.batch()
 
-        assert caught.value.gaps == {0: Gap(1, stage.known[1].position + 1)}
+        assert caught.value.gaps == {0: ShardGap(1, stage.known[1].position + 1)}
 
 
 def test_an_old_checkpoint_at_the_beginning_of_an_empty_shard_goes_to_a_position_that_retention_can_pass(
@@ -197,7 +197,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(before=st.integers(0, 14), waited=st.integers(0, 30), rows_max=st.sampled_from([None, 1, 3]), steps=STEPS)
-def test_a_loss_is_told_if_and_only_if_something_was_taken_that_the_reader_could_have_read(
+def test_a_loss_is_reported_if_and_only_if_a_record_was_deleted_that_the_reader_could_have_read(
     before: int, waited: int, rows_max: int | None, steps: list[tuple[str, int]]
 ) -> None:
     with folder() as path, staged(path) as stage, pytest.MonkeyPatch.context() as patch:

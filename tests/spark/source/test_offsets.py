@@ -83,13 +83,13 @@ def test_filters_that_match_the_same_topics_are_the_same(kept: list[str] | None,
     offsets.check_filters(Offset({0: 1}, "00ff", filters=None if kept is None else offsets.to_filters(kept)), now)
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 @pytest.mark.parametrize(
     ("kept", "now", "message"),
     [
-        (["a/#"], ["b/#"], "of the topic filters a/#, but the query has b/#: older records .*onFilterChange=continue"),
-        (["a/#"], ["a/#", "b"], "of the topic filters a/#, but the query has a/#, b"),
-        (["a/#"], ["a/b"], "of the topic filters a/#, but the query has a/b"),
+        (["a/#"], ["b/#"], "to the topic filters a/#, but the query has b/#: older records .*onFilterChange=continue"),
+        (["a/#"], ["a/#", "b"], "to the topic filters a/#, but the query has a/#, b"),
+        (["a/#"], ["a/b"], "to the topic filters a/#, but the query has a/b"),
         (["a"], [f"t/{n}" for n in range(9)], "but the query has t/0, t/1, t/2, t/3, t/4 and 4 more"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_person_may_write_positions_only() -> None:
         ("latest", "not an offset"),
     ],
 )
-def test_what_is_no_offset_is_refused_in_words(data: object, message: str) -> None:
+def test_an_invalid_offset_is_rejected_with_a_clear_message(data: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_offset(data)
 
@@ -161,15 +161,15 @@ def test_a_shard_that_is_not_there_is_named() -> None:
         # In a shard without records, what retention takes of the first ones is to be told.
         (wire.LATEST, {0: 50, 1: 20, 2: 1}, {0: 50, 1: 20, 2: 0}),
         # At a time: from it on, and up to it but without it. A time to come is now.
-        (wire.Place(time=30), {0: 29, 1: 20, 2: 1}, {0: 29, 1: 20, 2: 0}),
-        (wire.Place(time=99), {0: 50, 1: 20, 2: 1}, {0: 50, 1: 20, 2: 0}),
+        (wire.RangeBound(time=30), {0: 29, 1: 20, 2: 1}, {0: 29, 1: 20, 2: 0}),
+        (wire.RangeBound(time=99), {0: 50, 1: 20, 2: 1}, {0: 50, 1: 20, 2: 0}),
         # Before what is kept, which is then missing, and that is told.
-        (wire.Place(time=5), {0: 4, 1: 4, 2: 1}, {0: 4, 1: 4, 2: 0}),
+        (wire.RangeBound(time=5), {0: 4, 1: 4, 2: 1}, {0: 4, 1: 4, 2: 0}),
         # Shards that are not named: from their beginning, to their end.
-        (wire.Place(positions={"0": 33}), {0: 33, 1: 0, 2: 0}, {0: 33, 1: 20, 2: 0}),
+        (wire.RangeBound(positions={"0": 33}), {0: 33, 1: 0, 2: 0}, {0: 33, 1: 20, 2: 0}),
     ],
 )
-def test_places_become_positions_of_each_shard(place: wire.Place, start: dict[int, int], end: dict[int, int]) -> None:
+def test_places_become_positions_of_each_shard(place: wire.RangeBound, start: dict[int, int], end: dict[int, int]) -> None:
     shards = shards_of({0: (10, 50), 1: (0, 20), 2: (0, 0)})
 
     assert offsets.start_at(place, shards) == start
@@ -182,18 +182,18 @@ def test_a_stream_that_begins_at_the_beginning_is_at_positions_that_retention_ca
 
     assert offsets.begin_at(wire.EARLIEST, shards) == Offset({0: 10, 1: 1, 2: 1}, "00ff", gone)
     # What a person writes, or an old checkpoint has.
-    assert offsets.begin_at(wire.Place(positions={"0": 0}), shards) == Offset({0: 10, 1: 1, 2: 1}, "00ff", gone)
+    assert offsets.begin_at(wire.RangeBound(positions={"0": 0}), shards) == Offset({0: 10, 1: 1, 2: 1}, "00ff", gone)
     assert offsets.settle(Offset({0: 33, 1: 0}, "00ff"), shards) == Offset({0: 33, 1: 1}, "00ff", {1: {"short": 9}})
     # At any other place it is asked for what is later, whether or not it is there.
-    assert offsets.begin_at(wire.Place(time=5), shards) == Offset({0: 4, 1: 4, 2: 1}, "00ff")
+    assert offsets.begin_at(wire.RangeBound(time=5), shards) == Offset({0: 4, 1: 4, 2: 1}, "00ff")
     assert offsets.begin_at(wire.LATEST, shards) == Offset({0: 50, 1: 20, 2: 1}, "00ff")
     # Or at an offset of a stream that had begun before.
-    given_place = Offset({0: 12, 1: 5}, None, {0: {"short": 30}, 1: {"short": 4}}).to_place()
-    assert offsets.begin_at(given_place, shards) == Offset({0: 12, 1: 5, 2: 1}, "00ff", {0: {"short": 30}})
+    given_bound = Offset({0: 12, 1: 5}, None, {0: {"short": 30}, 1: {"short": 4}}).to_bound()
+    assert offsets.begin_at(given_bound, shards) == Offset({0: 12, 1: 5, 2: 1}, "00ff", {0: {"short": 30}})
 
 
 @given(marks, marks, st.none() | marks, st.dictionaries(shard_numbers, st.dictionaries(st.sampled_from("ab"), positions)))
-def test_what_was_gone_is_known_until_a_batch_has_passed_it(
+def test_deleted_ranges_are_remembered_until_a_batch_has_passed_them(
     start: dict[int, int], latest: dict[int, int], advanced: dict[int, int] | None, gone: dict[int, dict[str, int]]
 ) -> None:
     begun = Offset(start, "00ff", gone)
@@ -209,7 +209,7 @@ def test_what_was_gone_is_known_until_a_batch_has_passed_it(
 
 
 @given(marks, marks, st.none() | marks, st.none() | marks)
-def test_a_batch_never_goes_back_nor_past_what_is_there_or_its_target(
+def test_a_batch_never_moves_back_or_past_the_available_records_or_its_target(
     start: dict[int, int], latest: dict[int, int], target: dict[int, int] | None, advanced: dict[int, int] | None
 ) -> None:
     begun = Offset(start, "00ff")

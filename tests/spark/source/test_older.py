@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.spark.driving import at, read_positions, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_limits_are_kept_from_batch_to_batch_with_one_warning(
@@ -24,7 +24,7 @@ def test_limits_are_kept_from_batch_to_batch_with_one_warning(
             start = end
 
     assert batches == [[at(1), at(2)], [at(3), at(4)], [at(5)]]
-    assert caplog.text.count("does not tell a source the start of a batch") == 1
+    assert caplog.text.count("does not pass the start and the trigger of a batch") == 1
 
 
 def test_an_offset_that_was_offered_is_not_taken_back(history: FakeHistoryService) -> None:

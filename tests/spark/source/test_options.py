@@ -18,7 +18,7 @@ from braidmq.spark.source.options import EARLIEST, LATEST, READ_OPTIONS, Bound, 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_what_is_not_given_has_its_usual_value() -> None:
+def test_options_that_are_not_given_have_their_defaults() -> None:
     options = parse_read_options({"path": "plant/#"})
 
     assert options.filters == ["plant/#"]
@@ -103,7 +103,7 @@ def test_options_may_have_our_prefix() -> None:
         ({"path": "a", "startingoffsets": "soon"}, "startingOffsets: is not JSON; write earliest, latest, or JSON"),
         ({"path": "a", "startingoffsets": '{"version": 9}'}, "version 9"),
         ({"path": "a", "startingoffsets": "latest", "startingtimestamp": "-1h"}, "startingTimestamp"),
-        ({"path": "a", "startingtimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a start; write"),
+        ({"path": "a", "startingtimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a valid start; write"),
         ({"path": "a", "endingtimestamp": "-5"}, "endingTimestamp: .* has no unit"),
         ({"path": "a", "maxrowspertrigger": "0"}, "maxRowsPerTrigger: '0' is invalid; write a number of at least 1"),
         ({"path": "a", "maxbytespertrigger": "many"}, "maxBytesPerTrigger"),
@@ -119,7 +119,7 @@ def test_options_may_have_our_prefix() -> None:
         ({"path": "a", "tls.certfile": "c"}, "tls.certFile: a client certificate needs its key"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_option_and_the_remedy(options: dict[str, str], message: str) -> None:
+def test_an_invalid_option_is_rejected_with_its_name_and_a_remedy(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_read_options(options)
 
@@ -141,7 +141,7 @@ def test_a_slip_of_the_pen_is_refused_with_the_nearest_name(key: str, message: s
         parse_read_options({"path": "a", key: "s3cret"})
 
 
-@pytest.mark.row("H13")
+@pytest.mark.row("K13")
 @pytest.mark.parametrize(
     ("option", "ours"),
     [
@@ -177,7 +177,7 @@ def test_options_of_another_source_are_refused_with_ours_in_their_place(option: 
             parse_read_options({"path": "a", key: "s3cret"})
 
 
-@pytest.mark.row("H13")
+@pytest.mark.row("K13")
 @pytest.mark.parametrize(
     ("option", "ours"), [("topic", "a column topic"), ("kafka.bootstrap.servers", "mqtt://"), ("kafka.acks", "servers")]
 )

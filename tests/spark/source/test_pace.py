@@ -11,7 +11,7 @@ from braidmq.flight import wire
 from braidmq.spark.source.backlog import BacklogMeter
 from braidmq.spark.source.stream import StreamReader
 from tests.spark.driving import at, batch_reader, read_positions, rows_of, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 class Clock:
@@ -74,7 +74,7 @@ def test_counting_while_a_batch_waits_is_one_call_a_second(history: FakeHistoryS
     assert len(history.backlogs) == 3
 
 
-def test_a_minimum_counts_neither_for_once_nor_for_available_now(
+def test_the_minimum_does_not_apply_to_once_and_available_now(
     history: FakeHistoryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = patient_reader(history, Clock(), monkeypatch, startingOffsets="earliest")
@@ -170,7 +170,7 @@ def test_the_size_of_partitions_is_asked_for(history: FakeHistoryService) -> Non
     assert read_positions(reader, parts) == [at(number) for number in range(1, 10)]
 
 
-def test_unknown_options_are_told_of_once_in_one_line(history: FakeHistoryService, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_options_are_reported_once_in_one_line(history: FakeHistoryService, caplog: pytest.LogCaptureFixture) -> None:
     history.add("a", shard=0)
     more = {"mergeSchema": "true", "header": "false"}
 
@@ -190,7 +190,7 @@ def test_unknown_options_are_told_of_once_in_one_line(history: FakeHistoryServic
     assert caplog.messages == ["braidmq ignores unknown options: header, mergeschema"]
 
 
-def test_the_broker_is_told_what_a_named_reader_reads(history: FakeHistoryService) -> None:
+def test_a_named_reader_tells_the_broker_what_it_reads(history: FakeHistoryService) -> None:
     reader = stream_reader(history, topicFilter="plant/#", readerName="nightly")
 
     reader.commit(reader.initialOffset())

@@ -10,7 +10,7 @@ from pyspark.cloudpickle import cloudpickle
 from braidmq.base.errors import BraidError, UsageError
 from braidmq.spark import BraidDataSource, requirements
 from tests.spark.driving import batch_reader, rows_of
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_a_source_and_its_readers_are_made_without_a_connection() -> None:

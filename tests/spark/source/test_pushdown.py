@@ -67,7 +67,7 @@ def test_an_intersection_matches_what_both_match(a: str, b: str, topic: str) -> 
         (LessThan(("store_timestamp",), MOMENT), Pushed(["plant/#"], until=AT - 1)),
     ],
 )
-def test_what_the_service_can_do_exactly_is_taken_over(offered: Filter, expected: Pushed) -> None:
+def test_predicates_that_the_service_evaluates_exactly_are_pushed_down(offered: Filter, expected: Pushed) -> None:
     assert push(["plant/#"], [offered]) == (expected, [])
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from braidmq.base.errors import ConfigError, Unavailable, UsageError
 from braidmq.flight.errors import DataLoss
 from tests.spark.driving import at, read_positions, rows_of, stream_reader
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 
 def test_a_stream_starts_at_the_end_unless_told_otherwise(history: FakeHistoryService) -> None:
@@ -41,7 +41,7 @@ def test_an_end_is_refused_in_words(history: FakeHistoryService) -> None:
         stream_reader(history, endingOffsets="latest")
 
 
-def test_the_limit_that_spark_is_told_is_that_of_the_options(history: FakeHistoryService) -> None:
+def test_spark_is_given_the_limit_of_the_options(history: FakeHistoryService) -> None:
     assert stream_reader(history).getDefaultReadLimit() == ReadAllAvailable()
     assert stream_reader(history, maxRowsPerTrigger="5", maxBytesPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(5)
     assert stream_reader(history, maxBytesPerTrigger="1KiB").getDefaultReadLimit() == ReadMaxBytes(1024)
@@ -144,7 +144,7 @@ def test_the_first_batch_has_the_same_rows_when_a_new_driver_plans_it_again(hist
     assert "began" not in later
 
 
-def test_what_retention_took_of_the_first_batch_before_it_was_read_again_is_told(history: FakeHistoryService) -> None:
+def test_records_of_the_first_batch_that_retention_deleted_before_a_retry_are_reported(history: FakeHistoryService) -> None:
     history.add_many("a", 3, shard=0)
     reader = stream_reader(history, startingOffsets="earliest")
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -215,7 +215,7 @@ def test_the_latest_offset_is_reported_for_the_lag(history: FakeHistoryService) 
 
 
 @pytest.mark.parametrize("more", [{}, {"maxRowsPerTrigger": "100"}])
-def test_what_retention_took_fails_the_query_with_the_gap(history: FakeHistoryService, more: dict[str, str]) -> None:
+def test_records_deleted_by_retention_fail_the_query_with_the_gap(history: FakeHistoryService, more: dict[str, str]) -> None:
     reader = stream_reader(history, **more)
     start = reader.initialOffset()
     history.add_many("a", 4, shard=0)
@@ -240,7 +240,7 @@ def test_or_what_retention_took_is_warned_of_and_the_rest_is_read(
     assert "shard 0: wanted everything after 1 " in caplog.text
 
 
-def test_the_beginning_has_no_gap_whatever_retention_had_taken(history: FakeHistoryService) -> None:
+def test_the_beginning_has_no_gap_even_after_retention(history: FakeHistoryService) -> None:
     history.add_many("a", 4, shard=0)
     history.expire(at(2))
     reader = stream_reader(history, startingOffsets="earliest", maxRowsPerTrigger="1")

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tests.spark.driving import at
-from tests.spark.fake_history import FakeHistoryService
+from tests.support.fakes.history_service import FakeHistoryService
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -102,21 +102,21 @@ def test_a_server_lost_in_the_middle_of_a_task_costs_no_row(spark: SparkSession,
     assert plant.broken_after == []
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession, plant: FakeHistoryService) -> None:
     plant.users = {"ann": "s3cret-right"}
     good = read(spark, plant, user="ann", password="s3cret-right")
     bad = read(spark, plant, user="ann", password="s3cret-wrong")
 
     assert good.count() == 12
-    with pytest.raises(AnalysisException, match="the history service refuses access") as caught:
+    with pytest.raises(AnalysisException, match="the history service denied access") as caught:
         bad.count()
 
     plans = good._jdf.queryExecution().toString() + bad._jdf.queryExecution().toString()
     assert "s3cret" not in plans + str(caught.value)
 
 
-@pytest.mark.row("H6")
+@pytest.mark.row("K6")
 @pytest.mark.parametrize(
     ("topic_filter", "options", "message"),
     [
@@ -169,7 +169,7 @@ def test_a_temporary_view_keeps_its_options(spark: SparkSession, plant: FakeHist
 
 
 @pytest.mark.since_spark("4.2")
-def test_a_stream_keeps_its_limit_and_goes_on_from_its_checkpoint(
+def test_a_stream_keeps_its_limit_and_resumes_from_its_checkpoint(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
     options = {"startingOffsets": "earliest", "maxRowsPerTrigger": "5", "readerName": "archive"}
@@ -200,7 +200,7 @@ def test_a_new_stream_starts_with_what_is_recorded_from_then_on(
     assert written(spark, tmp_path) == [row["position"]]
 
 
-def test_trigger_once_reads_everything_whatever_the_limit(spark: SparkSession, plant: FakeHistoryService, tmp_path: Path) -> None:
+def test_trigger_once_reads_everything_despite_the_limit(spark: SparkSession, plant: FakeHistoryService, tmp_path: Path) -> None:
     options = {"startingOffsets": "earliest", "maxRowsPerTrigger": "5"}
 
     query = run(stream(spark, plant, **options).load().select("position"), tmp_path, once=True)
@@ -208,7 +208,7 @@ def test_trigger_once_reads_everything_whatever_the_limit(spark: SparkSession, p
     assert batch_sizes(query) == [12]
 
 
-@pytest.mark.row("H1")
+@pytest.mark.row("K1")
 def test_a_loss_fails_the_stream_with_the_gap_until_it_is_let_pass(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_log_is_refused_in_words(spark: SparkSession, pl
         run(stream(spark, plant).load().select("position"), tmp_path)
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("K12")
 def test_a_checkpoint_of_other_filters_is_refused_in_words_until_that_is_meant(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_checkpoint_of_other_filters_is_refused_in_words_until_that_is_meant(
     later = plant.add("plant/1/temp")
     other = stream(spark, plant, topicFilter="plant/1/#")
 
-    with pytest.raises(StreamingQueryException, match="of the topic filters plant/0/#, but the query has plant/1/#"):
+    with pytest.raises(StreamingQueryException, match="to the topic filters plant/0/#, but the query has plant/1/#"):
         run(other.load().select("position"), tmp_path)
     run(other.option("onFilterChange", "continue").load().select("position"), tmp_path)
     run(stream(spark, plant, topicFilter="plant/1/#").load().select("position"), tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braidmq.storage.engine.store import Store
-from tests.support.simulator.fake_store import FakeStore
+from tests.support.fakes.store import FakeStore
 
 FAMILIES = ("shard-00", "shard-01")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,12 +14,14 @@ import pytest
 from rocksdict import Rdict
 
 from braidmq.base.errors import Corruption
-from braidmq.storage.engine.health import State
-from braidmq.storage.engine.mark import Mark, MarkFile, mark_path, newest_journal, read_mark
+from braidmq.storage.engine.health import HealthState
+from braidmq.storage.engine.manifest import oldest_journal
+from braidmq.storage.engine.mark import Mark, MarkFile, journals_in, mark_path, newest_journal, read_mark
 from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.engine.store import Durability, Store
 
 FAMILY = "shard-00"
+OTHER = "shard-01"
 DEADLINE_S = 10.0
 ID = bytes(range(16))
 
@@ -149,6 +154,112 @@ def test_without_fsync_nothing_is_marked_that_a_power_cut_could_take(tmp_path: P
         assert mark.sequence == opened
 
 
+_FLUSHING = """
+import os, sys, time
+from pathlib import Path
+from braidmq.storage.engine.store import Store
+
+path = Path(sys.argv[1])
+store = Store.open(path, ["shard-00", "shard-01"], is_marked=True)
+store.start(lambda call: call(), lambda number: None)
+for number in range(60):
+    batch = store.batch()
+    batch.put("shard-00", b"%06d" % number, b"value")
+    if number < 20:
+        batch.put("shard-01", b"%06d" % number, b"value")
+    store.write(batch)
+    while store.committed < store.written:
+        time.sleep(0.0001)
+    if number == 30:
+        store._database.family("shard-00").flush()
+    if number in (30, 40):
+        time.sleep(1.1)  # so that the names of the log files are looked at
+time.sleep(0.1)
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def flushed(tmp_path: Path) -> Path:
+    """The log of a process that was killed: rows of the second family are in an older log file, those of the first in tables."""
+    path = tmp_path / "log"
+    Store.open(path, [FAMILY, OTHER]).close()
+    # No fork: RocksDB's threads, which flush, do not survive one.
+    subprocess.run([sys.executable, "-c", _FLUSHING, str(path)], check=True, timeout=DEADLINE_S * 3)
+    return path
+
+
+def test_an_older_file_of_the_write_ahead_log_that_is_missing_is_noticed(flushed: Path) -> None:
+    older, newest = journals_in(flushed)[-2:]
+    assert os.path.getsize(flushed / f"{newest:06}.log") > 0
+    os.rename(flushed / f"{older:06}.log", flushed.parent / "kept")
+
+    for _ in range(2):
+        with pytest.raises(Corruption, match=rf"{older:06}\.log, a file of its write-ahead log, is missing"):
+            Store.open(flushed, [FAMILY, OTHER], is_marked=True)
+    os.rename(flushed.parent / "kept", flushed / f"{older:06}.log")
+
+    with Store.open(flushed, [FAMILY, OTHER], is_marked=True) as store:
+        assert keys_in(store) == list(range(60))
+        assert len(list(store.items(OTHER, b"", b"\xff"))) == 20
+
+
+def test_a_log_that_lost_an_older_file_can_be_salvaged(flushed: Path) -> None:
+    (flushed / f"{journals_in(flushed)[-2]:06}.log").unlink()
+
+    Store.open(flushed, [FAMILY, OTHER], is_marked=True, salvage=True).close()
+
+    with Store.open(flushed, [FAMILY, OTHER], is_marked=True) as store:
+        assert keys_in(store)[:31] == list(range(31)), "what was in tables"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_files_that_are_no_longer_needed_may_go_at_any_time(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "log"
+    chance = random.Random(seed)
+    Store.open(path, [FAMILY, OTHER]).close()
+    store = Store.open(path, [FAMILY, OTHER])
+    seen: set[int] = set()
+    removed = 0
+    for number in range(400):
+        batch = store.batch()
+        batch.put(chance.choice((FAMILY, OTHER)), b"%06d" % number, b"value" * 100)
+        store.write(batch)
+        if chance.random() < 0.3:
+            store._database.family(chance.choice((FAMILY, OTHER, "default"))).flush()
+        here = set(journals_in(path))
+        seen |= here
+        needed = oldest_journal(path)
+
+        assert needed is None or not [each for each in seen - here if each >= needed]
+        removed = len(seen - here)
+    assert removed > 10
+    store.close()
+
+
+def test_a_mark_that_could_not_be_written_is_written_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    file = MarkFile(tmp_path / "log", ID, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        for sequence in (6, 7, 8):
+            now += 10
+            file.synced(sequence)
+            file.catch_up(is_idle=True)
+    assert read_mark(mark_path(tmp_path / "log")) == Mark(ID, 5)
+    assert caplog.text.count("the next start may not notice lost log files") == 1
+
+    now += 10
+    file.synced(9)
+    file.catch_up(is_idle=True)
+
+    assert read_mark(mark_path(tmp_path / "log")) == Mark(ID, 9)
+    assert "is written again" in caplog.text
+
+
 def test_a_mark_that_is_torn_tells_what_it_told_before(tmp_path: Path) -> None:
     file = MarkFile(tmp_path / "log", ID, 5)
     path = mark_path(tmp_path / "log")
@@ -217,4 +328,4 @@ def test_a_folder_that_cannot_be_looked_at_fails_no_commit(tmp_path: Path, monke
         put(store, 1)
 
         assert told.get(timeout=DEADLINE_S) == 1
-    assert store.health.state is State.OK
+    assert store.health.state is HealthState.OK

@@ -20,7 +20,7 @@ from rocksdict import Rdict
 from braidmq.base.errors import Unavailable
 from braidmq.storage.engine import recovery
 from braidmq.storage.engine.database import Database
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.rocksdb import MIB, Disk, Tuning
 from braidmq.storage.engine.store import Store
 from braidmq.storage.log import LogOptions
@@ -117,11 +117,11 @@ def test_a_store_without_descriptors_refuses_writes_and_goes_on_when_there_are_s
     with no_descriptors():
         accepted = append_until_refused(store, "Too many open files")
         store.check()
-        assert store.health.state is State.STOPPED
+        assert store.health.state is HealthState.STOPPED
         assert not store.health.needs_restart
         assert store.get(FAMILY, b"%08d-00" % (accepted - 1)) is not None
 
-    loop.until(lambda: store.health.state is State.OK)
+    loop.until(lambda: store.health.state is HealthState.OK)
 
     assert batches_in(store) == set(range(accepted))
     assert store.committed == store.written
@@ -153,7 +153,7 @@ def test_reads_go_on_while_a_database_is_opened_again(tmp_path: Path) -> None:
     loop.until(lambda: store.committed == 1)
     disk.is_faulty = True
     append(store, 2)
-    loop.until(lambda: store.health.state is State.STOPPED)
+    loop.until(lambda: store.health.state is HealthState.STOPPED)
     disk.failed.clear()
     failed = store._database
 
@@ -165,7 +165,7 @@ def test_reads_go_on_while_a_database_is_opened_again(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="reopens it as soon as possible"):
         append(store, 3)
     disk.is_faulty = False
-    loop.until(lambda: store.health.state is State.OK)
+    loop.until(lambda: store.health.state is HealthState.OK)
     assert store.committed == 2
     store.close()
 
@@ -178,7 +178,7 @@ def test_a_store_that_is_closed_while_it_is_opened_again_lets_go_of_the_director
     loop.until(lambda: store.committed == 1)
     disk.is_faulty = True
     append(store, 2)
-    loop.until(lambda: store.health.state is State.STOPPED)
+    loop.until(lambda: store.health.state is HealthState.STOPPED)
     disk.failed.clear()
     loop.until(disk.failed.is_set)
 
@@ -229,11 +229,11 @@ def test_a_disk_that_is_gone_for_a_while_is_used_again(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "log", [FAMILY], disk=disk)
     loop = Loop(store)
     disk.is_gone = True
-    assert store.check().state is State.STOPPED
+    assert store.check().state is HealthState.STOPPED
     assert "is unavailable" in store.health.reason
 
     disk.is_gone = False
-    loop.until(lambda: store.health.state is State.OK)
+    loop.until(lambda: store.health.state is HealthState.OK)
 
     append(store, 1)
     loop.until(lambda: store.committed == 1)
@@ -250,7 +250,7 @@ def test_those_who_wait_for_a_commit_that_failed_are_acknowledged_once_it_is_on_
         stage.append("a", "t", b"2")
         stage.log.flush()
         assert disk.failed.wait(DEADLINE_S)
-        while stage.log.check().state is not State.STOPPED:
+        while stage.log.check().state is not HealthState.STOPPED:
             pass
         stage.append("a", "t", b"3")
         stage.log.flush()
@@ -260,7 +260,7 @@ def test_those_who_wait_for_a_commit_that_failed_are_acknowledged_once_it_is_on_
 
         disk.is_faulty = False
         deadline = time.monotonic() + DEADLINE_S
-        while stage.log.check().state is State.STOPPED:
+        while stage.log.check().state is HealthState.STOPPED:
             assert time.monotonic() < deadline
             with suppress(Empty):
                 stage.calls.get(timeout=0.02)()
@@ -290,11 +290,11 @@ def test_a_disk_that_fills_up_while_memtables_are_written_out_is_used_again_when
     store = Store.open(small_disk / "log", [FAMILY], tuning=SMALL)
     loop = Loop(store)
     accepted = append_until_refused(store, "full")
-    assert store.health.state is State.STOPPED
+    assert store.health.state is HealthState.STOPPED
     assert not store.health.needs_restart
 
     (small_disk / "ballast").unlink()
-    loop.until(lambda: store.health.state is State.OK)
+    loop.until(lambda: store.health.state is HealthState.OK)
 
     append(store, accepted)
     loop.until(lambda: store.committed == store.written)

@@ -76,9 +76,9 @@ def test_a_batch_can_be_written_only_once(store: Store) -> None:
     batch.put(FAMILY, b"a", b"1")
     store.write(batch)
 
-    with pytest.raises(UsageError, match="written already"):
+    with pytest.raises(UsageError, match="already been written"):
         store.write(batch)
-    with pytest.raises(UsageError, match="written already"):
+    with pytest.raises(UsageError, match="already been written"):
         batch.put(FAMILY, b"b", b"2")
 
 
@@ -281,7 +281,7 @@ def test_a_checkpoint_is_a_store_of_that_moment(store: Store, tmp_path: Path) ->
 
 
 def test_a_checkpoint_never_goes_into_a_directory_that_is_there(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         store.checkpoint(tmp_path)
 
 

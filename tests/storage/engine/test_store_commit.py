@@ -15,7 +15,7 @@ from rocksdict import Rdict
 
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.storage.engine import committer
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.engine.store import Store
 
@@ -113,7 +113,7 @@ def test_after_a_flush_that_found_damage_nothing_is_ever_committed_or_written_ag
 
     stage.put(b"2")
     stage.disk.finish(Exception("Corruption: bad record"))
-    wait_until(lambda: stage.store.health.state is State.STOPPED)
+    wait_until(lambda: stage.store.health.state is HealthState.STOPPED)
 
     assert stage.store.health.needs_restart
     assert "bad record" in stage.store.health.reason
@@ -128,7 +128,7 @@ def test_after_a_flush_that_found_damage_nothing_is_ever_committed_or_written_ag
 def test_after_a_failed_flush_rows_can_still_be_read(stage: Stage) -> None:
     stage.put(b"1")
     stage.disk.finish(OSError(5, "Input/output error"))
-    wait_until(lambda: stage.store.health.state is State.STOPPED)
+    wait_until(lambda: stage.store.health.state is HealthState.STOPPED)
 
     assert stage.store.get(FAMILY, b"1") == b"value"
     assert [key for key, _ in stage.store.items(FAMILY, b"", b"\xff")] == [b"1"]
@@ -137,7 +137,7 @@ def test_after_a_failed_flush_rows_can_still_be_read(stage: Stage) -> None:
 def test_a_store_with_a_failed_flush_works_again_when_it_is_opened_again(stage: Stage) -> None:
     stage.put(b"1")
     stage.disk.finish(OSError(5, "Input/output error"))
-    wait_until(lambda: stage.store.health.state is State.STOPPED)
+    wait_until(lambda: stage.store.health.state is HealthState.STOPPED)
     stage.store.close()
 
     with Store.open(stage.store.path, [FAMILY]) as store:
@@ -158,7 +158,7 @@ def test_after_a_failed_flush_the_database_is_opened_again_and_what_was_written_
 ) -> None:
     stage.put(b"1")
     stage.disk.finish(problem)
-    wait_until(lambda: stage.store.health.state is State.STOPPED)
+    wait_until(lambda: stage.store.health.state is HealthState.STOPPED)
     assert not stage.store.health.needs_restart
     with pytest.raises(Unavailable, match="reopens it as soon as possible"):
         stage.put(b"2")
@@ -167,7 +167,7 @@ def test_after_a_failed_flush_the_database_is_opened_again_and_what_was_written_
     for _ in range(2):  # opening it ends with a flush of its own; the first of them fails, too
         stage.disk.finish(problem)
     stage.disk.finish()
-    wait_until(lambda: stage.store.check().state is State.OK)
+    wait_until(lambda: stage.store.check().state is HealthState.OK)
 
     assert stage.next_told() == 1
     assert stage.put(b"3") == 2
@@ -202,9 +202,9 @@ def test_a_flush_that_does_not_end_makes_the_store_slow(stage: Stage, monkeypatc
     stage.disk.finish()
     stage.next_told()
 
-    assert health.state is State.SLOW
+    assert health.state is HealthState.SLOW
     assert "not finished a commit" in health.reason
-    assert stage.store.check().state is State.OK
+    assert stage.store.check().state is HealthState.OK
 
 
 def test_closing_commits_what_is_written(tmp_path: Path) -> None:

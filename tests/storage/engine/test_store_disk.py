@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.base.errors import BraidError, Unavailable
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.rocksdb import MIB, Disk, Fault, Tuning, classify
 from braidmq.storage.engine.store import Store
 
@@ -48,20 +48,20 @@ class ShrinkingDisk(Disk):
 def test_the_reserve_stops_writes_and_they_go_on_when_there_is_space_again(tmp_path: Path) -> None:
     disk = ShrinkingDisk(100 * MIB)
     with Store.open(tmp_path / "log", [FAMILY], tuning=Tuning(reserve_bytes=64 * MIB), disk=disk) as store:
-        assert store.check().state is State.OK
+        assert store.check().state is HealthState.OK
         store.write(store.batch())
 
         disk.free = 63 * MIB
-        assert store.check().state is State.STOPPED
+        assert store.check().state is HealthState.STOPPED
         assert not store.health.needs_restart
         with pytest.raises(Unavailable, match="only 63 MiB left, 64 MiB are reserved"):
             store.write(store.batch())
 
         disk.free = 65 * MIB  # above the reserve, but not enough above it
-        assert store.check().state is State.STOPPED
+        assert store.check().state is HealthState.STOPPED
 
         disk.free = 80 * MIB
-        assert store.check().state is State.OK
+        assert store.check().state is HealthState.OK
         assert store.write(store.batch()) == 2
 
 
@@ -71,7 +71,7 @@ def test_what_frees_space_may_use_the_reserve(tmp_path: Path) -> None:
         batch = store.batch()
         batch.put(FAMILY, b"a", b"1")
         store.write(batch)
-        assert store.check().state is State.STOPPED
+        assert store.check().state is HealthState.STOPPED
 
         removal = store.batch()
         removal.delete_range(FAMILY, b"", END)
@@ -162,7 +162,7 @@ def append_until_refused(store: Store, *, commit: bool) -> int:
 
 def check_until_resumed(store: Store) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while store.check().state is State.STOPPED:
+    while store.check().state is HealthState.STOPPED:
         assert not store.health.needs_restart, store.health
         assert time.monotonic() < deadline, store.health
         time.sleep(0.05)
@@ -181,9 +181,9 @@ def test_a_disk_that_fills_up_below_the_reserve_stops_the_store_and_nothing_is_l
     store.start(lambda call: call(), lambda number: None)
     accepted = append_until_refused(store, commit=True)
 
-    assert store.health.state is State.STOPPED
+    assert store.health.state is HealthState.STOPPED
     assert "is full" in store.health.reason
-    assert store.check().state is State.STOPPED
+    assert store.check().state is HealthState.STOPPED
     with pytest.raises(Unavailable):
         append(store, accepted)
 
@@ -250,7 +250,7 @@ def test_a_stalled_engine_refuses_writes_instead_of_freezing_the_caller(tmp_path
         assert store.get(FAMILY, b"%08d-000" % (number - 1)) is None
 
         deadline = time.monotonic() + DEADLINE_S
-        while store.check().state is not State.OK:
+        while store.check().state is not HealthState.OK:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert store.write(store.batch()) == accepted + 1

@@ -110,7 +110,7 @@ def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) 
 
 
 def test_opening_twice_in_one_process_is_refused_in_words(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "log", [FAMILY]), pytest.raises(UsageError, match="open in this process already"):
+    with Store.open(tmp_path / "log", [FAMILY]), pytest.raises(UsageError, match="already open in this process"):
         Store.open(tmp_path / "log", [FAMILY])
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from braidmq.storage.engine import health
-from braidmq.storage.engine.health import Figures, State, judge
+from braidmq.storage.engine.health import HealthState, Measurements, judge
 
-CALM = Figures(
+CALM = Measurements(
     free_bytes=0,
     is_write_stopped=False,
     delayed_write_rate=0,
@@ -27,16 +27,16 @@ def test_a_calm_engine_is_ok() -> None:
     ("change", "words"),
     [
         ({"delayed_write_rate": 16_000}, "limits writes to 16000 bytes/s"),
-        ({"level0_files": 16}, "16 table files wait for compaction"),
-        ({"waiting_memtables": 3}, "3 memtables wait"),
-        ({"pending_compaction_bytes": 30 << 30}, "30 GiB wait for compaction"),
+        ({"level0_files": 16}, "16 table files are waiting for compaction"),
+        ({"waiting_memtables": 3}, "3 memtables are waiting"),
+        ({"pending_compaction_bytes": 30 << 30}, "30 GiB are waiting for compaction"),
         ({"commit_running_s": 2.5}, "not finished a commit for 2.5 s"),
     ],
 )
 def test_an_engine_that_falls_behind_is_slow_and_says_why(change: dict[str, int], words: str) -> None:
     verdict = judge(msgspec.structs.replace(CALM, **change))
 
-    assert verdict.state is State.SLOW
+    assert verdict.state is HealthState.SLOW
     assert words in verdict.reason
     assert not verdict.needs_restart
 
@@ -44,7 +44,7 @@ def test_an_engine_that_falls_behind_is_slow_and_says_why(change: dict[str, int]
 def test_an_engine_that_has_stopped_writes_is_stopped_whatever_else_is_true() -> None:
     verdict = judge(msgspec.structs.replace(CALM, is_write_stopped=True, level0_files=60, commit_running_s=9.0))
 
-    assert (verdict.state, verdict.needs_restart) == (State.STOPPED, False)
+    assert (verdict.state, verdict.needs_restart) == (HealthState.STOPPED, False)
 
 
 def test_slow_comes_before_the_engine_delays_and_stops() -> None:

@@ -128,7 +128,7 @@ def test_relearning_begins_a_generation_that_is_read_with_fewer_seeks_and_loses_
         stage.settle()
         gain = stage.log.relearn_gain()
         assert gain.is_worth_it
-        assert gain.reason == "121 patterns of topics would become 1"
+        assert gain.reason == "121 topic patterns would become 1"
 
         stage.log.relearn(gain)
         for topic in topics:

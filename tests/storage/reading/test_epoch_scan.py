@@ -10,43 +10,12 @@ from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.reading.epoch_scan import ScanCache, ScanLimits
 from braidmq.storage.reading.merge import MergedScan
-from braidmq.storage.reading.reader import LogReader, LogScan
+from braidmq.storage.reading.reader import LogReader
 from braidmq.storage.shard.shard import Shard
 from tests.storage.log import Log, stamps_of
+from tests.storage.reading.desk import CLAIM_S, Clock, Desk
 
-CLAIM_S = 1.0
 TERM_S = 5 * CLAIM_S
-
-
-class Clock:
-    """Stands still until the test moves it."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-class Desk:
-    """A log with one epoch of 100 records, and readers of it with little room for their lists."""
-
-    def __init__(self, *, scans_max: int = 2, bytes_max: int = 1_000_000) -> None:
-        self.log = Log(limits=EpochLimits(count_max=100))
-        self.stamps = self.log.append(*(f"t/{number % 7}" for number in range(100)), payload=bytes(100))
-        self.clock = Clock()
-        self.scans = ScanCache(scans_max, bytes_max, CLAIM_S, self.clock)
-        self.reader = LogReader(self.log.store, self.log.shard, self.scans, self.clock, ScanLimits(steps=10))
-        self.log.store.records_read = 0
-
-    def replay(self, number: int) -> LogScan:
-        """A reader of everything whose filters nobody else has."""
-        return self.reader.start_replay(["t/#", f"other/{number}"], 0)
-
-    @property
-    def scanned(self) -> float:
-        """How many times the epoch was read."""
-        return round(self.log.store.records_read / 100, 1)
 
 
 def test_who_is_in_the_middle_of_a_list_keeps_it_and_a_newcomer_waits() -> None:

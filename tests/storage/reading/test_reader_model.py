@@ -17,11 +17,11 @@ from braidmq.mqtt.topics import matches
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.layouts import make_layout
 from braidmq.storage.reading.epoch_scan import ScanCache, ScanLimits
-from braidmq.storage.reading.reader import LogReader, LogScan
+from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.shard import Shard, ShardOptions
 from braidmq.storage.upkeep.floors import RetentionLimits, choose_floor
 from tests.storage.log import FAMILY, LAYOUTS, Hands
-from tests.support.simulator.fake_store import FakeBatch, FakeStore
+from tests.support.fakes.store import FakeBatch, FakeStore
 
 LIMITS = EpochLimits(count_max=20, bytes_max=1_500, age_max_us=2_000)
 LEVELS = ("a", "b", "c", "", "$s")
@@ -43,7 +43,7 @@ filters = st.just(["#"]) | st.lists(
 class Reading:
     """A replay and what it was started with."""
 
-    def __init__(self, replay: LogScan, with_session_only: bool) -> None:
+    def __init__(self, replay: ShardScan, with_session_only: bool) -> None:
         self.replay = replay
         self.with_session_only = with_session_only
 

@@ -9,7 +9,7 @@ import pytest
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.storage.log import LogOptions
 from braidmq.storage.rows import named_readers
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.rows.named_readers import NAME_BYTES_MAX, Lag, ReaderPlace, decode_place, encode_place
 from tests.storage.message_log import BrokenDisk, Stage, clients_of, unexpected
 
@@ -114,7 +114,7 @@ def test_a_refused_position_leaves_the_old_one(tmp_path: Path) -> None:
         save(stage, "a", {0: 10})
         disk.is_full = True
         stage.log.check()
-        refused: list[Refusal] = []
+        refused: list[WriteRefusal] = []
         stage.log.readers.save("a", {0: 20}, pins=True, on_saved=pytest.fail, on_refused=refused.append)
         stage.settle()
 
@@ -130,7 +130,7 @@ def test_a_refused_reader_counts_for_nobody_and_a_refused_takeover_for_its_old_o
         save(stage, "a", {0: 10})
         disk.is_full = True
         stage.log.check()
-        refused: list[Refusal] = []
+        refused: list[WriteRefusal] = []
         for name in ("a", "b"):
             readers.save(name, {0: 20}, owner="ann", pins=True, on_saved=pytest.fail, on_refused=refused.append)
         stage.settle()
@@ -222,7 +222,7 @@ def test_the_number_of_readers_is_bounded_those_on_their_way_included(tmp_path: 
     with Stage(tmp_path) as stage:
         for name in ("a", "b", "a"):
             stage.log.readers.save(name, {0: 1}, pins=True, on_saved=lambda: None, on_refused=unexpected)
-        with pytest.raises(UsageError, match="2 named readers already"):
+        with pytest.raises(UsageError, match="already 2 named readers"):
             save(stage, "c", {0: 1})
         stage.settle()
         save(stage, "b", {0: 2})

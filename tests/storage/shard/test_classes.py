@@ -17,7 +17,7 @@ from braidmq.lane.records.records import Record
 from braidmq.mqtt.topics import matches
 from braidmq.storage.engine.store import Store
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import At, Latest
 from braidmq.storage.shard.classes import ClassRow, ClassTable, decode_class, encode_class, merge_classes
 from braidmq.storage.shard.clock import ShardClock
@@ -59,7 +59,7 @@ def test_classes_that_claim_the_same_topic_are_refused_in_words(tmp_path: Path, 
     overlapping = HistorySettings(classes={"long": log_class(one), "short": log_class("elsewhere", other)})
 
     with pytest.raises(ConfigError, match=r"history\.classes\.short\.topics: .* of the class 'long' match the same topics"):
-        MessageLog.open(tmp_path, overlapping)
+        DurableLog.open(tmp_path, overlapping)
 
     assert not (tmp_path / "log").exists()
 
@@ -67,7 +67,7 @@ def test_classes_that_claim_the_same_topic_are_refused_in_words(tmp_path: Path, 
 @pytest.mark.parametrize("topic_filter", ["a/#/b", "a+", "", "$share/g/a"])
 def test_what_is_no_filter_is_refused_with_its_key(tmp_path: Path, topic_filter: str) -> None:
     with pytest.raises(ConfigError, match=r"history\.classes\.c\.topics"):
-        MessageLog.open(tmp_path, HistorySettings(classes={"c": log_class(topic_filter)}))
+        DurableLog.open(tmp_path, HistorySettings(classes={"c": log_class(topic_filter)}))
 
 
 def test_filters_of_one_class_may_overlap(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from braidmq.storage.format.rows import (
     encode_shard,
 )
 from tests.storage.log import FAMILY, NOON, Log, entries, stamps_of
-from tests.support.simulator.fake_store import FakeStore
+from tests.support.fakes.store import FakeStore
 
 pytestmark = pytest.mark.smoke
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.errors import UsageError
 from braidmq.storage.format.rows import EPOCH_PREFIX, GENERATION_PREFIX, LAYOUT_PREFIX, SHARD_KEY, EpochLimits, EpochRow
-from braidmq.storage.reading.reader import Gap
+from braidmq.storage.reading.reader import RetentionGap
 from braidmq.storage.upkeep.floors import RetentionLimits, choose_floor
 from tests.storage.log import FAMILY, LAYOUTS, Log, drain, stamps_of
 
@@ -165,7 +165,7 @@ def test_a_reader_below_the_floor_is_told_of_the_gap_once_and_goes_on() -> None:
     raise_floor(log, stamps[4])
 
     assert stamps_of(drain(replay)) == stamps[4:]
-    assert replay.take_gap() == Gap(wanted=stamps[0], floor=stamps[3] + 1)
+    assert replay.take_gap() == RetentionGap(wanted=stamps[0], floor=stamps[3] + 1)
     assert replay.take_gap() is None
 
 
@@ -177,7 +177,7 @@ def test_a_start_below_the_floor_is_a_gap_and_earliest_is_not() -> None:
     earliest = log.reader.start_replay(["#"], 0)
 
     assert stamps_of(drain(asked)) == stamps_of(drain(earliest)) == stamps[4:]
-    assert asked.take_gap() == Gap(stamps[0], stamps[3] + 1)
+    assert asked.take_gap() == RetentionGap(stamps[0], stamps[3] + 1)
     assert earliest.take_gap() is None
 
 
@@ -241,4 +241,4 @@ def test_a_generation_dropped_while_it_is_read_is_a_gap() -> None:
     log.write(batch)
 
     assert stamps_of(drain(replay)) == later
-    assert replay.take_gap() == Gap(stamps[2], stamps[-1] + 1)
+    assert replay.take_gap() == RetentionGap(stamps[2], stamps[-1] + 1)

@@ -19,7 +19,7 @@ from braidmq.storage.format.key_rows import (
 )
 from braidmq.storage.upkeep.key_expiry import expire_keys
 from tests.storage.golden import golden
-from tests.support.simulator.fake_store import FakeStore
+from tests.support.fakes.store import FakeStore
 
 EPOCH = 1_700_000_000_000_000
 FAMILY = "f"

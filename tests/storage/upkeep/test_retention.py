@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.base.errors import Unavailable
 from braidmq.base.units import Seconds
-from braidmq.storage.engine.health import State
+from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.rocksdb import MIB, Disk, Tuning
 from braidmq.storage.format.rows import EpochLimits
 from braidmq.storage.log import LogOptions
@@ -215,7 +215,7 @@ def test_a_full_disk_recovers_by_itself_when_old_records_go(tmp_path: Path) -> N
 
         stage.log.reclaim()
 
-        assert stage.log.check().state is State.OK
+        assert stage.log.check().state is HealthState.OK
         stage.publish("a", "t", b"new")
         assert stage.payloads("#") == [b"new"]
 

@@ -12,10 +12,10 @@ import pytest
 
 from braidmq.base.config.settings import HistorySettings
 from braidmq.base.units import Seconds
-from braidmq.storage.engine.health import Health, State
+from braidmq.storage.engine.health import Health, HealthState
 from braidmq.storage.engine.rocksdb import MIB, Tuning
 from braidmq.storage.format.rows import EpochLimits
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.shard.clock import ShardClock
 from braidmq.storage.upkeep import watchdog as care
 from tests.storage.log import Hands
@@ -37,14 +37,14 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def append(log: MessageLog, *topics: str) -> None:
+async def append(log: DurableLog, *topics: str) -> None:
     for topic in topics:
         record(log, "a", topic.encode(), os.urandom(2000), on_commit=lambda shard, timestamp: None, on_refused=unexpected)
     log.flush()
     await until(lambda: log.pending_bytes == 0)
 
 
-def count_checks(log: MessageLog) -> list[Health]:
+def count_checks(log: DurableLog) -> list[Health]:
     """What the checks from now on have found."""
     found: list[Health] = []
     check = log.check
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog:
     async def run() -> None:
         disk = SizedDisk()
         hands = Hands()
-        log = MessageLog.open(
+        log = DurableLog.open(
             tmp_path,
             HistorySettings(shards=1, retention=Seconds(10)),
             clock=ShardClock(lambda: hands.boot, lambda: hands.wall),
@@ -78,15 +78,15 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog:
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
         await append(log, *["t"] * 1000)
         await asyncio.to_thread(log.checkpoint, tmp_path / "copy")  # brings everything into tables
-        turn_writer = care.Watchdog(log)
-        turn_writer.start()
+        watchdog = care.Watchdog(log)
+        watchdog.start()
         disk.is_full = True
-        await until(lambda: turn_writer.health.state is State.STOPPED)
+        await until(lambda: watchdog.health.state is HealthState.STOPPED)
         hands.move(20_000_000)
 
-        await until(lambda: turn_writer.health.state is State.OK)
+        await until(lambda: watchdog.health.state is HealthState.OK)
 
-        turn_writer.stop()
+        watchdog.stop()
         log.close()
 
     with caplog.at_level(logging.WARNING, "braidmq.storage"):
@@ -99,16 +99,16 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog:
 @pytest.mark.parametrize("relearns", [True, False])
 def test_topics_are_learned_anew_only_if_that_is_wanted(tmp_path: Path, relearns: bool) -> None:
     async def run() -> set[int]:
-        log = MessageLog.open(tmp_path, HistorySettings(shards=1))
+        log = DurableLog.open(tmp_path, HistorySettings(shards=1))
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
         await append(log, *(f"acme/site{site}/line{line}/speed" for site in range(15) for line in range(15)))
-        turn_writer = care.Watchdog(log, relearns=relearns)
+        watchdog = care.Watchdog(log, relearns=relearns)
         checks = count_checks(log)
-        turn_writer.start()
+        watchdog.start()
         if relearns:
             await until(lambda: len(log.generations()) > 1)
         await until(lambda: len(checks) > 10)
-        turn_writer.stop()
+        watchdog.stop()
         found = {each.number for each in log.generations()}
         log.close()
         return found
@@ -118,14 +118,14 @@ def test_topics_are_learned_anew_only_if_that_is_wanted(tmp_path: Path, relearns
 
 def test_a_log_may_be_closed_while_a_thread_works_on_it(tmp_path: Path) -> None:
     async def run() -> None:
-        log = MessageLog.open(tmp_path, HistorySettings(shards=4))
+        log = DurableLog.open(tmp_path, HistorySettings(shards=4))
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
         await append(log, *["t"] * 100)
-        turn_writer = care.Watchdog(log, relearns=True)
+        watchdog = care.Watchdog(log, relearns=True)
         checks = count_checks(log)
-        turn_writer.start()
+        watchdog.start()
         await until(lambda: len(checks) == 2)  # the second one has begun to learn, in a thread
-        turn_writer.stop()
+        watchdog.stop()
         log.close()
 
     for _ in range(5):

@@ -33,7 +33,7 @@ class LoopClient(RealClient):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _clean_up(self) -> None:
-        """Close the library's client, whatever its state."""
+        """Close the library's client in any state."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""What the tests ask of a client library, whichever it is: one small interface and a form of it for each library.
+"""What the tests ask of a client library: one small interface with an adapter for each library.
 
-An adapter adds nothing of its own: a feature that a library lacks is missing here too, and what it does not tell is None.
+An adapter adds nothing: a feature that a library lacks is missing here too, and a value that it does not report is None.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 class RealClient(ABC):
-    """One client. ``close`` must be called in the end, whatever happened."""
+    """One client. ``close`` must always be called in the end."""
 
     wants_will_on_goodbye = False  # its DISCONNECT has reason 0x04
 

@@ -1,4 +1,4 @@
-"""A raw MQTT client for tests: blocking sockets, a deadline on every wait, nothing done behind the test's back.
+"""The MQTT client of tests over a network: blocking, a deadline on every wait, nothing done behind the test's back.
 
 Frames are cut here and not by the broker's own splitter, so that a fault in one cannot hide a fault in the other. Only well
 formed packets go through ``braidmq.mqtt.codec``; a test of malformed input sends bytes that it built itself.
@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import os
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -40,9 +39,8 @@ from braidmq.mqtt.packets import (
     Will,
 )
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
-
-# Far above any healthy answer on loopback, far below pytest's own limit for a test.
-DEADLINE_S = 5.0
+from tests.support.clients.transports import DEADLINE_S as DEADLINE_S
+from tests.support.clients.transports import TcpTransport, WebSocketTransport
 
 AnyPacket = TypeVar("AnyPacket")
 
@@ -74,16 +72,34 @@ class Closed(Exception):
 class Wire:
     """One connection under the test's full control. A context manager; leaving it closes the socket without DISCONNECT."""
 
-    def __init__(self, host: str, port: int, version: int = MQTT5, source: str | None = None) -> None:
-        """``source``: the address to connect from."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        version: int = MQTT5,
+        *,
+        source: str | None = None,
+        transport: TcpTransport | None = None,
+    ) -> None:
+        """``source`` is the address to connect from; ``transport`` replaces a plain TCP connection to host and port."""
         self.version = version
         self.client_id = ""
         self.connack = Connack(reason=0xFF, session_present=False)
-        self._socket = socket.create_connection((host, port), DEADLINE_S, None if source is None else (source, 0))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.transport = TcpTransport(host, port, source) if transport is None else transport
         self._buffer = bytearray()
         self._held: deque[Frame] = deque()
         self._packet_ids = itertools.cycle(range(1, 65536))
+
+    @classmethod
+    def over_websocket(cls, host: str, port: int, version: int = MQTT5, *, request: bytes | None = None) -> Wire:
+        """MQTT over a WebSocket, opened by this HTTP request."""
+        return cls(host, port, version, transport=WebSocketTransport(host, port, request=request))
+
+    @property
+    def websocket(self) -> WebSocketTransport:
+        """The WebSocket of this connection, to send frames of the test's own."""
+        assert isinstance(self.transport, WebSocketTransport)
+        return self.transport
 
     def __enter__(self) -> Wire:
         return self
@@ -93,11 +109,11 @@ class Wire:
 
     def close(self) -> None:
         """Close the socket at once, as a broken network would."""
-        self._socket.close()
+        self.transport.close()
 
     def finish_sending(self) -> None:
         """Send FIN and keep on reading."""
-        self._socket.shutdown(socket.SHUT_WR)
+        self.transport.finish_sending()
 
     def next_packet_id(self) -> int:
         """A packet identifier that this connection has not used for the last 65,535 packets."""
@@ -107,8 +123,7 @@ class Wire:
 
     def send(self, *parts: Packet | bytes) -> None:
         """Send packets and raw bytes in one write."""
-        data = b"".join(part if isinstance(part, bytes) else encode(part, self.version) for part in parts)
-        self._socket.sendall(data)
+        self.transport.send(b"".join(part if isinstance(part, bytes) else encode(part, self.version) for part in parts))
 
     def send_request(self, **fields: Any) -> None:
         """Send a CONNECT made of ``connect``'s arguments and do not wait for the answer."""
@@ -147,18 +162,12 @@ class Wire:
 
     def _fill(self, deadline: float) -> bool:
         """Read some bytes into the buffer; False at the end of the stream."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"nothing came within {DEADLINE_S} s; unread: {bytes(self._buffer[:64])!r}")
-        self._socket.settimeout(left)
         try:
-            data = self._socket.recv(65536)
-        except (ConnectionResetError, BrokenPipeError):
-            return False
+            data = self.transport.receive(deadline)
         except TimeoutError:
             raise TimeoutError(f"nothing came before the deadline; unread: {bytes(self._buffer[:64])!r}") from None
-        self._buffer += data
-        return bool(data)
+        self._buffer += data or b""
+        return data is not None
 
     def receive_frame(self, timeout_s: float = DEADLINE_S) -> Frame:
         """The next packet undecoded. Raises ``Closed`` or ``TimeoutError``."""
@@ -195,10 +204,20 @@ class Wire:
         """Whether a packet or the end of the stream comes within this time."""
         if self._held or self._buffer:
             return True
-        return bool(select.select([self._socket], [], [], within_s)[0])
+        return self._is_readable(within_s)
+
+    def _is_readable(self, within_s: float) -> bool:
+        return bool(select.select([self.transport], [], [], within_s)[0])
+
+    def take_arrived(self) -> list[Packet] | None:
+        """Read once without waiting: the packets that are whole then, or None at the end of the stream."""
+        if self._is_readable(0) and not self._fill(time.monotonic() + DEADLINE_S):
+            return None
+        frames = iter(self._take_frame, None)
+        return [decode(frame.first_byte, frame.body, self.version) for frame in frames]
 
     def receive_any(self, timeout_s: float = DEADLINE_S) -> Packet:
-        """The next packet, whatever it is."""
+        """The next packet, of any kind."""
         frame = self.receive_frame(timeout_s)
         return decode(frame.first_byte, frame.body, self.version)
 
@@ -269,7 +288,7 @@ class Wire:
         assert not self._buffer, f"wanted the end of the stream, got {bytes(self._buffer[:64])!r}"
 
     def receive_bytes(self, count: int, timeout_s: float = DEADLINE_S) -> bytes:
-        """So many bytes as they come, whatever packets they are."""
+        """The next ``count`` bytes, whichever packets they belong to."""
         deadline = time.monotonic() + timeout_s
         while len(self._buffer) < count:
             if not self._fill(deadline):
@@ -280,10 +299,7 @@ class Wire:
 
     def has_arrived(self) -> bool:
         """Whether the broker has sent something that was not received yet."""
-        self._socket.settimeout(0)
-        with contextlib.suppress(BlockingIOError):
-            return bool(self._buffer or self._held or self._socket.recv(1, socket.MSG_PEEK))
-        return False
+        return bool(self._buffer or self._held) or self.transport.has_arrived()
 
     def read_to_end(self, timeout_s: float = DEADLINE_S) -> bytes:
         """All that comes until the broker closes."""
@@ -291,6 +307,14 @@ class Wire:
         while self._fill(deadline):
             pass
         return bytes(self._buffer)
+
+    def expect_close_code(self, *codes: int) -> None:
+        """The broker closes the WebSocket with one of these codes, and sends no MQTT before it."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.websocket.close_code is None and self._fill(deadline):
+            pass
+        assert not self._buffer, f"wanted a close frame, got {bytes(self._buffer)!r}"
+        assert self.websocket.close_code in codes, f"closed with {self.websocket.close_code}, not with {codes}"
 
     def expect_disconnect(self, *reasons: int, timeout_s: float = DEADLINE_S) -> Disconnect | None:
         """The broker gives up on us: in MQTT 5 with DISCONNECT and one of these reasons, before without a word."""
@@ -337,7 +361,7 @@ class Wire:
         return suback
 
     def request_subscribe(self, *filters: str | SubscribeOption, qos: int = 0, **properties: Any) -> Suback:
-        """SUBSCRIBE and wait for the SUBACK, whatever it says."""
+        """SUBSCRIBE and wait for the SUBACK, which may reject filters."""
         options = [SubscribeOption(f, qos) if isinstance(f, str) else f for f in filters]
         packet_id = self.next_packet_id()
         self.send(Subscribe(packet_id, options, Properties(**properties) if properties else NO_PROPERTIES))

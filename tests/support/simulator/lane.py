@@ -120,7 +120,7 @@ class FakeChannel(Channel):
 
 
 class Bench:
-    """A lane and whatever is connected to it."""
+    """A lane and its connections."""
 
     def __init__(self, outbox_bytes_max: int = 1_000_000, work_max: int = 1_000_000, levels_max: int = 128) -> None:
         self.state = State(outbox_bytes_max, work_max)

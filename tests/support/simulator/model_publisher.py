@@ -64,7 +64,7 @@ class ModelPublisher:
         self._peer = None
 
     def publish(self, world: World, number: int, topic: str, qos: int, retain: bool) -> None:
-        """Send a message, whatever happens then."""
+        """Send a message without waiting for its outcome."""
         if not self.is_connected:
             self.absorb()
             self.connect(world)

@@ -1,11 +1,20 @@
-"""One client connection of a ``World``: packets in, packets out, nothing done behind the test's back."""
+"""The MQTT client of tests within one process: packets in, packets out, nothing done behind the test's back.
+
+What a kind of client does on top of its connection is beside it: ``producers`` (functions), ``receiver`` (the receiving half of a
+session over many connections), ``strict_receiver`` (the same as an oracle, which opens no connection), ``model_publisher``.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from braidmq.base.config.settings import ListenerSettings
+from braidmq.broker.broker import Broker
 from braidmq.broker.connection.connection import Connection
+from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.mqtt.codec import FrameSplitter, decode, encode
 from braidmq.mqtt.packets import (
     MQTT5,
@@ -27,9 +36,6 @@ from braidmq.mqtt.packets import (
 )
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 
-if TYPE_CHECKING:
-    from tests.support.simulator.world import World
-
 FRAME_MAX = 268_435_460
 
 AnyPacket = TypeVar("AnyPacket")
@@ -38,9 +44,10 @@ AnyPacket = TypeVar("AnyPacket")
 class Pipe:
     """A transport that hands what is written to the client at once."""
 
-    def __init__(self, world: World, connection: Connection) -> None:
-        self._world = world
+    def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection, on_written: Callable[[], None]) -> None:
+        self._loop = loop
         self._connection = connection
+        self._on_written = on_written
         self.written = bytearray()
         self.is_reading = True
         self.is_closed = False
@@ -50,11 +57,12 @@ class Pipe:
         assert not self.is_closed, "written to after close"
         if not self.is_lost:
             self.written += data
+            self._on_written()
 
     def close(self) -> None:
         if not self.is_closed and not self.is_lost:
             self.is_closed = True
-            self._world.loop.call_soon(self._connection.connection_lost, None)
+            self._loop.call_soon(self._connection.connection_lost, None)
 
     abort = close
 
@@ -75,19 +83,32 @@ class Pipe:
 
 
 class Peer:
-    """A client. Methods that wait for an answer let the world ``settle``; ``send`` only hands bytes over."""
+    """One connection. Methods that wait for an answer let the world ``settle``; ``send`` only hands bytes over."""
 
-    def __init__(self, world: World, connection: Connection, version: int) -> None:
-        self.world = world
-        self.connection = connection
+    def __init__(
+        self,
+        broker: Broker,
+        version: int,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        settle: Callable[[], None] | None = None,
+        on_packet: Callable[[Packet], None] | None = None,
+    ) -> None:
+        """``settle`` runs the loop until nothing happens any more. ``on_packet`` is given each packet as it arrives; without it
+        packets wait for ``take``.
+        """
+        listener = ListenerInfo("ws", "test", ListenerSettings(bind="127.0.0.1:0"), is_on_loopback=True)
+        self.connection = broker.make_connection(listener)
         self.version = version
+        self._settle = settle
+        self._on_packet = on_packet
         self.client_id = ""
         self.connack = Connack(reason=0xFF, session_present=False)
-        self._pipe = Pipe(world, connection)
+        self._pipe = Pipe(loop, self.connection, self._on_written)
         self._splitter = FrameSplitter(FRAME_MAX)
         self._inbox: list[Packet] = []
         self._ids = itertools.count(1)
-        connection.connection_made(self._pipe)  # type: ignore[arg-type]
+        self.connection.connection_made(self._pipe)  # type: ignore[arg-type]
 
     @property
     def is_closed(self) -> bool:
@@ -115,9 +136,19 @@ class Peer:
         taken, self._inbox = self._inbox, []
         return taken
 
+    def _on_written(self) -> None:
+        if self._on_packet is not None:
+            for packet in self.take():
+                self._on_packet(packet)
+
+    def settle(self) -> None:
+        """Let everything happen that follows from what was sent."""
+        assert self._settle is not None, "the loop runs already: await what you wait for"
+        self._settle()
+
     def receive(self) -> list[Packet]:
         """What has arrived when nothing happens any more."""
-        self.world.settle()
+        self.settle()
         return self.take()
 
     def cut(self) -> None:
@@ -181,7 +212,7 @@ class Peer:
         """PUBLISH with its whole handshake, which must succeed."""
         if qos == 0:
             self.send(Publish(topic, payload, 0, retain))
-            self.world.settle()
+            self.settle()
             return
         packet_id = next(self._ids)
         self.send(Publish(topic, payload, qos, retain, packet_id=packet_id))
@@ -197,7 +228,7 @@ class Peer:
     def disconnect(self) -> None:
         """Say goodbye."""
         self.send(Disconnect())
-        self.world.settle()
+        self.settle()
 
     def acknowledge_all(self) -> list[Publish]:
         """Take and acknowledge until nothing comes any more; what was published, in order."""

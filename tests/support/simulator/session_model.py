@@ -1,13 +1,13 @@
-"""What a durable session reservations, as a model beside a real broker and log.
+"""What a durable session promises, as a model beside a real broker and log.
 
 - A message that was acknowledged while a subscription of QoS 1 or 2 was there comes, as long as that subscription stays.
-- QoS 2 on both sides means once, whatever happens.
+- QoS 2 on both sides means exactly once.
 - What was acknowledged before SUBSCRIBE does not come, but as a retained message (S3).
 - First deliveries are in order for each publisher, topic and QoS.
 - After every crash: a record at or below the position on disk is answered by the client or in flight on disk.
 
 Packets that were written when the network or the broker failed may have reached the client or not. What is checked at every
-packet is in ``strict_client``.
+packet is in ``strict_receiver``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import matches
 from tests.support.simulator.model_publisher import ModelPublisher
 from tests.support.simulator.peer import Peer
-from tests.support.simulator.strict_client import StrictClient
+from tests.support.simulator.strict_receiver import StrictReceiver
 from tests.support.simulator.world import World
 
 NOTHING, TURN, SYNC, SETTLE, TICK = range(5)  # how far the world goes on after an action
@@ -76,7 +76,7 @@ class LosesPublisher(Struct, frozen=True):
 
 
 class GoesOn(Struct, frozen=True):
-    """Nobody does anything; a new generation of the log begins, if a layout is named."""
+    """No client does anything; a new generation of the log begins if a layout is named."""
 
     layout: str
     progress: int
@@ -92,7 +92,7 @@ class Ends(Struct, frozen=True):
 
 
 class FillsDisk(Struct, frozen=True):
-    """Nothing can be stored, until somebody connects or the node ends."""
+    """Nothing can be stored until a client connects or the node ends."""
 
     progress: int
 
@@ -119,7 +119,7 @@ class DurableSession:
     def __init__(self, history: dict[str, Any], work_max: int | None = None) -> None:
         self.world = World(history=history, work_max=work_max)
         self.peer: Peer | None = None
-        self.client = StrictClient(self.on_delivery)
+        self.client = StrictReceiver(self.on_delivery)
         self.publishers = [
             ModelPublisher("p durable", is_durable=True, on_acknowledged=self.on_acknowledged, on_refused=self.on_refused),
             ModelPublisher("p", is_durable=False, on_acknowledged=self.on_acknowledged, on_refused=self.on_refused),
@@ -138,7 +138,7 @@ class DurableSession:
         self.last_first: dict[tuple[str, str, int, int], int] = {}  # the last number that came for the first time
 
     def do(self, action: Action) -> None:
-        """Let it happen, unless there is nobody to do it, and look at all that follows."""
+        """Perform the action if its client is there, and check everything that follows."""
         match action:
             case Connects() if self.peer is None:
                 self.connect(action.clean, action.window)
@@ -199,7 +199,7 @@ class DurableSession:
         return any(number in each.sent_twice for each in self.publishers)
 
     def absorb(self) -> None:
-        """Everybody takes what has arrived."""
+        """All clients take what has arrived."""
         for publisher in self.publishers:
             publisher.absorb()
         for packet in self.peer.take() if self.peer is not None else ():

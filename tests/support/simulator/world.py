@@ -19,15 +19,15 @@ from typing import Any, Self
 
 from braidmq.access.local import LocalAccess
 from braidmq.base.config import sources as config
-from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.config.settings import Settings
 from braidmq.base.deadline_clock import READING_TURNS
 from braidmq.broker.broker import Broker
 from braidmq.broker.connection.deadlines import TICK_S
-from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
+from braidmq.broker.session.ports import NodePorts
 from braidmq.storage.engine.rocksdb import Tuning
-from braidmq.storage.log import LogOptions, MessageLog
+from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
 from braidmq.storage.rows.delayed import LogDelayed
 from braidmq.storage.rows.groups import LogGroups
@@ -56,8 +56,16 @@ class StillLoop(asyncio.SelectorEventLoop):
 class World:
     """One data directory and the node that runs on it; after a crash another node, on what the first one has left."""
 
-    def __init__(self, options: LogOptions | None = None, *, work_max: int | None = None, **tables: Any) -> None:
+    def __init__(
+        self,
+        options: LogOptions | None = None,
+        *,
+        work_max: int | None = None,
+        ports: NodePorts | None = None,
+        **tables: Any,
+    ) -> None:
         """``work_max``: deliveries in a turn of the loop, if they are to be so few that messages are delivered in parts."""
+        self._ports = ports or NodePorts()
         self._work_max = work_max
         self._folder = tempfile.TemporaryDirectory(prefix="braidmq-", dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None)
         self.disk = BrokenDisk()
@@ -74,7 +82,7 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """End the node, without a word to anybody, and remove what it has left."""
+        """End the node without a goodbye to its clients, and remove its files."""
         self._end()
         self._folder.cleanup()
 
@@ -91,7 +99,7 @@ class World:
         self._commits: deque[Callable[[], None]] = deque()
         self._problems: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda loop, context: self._problems.append(context))
-        self.log = MessageLog.open(self.data_dir, self.settings.history, options=self._options)
+        self.log = DurableLog.open(self.data_dir, self.settings.history, options=self._options)
         self.log.start(self._commits.append)
         self._note_synced()
         self.broker: Broker = self.loop.run_until_complete(self._make_broker())
@@ -105,7 +113,8 @@ class World:
         log = self.log
         kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log)
         storage = Storage(log, *kept, parse_start, LogProducers(log))
-        broker = Broker(self.settings, LocalAccess(self.settings), hooks.load((), 1.0), storage, self.loop.time)
+        access = LocalAccess(self.settings)
+        broker = Broker(self.settings, access, hooks.load((), 1.0), storage, self.loop.time, self._ports)
         if self._work_max is not None:
             broker.state.work_max = broker.routes.weight_max = self._work_max
         broker.restore()
@@ -152,7 +161,7 @@ class World:
                 return
 
     def fill_disk(self) -> None:
-        """From now on nothing is stored, and that is told."""
+        """From now on nothing can be stored, and the log says so."""
         self.disk.is_full = True
         self.log.check()
 
@@ -209,7 +218,7 @@ class World:
         return (self.log.pending_bytes, len(self._commits), state.counters.bytes_sent, state.counters.bytes_received, state.turn)
 
     def tick(self, count: int = 1) -> None:
-        """Half a second passes, so many times."""
+        """Half a second passes, ``count`` times."""
         for _ in range(count):
             self.loop.now += TICK_S
             self.settle()
@@ -223,8 +232,7 @@ class World:
 
     def open(self, version: int = 5) -> Peer:
         """A connection on which nothing was sent yet."""
-        listener = ListenerInfo("ws", "test", ListenerSettings(bind="127.0.0.1:0"), is_on_loopback=True)
-        return Peer(self, self.broker.make_connection(listener), version)
+        return Peer(self.broker, version, self.loop, settle=self.settle)
 
     def connect(self, client_id: str, version: int = 5, **fields: Any) -> Peer:
         """A connected client; arguments as for ``Peer.connect``."""

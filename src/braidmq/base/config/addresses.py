@@ -1,4 +1,4 @@
-"""Addresses to listen on and origins of web pages, as they stand in the configuration."""
+"""Addresses to listen on and origins of web pages, as the configuration writes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Final, NamedTuple
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-# Browsers write names of other alphabets in their ASCII form, and never a user, a path or a port 0.
+# Browsers send names of other alphabets in their ASCII form, and never a user, a path or port 0.
 _ORIGIN: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]{0,31})://"
     r"(?:\[(?P<ipv6>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9._-]{1,253}))"
@@ -16,7 +16,7 @@ _ORIGIN: Final = re.compile(
 
 
 class Address(NamedTuple):
-    """Host and port; an empty host means every address of the machine, port 0 one that the system picks."""
+    """Host and port; an empty host means every address of the machine, port 0 a port that the system picks."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read ``127.0.0.1:1883``, ``[::1]:1883``, ``localhost:1883`` or ``:1883``; raises ValueError that says what is wrong."""
+    """Parse ``127.0.0.1:1883``, ``[::1]:1883``, ``localhost:1883`` or ``:1883``; raises ValueError with the reason."""
     host, colon, port = text.strip().rpartition(":")
     if not colon:
         raise ValueError("has no port; write host:port, such as 127.0.0.1:1883")
@@ -59,7 +59,7 @@ class WebOrigin(NamedTuple):
 
 
 def parse_origin(text: str) -> WebOrigin | None:
-    """Read ``https://app.example`` or ``http://[::1]:3000``; None if it is anything else, such as ``null`` or a whole URL."""
+    """Parse ``https://app.example`` or ``http://[::1]:3000``; None for anything else, such as ``null`` or a whole URL."""
     parts = _ORIGIN.fullmatch(text.lower()) if text.isascii() else None
     if parts is None:
         return None
@@ -75,7 +75,7 @@ def parse_origin(text: str) -> WebOrigin | None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can reach the host; a name other than ``localhost`` is taken for reachable."""
+    """Whether only this machine can reach the host; a name other than ``localhost`` counts as reachable."""
     if host == "localhost":
         return True
     try:
@@ -85,12 +85,12 @@ def is_loopback(host: str) -> bool:
 
 
 def clash(one: Address, other: Address) -> bool:
-    """True if no two sockets can listen on both; two that the system picks never clash."""
+    """Whether two sockets cannot listen on both; ports that the system picks never clash."""
     if one.port != other.port or one.port == 0:
         return False
     if one.host == other.host or "" in (one.host, other.host):
         return True
-    # 0.0.0.0 takes every IPv4 address, :: every IPv6 address.
+    # 0.0.0.0 means every IPv4 address, :: every IPv6 address.
     return any(_family(one.host) == _family(other.host) and _is_any(host) for host in (one.host, other.host))
 
 

@@ -1,4 +1,4 @@
-"""Checks between the keys of a configuration, and of keys whose features do not exist yet."""
+"""Checks across the keys of a configuration, and of keys whose features do not exist yet."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ WEBSOCKET_KINDS = ("ws", "wss")
 TLS_KEYS = ("cert_file", "key_file", "ca_file", "crl_file", "verify", "tls_min", "sni", "user_from_certificate")
 WEBSOCKET_KEYS = ("path", "origins")
 
-# Names stand in $SYS topics and in metrics.
+# Names appear in $SYS topics and in metrics.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 
-# Tables and keys of parts to come, with the words that name the part.
+# Tables and keys of features that do not exist yet, with the words that name the feature.
 _NOT_YET: dict[Path, str] = {
     ("cluster",): "clustering",
     ("registry",): "the cluster's client registry",
     ("links",): "linking of clusters",
 }
-# The link of the documented sample is taken as it stands, so that the sample starts as it is.
+# The link of the documented sample is accepted, so that a node starts with the unchanged sample.
 _SAMPLE_LINKS = {"region-b": LinkSettings(server="b.example:8883", topics=("t/global/#",))}
 
 
 def check(settings: Settings, given: Mapping[Path, str]) -> list[str]:
-    """Raise ConfigError for an invalid configuration; returns notes for the user. ``given``: the keys that have an origin."""
+    """Raise ConfigError for an invalid configuration; returns notes for the user. ``given``: keys that are set, by origin."""
     for name in ("name", "cluster"):
         _check_name(f"node.{name}", getattr(settings.node, name))
     _check_response_topic(settings.mqtt.response_topic_prefix)
@@ -69,7 +69,7 @@ def _check_listener(kind: str, name: str, listener: ListenerSettings, access: Ac
     if kind in TLS_KINDS:
         _check_tls(path, listener)
     else:
-        # A proxy that ends TLS may tell the common name of the client's certificate.
+        # A proxy that terminates TLS may pass on the common name of the client's certificate.
         told_by_proxy = listener.proxy_protocol and listener.user_from_certificate == "cn"
         keys = tuple(key for key in TLS_KEYS if not (told_by_proxy and key == "user_from_certificate"))
         _refuse_given(path, listener, keys, "belongs to tls and wss listeners")
@@ -81,7 +81,7 @@ def _check_listener(kind: str, name: str, listener: ListenerSettings, access: Ac
 
 
 def _check_who_may_enter(path: Path, address: Address, listener: ListenerSettings, access: AccessSettings) -> list[str]:
-    # Behind a proxy the peers are remote, wherever the proxy is.
+    # Behind a proxy the clients are remote, even if the proxy is local.
     if is_loopback(address.host) and not listener.proxy_protocol:
         return []
     if listener.allow_anonymous:
@@ -181,7 +181,7 @@ def _check_clashes(settings: Settings) -> None:
 
 
 def _check_history(history: HistorySettings) -> None:
-    """What can be said without knowing what a topic filter is; the log itself checks the filters."""
+    """Checks that do not depend on the syntax of topic filters; the log itself checks the filters."""
     _check_size("history.retention_bytes", history.retention_bytes)
     for name, each in history.classes.items():
         key = dotted(("history", "classes", name))
@@ -217,7 +217,7 @@ def _check_history_service(history: HistorySettings, access: AccessSettings) -> 
     return []
 
 
-# -- parts to come -----------------------------------------------------------------------------------------------------
+# -- features to come --------------------------------------------------------------------------------------------------
 
 
 def _check_parts_to_come(settings: Settings, given: Mapping[Path, str]) -> list[str]:

@@ -1,6 +1,6 @@
 """The keys of the configuration as data: what each accepts, and how a value is converted to its type.
 
-The tree is read off ``Settings``. A ``Table`` has known keys, a ``Named`` has tables under names that the user chooses
+The tree is derived from ``Settings``. A ``KeyTable`` has known keys, a ``Named`` has tables under names that the user chooses
 (``listeners.tcp.NAME``), a ``Key`` is a leaf with a value.
 """
 
@@ -23,11 +23,11 @@ from braidmq.base.units import Bytes, Seconds, format_bytes, format_seconds, par
 
 Path = tuple[str, ...]
 _SHOWN_CHARS_MAX = 200
-NAME = "NAME"  # stands in a path for a name that the user chooses
+NAME = "NAME"  # in a path: the placeholder of a name that the user chooses
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One key that has a value. ``default`` is None if it must be given, or has no default of its own."""
+    """One key with a value. ``default`` is None if the key is required, or has no default of its own."""
 
     path: Path
     type: typing.Any
@@ -60,8 +60,8 @@ class Key(msgspec.Struct, frozen=True):
                 return f"{words} from {shown(least)} to {shown(most)}"
 
 
-class Table(msgspec.Struct, frozen=True):
-    """A table whose keys are known."""
+class KeyTable(msgspec.Struct, frozen=True):
+    """A table with a fixed set of keys."""
 
     path: Path
     meaning: str
@@ -73,30 +73,30 @@ class Named(msgspec.Struct, frozen=True):
     """Tables of one kind under names that the user chooses."""
 
     path: Path
-    element: Table
+    element: KeyTable
 
 
-Node = Key | Table | Named
+Node = Key | KeyTable | Named
 
 
 @functools.cache
-def schema() -> Table:
+def schema() -> KeyTable:
     """The root of all keys."""
     return _table((), Settings)
 
 
 def all_keys() -> list[Key]:
-    """Every key in the order of the documentation; chosen names stand as ``NAME``."""
+    """Every key in the order of the documentation; chosen names appear as ``NAME``."""
     return list(_keys_below(schema()))
 
 
 def dotted(path: Path) -> str:
-    """A path as TOML writes it: parts with other than plain letters are quoted."""
+    """A path as TOML writes it: parts that are not bare keys are quoted."""
     return ".".join(part if _is_bare(part) else json.dumps(part) for part in path)
 
 
 def parse_toml(text: str) -> dict[str, typing.Any]:
-    """Read TOML; raises ``TOMLDecodeError``, also for what is nested too deeply to be read."""
+    """Parse TOML; raises ``TOMLDecodeError``, also for values that are nested too deeply."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -104,7 +104,7 @@ def parse_toml(text: str) -> dict[str, typing.Any]:
 
 
 def parse_path(text: str) -> Path:
-    """Read a dotted key, ``listeners.tls.default.sni."a.example".cert_file``; raises ConfigError."""
+    """Parse a dotted key, ``listeners.tls.default.sni."a.example".cert_file``; raises ConfigError."""
     try:
         tree: typing.Any = parse_toml(f"{text} = 0")
     except tomllib.TOMLDecodeError:
@@ -119,7 +119,7 @@ def parse_path(text: str) -> Path:
 
 
 def flatten(tree: Mapping[str, object], where: str) -> dict[Path, object]:
-    """The values of a tree of tables by path; refuses keys that are not known, naming the nearest that is."""
+    """The values of a tree of tables by path; rejects unknown keys, naming the nearest known one."""
     found: dict[Path, object] = {}
     _flatten(tree, (), schema(), where, found)
     return found
@@ -130,7 +130,7 @@ def find_key(path: Path, where: str) -> Key:
     node: Node = schema()
     for depth, part in enumerate(path):
         match node:
-            case Table(children=children) if part in children:
+            case KeyTable(children=children) if part in children:
                 node = children[part]
             case Named(element=element):
                 node = element
@@ -142,7 +142,7 @@ def find_key(path: Path, where: str) -> Key:
 
 
 def convert(key: Key, path: Path, value: object, where: str) -> object:
-    """Convert a value to the key's type; raises ConfigError. ``where`` tells the user its origin."""
+    """Convert a value to the key's type; raises ConfigError. ``where`` is its origin, for the error message."""
     typed: object
     try:
         typed, fits = msgspec.convert(value, key.type, dec_hook=read_unit), True
@@ -158,16 +158,16 @@ def convert(key: Key, path: Path, value: object, where: str) -> object:
 
 
 def convert_text(key: Key, path: Path, text: str, where: str) -> object:
-    """Like ``convert`` for text from an environment or a command line: TOML if it reads as such, else the text itself."""
+    """Like ``convert`` for text from the environment or a command line: TOML if it parses as such, else the text itself."""
     try:
         parsed = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return convert(key, path, text, where)
     try:
-        # A line break in the text would smuggle in further keys.
+        # A line break in the text could add further keys.
         return convert(key, path, parsed["value"], where) if len(parsed) == 1 else convert(key, path, text, where)
     except ConfigError:
-        # BRAIDMQ_NODE__NAME=7 reads as a number, but a name may be 7.
+        # BRAIDMQ_NODE__NAME=7 parses as a number, but 7 is also a valid name.
         return convert(key, path, text, where)
 
 
@@ -181,7 +181,7 @@ def read_unit(type_: type, value: object) -> object:
 
 
 def format_value(value: object, type_: typing.Any = None) -> str:
-    """A value as TOML writes it, sizes and spans of time in their units."""
+    """A value as TOML writes it, sizes and durations with their units."""
     if isinstance(value, Seconds) or type_ is Seconds:
         return json.dumps(format_seconds(typing.cast(float, value)))
     if isinstance(value, Bytes) or type_ is Bytes:
@@ -199,7 +199,7 @@ def leaves(settings: Settings) -> Iterator[tuple[Path, Key, object]]:
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _table(path: Path, struct: type[msgspec.Struct]) -> Table:
+def _table(path: Path, struct: type[msgspec.Struct]) -> KeyTable:
     children: dict[str, Node] = {}
     for field in msgspec.structs.fields(struct):
         here = (*path, field.name)
@@ -215,14 +215,14 @@ def _table(path: Path, struct: type[msgspec.Struct]) -> Table:
             required = field.default is msgspec.NODEFAULT
             default = None if required else field.default
             children[field.name] = Key(here, annotation, meta.description, default, required, **(meta.extra or {}))
-    return Table(path, (struct.__doc__ or "").strip(), struct, children)
+    return KeyTable(path, (struct.__doc__ or "").strip(), struct, children)
 
 
 def _keys_below(node: Node) -> Iterator[Key]:
     match node:
         case Key():
             yield node
-        case Table(children=children):
+        case KeyTable(children=children):
             for child in children.values():
                 yield from _keys_below(child)
         case Named(element=element):
@@ -235,9 +235,9 @@ def _flatten(value: object, path: Path, node: Node, where: str, found: dict[Path
     match node:
         case Key():
             found[path] = convert(node, path, value, where)
-        case Table() | Named() if not isinstance(value, Mapping):
+        case KeyTable() | Named() if not isinstance(value, Mapping):
             raise ConfigError(dotted(path), f"must be a table ({where})", f"write [{dotted(path)}] and its keys below")
-        case Table(children=children):
+        case KeyTable(children=children):
             assert isinstance(value, Mapping)
             for name, below in value.items():
                 if name not in children:
@@ -256,7 +256,7 @@ def _flatten(value: object, path: Path, node: Node, where: str, found: dict[Path
 
 
 def _shown(value: object) -> str:
-    """A wrong value in an error message, which is one line that can be read."""
+    """An invalid value in an error message, shortened to one readable line."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)
     except RecursionError:
@@ -266,7 +266,7 @@ def _shown(value: object) -> str:
 
 def _unknown(path: Path, where: str) -> ConfigError:
     known = [key.path for key in all_keys()]
-    # A chosen name in the path stays as the user wrote it in the suggestion.
+    # The suggestion keeps a chosen name as the user wrote it.
     candidates = [dotted(tuple(mine if part == NAME else part for part, mine in zip(each, path, strict=False))
                          + each[len(path):]) for each in known]  # fmt: skip
     candidates += [dotted(each[: len(path)]) for each in known if len(each) > len(path)]
@@ -279,7 +279,7 @@ def _leaves(path: Path, node: Node, value: typing.Any) -> Iterator[tuple[Path, K
     match node:
         case Key():
             yield path, node, value
-        case Table(children=children):
+        case KeyTable(children=children):
             for name, child in children.items():
                 yield from _leaves((*path, name), child, getattr(value, name))
         case Named(element=element):

@@ -1,9 +1,9 @@
-"""A configuration file with every key, its meaning and its default, made from the keys themselves."""
+"""A configuration file with every key, its meaning and its default, generated from the keys themselves."""
 
 from __future__ import annotations
 
 from braidmq.base.config.checks import KINDS, TLS_KEYS, TLS_KINDS, WEBSOCKET_KEYS, WEBSOCKET_KINDS
-from braidmq.base.config.keys import Key, Named, Path, Table, dotted, format_value, schema
+from braidmq.base.config.keys import Key, KeyTable, Named, Path, dotted, format_value, schema
 from braidmq.base.config.settings import Settings
 
 _BINDS = {"tcp": "127.0.0.1:1883", "tls": "127.0.0.1:8883", "ws": "127.0.0.1:8083", "wss": "127.0.0.1:8084"}
@@ -19,10 +19,10 @@ def sample() -> str:
     lines = ["# Every key of braidmq with its default. Leave out what you do not change."]
     for name, node in schema().children.items():
         match node:
-            case Table() if name == "listeners":
+            case KeyTable() if name == "listeners":
                 for kind in KINDS:
                     lines += _listener(kind, node.children[kind])
-            case Table():
+            case KeyTable():
                 lines += [
                     "",
                     *_header(node.meaning, (name,)),
@@ -36,7 +36,7 @@ def sample() -> str:
 
 
 def fits_listener(kind: str, key: str) -> bool:
-    """True if listeners of this kind may have the key."""
+    """Whether listeners of this kind may have the key."""
     return (kind in TLS_KINDS or key not in TLS_KEYS) and (kind in WEBSOCKET_KINDS or key not in WEBSOCKET_KEYS)
 
 
@@ -56,11 +56,11 @@ def _listener(kind: str, node: object) -> list[str]:
         assert isinstance(sni, Named)
         lines += [f"# [{dotted((*path, 'sni', 'a.example'))}]"]
         lines += [f'# {name} = "{_SAMPLE_VALUES["listeners", "sni", name]}"' for name in sni.element.children]
-    # Only the kinds that are there by default stand in the file as they are.
+    # Only the listeners that exist by default are active in the file; the others are comments.
     return lines if getattr(Settings().listeners, kind) else ["", *_comment(lines[1:])]
 
 
-def _named(path: Path, table: Table, server: str) -> list[str]:
+def _named(path: Path, table: KeyTable, server: str) -> list[str]:
     keys = [key for key in table.children.values() if isinstance(key, Key)]
     return [
         *_header(table.meaning, path),

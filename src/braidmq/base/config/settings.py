@@ -1,8 +1,8 @@
 """The typed shape of the configuration: every key, its type, its default, its bounds and what it means.
 
-Values only. Where they come from (file, environment, run time) is decided in ``sources.py``. The names are those a user
-writes: ``[session] queue_messages_max`` is ``Settings.session.queue_messages_max``, or ``BRAIDMQ_SESSION__QUEUE_MESSAGES_MAX``.
-The sentence beside a key is its documentation: ``docs/configuration.md`` is made from it.
+Values only; ``sources.py`` decides where they come from (file, environment, run time). The names are those that users write:
+``[session] queue_messages_max`` is ``Settings.session.queue_messages_max``, or ``BRAIDMQ_SESSION__QUEUE_MESSAGES_MAX``.
+The sentence beside a key is its documentation: ``docs/configuration.md`` is generated from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from braidmq.base.units import Bytes, Seconds
 
 MIB = 1024 * 1024
-PACKET_BYTES_MOST = 5 + 268_435_455  # the fixed header and the largest remaining length that MQTT can write
+PACKET_BYTES_MOST = 5 + 268_435_455  # the fixed header and the largest remaining length that MQTT can encode
 
 
 def key(
@@ -91,7 +91,7 @@ class Listeners(_Table, frozen=True):
 class MqttSettings(_Table, frozen=True):
     """Protocol limits that MQTT leaves to the server."""
 
-    # A payload of 1 MiB, and room for the longest topic or as much of properties.
+    # A payload of 1 MiB, plus the longest topic or properties of that size.
     packet_bytes_max: Annotated[Bytes, key("largest packet accepted from a client", least=64, most=PACKET_BYTES_MOST)] = Bytes(
         MIB + 64 * 1024
     )

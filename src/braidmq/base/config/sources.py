@@ -1,7 +1,7 @@
 """Where the configuration comes from: environment > set at run time > file > default.
 
-A file that has a ``[listeners]`` table gives the whole set of listeners: the default ones are then gone. The environment and
-the run time change or add single keys of whatever set there is. Run-time values live in ``data_dir/overrides.toml``.
+A ``[listeners]`` table in the file defines the whole set of listeners and replaces the default ones. The environment and the run
+time change or add single keys. Run-time values are stored in ``data_dir/overrides.toml``.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ OVERRIDES_FILE = "overrides.toml"
 
 
 class Config(msgspec.Struct, frozen=True):
-    """The configuration in force: values, the origin of each, and notes for the user at start."""
+    """The current configuration: values, the origin of each, and notes for the user at start."""
 
     settings: Settings
     origins: dict[str, str]
     notes: list[str]
     file: str = ""
-    sources: dict[str, dict[Path, object]] = {}  # what each origin gave
-    keeps_listeners: bool = True  # the default listeners are in the set
+    sources: dict[str, dict[Path, object]] = {}  # the values of each origin
+    keeps_listeners: bool = True  # the set includes the default listeners
 
     def with_overrides(self, overrides: Mapping[str, object]) -> Config:
-        """The same with these values set at run time, in place of those that were; raises ConfigError."""
+        """A copy whose run-time values are replaced by these; raises ConfigError."""
         sources = {origin: found for origin, found in self.sources.items() if origin != ENVIRONMENT}
         sources[RUN_TIME] = _check_overrides(overrides)
         sources[ENVIRONMENT] = self.sources.get(ENVIRONMENT, {})
         return _merge(sources, keeps_listeners=self.keeps_listeners, file=self.file)
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Key, value as TOML and origin of everything; secrets are hidden."""
+        """Every key with its value as TOML and its origin; secrets are hidden."""
         return [
             (dotted(path), '"***"' if key.secret and value else format_value(value), self.origins[dotted(path)])
             for path, key, value in leaves(self.settings)
@@ -65,7 +65,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """The keys in which two configurations differ; those of ``restart`` take effect only at the next start."""
+    """The keys in which two configurations differ; those in ``restart`` take effect only after a restart."""
 
     changed: list[str]
     restart: list[str]
@@ -77,7 +77,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> Config:
-    """Read and check the configuration; raises ConfigError. ``overrides`` not given: those saved in the data directory."""
+    """Read and check the configuration; raises ConfigError. Without ``overrides``, uses those saved in the data directory."""
     environ = os.environ if environ is None else environ
     tables = _read_toml(File(file)) if file is not None else {}
     where = os.fspath(file) if file is not None else ""
@@ -96,19 +96,19 @@ def load(
 
 
 def from_tables(tables: Mapping[str, object]) -> Config:
-    """The configuration that a file with these tables would give, apart from any environment; for tests and embedding."""
+    """The configuration of a file with these tables, ignoring the environment; for tests and embedding."""
     return _merge({FILE: flatten(tables, "given tables")}, keeps_listeners="listeners" not in tables)
 
 
 def from_settings(settings: Settings) -> Config:
-    """The configuration with these values; for embedding. Raises ConfigError if they do not go together."""
+    """The configuration with these values; for embedding. Raises ConfigError if they contradict each other."""
     defaults = _default_values()
     given = {path: value for path, _, value in leaves(settings) if path[0] == "listeners" or defaults.get(path) != value}
     return _merge({FILE: given}, keeps_listeners=False)
 
 
 def parse_override(name: str, text: str) -> tuple[str, object]:
-    """One ``key value`` of a command line as an entry for ``overrides``; raises ConfigError for what may not be set so."""
+    """One ``key value`` of a command line as an entry for ``overrides``; raises ConfigError if it cannot be set at run time."""
     path = parse_path(name)
     value = convert_text(find_key(path, "run time"), path, text, "run time")
     _check_overrides({dotted(path): value})
@@ -116,7 +116,7 @@ def parse_override(name: str, text: str) -> tuple[str, object]:
 
 
 def read_overrides(data_dir: str | os.PathLike[str]) -> dict[str, object]:
-    """The values set at run time by dotted key; none if nothing was ever saved. Raises ConfigError if the file is broken."""
+    """The values set at run time by dotted key; empty if none were saved. Raises ConfigError if the file is invalid."""
     file = File(data_dir) / OVERRIDES_FILE
     if not file.exists():
         return {}
@@ -124,7 +124,7 @@ def read_overrides(data_dir: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def write_overrides(data_dir: str | os.PathLike[str], overrides: Mapping[str, object]) -> None:
-    """Replace the saved values at once: a crash leaves either the old file or the new one. May block on the disk."""
+    """Replace the saved values atomically: a crash leaves either the old file or the new one. May block on the disk."""
     tree = _nest({parse_path(name): _plain(value) for name, value in overrides.items()})
     folder = File(data_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def write_overrides(data_dir: str | os.PathLike[str], overrides: Mapping[str, ob
 
 
 def describe_changes(old: Settings, new: Settings) -> Changes:
-    """What a reload from one to the other changes, by dotted key; a key on one side only counts as changed."""
+    """What a reload from ``old`` to ``new`` changes, by dotted key; a key that only one of them has counts as changed."""
     before = {path: (key, value) for path, key, value in leaves(old)}
     after = {path: (key, value) for path, key, value in leaves(new)}
     changed = [path for path in before | after if before.get(path) != after.get(path)]
@@ -178,7 +178,7 @@ def _read_environment(environ: Mapping[str, str], names: Mapping[Path, object]) 
             continue
         word = variable.removeprefix(PREFIX).lower()
         if "__" not in word:
-            # Other variables of ours have one word each; what would be a key with the dot written as "_" is a slip.
+            # braidmq's other variables have one word each, so one that would be a key with "_" for the dot is a mistake.
             if word in misspelt:
                 meant = PREFIX + "__".join(misspelt[word].path).upper()
                 raise ConfigError(variable, "not a key (environment)", f"did you mean {meant}?")
@@ -189,7 +189,7 @@ def _read_environment(environ: Mapping[str, str], names: Mapping[Path, object]) 
 
 
 def _as_named(path: Path, names: Mapping[Path, object]) -> Path:
-    """The path with chosen names as the file spells them: an environment has neither small letters nor hyphens."""
+    """The path with chosen names as the file spells them: environment variables have no lower case and no hyphens."""
 
     def plain(part: str) -> str:
         return part.lower().replace("-", "_")
@@ -217,7 +217,7 @@ def _default_values() -> dict[Path, object]:
 
 
 def _merge(sources: Mapping[str, dict[Path, object]], *, keeps_listeners: bool, file: str = "") -> Config:
-    """``sources`` by origin, the strongest last."""
+    """``sources`` by origin, the one with the highest priority last."""
     values = {path: value for path, value in _default_values().items() if keeps_listeners or path[0] != "listeners"}
     given: dict[Path, str] = {}
     for origin, found in sources.items():
@@ -233,7 +233,7 @@ def _merge(sources: Mapping[str, dict[Path, object]], *, keeps_listeners: bool, 
 
 
 def _check_complete(values: Mapping[Path, object]) -> None:
-    """Each table under a chosen name has the keys that have no default."""
+    """Check that each table under a chosen name has its required keys."""
     required = [key for key in all_keys() if key.required]
     for path in values:
         for key in required:
@@ -256,7 +256,7 @@ def _nest(values: Mapping[Path, object]) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """As TOML can hold it; spans and sizes keep their plain numbers."""
+    """A value as TOML can hold it; durations and sizes become plain numbers."""
     if isinstance(value, tuple | list):
         return list(value)
     if isinstance(value, bool | str):

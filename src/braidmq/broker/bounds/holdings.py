@@ -16,8 +16,8 @@ from braidmq.lane.path.flow import HEAVY_BYTES, Flow
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.state import State
 
-_SLICE_S = 0.005  # of letting go, before others have their turn; the next tick goes on
-_KEPT_BYTES = 64 * 1024  # in flight to a client that leaves: not worth reading again if it comes back soon
+_SLICE_S = 0.005  # of releasing messages, before others have their turn; the next tick continues
+_KEPT_BYTES = 64 * 1024  # in flight to a client that leaves: kept, since it may come back soon
 
 
 class Holdings:
@@ -26,9 +26,9 @@ class Holdings:
     def __init__(self, state: State, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
         self._state = state
         self._loop = loop
-        self._vain_at = -1.0  # when nothing could be done, by the coarse clock, for a queue of so many bytes
+        self._vain_at = -1.0  # when no room could be made, by the coarse clock, for a queue of ``_vain_bytes``
         self._vain_bytes = 0
-        self.let_go = 0  # messages that were let go, to be read again
+        self.let_go = 0  # messages removed from memory, to be read from the log again
         state.held_bytes_max = bytes_max
         state.on_pressed = self._relieve_soon
         state.make_room = self._make_room
@@ -41,7 +41,7 @@ class Holdings:
             self.relieve()
 
     def tick(self) -> None:
-        """Look again at what could not be helped before."""
+        """Try again to come below the limit."""
         self._state.is_pressed = False
         if self._state.held_bytes > self._state.held_bytes_max:
             self.relieve()
@@ -60,7 +60,7 @@ class Holdings:
             if self._has_room(0):
                 break
             flow.drop_unrecorded()
-        # Else it is asked for again in the next tick: those who are connected are sent little meanwhile.
+        # If there is none, the next tick tries again; connected clients are sent little meanwhile.
         self._state.is_pressed = not self._has_room(0)
 
     def _make_room(self, flow: Flow, cost: int) -> bool:
@@ -79,8 +79,8 @@ class Holdings:
         return True
 
     def _find_heavy(self) -> list[LogFlow]:
-        """Flows for which much is held, most coming first."""
-        heavy = cast("dict[LogFlow, None]", self._state.heavy)  # the broker makes no others
+        """Flows that hold much, the largest first."""
+        heavy = cast("dict[LogFlow, None]", self._state.heavy)  # the broker makes no other kind
         for flow in [each for each in heavy if each.held_bytes < HEAVY_BYTES // 2]:
             flow.is_heavy = False
             del heavy[flow]
@@ -100,7 +100,7 @@ class Holdings:
             self.let_go += flow.let_go_readable()
 
     def _drop_queued(self, flows: list[LogFlow], least: int) -> None:
-        """Halve the longest queue until there is room, leaving those alone that have no more than ``least`` bytes."""
+        """Halve the longest queue until there is room, but none of at most ``least`` bytes."""
         longest = [(-each.queue_bytes, number, each) for number, each in enumerate(flows) if each.queue_bytes > least]
         heapify(longest)
         while longest and not self._is_relieved():

@@ -1,7 +1,7 @@
 """Logs where the event loop is stuck, from a thread.
 
 Hooks run on the loop. One that waits for something or never ends stops the whole node, which then cannot say why. This thread
-can: it sees that the loop has not beaten for a while and logs where it is. It changes nothing.
+can: it notices that the loop has not beaten for a while and logs where it is. It changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoopWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; the thread ends by itself."""
+        """Stop watching; the thread ends by itself."""
         self._is_over.set()
 
     def _run(self) -> None:

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from braidmq.lane.path.channel import PART_BYTES
 from braidmq.mqtt.reasons import Reason
 
-if TYPE_CHECKING:
-    from braidmq.broker.connection.connection import Connection
-
 log = logging.getLogger("braidmq.connection")
 
 
+class Receiver(Protocol):
+    """A connection, as far as its incomplete packet is concerned."""
+
+    client_id: str
+    hold_bits: int
+
+    @property
+    def part_bytes(self) -> int:
+        """Received bytes that wait for the rest of their packet, or for a hold to end."""
+        ...
+
+    def peer(self) -> str:
+        """Where the client is, for logs."""
+        ...
+
+    def close(self, reason: int, detail: str) -> None:
+        """End the connection."""
+        ...
+
+
 class Parts:
-    """Connections with much that they have received and not dealt with."""
+    """Connections that have received a large part of a packet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.size_bytes = 0  # as it was told: what is complete by now counts until it is looked at again
+        self.size_bytes = 0  # as last noted: packets completed since then count until ``_relieve``
         self.closed = 0  # connections
         self._loop = loop
-        self._sizes: dict[Connection, int] = {}  # who has begun first comes first
+        self._sizes: dict[Receiver, int] = {}  # the oldest packet first
         self._is_due = False
 
-    def note(self, connection: Connection, size: int) -> None:
+    def note(self, connection: Receiver, size: int) -> None:
         """Note the bytes that this connection holds of an incomplete packet."""
         before = self._sizes.get(connection, 0)
         if size < before:  # another packet
@@ -37,15 +54,15 @@ class Parts:
             self._is_due = True
             self._loop.call_soon(self._relieve)
 
-    def forget(self, connection: Connection) -> None:
-        """It is gone."""
+    def forget(self, connection: Receiver) -> None:
+        """The connection is gone."""
         self.size_bytes -= self._sizes.pop(connection, 0)
 
     def _relieve(self) -> None:
         self._is_due = False
         for connection in list(self._sizes):
             size = connection.part_bytes
-            if size <= PART_BYTES or connection.hold_bits:  # it is complete, or it is we who do not read on
+            if size <= PART_BYTES or connection.hold_bits:  # it is complete, or the broker is not reading
                 self.forget(connection)
             else:
                 self.size_bytes += size - self._sizes[connection]

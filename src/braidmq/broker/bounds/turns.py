@@ -7,11 +7,12 @@ two turns, so each piece of work must be short: half a millisecond at most.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
+
+from braidmq.broker.turn import Phase, Turn
 
 TURN_S = 0.001
 
@@ -19,12 +20,12 @@ TURN_S = 0.001
 class Turns:
     """Work of many owners: one piece for each owner, then the next one for each."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = monotonic) -> None:
-        self._loop = loop
+    def __init__(self, turn: Turn, now: Callable[[], float] = monotonic) -> None:
+        self._turn = turn
         self._now = now
         self._waiting: dict[object, deque[Callable[[], None]]] = {}
         self._count = 0
-        self._is_due = False
+        turn.at_end(Phase.WORK, self._run)
 
     def __len__(self) -> int:
         return self._count
@@ -33,25 +34,19 @@ class Turns:
         """Schedule work for the owner's turn, after its earlier work."""
         self._waiting.setdefault(owner, deque()).append(work)
         self._count += 1
-        self._ask()
+        self._turn.ask(Phase.WORK)
 
     def repeat(self, owner: object, step: Callable[[], bool]) -> None:
-        """Do a step when the owner has a turn, again and again until it gives True."""
+        """Do a step whenever the owner has a turn, until it returns True."""
         self.add(owner, partial(self._step, owner, step))
 
     def _step(self, owner: object, step: Callable[[], bool]) -> None:
         if not step():
             self.repeat(owner, step)
 
-    def _ask(self) -> None:
-        if self._count and not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._run)
-
     def _run(self) -> None:
         deadline = self._now() + TURN_S
-        self._is_due = False
-        # What is added meanwhile comes in the next turn of the loop.
+        # Work that is added meanwhile runs in the next turn of the loop.
         for _ in range(self._count):
             owner, works = next(iter(self._waiting.items()))
             work = works.popleft()
@@ -62,6 +57,7 @@ class Turns:
             try:
                 work()
             finally:
-                self._ask()
+                if self._count:
+                    self._turn.ask(Phase.WORK)
             if self._now() >= deadline:
                 break

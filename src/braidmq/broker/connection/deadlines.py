@@ -1,4 +1,4 @@
-"""Deadlines of many connections at the price of one timer.
+"""Deadlines of many connections with a single timer.
 
 A connection is in the bucket of the half second in which it is next to be looked at; looking costs one comparison, since a busy
 client's deadline moves with everything it sends and is not touched on the way.
@@ -37,7 +37,7 @@ class Wheel:
         item.wheel_slot = slot
 
     def forget(self, item: Watched) -> None:
-        """Look no more."""
+        """Remove the item's deadline."""
         if item.wheel_slot >= 0:
             bucket = self._buckets.get(item.wheel_slot)
             if bucket is not None:
@@ -53,7 +53,7 @@ class Wheel:
             self._turned = due
             for item in self._buckets.pop(due, ()):
                 if item.wheel_slot != due:
-                    continue  # one looked at before has ended or moved it
+                    continue  # an item checked before this one has ended or moved it
                 item.wheel_slot = -1
                 again = item.check_deadline(now)
                 if again:

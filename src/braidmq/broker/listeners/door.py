@@ -16,9 +16,9 @@ from typing import Any, Final
 
 logger = logging.getLogger("braidmq.listeners")
 
-# One turn of the loop accepts at most so many, so that a storm of connections does not starve the clients that are there.
+# Connections accepted in one turn of the loop: a storm of them must not starve the connected clients.
 ACCEPTS_PER_TURN: Final = 16
-# Turns in a row that find a connection before more than one is looked for: looking in vain costs a tenth of a connection.
+# Turns in a row that find a connection before the door looks for more than one: looking in vain costs a tenth of accepting.
 _STORM_TURNS: Final = 8
 # Out of file descriptors or memory: how long to leave new connections in the kernel's queue.
 ACCEPT_PAUSE_S: Final = 1.0
@@ -85,7 +85,7 @@ class Door:
 def attach(
     accepted: socket.socket, make_protocol: Callable[[], asyncio.BaseProtocol], on_failed: Callable[[OSError], None]
 ) -> None:
-    """Give an accepted socket to its protocol, which owns it from ``connection_made`` on; if it is gone already, say so.
+    """Give an accepted socket to its protocol, which owns it from ``connection_made`` on; reports a client that is gone already.
 
     A task would do the same two turns of the loop later, and at a third of the cost of a connection: this takes the first step of
     the coroutine here, which makes the transport, and the last one when ``connection_made`` was called.

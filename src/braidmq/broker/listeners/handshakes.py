@@ -22,7 +22,7 @@ STARTS_PER_TURN: Final = 8
 
 
 class Handshakes:
-    """Those of one listener. ``under_way_max`` may change at any time."""
+    """The handshakes of one listener. ``under_way_max`` may change at any time."""
 
     def __init__(self, under_way_max: int) -> None:
         self.under_way_max = under_way_max
@@ -31,13 +31,8 @@ class Handshakes:
         self._left = STARTS_PER_TURN  # of this turn
         self._is_turning = False
 
-    @property
-    def under_way(self) -> int:
-        """How many have begun and are not over."""
-        return len(self._under_way)
-
     async def wait_for_turn(self, accepted: socket.socket) -> None:
-        """Wait until the client has said something, and then until this turn of the loop may begin another handshake."""
+        """Wait until the client has sent something, then until this turn of the loop may begin another handshake."""
         await _readable(accepted)
         loop = asyncio.get_running_loop()
         if not self._is_turning:

@@ -89,7 +89,7 @@ class ListenerSet:
             self._watcher.add_done_callback(_report_death)
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets and drop connections within a TLS handshake; the others are their owner's to close."""
+        """Close the listening sockets and drop connections within a TLS handshake; their owner closes the others."""
         if self._watcher is not None:
             self._watcher.cancel()
         for server in self._servers.values():

@@ -35,7 +35,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListenerInfo:
-    """A listener as its connections see it; ``live`` counts the places taken, those still shaking hands included."""
+    """A listener as its connections see it; ``live`` counts its connections, including those in a handshake."""
 
     __slots__ = ("_room", "id", "is_on_loopback", "kind", "live", "secure", "settings")
 
@@ -53,19 +53,19 @@ class ListenerInfo:
 
     @property
     def is_local(self) -> bool:
-        """Are all clients of this machine?"""
+        """Whether all clients are on this machine."""
         # Behind a proxy on this machine the clients come from anywhere, so loopback alone proves nothing there.
         return self.is_on_loopback and not self.settings.proxy_protocol
 
     @property
     def anonymous_allowed(self) -> bool:
-        """May clients without credentials ask to come in here?"""
+        """Whether clients may connect here without credentials."""
         if self.settings.allow_anonymous is not None:
             return self.settings.allow_anonymous
         return self.is_local
 
     def describe(self, transport: asyncio.BaseTransport) -> Origin:
-        """The origin of a connection that came straight to this listener."""
+        """The origin of a connection without a proxy."""
         host, port = peer_address(transport)
         return Origin(
             self.id, self.kind, host, port, self._certificate_name(transport), self.anonymous_allowed, False, self.secure
@@ -91,7 +91,7 @@ class ListenerInfo:
 
 
 class Arrival(ListenerInfo):
-    """The listener as one connection sees it that has to pass a PROXY header or a TLS handshake first.
+    """The listener of a connection that must pass a PROXY header or a TLS handshake first.
 
     ``is_met`` turns true when the connection asks who its peer is. ``release`` may come twice.
     """

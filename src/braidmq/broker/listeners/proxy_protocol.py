@@ -1,7 +1,7 @@
 """The PROXY protocol, versions 1 and 2, sans-I/O: what a load balancer says about the client behind it.
 
 ``header_bytes_needed`` tells how many bytes may be read next without reading past the header, so that whatever follows (MQTT, a
-TLS hello, an HTTP request) stays in the socket for the next reader. Whoever reads calls it until it answers 0 and then calls
+TLS hello, an HTTP request) stays in the socket for the next reader. The caller repeats it until it returns 0, and then calls
 ``parse_header``. Anything that is not a header, or not one within the bounds, raises ``ProtocolViolation``; the only right
 answer is to close. The first bytes decide: a client that speaks something else is refused at once, not after a deadline.
 
@@ -150,7 +150,7 @@ def _parse_v2(head: bytes) -> ProxyHeader:
 
 
 def _client_tls(fields: bytes) -> tuple[bool, str | None]:
-    """Did the client speak TLS with the proxy, and what common name did its verified certificate have?"""
+    """Whether the client spoke TLS with the proxy, and the common name of its verified certificate."""
     secure, name = False, None
     for kind, value in _fields(fields):
         if kind != _TLV_SSL:

@@ -85,7 +85,7 @@ class ListenerServer:
         return [bound_address(door.listening) for door in self._doors]
 
     async def start(self) -> None:
-        """Bind and accept; raises ``ConfigError`` if the address cannot be had."""
+        """Bind and accept; raises ``ConfigError`` if the address is not available."""
         sockets = await open_sockets(self.settings.bind, f"{self.key}.bind")
         is_on_loopback = reach_this_machine_only(sockets)
         self.info = ListenerInfo(self._kind, self._name, self.settings, is_on_loopback=is_on_loopback, room=self._room)
@@ -95,7 +95,7 @@ class ListenerServer:
             door.open()
 
     async def reconfigure(self, settings: ListenerSettings, make_protocol: MakeConnection, limits: LimitSettings) -> None:
-        """Take over settings that differ in nothing that is bound; if their TLS files cannot be used, none of them."""
+        """Apply settings that need no new socket; if their TLS files cannot be used, apply none of them."""
         if self.tls is not None and not await asyncio.to_thread(self.tls.reload, settings):
             return
         self.settings = settings
@@ -106,7 +106,7 @@ class ListenerServer:
             self.info.settings = settings
 
     def stop(self) -> None:
-        """Accept no more and drop those at their header or handshake; connections beyond that are their owner's to close."""
+        """Accept no more and drop connections in their header or handshake; their owner closes the others."""
         for door in self._doors:
             door.close()
         for task, arrival in self._arriving.items():
@@ -116,7 +116,7 @@ class ListenerServer:
         self._doors = []
 
     def _has_room(self) -> bool:
-        """Reserve a slot for a connection, or count the reason why there is none."""
+        """Reserve a slot for a connection, or count the reason for refusing it."""
         listener = self.info
         assert listener is not None
         if listener.live >= self.settings.connections_max:

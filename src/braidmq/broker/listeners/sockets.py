@@ -36,7 +36,7 @@ def parse_networks(networks: tuple[str, ...], key: str) -> tuple[Network, ...]:
 
 
 def reach_this_machine_only(sockets: list[socket.socket]) -> bool:
-    """Are all these sockets bound to loopback addresses?"""
+    """Whether all these sockets are bound to loopback addresses."""
     return all(is_loopback(listening.getsockname()[0]) for listening in sockets)
 
 
@@ -85,7 +85,7 @@ def _open_socket(family: int, address: tuple[Any, ...]) -> socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
-        # SO_REUSEADDR lets two sockets bind one address; only listening shows that another process has it.
+        # SO_REUSEADDR lets two sockets bind one address; only ``listen`` reveals that another process uses it.
         listening.listen(LISTEN_BACKLOG)
     except BaseException:
         listening.close()

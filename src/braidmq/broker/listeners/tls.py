@@ -7,7 +7,7 @@ theirs, and since session tickets are sealed with the context's own key, a clien
 
 Why handshakes are not left to ``loop.create_server(ssl=...)``. It would bind the server to one context for its life; a context
 that swaps itself in an SNI callback keeps the old verification flags and the old ticket keys, and a failed handshake is
-reported to nobody there. ``server.py`` therefore accepts the socket and gives it to ``loop.connect_accepted_socket`` with
+not reported there. ``server.py`` therefore accepts the socket and gives it to ``loop.connect_accepted_socket`` with
 ``current``: any failure is an exception in our own task. The price is one task for each handshake, lost in the cost of the
 handshake's cryptography (docs/tls.md has the figures).
 
@@ -232,7 +232,7 @@ def _file_names(settings: ListenerSettings) -> tuple[str, ...]:
 
 
 def _first_expiry(settings: ListenerSettings) -> float | None:
-    """When the first of the listener's certificates, which have just been loaded, is over."""
+    """When the first of the listener's certificates, which have just been loaded, expires."""
     found: list[float] = []
     for name in (settings.cert_file, *(certificate.cert_file for certificate in settings.sni.values())):
         try:

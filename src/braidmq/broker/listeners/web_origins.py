@@ -1,7 +1,7 @@
 """Which web pages may open a WebSocket here.
 
 A browser lets every page connect anywhere, and leaves it to the server to look at ``Origin`` (RFC 6455, section 10.2): without
-that, any page that somebody of this machine or network opens could speak MQTT with the broker. Other clients send no such header,
+that, any page that a user of this machine or network opens could speak MQTT with the broker. Other clients send no such header,
 or name the broker itself.
 
 On loopback the page has to be one of this machine. That ``Origin`` and ``Host`` agree proves nothing there: a name of the page's
@@ -25,7 +25,7 @@ class WebOrigins:
         self._listed = {parse_origin(each) for each in listed}
 
     def admits(self, origins: Sequence[str], hosts: Sequence[str], *, is_local: bool) -> bool:
-        """May a request with these ``Origin`` and ``Host`` headers come in? ``is_local``: all clients are of this machine."""
+        """Whether these ``Origin`` and ``Host`` headers are accepted. ``is_local``: all clients are on this machine."""
         if not origins or self._takes_all:
             return True
         origin = parse_origin(origins[0]) if len(origins) == 1 else None

@@ -69,7 +69,7 @@ class WebSocketSettings(msgspec.Struct, frozen=True):
 
 
 class _PicowsLog(logging.LoggerAdapter[logging.Logger]):
-    """Takes the lines of picows: a peer's mistakes are no errors of ours, and its news of each connection are dropped."""
+    """Takes the log lines of picows: mistakes of peers are not errors of the broker, and its lines per connection are dropped."""
 
     def info(self, msg: object, *args: object, **_: Any) -> None:
         """Drop it."""
@@ -134,7 +134,7 @@ class WebSocketChannel(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         """The WebSocket is open: make the connection that speaks MQTT on it."""
         self._ws = transport
-        # picows keeps both as long as the connection lives; nobody asks for them again, and they are a good part of its memory.
+        # picows keeps both as long as the connection lives; nothing reads them again, and they are a large part of its memory.
         transport.request.headers.clear()
         transport.response.headers.clear()
         self._connection = self._settings.make_connection(self._listener)
@@ -220,7 +220,7 @@ class WebSocketChannel(WSListener):
             self._ws.disconnect(False)
 
     def is_closing(self) -> bool:
-        """Has either side begun to close?"""
+        """Whether either side has begun to close."""
         return self._is_closing or self._ws is None or self._ws.underlying_transport.is_closing()
 
     def pause_reading(self) -> None:
@@ -249,7 +249,7 @@ class WebSocketChannel(WSListener):
     # What the protocol below calls.
 
     def admits(self, nbytes: int) -> bool:
-        """May these bytes, just arrived, be parsed? Before our first answer their sum is bounded."""
+        """Whether these bytes, just arrived, may be parsed. Before our first answer their sum is bounded."""
         if self._unanswered < 0 or self._connection is None:
             return True
         self._unanswered += nbytes
@@ -264,7 +264,7 @@ class WebSocketChannel(WSListener):
         return self._ws is None and not self._is_closing and not self._is_lost
 
     def lost(self) -> None:
-        """The socket is gone; a place for which no connection was made is given back here."""
+        """The socket is gone; a slot for which no connection was made is released here."""
         self._is_lost = True
         if self._ws is None:
             self._listener.release()
@@ -351,11 +351,11 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # picows has no type
 
 
 def choose_subprotocol(offers: Iterable[str]) -> str | None:
-    """What we speak of what is offered, ``mqtt`` if it is there [MQTT-6.0.0-4]; headers may repeat and hold lists."""
+    """The subprotocol chosen from the offered ones, ``mqtt`` if it is there [MQTT-6.0.0-4]; headers may repeat and hold lists."""
     offered = {name.strip() for offer in offers for name in offer.split(",")}
     return next((name for name in SUBPROTOCOLS if name in offered), None)
 
 
 def has_token(values: Iterable[str], token: str) -> bool:
-    """Is the token in a header that holds comma-separated lists?"""
+    """Whether the token is in a header that holds comma-separated lists."""
     return any(token == part.strip().lower() for value in values for part in value.split(","))

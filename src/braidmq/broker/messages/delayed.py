@@ -12,26 +12,31 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import monotonic, time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from braidmq.base.errors import BraidError
+from braidmq.access.contract import Authorizer
+from braidmq.base.errors import BraidError, Unavailable
+from braidmq.broker.live_settings import LiveSettings
+from braidmq.broker.messages.pipeline import MessagePipeline
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import StoredMessage
+from braidmq.broker.session.session import SessionTable
+from braidmq.broker.statistics import Statistics
+from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
-
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
+from braidmq.lane.path.routes import RouteTable
 
 log = logging.getLogger("braidmq.durability")
 
 PREFIX = b"$delayed/"
 
 _SLICE_S = 0.001  # of reading and publishing, before others have their turn
-_STORE_AGAIN_S = 1.0  # after which to try again when the log has refused a message
+_STORE_AGAIN_S = 1.0  # after which to try again when the log could not be read, or has refused a message
 _RETRY_S = 0.05  # after which to look again whether the log takes more
 
 
 def parse(topic: bytes) -> tuple[int, bytes] | None:
-    """Seconds and inner topic of a ``$delayed`` topic; None if it is not written right."""
+    """Seconds and inner topic of a ``$delayed`` topic; None if it is malformed."""
     seconds, slash, inner = topic[len(PREFIX) :].partition(b"/")
     if not slash or not inner or not seconds.isdigit() or len(seconds) > 9:
         return None
@@ -50,41 +55,61 @@ class _Waiting(NamedTuple):
 class DelayedMessages:
     """Messages that wait for their time, bounded in number, bytes and delay."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lane: Lane,
+        routes: RouteTable,
+        turn_writer: TurnWriter,
+        pipeline: MessagePipeline,
+        sessions: SessionTable,
+        access: Authorizer,
+        statistics: Statistics,
+        live: LiveSettings,
+    ) -> None:
+        self._loop = loop
+        self._lane = lane
+        self._state = lane.state
+        self._routes = routes
+        self._turn_writer = turn_writer
+        self._rows = turn_writer.storage.delayed
+        self._pipeline = pipeline
+        self._sessions = sessions
+        self._access = access
+        self._statistics = statistics
+        self._live = live
         self._waiting: list[_Waiting] = []  # a heap
-        self._count = 0  # those included that are on their way to the disk
+        self._count = 0  # including those on their way to the disk
         self._wake: asyncio.Handle | None = None
         self._wakes_at = 0.0
         self._paused_until = 0.0
-        self._needs_rules = False  # something is due, and nobody can say whether it may be published
+        self._needs_rules = False  # a message is due, and without rules it is unknown whether it may be published
         self.size_bytes = 0  # of all of them, on disk
 
     def __len__(self) -> int:
         return self._count
 
     def has_place(self, message: Message, delay_s: int) -> bool:
-        """Whether this message may wait for so long."""
-        bounds = self._broker.settings.delayed
+        """Whether there is room for this message, and its delay is allowed."""
+        bounds = self._live.now.delayed
         if delay_s > bounds.delay_max or self._count >= bounds.messages_max:
             return False
         return not bounds.bytes_max or self.size_bytes + message.cost() <= bounds.bytes_max
 
     def keep(self, message: Message, delay_s: int, user_name: str | None) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Write the message with what this turn records; what to call once it is on disk, and what if it is refused."""
-        broker = self._broker
-        row_id, change = broker.turn_writer.storage.delayed.put(message, user_name, time() + delay_s)
-        broker.turn_writer.recorder.change(change)
-        home = broker.turn_writer.log.shard_of(message.publisher)
-        waiting = _Waiting(broker.loop.time() + delay_s, row_id, home, message.cost())
+        """Write the message with what this turn records; gives the callbacks for its commit and for its refusal."""
+        row_id, change = self._rows.put(message, user_name, time() + delay_s)
+        self._turn_writer.recorder.change(change)
+        home = self._turn_writer.log.shard_of(message.publisher)
+        waiting = _Waiting(self._loop.time() + delay_s, row_id, home, message.cost())
         self._add(waiting.size)
         return partial(self._wait, waiting), partial(self._remove, waiting.size)
 
     def restore(self, stored: StoredMessage, now: float) -> None:
-        """Let a message wait that was found at start; one that is overdue is published at once."""
+        """Take over a message found at start; one that is overdue is published at once."""
         message = stored.message
-        due_at = self._broker.loop.time() + max(0.0, stored.due - now)
-        home = self._broker.turn_writer.log.shard_of(message.publisher)
+        due_at = self._loop.time() + max(0.0, stored.due - now)
+        home = self._turn_writer.log.shard_of(message.publisher)
         self._add(message.cost())
         self._wait(_Waiting(due_at, stored.row_id, home, message.cost()))
 
@@ -107,13 +132,12 @@ class DelayedMessages:
                 return
             self._wake.cancel()
         self._wakes_at = due_at
-        self._wake = self._broker.loop.call_at(due_at, self._run)
+        self._wake = self._loop.call_at(due_at, self._run)
 
     def _run(self) -> None:
         """Publish due messages for one slice of time."""
         self._wake = None
-        broker = self._broker
-        now = broker.loop.time()
+        now = self._loop.time()
         deadline = monotonic() + _SLICE_S
         while self._waiting:
             if self._waiting[0].due_at > now:
@@ -122,30 +146,32 @@ class DelayedMessages:
             if now < self._paused_until:
                 self._wake_at(self._paused_until)
                 break
-            self._needs_rules = not broker.access.has_rules
+            self._needs_rules = not self._access.has_rules
             if self._needs_rules:
                 break  # ``publish_overdue`` goes on
-            if broker.turn_writer.recorder.is_congested:
+            if self._turn_writer.recorder.is_congested:
                 self._wake_at(now + _RETRY_S)
                 break
             self._publish(heapq.heappop(self._waiting))
             if self._waiting and monotonic() >= deadline:
                 self._wakes_at = now
-                self._wake = broker.loop.call_soon(self._run)
+                self._wake = self._loop.call_soon(self._run)
                 break
 
     def publish_overdue(self) -> None:
         """There are rules again: publish what waited for them, as far as they allow it."""
         if self._needs_rules:
             self._needs_rules = False
-            self._wake_at(self._broker.loop.time())
+            self._wake_at(self._loop.time())
 
     def _publish(self, waiting: _Waiting) -> None:
         self._remove(waiting.size)
-        broker = self._broker
-        rows = broker.turn_writer.storage.delayed
         try:
-            stored = rows.read(waiting.home, waiting.row_id)
+            stored = self._rows.read(waiting.home, waiting.row_id)
+        except Unavailable as problem:  # for example, no file descriptor for a table: it may work in a moment
+            log.warning("delayed messages have to wait: %s", problem.detail)
+            self._try_again(waiting)
+            return
         except BraidError as problem:
             self._give_up(waiting, str(problem))
             return
@@ -153,39 +179,39 @@ class DelayedMessages:
             self._give_up(waiting, "its row is missing")
             return
         message, user_name = stored.message, stored.user_name
-        removal = rows.remove(message.publisher, waiting.row_id)
+        removal = self._rows.remove(message.publisher, waiting.row_id)
         # The right to publish was there when the message came, and must still be.
-        rules = broker.access.rules_for(message.publisher, user_name)
+        rules = self._access.rules_for(message.publisher, user_name)
         if rules.unrestricted or rules.may_publish(message.topic.decode()):
             if self._waits_for_disk(message):
-                broker.turn_writer.recorder.change(removal)  # as one with the record: it is in either place
+                self._turn_writer.recorder.change(removal)  # as one with the record: it is in either place
             else:
-                broker.turn_writer.write(removal)
-            session = broker.sessions.get(message.publisher)
-            broker.statistics.own_messages += session is not None
+                self._turn_writer.write(removal)
+            session = self._sessions.get(message.publisher)
+            self._statistics.own_messages += session is not None
             flow = None if session is None else session.flow  # for No Local
-            broker.publisher.publish(message, flow, user_name, on_refused=partial(self._try_again, waiting))
-            broker.lane.flush()
+            self._pipeline.publish(message, flow, user_name, on_refused=partial(self._try_again, waiting))
+            self._lane.flush()
         else:
-            broker.turn_writer.write(removal)
-            broker.statistics.dropped_revoked += 1
-            broker.state.drop("not_authorized", message.publisher, message.topic)
+            self._turn_writer.write(removal)
+            self._statistics.dropped_revoked += 1
+            self._state.drop("not_authorized", message.publisher, message.topic)
 
     def _waits_for_disk(self, message: Message) -> bool:
         """Whether it is recorded, or retained, before it is delivered."""
-        route = self._broker.routes.resolve(message.topic)
+        route = self._routes.resolve(message.topic)
         return route is not None and (message.qos >= route.keep_qos or (message.retain and message.qos > 0))
 
     def _try_again(self, waiting: _Waiting) -> None:
-        """It could not be stored, so it waits on; the others wait with it."""
-        self._paused_until = self._broker.loop.time() + _STORE_AGAIN_S
+        """The message could not be read or stored: it waits again, and all others with it."""
+        self._paused_until = self._loop.time() + _STORE_AGAIN_S
         self._add(waiting.size)
         self._wait(waiting)
 
     def _give_up(self, waiting: _Waiting, problem: str) -> None:
         log.error("the delayed message %s cannot be published: %s", waiting.row_id.hex(), problem)
-        self._broker.state.counters.dropped_not_stored += 1
-        self._broker.state.drop("not_stored", "", PREFIX)
+        self._state.counters.dropped_not_stored += 1
+        self._state.drop("not_stored", "", PREFIX)
 
     def stop(self) -> None:
         """Stop the timer; stored messages are restored at the next start."""

@@ -1,9 +1,9 @@
 """Hooks: the operator's Python code, called at defined points of the broker.
 
 A hook is an object with any of the methods of ``Hook``. Publish and deliver hooks name a topic filter: whether a message
-meets one is settled when its topic's route is built, so a broker without hooks, or a topic without them, pays nothing. A
-hook that raises, or gives back what is no message, refuses (connect, authenticate, publish, deliver) or is logged and passed
-over (the events): it never takes the broker down.
+concerns one is decided when its topic's route is built, so a broker without hooks, or a topic without them, pays nothing. A
+hook that raises, or returns something that is not a message, rejects (connect, authenticate, publish, deliver) or is logged and
+skipped (the events): it never takes the broker down.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from braidmq.mqtt.topics import matches
 log = logging.getLogger("braidmq.hooks")
 
 _REFUSALS = REASONS_OF[PacketType.CONNACK] - {0}
-# What a hook raises is its own affair: sys.exit() in one must not end the node, nor a stray cancellation a callback of the loop.
+# sys.exit() in a hook must not end the node, nor a stray cancellation a callback of the loop.
 _FAULTS = (Exception, SystemExit, asyncio.CancelledError)
 _EXPIRY_BYTES = 4
-_LEVELS_MOST = 65536  # whether there are too many is for the routes to say
+_LEVELS_MOST = 65536  # the routes decide whether a topic has too many
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -50,11 +50,11 @@ class Hook:
     topic_filter = "#"
 
     def connect(self, client: Client) -> int:
-        """Before CONNACK: 0 lets the client in, another reason code refuses it."""
+        """Before CONNACK: 0 accepts the client, another reason code rejects it."""
         return 0
 
     async def authenticate(self, credentials: Credentials) -> Verdict | None:
-        """Decide instead of the configured authenticator, or give None to leave it to that."""
+        """Decide instead of the configured authenticator; None leaves the decision to it."""
         return None
 
     def publish(self, message: Message, client: Client | None) -> Message | None:
@@ -62,7 +62,7 @@ class Hook:
         return message
 
     def deliver(self, message: Message, client_id: str) -> Message | None:
-        """The message that this subscriber gets; None keeps it from them."""
+        """The message that this subscriber gets; None withholds it."""
         return message
 
     def disconnect(self, client: Client, reason: int) -> None:
@@ -89,7 +89,7 @@ class Hooks:
         self.authenticates: list[Hook] = []
         self.publishes: list[Hook] = []
         self.delivers: list[Hook] = []
-        self.failures = 0  # answers and events that were not as they should be; those of authenticate apart
+        self.failures = 0  # calls that raised or returned an invalid value, except ``authenticate``
         self.on_change: Callable[[], None] = lambda: None
 
     def add(self, hook: Hook) -> None:
@@ -102,7 +102,7 @@ class Hooks:
         self.on_change()
 
     def remove(self, hook: Hook) -> None:
-        """Use it no more."""
+        """Stop using the hook."""
         self._all.remove(hook)
         del self._guards[hook]
         for _, users in self._lists():
@@ -140,7 +140,7 @@ class Hooks:
     async def authenticate(self, credentials: Credentials) -> Verdict | None:
         """The first verdict of a hook; None if all leave it to the authenticator."""
         for hook in self.authenticates:
-            # Whoever is behind it may be slow, down or talk rubbish: then the answer is no.
+            # The service behind it may be slow, down or broken: then the client is rejected.
             verdict = await self._guards[hook].ask(
                 lambda hook=hook: hook.authenticate(credentials),  # type: ignore[misc]
                 lambda answer: answer is None or is_verdict(answer),

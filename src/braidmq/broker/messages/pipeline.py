@@ -10,40 +10,69 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from braidmq.base.errors import BraidError
+from msgspec import Struct
+
+from braidmq.base.errors import BraidError, Unavailable
+from braidmq.broker.connection.trace import Tracer
+from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
-from braidmq.broker.messages.hooks import Client
-from braidmq.broker.messages.retained import Retained
+from braidmq.broker.messages.hooks import Client, Hooks
+from braidmq.broker.messages.producers import NewKey
+from braidmq.broker.messages.retained import Retained, RetainedStore
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
-from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.broker.statistics import Statistics
+from braidmq.lane.path.channel import HOLD_LOG, Channel
 from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.recorder import Pending
-from braidmq.lane.path.routes import WIDE, Route
+from braidmq.lane.path.routes import WIDE, Route, RouteTable
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.mqtt.reasons import Reason
-
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.connection.connection import Connection
 
 log = logging.getLogger("braidmq.durability")
 
 # The largest payload of a message that is kept as a row of its own; topic, properties and names come on top.
 KEPT_BYTES_MAX = VALUE_BYTES_MAX - 512 * 1024
 
-# The connection that a message came on, its QoS there and its packet id.
-Packet = tuple["Connection", int, int]
+
+class Packet(Struct, frozen=True, gc=False):
+    """The PUBLISH that a message came in: ``sent`` is the message as the client sent it, ``key`` a producer's key to record."""
+
+    connection: Channel
+    sent: Message
+    qos: int
+    packet_id: int
+    key: NewKey | None
 
 
-class Publisher:
-    """Publishes for connections and for the broker itself."""
+class MessagePipeline:
+    """Publishes messages of connections and of the broker itself."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        # Topics whose retained message waits for the disk, and how many do: those that are delivered then, and those that were.
+    def __init__(
+        self,
+        lane: Lane,
+        routes: RouteTable,
+        turn_writer: TurnWriter,
+        retained: RetainedStore,
+        hooks: Hooks,
+        tracer: Tracer,
+        statistics: Statistics,
+        live: LiveSettings,
+    ) -> None:
+        self._lane = lane
+        self._state = lane.state
+        self._routes = routes
+        self._turn_writer = turn_writer
+        self._rows = turn_writer.storage.retained
+        self._retained = retained
+        self._hooks = hooks
+        self._tracer = tracer
+        self._statistics = statistics
+        self._live = live
+        # Topics whose retained messages wait for the disk, with their number: delivered after the commit, and delivered before.
         self._retaining: Counter[bytes] = Counter()
         self._storing: Counter[bytes] = Counter()
 
@@ -55,44 +84,45 @@ class Publisher:
         client: Client | None = None,
         packet: Packet | None = None,
         on_refused: Callable[[], None] | None = None,
+        route: Route | None = None,
     ) -> int:
-        """Retain, record and route a message whose right to be published is settled; the code to acknowledge it with.
+        """Retain, record and route a message that may be published; gives the reason code for its acknowledgement.
 
-        ``packet``: the connection that it came on, its QoS there and its packet id. -1 if its acknowledgement waits: for the log,
-        or until all of many destinations were offered it.
-        ``on_refused`` is called if it waited for the disk in vain.
+        -1 if its acknowledgement waits for the log, or until all of many destinations were served.
+        ``on_refused`` is called if the log refuses it. ``route``: that of its topic, if the caller has it.
         """
         if publisher is None:
-            self._broker.statistics.own_messages += 1
-        route = self._broker.routes.resolve(message.topic)
+            self._statistics.own_messages += 1
+        if route is None:
+            route = self._routes.resolve(message.topic)
         if route is None:
             return Reason.TOPIC_NAME_INVALID
         if route.flags & HOOK_PUBLISH:
-            changed = self._broker.hooks.publish(message, client)
+            changed = self._hooks.publish(message, client)
             if changed is None:
-                self._broker.statistics.dropped_by_hook += 1
-                self._broker.state.drop("hook", message.publisher, message.topic)
+                self._statistics.dropped_by_hook += 1
+                self._state.drop("hook", message.publisher, message.topic)
                 return 0
             if changed.topic != message.topic:
-                route = self._broker.routes.resolve(changed.topic)
+                route = self._routes.resolve(changed.topic)
                 if route is None:
                     return Reason.TOPIC_NAME_INVALID
             message = changed
         if route.flags & TRACED:
-            self._broker.tracer.on_message(message)
+            self._tracer.on_message(message)
         if message.retain and not self._may_retain(message):
             return Reason.QUOTA_EXCEEDED
         is_recorded = message.qos >= route.keep_qos
         is_kept = message.retain and not message.topic.startswith(b"$")
         # A message without QoS must not overtake one of its topic that waits for the disk.
         if not is_recorded and not (is_kept and (message.qos or message.topic in self._retaining)):
-            if is_kept and (message.topic in self._storing or not self._broker.retained.fits_in_memory(message)):
+            if is_kept and (message.topic in self._storing or not self._retained.fits_in_memory(message)):
                 pending = self._record(message, publisher, False, False, packet)
                 pending.is_delivered = False
                 self._retain_on_commit(pending, message, user_name, self._storing)
             elif message.retain:
                 if is_kept:
-                    self._broker.turn_writer.write(self._retained_row(message, user_name))
+                    self._turn_writer.write(self._retained_row(message, user_name))
                 self._retain(message, user_name, is_on_disk=False)
             if packet is None or route.flags & WIDE:
                 self._show(message, publisher, packet)
@@ -107,32 +137,42 @@ class Publisher:
         return -1
 
     def _show(self, message: Message, publisher: Flow | None, packet: Packet | None) -> None:
-        """Deliver a message that waits for nothing, but may be more than this turn has work for: then in later ones."""
-        recorder = self._broker.turn_writer.recorder
+        """Deliver a message that need not wait for the disk, in later turns if it is too much work for this one."""
+        recorder = self._turn_writer.recorder
         if packet is not None:
-            connection, qos, packet_id = packet
+            connection = packet.connection
             flow = connection.flow
             assert flow is not None  # the connection is open
-            if qos == 2:
+            if packet.qos == 2:
                 connection.unreleased += 1
-                flow.expect_commit(packet_id)
-            recorder.show(message, flow, connection, qos, packet_id)
+                flow.expect_commit(packet.packet_id)
+            recorder.show(message, flow, connection, packet.qos, packet.packet_id)
             if recorder.is_congested:
                 connection.hold(HOLD_LOG)
         else:
             recorder.show(message, publisher, None, 0, 0)
 
+    def forget_retained(self, topic: bytes) -> bool:
+        """Remove the retained message of a topic; False if there was none."""
+        self.forget_retained_row(topic)
+        return self._retained.remove(topic)
+
+    def forget_retained_row(self, topic: bytes) -> None:
+        """Remove the row of a topic's retained message, unless a newer message is on its way to the disk."""
+        if not topic.startswith(b"$") and not self.is_retaining(topic):
+            self._turn_writer.write(self._rows.remove(topic))
+
     def is_retaining(self, topic: bytes) -> bool:
-        """Whether a retained message of this topic waits for the disk: its row is to stay, and is not to be shown yet."""
+        """Whether a retained message of this topic waits for the disk: its row must stay, and must not be shown yet."""
         return topic in self._retaining or topic in self._storing
 
     def _retain_on_commit(self, pending: Pending, message: Message, user_name: str | None, waiting: Counter[bytes]) -> None:
         is_kept = not message.topic.startswith(b"$")
         if is_kept:
-            self._broker.turn_writer.recorder.change(self._retained_row(message, user_name))
+            self._turn_writer.recorder.change(self._retained_row(message, user_name))
         waiting[message.topic] += 1
-        reserved = self._broker.retained.bytes_of(message) if is_kept and message.payload else 0
-        self._broker.retained.reserved_bytes += reserved
+        reserved = self._retained.bytes_of(message) if is_kept and message.payload else 0
+        self._retained.reserved_bytes += reserved
         on_end = partial(self._end_retaining, message.topic, waiting, reserved)
         also_on_refused = pending.on_refused
 
@@ -148,19 +188,24 @@ class Publisher:
         pending.on_commit, pending.on_refused = on_commit, on_refused
 
     def _end_retaining(self, topic: bytes, waiting: Counter[bytes], reserved: int) -> None:
-        self._broker.retained.reserved_bytes -= reserved
+        self._retained.reserved_bytes -= reserved
         waiting[topic] -= 1
         if not waiting[topic]:
             del waiting[topic]
 
     def load_retained(self, held: Retained) -> Retained | None:
-        """The message of this topic as it is now, with its payload; None if there is none any more, or it cannot be read."""
+        """The message of this topic as it is now, with its payload; None if there is none any more, or it is damaged.
+
+        Raises Unavailable if it cannot be read now.
+        """
         topic = held.message.topic
-        now = self._broker.retained.get(topic)
+        now = self._retained.get(topic)
         if now is None or not now.is_on_disk:
             return now
         try:
-            stored = self._broker.turn_writer.storage.retained.read(topic)
+            stored = self._rows.read(topic)
+        except Unavailable:
+            raise
         except BraidError as problem:
             log.error("%s", problem)
             return None
@@ -178,49 +223,57 @@ class Publisher:
         packet: Packet | None,
     ) -> Pending:
         if packet is not None:
-            connection, qos, packet_id = packet
-            return connection.record(message, qos, packet_id, session_only, is_recorded)
-        recorder = self._broker.turn_writer.recorder
+            return self.record_packet(packet, message, session_only=session_only, is_recorded=is_recorded)
+        recorder = self._turn_writer.recorder
         if is_recorded:
             return recorder.record(message, publisher, None, 0, 0, session_only)
         return recorder.await_rows(message, publisher, None, 0, 0)
 
+    def record_packet(self, packet: Packet, message: Message, *, session_only: bool, is_recorded: bool) -> Pending:
+        """Record what came of a client's PUBLISH, or only wait for its rows; the key that it has is recorded with it."""
+        key = packet.key
+        pending = packet.connection.record(
+            message, packet.qos, packet.packet_id, session_only, is_recorded, packet.sent, None if key is None else key.row
+        )
+        if key is not None and not pending.is_refused:
+            key.recorded()
+        return pending
+
     def _retained_row(self, message: Message, user_name: str | None) -> Change:
-        rows = self._broker.turn_writer.storage.retained
-        return rows.put(message, user_name) if message.payload else rows.remove(message.topic)
+        return self._rows.put(message, user_name) if message.payload else self._rows.remove(message.topic)
 
     def _may_retain(self, message: Message) -> bool:
         if not message.payload:
             return True
-        bytes_max = self._broker.settings.retained.payload_bytes_max or KEPT_BYTES_MAX
-        if min(bytes_max, KEPT_BYTES_MAX) < len(message.payload) or not self._broker.retained.has_place(message):
-            self._broker.statistics.dropped_retained_full += 1
-            self._broker.state.drop("retained_full", message.publisher, message.topic)
+        bytes_max = self._live.now.retained.payload_bytes_max or KEPT_BYTES_MAX
+        if min(bytes_max, KEPT_BYTES_MAX) < len(message.payload) or not self._retained.has_place(message):
+            self._statistics.dropped_retained_full += 1
+            self._state.drop("retained_full", message.publisher, message.topic)
             return False
         return True
 
     def _retain(self, message: Message, user_name: str | None, is_on_disk: bool) -> None:
         if not message.payload:
-            self._broker.retained.remove(message.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            self._retained.remove(message.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
             return
-        self._broker.retained.put(message, user_name, is_on_disk=is_on_disk)
-        self._broker.statistics.retained += 1
+        self._retained.put(message, user_name, is_on_disk=is_on_disk)
+        self._statistics.retained += 1
 
     def deliver_with_flags(self, message: Message, route: Route, publisher: Flow | None) -> int:
         """Hand a message to its destinations, through hooks if there are any; how many there were."""
         if route.flags & HOOK_DELIVER:
-            return self._broker.lane.publish_asking(message, route, publisher, self.ask_deliver_hooks)
-        return self._broker.lane.publish(message, route, publisher)
+            return self._lane.publish_asking(message, route, publisher, self.ask_deliver_hooks)
+        return self._lane.publish(message, route, publisher)
 
     def ask_deliver_hooks(self, message: Message, client_id: str) -> Message | None:
-        """The message as this subscriber gets it; None if a hook keeps it from them, and then it is counted.
+        """The message as this subscriber gets it; None if a hook withholds it, which is counted.
 
-        What a hook has made of a record is still that record. It is a copy: the hook may use its own message again.
+        A message that a hook made from a record still counts as that record. It is copied: the hook may use its own again.
         """
-        changed = self._broker.hooks.deliver(message, client_id)
+        changed = self._hooks.deliver(message, client_id)
         if changed is None:
-            self._broker.statistics.deliveries_dropped_by_hook += 1
-            self._broker.state.drop("hook", client_id, message.topic)
+            self._statistics.deliveries_dropped_by_hook += 1
+            self._state.drop("hook", client_id, message.topic)
         elif changed is not message and message.timestamp:
             return changed.in_place_of(message)
         return changed

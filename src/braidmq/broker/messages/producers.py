@@ -1,29 +1,32 @@
 """Idempotent producers: clients that number their messages, so that each is recorded once.
 
-A CONNECT with the user property ``producer-sequence`` makes the client one. Its messages are numbered in the order in which they
-come, and the number of the last one is written in the batch of its record. Nothing is ever compared: the CONNACK says how far the
-client has come, after all that an earlier connection of it had under way, and the client sends what is behind that.
+A CONNECT with the user property ``producer-sequence`` makes the client a producer. Its messages are numbered in the order of
+arrival, and the number of the last one is written in the batch of its record. Nothing is ever compared: once everything that an
+earlier connection sent is settled, the CONNACK says how far the client has come, and the client continues from there.
 
-With ``producer-keys`` messages are known by keys instead. Those of a batch, which is open under a name, are rows beside the
-records, and what has a key that is there is acknowledged and not recorded. Several clients may publish for one name.
+With ``producer-keys`` messages are identified by keys instead. The keys of a batch, which is open under a name, are rows beside
+the records; a message whose key is there is acknowledged and not recorded. Several clients may publish under one name.
 
-With ``producer-name`` several clients say that they are parts of one. The batch that is open under the name is written down with
-the highest part that came for it, so that neither an earlier batch nor a part that is missing goes unnoticed.
+With ``producer-name`` several clients declare themselves parts of one producer. The row of the batch that is open under the name
+has the highest part that connected for it, so that neither an earlier batch nor a missing part goes unnoticed.
 
-Names belong to the user who came with them first, and numbers to the client id of a user: else anybody could shut a producer out,
-or make the broker drop its messages, without a right to publish any of them.
+Names belong to the user who used them first, and numbers to the client id of a user. Otherwise any client could lock a producer
+out, or make the broker drop its messages, without a right to publish any of them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from braidmq.access.contract import Refused
-from braidmq.broker.ports import Change, ProducerStore
+from braidmq.broker.ports import Change, MessageLog, ProducerStore
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.recorder import Producer
-from braidmq.lane.path.routes import Route
+from braidmq.lane.path.recorder import Producer, Recorder
 from braidmq.mqtt.packets import Connect
 from braidmq.mqtt.producer_protocol import (
     CHECK,
@@ -49,18 +52,17 @@ from braidmq.mqtt.producer_protocol import (
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
     from braidmq.broker.connection.connection import Connection
 
-# In place of the user, for what clients without one count while there are users: no user name has U+0000 in it.
+# Stands for the user of clients without one while there are users: no user name contains U+0000.
 _ANONYMOUS: Final = "\0"
-_BOOKS_MAX: Final = 1000  # names that are remembered without a producer
-_OLD_AT_ONCE: Final = 256  # keys of earlier batches that are looked up at a time: half a millisecond
-_OLD_PER_MESSAGE: Final = 2  # and removed with each new one, so that they go faster than others come
+_BOOKS_MAX: Final = 1000  # names kept in memory without a connected producer
+_OLD_AT_ONCE: Final = 256  # keys of earlier batches read at a time: half a millisecond
+_OLD_PER_MESSAGE: Final = 2  # and removed with each new one, so that they are removed faster than new ones arrive
 
 
 class NotTaken(Refused, frozen=True):
-    """A client is rejected as a producer; ``told`` are user properties for its CONNACK."""
+    """Why a client is rejected as a producer; ``told``: user properties for its CONNACK."""
 
     told: tuple[tuple[str, str], ...] = ()
 
@@ -74,9 +76,9 @@ class Book:
         self.name = name
         self.base = base
         self.swept_below = swept_below  # no keys of batches below this one are left
-        self.parts = parts  # one more than the highest part that came for the batch
-        self.owner = owner  # the user whose name it is; None: nobody's yet
-        self._old: list[Change] = []  # removals of keys of earlier batches, still to be done
+        self.parts = parts  # one more than the highest part that connected for the batch
+        self.owner = owner  # the user that the name belongs to; None: it has no owner yet
+        self._old: list[Change] = []  # removals of keys of earlier batches that are still to be written
         self._last: Change | None = None  # the last of them
 
     def is_closed_to(self, user_name: str | None) -> bool:
@@ -103,6 +105,20 @@ class Book:
         return taken
 
 
+class NewKey(Struct, frozen=True, gc=False):
+    """A key that is not recorded yet, and the row to write with its message."""
+
+    book: Book
+    producer: Producer
+    key: bytes
+    row: Change
+    on_recorded: Callable[[NewKey], None]
+
+    def recorded(self) -> None:
+        """The message was collected, with this row; some keys of earlier batches are removed with it."""
+        self.on_recorded(self)
+
+
 def read_request(packet: Connect) -> Request | NotTaken | None:
     """Parse the producer properties of a CONNECT; None if there are none."""
     if not any(name == SEQUENCE for name, _ in packet.properties.user_properties):
@@ -126,7 +142,7 @@ def read_request(packet: Connect) -> Request | NotTaken | None:
     if not packet.client_id or len(packet.client_id.encode()) > CLIENT_ID_BYTES_MAX:
         return NotTaken(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"a producer has a client id of at most {CLIENT_ID_BYTES_MAX} bytes")
     if not packet.clean_start:
-        # A packet id of an earlier connection that is not released would make a repeat of a message that is none.
+        # A packet id that an earlier connection has not released would make a new message look like a repeat.
         return _refused("a producer must connect with Clean Start: its sequence replaces the session's packet ids")
     return Request(base, skip, refusals == STOP, "".join(names), KEYS in named, part)
 
@@ -140,30 +156,38 @@ def _owned(name: str) -> NotTaken:
 
 
 class Producers:
-    """The producers that are connected, and the open batches of their names."""
+    """The connected producers, and the open batches of their names."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, log: MessageLog, rows: ProducerStore, recorder: Recorder, turn: Turn, has_users: Callable[[], bool]
+    ) -> None:
+        """``has_users``: whether a client can log in with a name."""
+        self._log = log
+        self._rows = rows
+        self._recorder = recorder
+        self._turn = turn
+        self._has_users = has_users
         self._books: OrderedDict[str, Book] = OrderedDict()
-        self._keyed: dict[Connection, tuple[Book, int]] = {}  # and the base of the batch that they came for
-        self._fresh: dict[tuple[str, bytes], Producer] = {}  # keys that this turn has collected; later they are found in the log
+        self._keyed: dict[Connection, tuple[Book, int]] = {}  # and the base of the batch that they connected for
+        self._fresh: dict[tuple[str, bytes], Producer] = {}  # keys of this turn, which the log does not know yet
+        turn.at_end(Phase.KEYS, self._fresh.clear)
 
-    # Coming and going
+    # Connecting
 
     def judge(self, packet: Connect, user_name: str | None) -> Request | NotTaken | None:
-        """What a client asks for as a producer, None if nothing, or why it cannot be taken as one."""
+        """What a client requests as a producer, None if nothing, or why it is rejected."""
         request = read_request(packet)
         if not isinstance(request, Request) or not request.name:
             return request
-        log = self._broker.turn_writer.log
-        if request.is_keyed and log.shard_of(packet.client_id) != log.shard_of(request.name):
-            # What must be true together is in one shard.
+        shard_of = self._log.shard_of
+        if request.is_keyed and shard_of(packet.client_id) != shard_of(request.name):
+            # A key and its record are written together, so they must be in one shard.
             return NotTaken(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
             )
-        if user_name is None and self._broker.has_users and not self._is_known(request.name):
-            # Its batches and keys would be those of the user who comes first.
+        if user_name is None and self._has_users() and not self._is_known(request.name):
+            # Otherwise its batches and keys would pass to the first user who connects with the name.
             return NotTaken(
                 Reason.NOT_AUTHORIZED, f"the producer name {request.name} needs a user: log in, or publish without a name"
             )
@@ -179,16 +203,16 @@ class Producers:
         return SHARDS, str(self._rows.shards)
 
     def opening(self, connection: Connection, request: Request) -> list[Change]:
-        """What is to be written before the client is told how far it has come.
+        """The rows to write before the client is told how far it has come.
 
-        Producers with keys of an earlier batch are let go, and those without a user if the name has one from now on.
+        Producers with keys of an earlier batch are disconnected, and those without a user if the name now belongs to one.
         """
         if not request.name:
             return []
         book = self._book(request.name, request.base)
         book.open(request, connection.user_name)
         for other, (each, base) in list(self._keyed.items()):
-            if other.is_closed:  # while it waited for the disk
+            if other.is_closed:  # it closed while it waited for the disk
                 self.leave(other)
             elif each is book and book.is_closed_to(other.user_name):
                 other.close(Reason.NOT_AUTHORIZED, _owned(book.name).detail)
@@ -199,20 +223,20 @@ class Producers:
         return [self._rows.put_batch(book.name, book.base, book.swept_below, book.parts, book.owner)]
 
     def join(self, connection: Connection, request: Request) -> tuple[tuple[str, str], ...]:
-        """Everything earlier is settled: number the client's messages from now on. The user properties for its CONNACK."""
+        """Everything earlier is settled: number the client's messages from now on. Returns user properties for its CONNACK."""
         client_id, user_name = connection.client_id, connection.user_name
         last, check = self._rows.mark(client_id, user_name)
         if user_name is None:
             counted = self._rows.mark(client_id, _ANONYMOUS)
             last, check = counted if counted[0] > last else (last, check)
-            # A user goes on with what was counted before there were users, and not with what could be planted since.
-            user_name = _ANONYMOUS if self._broker.has_users else None
+            # A user continues the numbers from before there were users, not those that could be planted since.
+            user_name = _ANONYMOUS if self._has_users() else None
         sequence = max(last, request.base)
         first, end = request.skip
         if first - 1 <= sequence < end:
             sequence = end
         name = self._rows.name_of(client_id, user_name)
-        connection.producer = Producer(name, self._broker.turn_writer.log.shard_of(client_id), sequence, request.stops)
+        connection.producer = Producer(name, self._log.shard_of(client_id), sequence, request.stops)
         told = [(SEQUENCE, str(sequence)), self.shards()]
         if request.is_keyed:
             connection.producer.is_keyed = True
@@ -244,14 +268,10 @@ class Producers:
         for name in [each for each in self._books if each not in used][: -_BOOKS_MAX // 2]:
             del self._books[name]
 
-    @property
-    def _rows(self) -> ProducerStore:
-        return self._broker.turn_writer.storage.producers
-
     # Messages with keys
 
     def take_key(self, message: Message) -> bytes | None:
-        """The key of a message, which is taken out of its properties; None if it has none that can be used."""
+        """Remove the key from a message's properties and return it; None if there is no valid key."""
         found = find_key(message.properties)
         if found is None:
             return None
@@ -262,35 +282,23 @@ class Producers:
         message.set_properties(rest, message.expires_at, offset - (end - at) if offset > at else offset)
         return key if 0 < len(key) <= KEY_BYTES_MAX else None
 
-    def is_repeat(self, connection: Connection, message: Message, route: Route, key: bytes) -> bool:
-        """Whether a message with this key is recorded; if not, the key is to be recorded with it."""
-        producer = connection.producer
-        assert producer is not None  # it has keys
-        if message.qos < route.keep_qos:
-            return False
+    def new_key(self, connection: Connection, producer: Producer, key: bytes) -> NewKey | None:
+        """The key as it is to be recorded with its message; None if a message with this key is recorded already."""
         book, base = self._keyed[connection]
         earlier = self._fresh.get((book.name, key))
         if (earlier is not None and not earlier.is_stopped) or self._rows.has_key(book.name, base, key):
-            return True
-        producer.row = self._rows.put_key(book.name, base, key)
-        return False
+            return None
+        return NewKey(book, producer, key, self._rows.put_key(book.name, base, key), self._note_recorded)
 
-    def recorded(self, connection: Connection, key: bytes) -> None:
-        """A message with this key was collected: with it some keys of earlier batches go."""
-        producer = connection.producer
-        book, _ = self._keyed.get(connection, (None, 0))
-        if producer is None or book is None:
-            return
-        if not self._fresh:
-            # After the end of this turn, which was asked for when the message was collected, the log has them.
-            self._broker.loop.call_soon(self._fresh.clear)
-        self._fresh[book.name, key] = producer
-        for change in book.take_old(self._rows):
-            self._broker.turn_writer.recorder.change(change)
+    def _note_recorded(self, new: NewKey) -> None:
+        self._turn.ask(Phase.KEYS)
+        self._fresh[new.book.name, new.key] = new.producer
+        for change in new.book.take_old(self._rows):
+            self._recorder.change(change)
 
 
 def find_key(properties: bytes) -> tuple[int, int] | None:
-    """Where the user property with the key begins and ends in a message's properties, which were checked before."""
+    """Where the user property with the key begins and ends in a message's properties, which are known to be valid."""
     at = 0
     while at < len(properties):
         match properties[at]:

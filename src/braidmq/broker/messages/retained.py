@@ -15,18 +15,18 @@ from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.topics import matches
 
 SMALL_BYTES_MAX = 4096  # payload and properties of a message that is kept in memory
-MEMORY_BYTES_MAX = 64 * 1024 * 1024  # of these, all together; what comes later is on disk only
-PLACE_BYTES = 500  # what a message costs in memory beside topic, payload and properties
+MEMORY_BYTES_MAX = 64 * 1024 * 1024  # of all these together; further ones are on disk only
+PLACE_BYTES = 500  # memory that a message takes beside topic, payload and properties
 LEVEL_BYTES = 320  # and each topic level; levels that topics have in common are there once
 
-_STRETCH = 256  # topic levels that are looked at in one go
+_STRETCH = 256  # topic levels searched in one go
 _DEPTH_MAX = 16  # levels with nodes of their own: what is below them is one name, else a deep topic costs 300 bytes a level
-_STALE_MAX = 1000  # entries about messages that have been replaced, before they are cleared out
-_ROUNDS_MAX = 20  # of looking again for messages that are being replaced; the subscriber gets those that replace them, too
+_STALE_MAX = 1000  # entries of replaced messages before they are cleared out
+_ROUNDS_MAX = 20  # of looking again for messages that are being replaced; the subscriber gets their replacements, too
 
 
 class Retained:
-    """A retained message and the user that published it, whose right to do so may be asked for again."""
+    """A retained message and the user that published it, whose right to do so may be checked again."""
 
     __slots__ = ("is_on_disk", "message", "payload_bytes", "size_bytes", "stored_at", "user_name")
 
@@ -34,9 +34,9 @@ class Retained:
         self.message = _without_payload(message) if is_on_disk else message
         self.user_name = user_name
         self.stored_at = stored_at  # wall-clock seconds
-        self.is_on_disk = is_on_disk  # payload and properties are there alone
+        self.is_on_disk = is_on_disk  # payload and properties are not in memory
         self.payload_bytes = len(message.payload)
-        self.size_bytes = message.cost() + PLACE_BYTES  # what it counts for in the store's bound
+        self.size_bytes = message.cost() + PLACE_BYTES  # what it counts for in ``bytes_max``
 
     @property
     def memory_bytes(self) -> int:
@@ -44,13 +44,13 @@ class Retained:
         return _content_bytes(self.message)
 
 
-class _Node:
+class _TopicNode:
     """A topic level; below the last one that has a node of its own, the whole rest of a topic."""
 
     __slots__ = ("below", "held")
 
     def __init__(self) -> None:
-        self.below: dict[bytes, _Node] | None = None
+        self.below: dict[bytes, _TopicNode] | None = None
         self.held: Retained | None = None
 
 
@@ -61,13 +61,13 @@ class RetainedStore:
         self.messages_max = messages_max
         self.bytes_max = bytes_max
         self.payload_bytes = 0
-        self.memory_bytes = 0  # of payloads and properties that are not on disk alone
+        self.memory_bytes = 0  # of payloads and properties in memory
         self.reserved_bytes = 0  # for messages that are on their way to the disk
         self._bytes = self._levels = 0
-        self.on_expired: Callable[[bytes], None] | None = None  # its row is to go too
+        self.on_expired: Callable[[bytes], None] | None = None  # called so that its row is removed, too
         self._own = 0  # messages of $-topics, which clients cannot publish to
         self._by_topic: dict[bytes, Retained] = {}
-        self._root = _Node()
+        self._root = _TopicNode()
         self._expiring: list[tuple[float, bytes]] = []  # a heap; entries about messages that were replaced stay for a while
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class RetainedStore:
 
     @property
     def size_bytes(self) -> int:
-        """What all messages count for in the bound: their bytes, and what finding them takes in memory."""
+        """What all messages count for in ``bytes_max``: their bytes, and the memory of the index."""
         return self._bytes + self._levels * LEVEL_BYTES
 
     def get(self, topic: bytes) -> Retained | None:
@@ -92,8 +92,8 @@ class RetainedStore:
             self.on_expired(topic)
 
     def has_place(self, message: Message) -> bool:
-        """Whether it may be kept: the store is not full, or it takes the place of the topic's last one."""
-        if message.topic.startswith(b"$"):  # the broker's own do not take clients' places
+        """Whether it may be stored: the store is not full, or it replaces the topic's last one."""
+        if message.topic.startswith(b"$"):  # the broker's own messages do not count
             return True
         replaced = self._by_topic.get(message.topic)
         if replaced is None and self.messages_max and len(self._by_topic) - self._own >= self.messages_max:
@@ -103,7 +103,7 @@ class RetainedStore:
 
     def bytes_of(self, message: Message) -> int:
         """The bytes that a message would count towards the limit."""
-        node: _Node | None = self._root
+        node: _TopicNode | None = self._root
         levels = 0
         for level in message.topic.split(b"/", _DEPTH_MAX):
             node = node.below.get(level) if node is not None and node.below is not None else None
@@ -116,9 +116,9 @@ class RetainedStore:
         return size <= SMALL_BYTES_MAX and self.memory_bytes + size <= MEMORY_BYTES_MAX
 
     def put(self, message: Message, user_name: str | None, stored_at: float = 0.0, *, is_on_disk: bool = False) -> None:
-        """Keep it in place of the topic's last one; ask ``has_place`` before. ``stored_at`` 0: now.
+        """Store it in place of the topic's last one; ask ``has_place`` before. ``stored_at`` 0: now.
 
-        ``is_on_disk``: its row is there, so that it need not be in memory unless it is small.
+        ``is_on_disk``: its row is written, so that only small messages stay in memory.
         """
         topic = message.topic
         replaced = self._by_topic.get(topic)
@@ -135,7 +135,7 @@ class RetainedStore:
                 node.below = {}
             below = node.below.get(level)
             if below is None:
-                below = node.below[level] = _Node()
+                below = node.below[level] = _TopicNode()
                 self._levels += 1
             node = below
         node.held = held
@@ -201,7 +201,7 @@ class RetainedStore:
     def match(self, topic_filter: bytes) -> Iterator[Retained | None]:
         """The messages that match, one at a time, and None for each stretch of the search without one.
 
-        What changes meanwhile may or may not be seen. Expired messages are passed over.
+        Changes made meanwhile may or may not be seen. Expired messages are skipped.
         """
         if b"+" not in topic_filter and b"#" not in topic_filter:
             held = self.get(topic_filter)
@@ -210,7 +210,7 @@ class RetainedStore:
             return
         levels, rest = _split(topic_filter)
         # Each open level of the walk is a list of its own, so that the tree may change while a slow client is served.
-        walk: list[tuple[Iterator[_Node], int]] = [(iter((self._root,)), 0)]
+        walk: list[tuple[Iterator[_TopicNode], int]] = [(iter((self._root,)), 0)]
         looked_at = 0
         while walk:
             looked_at += 1
@@ -252,26 +252,37 @@ class RetainedStore:
 class RetainedFeed:
     """Retained messages on their way to a new subscription."""
 
-    __slots__ = ("_later", "_rounds", "is_waiting", "messages", "subscription")
+    __slots__ = ("_later", "_messages", "_rounds", "_unread", "is_waiting", "subscription")
 
     def __init__(self, messages: Iterator[Retained | None], subscription: Subscription) -> None:
-        self.messages = messages
+        self._messages = messages
         self.subscription = subscription
-        self.is_waiting = False  # until it may be asked again
+        self.is_waiting = False  # until ``begin_again`` has paused long enough
         self._later: list[Retained] = []
+        self._unread: Retained | None = None
         self._rounds = 0
 
     def put_off(self, held: Retained) -> None:
-        """It cannot be read now, because another message is about to take its place: look again after the others."""
+        """It cannot be read now, because another message is about to replace it: look again after the others."""
         self._later.append(held)
 
+    def wait_for(self, held: Retained) -> None:
+        """The log cannot be read now: go on with this message after a while."""
+        self._unread = held
+        self.is_waiting = True
+
+    def next(self, end: object) -> object:
+        """The next message, None after a stretch of the search that found nothing, or ``end``."""
+        held, self._unread = self._unread, None
+        return next(self._messages, end) if held is None else held
+
     def begin_again(self) -> bool:
-        """All others were served: go on after a while with what was put off; False if nothing was, or it was too often."""
+        """All others were served: continue later with what was put off; False if nothing was, or too often."""
         if not self._later or self._rounds >= _ROUNDS_MAX:
             return False
         self._rounds += 1
         self.is_waiting = True
-        self.messages, self._later = iter(self._later), []
+        self._messages, self._later = iter(self._later), []
         return True
 
 
@@ -287,7 +298,7 @@ def _without_payload(message: Message) -> Message:
 
 
 def _split(topic_filter: bytes) -> tuple[list[bytes], str]:
-    """The levels of a filter as nodes have them, and as a filter what is below those, if it has wildcards there."""
+    """The levels of a filter as nodes have them, and a filter for the rest if that has wildcards."""
     levels = topic_filter.split(b"/", _DEPTH_MAX)
     rest = levels[-1] if len(levels) > _DEPTH_MAX else b""
     if rest == b"#" or (b"+" not in rest and b"#" not in rest):
@@ -295,9 +306,9 @@ def _split(topic_filter: bytes) -> tuple[list[bytes], str]:
     return levels, f"rest/{rest.decode()}"
 
 
-def _matching(below: list[tuple[bytes, _Node]], rest: str) -> Iterator[_Node]:
-    """A node for each name, so that the search has its stretches: an empty one where the name does not match."""
-    nowhere = _Node()
+def _matching(below: list[tuple[bytes, _TopicNode]], rest: str) -> Iterator[_TopicNode]:
+    """A node for each name, an empty one if the name does not match, so that the search can pause."""
+    nowhere = _TopicNode()
     for name, node in below:
         yield node if matches(rest, f"rest/{name.decode()}") else nowhere
 

@@ -1,39 +1,72 @@
-"""Fetches records whose position in the log is known."""
+"""Fetches records whose places in the log are known: messages in flight (`recall`) and returned messages of shared groups.
+
+They are read in order of time, and may lie far apart: a stretch without any of them is passed over. What reading passes without
+finding it was deleted by retention, or does not match the filters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from braidmq.broker.ports import LogScan
+from braidmq.broker.reading.source import LogSource, ReaderScan
 from braidmq.lane.records.records import Record
 
 Place = tuple[int, int]  # shard and timestamp
 
-_READ = 64  # records asked for at a time: they lie apart
+_READ = 64  # records asked for at a time: few, because they lie apart
 
 
 class RecordFetch:
-    """Reads records of one shard: the first, and those of the others that lie in the same stretch."""
+    """Reads some records by their places; ``close`` ends it early."""
 
-    def __init__(self, replay: Callable[[list[int]], LogScan], marks: list[int], first: Place, others: Iterable[Place]) -> None:
-        """``replay`` reads what is above the positions that it is given."""
-        self._shard, start = first
-        self._missing = sorted({start, *(timestamp for _, timestamp in others)})
-        positions = list(marks)
-        positions[self._shard] = start - 1
-        self._replay = replay(positions)
+    def __init__(
+        self, source: LogSource, filters: Sequence[str], places: Iterable[Place], wake: Callable[[], None], name: str
+    ) -> None:
+        """``wake`` asks the reader to go on when the source is ready; ``name`` is for the log file."""
+        self._source = source
+        self._filters = filters
+        self._missing = dict.fromkeys(places)
+        self._scan = ReaderScan(source.later, self._open, wake, name)
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether it needs room that others have; then let some time pass before the next run."""
-        return self._replay.is_waiting
+    def is_blocked(self) -> bool:
+        """Whether nothing can be read before the reader is woken."""
+        return self._scan.is_blocked
 
-    def run(self, slice_s: float) -> dict[Place, Record | None] | None:
-        """Read for a slice; what was found, None for what is no longer there. None as long as nothing can be said."""
-        records = self._replay.next(_READ, slice_s=slice_s)
-        by_timestamp = {record.timestamp: record for shard, record in records if shard == self._shard}
-        upto = self._missing[-1] if self._replay.is_caught_up else self._replay.positions()[self._shard]
-        known = [timestamp for timestamp in self._missing if timestamp <= upto]
-        if not known:
-            return None
-        return {(self._shard, timestamp): by_timestamp.get(timestamp) for timestamp in known}
+    @property
+    def is_over(self) -> bool:
+        """Whether every record was found or is gone."""
+        return not self._missing
+
+    def run(self, slice_s: float) -> dict[Place, Record | None]:
+        """Read for a slice: what was found, and None for what is gone."""
+        records = self._scan.next(_READ, slice_s)
+        scan = None if records is None else self._scan.open()
+        if records is None or scan is None:
+            return {}
+        known: dict[Place, Record | None] = {}
+        for shard, record in records:
+            place = shard, record.timestamp
+            if place in self._missing:
+                known[place] = record
+        is_in_vain = bool(records) and not known
+        upto = {} if scan.is_caught_up else scan.positions()
+        for place in self._missing:
+            if place not in known and (place[0] not in upto or upto[place[0]] >= place[1]):
+                known[place] = None
+        for place in known:
+            del self._missing[place]
+        if is_in_vain or not self._missing:
+            self._scan.close()  # the next run begins at the first that is missing, which may be days later
+        return known
+
+    def close(self) -> None:
+        """Release the scan; no wake-up follows."""
+        self._scan.close()
+
+    def _open(self) -> LogScan:
+        positions = list(self._source.state.marks)
+        for shard, timestamp in self._missing:
+            positions[shard] = min(positions[shard], timestamp - 1)
+        return self._source.open(self._filters, positions)

@@ -15,70 +15,60 @@ cursor, because messages in flight come from both.
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from braidmq.broker.messages.message import make_message
-from braidmq.broker.ports import LogScan, Positions, Refusal
-from braidmq.broker.reading.catch_up import note_gaps, offer
-from braidmq.broker.reading.shown import ShownScan
+from braidmq.broker.ports import Positions, Refusal
+from braidmq.broker.reading.context import ReadingContext
+from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain, is_shown
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.properties import Properties
 
 if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.connection.connection import Connection
     from braidmq.broker.session.session import Session
 
 REPLAYS_MAX = 32  # of one session at the same time
-READERS_MAX = 128  # of a node: those who read at the same time
+READERS_MAX = 128  # of a node: replays and shared groups that read at the same time
 
-_SLICE_S = 0.0005  # of reading for one session, before others have their turn
-_READ = 128  # records asked for at a time
-_RETRY_S = 0.05  # after which to look again whether there is memory for what is to be read
-_STORE_AGAIN_S = 1.0
+_STORE_AGAIN_S = 1.0  # after which to try again when a row was refused
 _END_MARK = Properties(user_properties=(("replay-end", "1"),))
 
 
-class Turn(Enum):
-    """How a turn of reading ended."""
-
-    MORE = auto()  # there is more to read
-    FULL = auto()  # the client takes no more for now
-    WAITS = auto()  # for the disk or for memory; it is woken
-    OVER = auto()
-
-
 class Replay:
-    """The replay of one subscription. It may wait, with or without a client, as long as its session lives."""
+    """The replay of one subscription; implements `cursor.ScanReader`. It lives as long as its session, also without a client."""
 
     def __init__(
-        self, broker: Broker, session: Session, written: str, subscription: Subscription, positions: list[int], since: Positions
+        self,
+        context: ReadingContext,
+        session: Session,
+        written: str,
+        subscription: Subscription,
+        positions: list[int],
+        since: Positions,
     ) -> None:
         """Read from ``positions`` on; the subscription was made when the log was at ``since``."""
         self.subscription = subscription
-        self.owner = session.owner  # whom its place among the readers is counted for
+        self.owner = session.owner
+        self.name = session.client_id
         self.positions = positions  # everything at or below was sent, or is not for it
         self.tells_end = False
         self.is_merged = False
-        self._broker = broker
+        self._context = context
         self._session = session
         self._written = written
         self._since = since
-        self._replay: LogScan | None = None
-        self._read_ahead: list[tuple[int, Record]] = []
-        self._place = 0  # in it: what comes next was not sent yet
+        self._cursor = LogCursor(context.source, context.readers, self)
         self._is_stored = not session.is_durable  # the row says that it is merged
         self._is_storing = False
         self._is_answered = False  # SUBACK is under way
 
     @classmethod
-    def merged(cls, broker: Broker, session: Session, written: str, subscription: Subscription) -> Replay:
-        """One with nothing left to do but to tell the end."""
-        over = cls(broker, session, written, subscription, [], ())
+    def merged(cls, context: ReadingContext, session: Session, written: str, subscription: Subscription) -> Replay:
+        """A replay that has only its end marker left to send."""
+        over = cls(context, session, written, subscription, [], ())
         over.tells_end = over.is_merged = over._is_stored = True
         return over
 
@@ -93,116 +83,84 @@ class Replay:
 
     def pause(self) -> None:
         """Release the read-ahead."""
-        self._replay = None
-        self._read_ahead = []
-        self._place = 0
-        self._broker.readers.leave(self)
+        self._cursor.close()
 
     def wake(self) -> None:
-        """Try again soon."""
+        """Go on in another turn."""
         if self._session.connection is not None:
             self._session.connection.on_room()
 
-    def run(self, deadline: float) -> Turn:
-        """Read and send until then, or as far as the client takes it."""
+    def run(self, deadline: float) -> RunEnd:
+        """Read and send until then, or as far as the client takes it; CAUGHT_UP when nothing is left to do."""
         if not self._is_answered:
-            return Turn.WAITS
+            return RunEnd.WAITS
         if not self.is_merged:
-            turn = self._read(deadline)
-            if turn is not Turn.OVER:
+            before = list(self.positions)
+            turn = self._cursor.run(deadline)
+            if self.positions != before:
+                self._session.flow.note_change()
+            if turn is not RunEnd.CAUGHT_UP:
                 return turn
             self._merge()
         return self._finish()
 
-    # Reading
+    # What the cursor asks
 
-    def _read(self, deadline: float) -> Turn:
-        """OVER when it has caught up."""
-        readers = self._broker.readers
-        if not readers.admit(self):
-            return Turn.WAITS
-        replay = self._replay
-        if replay is None:
-            start = dict(enumerate(self.positions))
-            topic_filter = self.subscription.topic_filter.decode()
-            found = self._broker.turn_writer.log.replay([topic_filter], start, with_session_only=True)
-            replay = self._replay = ShownScan(found, self._broker.state)
-        while True:
-            if not self._send_waiting():
-                readers.note_idle(self)
-                return Turn.FULL
-            note_gaps(self._broker, self._session, replay)
-            if replay.is_caught_up:
-                return Turn.OVER
-            left_s = deadline - monotonic()
-            if left_s <= 0:
-                return Turn.MORE
-            self._read_ahead = replay.next(_READ, slice_s=left_s)
-            self._place = 0
-            if not self._read_ahead:
-                self._adopt(replay)
-                if replay.is_waiting:
-                    self._broker.loop.call_later(_RETRY_S, self.wake)
-                    return Turn.WAITS
+    def filters(self) -> list[str]:
+        """Its own."""
+        return [self.subscription.topic_filter.decode()]
 
-    def _send_waiting(self) -> bool:
-        """Send what was read; False if the client takes no more."""
-        broker, flow, subscription, records = self._broker, self._session.flow, self.subscription, self._read_ahead
-        is_plain = not subscription.no_local and not broker.hooks.delivers
-        before = self._place
-        while self._place < len(records):
-            if is_plain:
-                self._place = flow.take_plain(records, self._place, subscription, self.positions)
-                if self._place == len(records):
-                    break
-            shard, record = records[self._place]
-            if not self._is_hidden(shard, record) and not offer(broker, flow, subscription, shard, record):
-                break
-            self._place += 1
-            self.positions[shard] = record.timestamp
-        if self._place > before:
-            flow.note_change()
-        return self._place == len(records)
+    def plain(self) -> TakePlain | None:
+        """Sends in bulk unless No Local or a hook has to be asked."""
+        flow, subscription, positions = self._session.flow, self.subscription, self.positions
+        if subscription.no_local or self._context.hooks.delivers:
+            return None
 
-    def _is_hidden(self, shard: int, record: Record) -> bool:
-        if record.session_only and record.timestamp <= self._since[shard]:
+        def take_plain(records: Records, place: int) -> int:
+            return flow.take_plain(records, place, subscription, positions)
+
+        return take_plain
+
+    def offer_record(self, shard: int, record: Record) -> bool:
+        """Send a record unless it is hidden from this replay; False if there is no room for it now."""
+        subscription = self.subscription
+        if not is_shown(shard, record, self._since) or subscription.for_publisher(record.publisher) is None:
             return True
-        return self.subscription.for_publisher(record.publisher) is None
+        return self._context.send(self._session.flow, subscription, shard, record)
 
-    def _adopt(self, replay: LogScan) -> None:
-        for shard, position in replay.positions().items():
-            self.positions[shard] = position
-        self._session.flow.note_change()
+    def note_gap(self) -> None:
+        """Count it."""
+        self._context.note_gap(self._session)
 
     # The end
 
     def _merge(self) -> None:
-        """From now on it is an ordinary subscription, which gets what is later than this."""
-        broker, session = self._broker, self._session
+        """From now on it is an ordinary subscription, which receives what is later than this."""
+        context, session = self._context, self._session
         self.is_merged = True
         self.pause()
         self.subscription.is_behind = False
-        broker.route(session, self.subscription.topic_filter)
-        session.starts[self._written] = tuple(broker.state.marks)
-        session.catch_up = None  # what it reads for has changed
+        context.route(session, self.subscription.topic_filter)
+        session.starts[self._written] = tuple(context.state.marks)
+        session.restart_catch_up()
 
-    def _finish(self) -> Turn:
-        """Write down that it is merged, then tell the client."""
-        broker, session = self._broker, self._session
+    def _finish(self) -> RunEnd:
+        """Store that it is merged, then tell the client."""
+        context, session = self._context, self._session
         if not self._is_stored:
             if not self._is_storing:
                 self._is_storing = True
-                broker.turn_writer.change(broker.session_storage.cursor_changes(session), self._on_stored, self._on_not_stored)
-            return Turn.WAITS
+                context.writer.change(context.rows.cursor_changes(session), self._on_stored, self._on_not_stored)
+            return RunEnd.WAITS
         if self.tells_end:
             connection = session.connection
             if connection is None or not connection.has_room():
-                return Turn.FULL
+                return RunEnd.FULL
             session.flow.deliver(_end_mark(self._written), self.subscription, 0, False)
             self.tells_end = False
             if session.is_durable:
-                broker.turn_writer.write(broker.session_storage.subscription_row(session, self._written))
-        return Turn.OVER
+                context.writer.write(context.rows.subscription_row(session, self._written))
+        return RunEnd.CAUGHT_UP
 
     def _on_stored(self) -> None:
         # The end is told in a turn of its own: messages of QoS 2 that waited for the same write go out before it.
@@ -211,7 +169,7 @@ class Replay:
 
     def _on_not_stored(self, refusal: Refusal) -> None:
         self._is_storing = False
-        self._broker.loop.call_later(_STORE_AGAIN_S, self.wake)
+        self._context.source.later(_STORE_AGAIN_S, self.wake)
 
 
 def _end_mark(written: str) -> Message:
@@ -220,22 +178,27 @@ def _end_mark(written: str) -> Message:
 
 
 def begin(
-    broker: Broker, session: Session, written: str, subscription: Subscription, tells_end: bool, positions: list[int] | None
+    context: ReadingContext,
+    session: Session,
+    written: str,
+    subscription: Subscription,
+    tells_end: bool,
+    positions: list[int] | None,
 ) -> Replay | None:
-    """A subscription was made or renewed, and looks back from these positions; None: as it did before.
+    """A subscription was made or renewed, and replays from these positions; None: as it did before.
 
-    What comes back is to be begun when the client has its answer.
+    The caller lets the result ``begin`` when the client has its SUBACK.
     """
     replay = session.replays.get(written)
     if positions is not None:
         if replay is not None:
             replay.pause()
-        since = session.starts[written] = tuple(broker.state.marks)
-        replay = Replay(broker, session, written, subscription, positions, since)
+        since = session.starts[written] = tuple(context.state.marks)
+        replay = Replay(context, session, written, subscription, positions, since)
     elif replay is not None:
         replay.subscription = subscription
     elif tells_end:
-        replay = Replay.merged(broker, session, written, subscription)
+        replay = Replay.merged(context, session, written, subscription)
     else:
         return None
     replay.tells_end |= tells_end
@@ -245,41 +208,46 @@ def begin(
 
 
 def restore(
-    broker: Broker, session: Session, written: str, subscription: Subscription, tells_end: bool, cursor: list[int] | None
+    context: ReadingContext,
+    session: Session,
+    written: str,
+    subscription: Subscription,
+    tells_end: bool,
+    cursor: list[int] | None,
 ) -> None:
-    """Take up what a subscription's row says of its replay, if it does."""
+    """Restore the replay that a subscription's row describes, if there is one."""
     if cursor is None and not tells_end:
         return
-    replay = Replay.merged(broker, session, written, subscription)
+    replay = Replay.merged(context, session, written, subscription)
     if cursor is not None:
-        replay = Replay(broker, session, written, subscription, cursor, session.starts[written])
+        replay = Replay(context, session, written, subscription, cursor, session.starts[written])
         subscription.is_behind = True
     replay.tells_end = tells_end
     replay.begin()
     session.replays[written] = replay
 
 
-def feed(connection: Connection, session: Session) -> bool:
+def feed(session: Session) -> bool:
     """Let the session's replays read, as far as its client takes it; True if they can go on at once in another turn."""
-    replays = session.replays
-    if not replays or session.recall is not None:
+    connection, replays = session.connection, session.replays
+    if connection is None or not replays or session.recall is not None:
         return False
-    deadline = monotonic() + _SLICE_S
+    deadline = monotonic() + SLICE_S
     goes_on = False
     for written, replay in list(replays.items()):
         turn = replay.run(deadline)
         if replays.get(written) is not replay:
             continue  # sending has ended the connection
-        if turn is Turn.OVER:
+        if turn is RunEnd.CAUGHT_UP:
             del replays[written]
             continue
         # Another begins in the next turn.
         del replays[written]
         replays[written] = replay
-        if turn is Turn.FULL or monotonic() >= deadline:
+        if turn is RunEnd.FULL or monotonic() >= deadline:
             goes_on = True
             break
-        goes_on |= turn is Turn.MORE
+        goes_on |= turn is RunEnd.MORE
     connection.lane.flush()
     return goes_on and connection.has_room() and session.flow.has_room()
 

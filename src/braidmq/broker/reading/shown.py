@@ -6,66 +6,110 @@ further and then started to follow would receive the rest twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 from braidmq.broker.ports import Gap, LogScan
 from braidmq.lane.path.state import State
 from braidmq.lane.records.records import Record
 
-_SLICE_S = 0.0005  # of reading, before others have their turn
+
+class Showing:
+    """The scans that wait until more of what is committed has been delivered; ``note_progress`` is called after each part."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._waiting: dict[ShownScan, Callable[[], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, scan: ShownScan, callback: Callable[[], None]) -> None:
+        """Call back once, when the scan can be read on."""
+        self._waiting[scan] = callback
+
+    def remove(self, scan: ShownScan) -> None:
+        """The scan is closed."""
+        self._waiting.pop(scan, None)
+
+    def note_progress(self) -> None:
+        """More messages have been delivered to followers."""
+        for scan in [each for each in self._waiting if not each.is_barred()]:
+            self._waiting.pop(scan)()
 
 
 class ShownScan:
-    """A replay that ends where the live messages begin; fills `ports.LogScan`."""
+    """A scan that ends where the live messages begin; implements `ports.LogScan`."""
 
-    def __init__(self, replay: LogScan, state: State) -> None:
-        self._replay = replay
-        self._state = state
-        self._held: list[tuple[int, Record]] = []  # read, and not to be handed out before the first of them was shown
-        self._is_barred = False  # the last call came to nothing because of that
+    def __init__(self, scan: LogScan, showing: Showing) -> None:
+        self._scan = scan
+        self._showing = showing
+        self._state = showing.state
+        self._held: list[tuple[int, Record]] = []  # read, but the first of them was not delivered to followers yet
+        self._is_barred = False  # the last call found nothing because of that
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything that was shown was handed out, so that its reader may follow from here on."""
+        """Whether everything delivered to followers was handed out, so that the reader may follow from here on."""
         state = self._state
         if not state.unshown:
-            return not self._held and self._replay.is_caught_up
+            return not self._held and self._scan.is_caught_up
         if state.part_shard >= 0:
-            return False  # some of those who follow have this message, and others have not
+            return False  # some followers have this message, and others have not
         if any(record.timestamp <= state.marks[shard] for shard, record in self._held):
             return False
-        positions = self._replay.positions()
-        return self._replay.is_caught_up or all(positions[shard] >= state.marks[shard] for shard in positions)
+        positions = self._scan.positions()
+        return self._scan.is_caught_up or all(positions[shard] >= state.marks[shard] for shard in positions)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing can be handed out for a moment."""
-        return self._is_barred or self._replay.is_waiting
+        """Whether the last call found nothing because the source, or delivery to followers, has to come first."""
+        return self._is_barred or self._scan.is_waiting
+
+    def is_barred(self) -> bool:
+        """Whether more messages have to be delivered to followers before it can be read on."""
+        if not self._state.unshown or self.is_caught_up:
+            return False
+        if not self._held:
+            return self._scan.is_caught_up
+        shard, record = self._held[0]
+        return record.timestamp > self._state.marks[shard]
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when it can be read on."""
+        if self._is_barred:
+            self._showing.add(self, callback)
+        else:
+            self._scan.when_ready(callback)
+
+    def close(self) -> None:
+        """The reader needs it no more."""
+        self._showing.remove(self)
+        self._scan.close()
 
     def positions(self) -> dict[int, int]:
-        """Where to go on, by shard: everything at or below was handed out or does not match, and was shown to others."""
-        positions = self._replay.positions()
+        """Where to go on, by shard: everything at or below was handed out or does not match, and was delivered to followers."""
+        positions = self._scan.positions()
         for shard, record in self._held:
             positions[shard] = min(positions[shard], record.timestamp - 1)
         return {shard: min(position, self._state.marks[shard]) for shard, position in positions.items()}
 
     def take_gaps(self) -> Mapping[int, Gap]:
-        """What retention removed before it could be read, by shard, told once."""
-        return self._replay.take_gaps()
+        """What retention deleted before it could be read, by shard; each gap is returned once."""
+        return self._scan.take_gaps()
 
-    def next(self, count_max: int, *, slice_s: float = _SLICE_S) -> list[tuple[int, Record]]:
-        """The next records with their shards, at most so many; none if nothing can be handed out now."""
+    def next(self, count_max: int, *, slice_s: float) -> list[tuple[int, Record]]:
+        """The next records with their shards, at most this many; none if nothing can be handed out now."""
         self._is_barred = False
         records, self._held = self._held, []
         if not records:
-            records = self._replay.next(count_max, slice_s=slice_s)
+            records = self._scan.next(count_max, slice_s=slice_s)
         if self._state.unshown:
             marks = self._state.marks
             place = next((i for i, (shard, record) in enumerate(records) if record.timestamp > marks[shard]), len(records))
             self._held = list(islice(records, place, None))
             records = records[:place]
-            self._is_barred = not records and (bool(self._held) or self._replay.is_caught_up)
+            self._is_barred = not records and (bool(self._held) or self._scan.is_caught_up)
         if len(records) > count_max:
             records, self._held = records[:count_max], records[count_max:] + self._held
         return records

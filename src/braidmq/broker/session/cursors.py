@@ -16,6 +16,7 @@ from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Groups
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.mqtt.reasons import Reason
@@ -38,6 +39,7 @@ class SessionCursors:
         durable: SessionStorage,
         groups: Groups,
         sharing: GroupBinding,
+        turn: Turn,
     ) -> None:
         self._loop = loop
         self._lane = lane
@@ -50,7 +52,8 @@ class SessionCursors:
         self._idle: list[str] = []  # client ids, still to be written in this round
         self._idle_share = 0
         self._ticks = 0
-        writer.write_steps = self.write_steps
+        turn.at_end(Phase.STEPS, self.write_steps)
+        lane.state.on_unready = partial(turn.ask, Phase.STEPS)
 
     def _take_unready(self) -> list[LogFlow]:
         state = self._state
@@ -66,8 +69,8 @@ class SessionCursors:
             packet_ids = flow.take_unready()
             session = self._sessions.get(flow.client_id)
             if not packet_ids or session is None or session.flow is not flow:
-                continue  # its session is over, and nothing of it is to be written any more
-            # Changed no longer, as of now; the flow stays in the list of changes, where it is passed over.
+                continue  # its session is over: nothing of it is written any more
+            # The flow no longer counts as changed; it stays in the list of changes, which skips it.
             changes += self._durable.cursor_changes(session)
             steps.append((flow, packet_ids))
         groups = self._sharing.take_due()
@@ -81,12 +84,12 @@ class SessionCursors:
         self._lane.flush()
 
     def _not_ready(self, steps: list[Step], groups: list[GroupCursor], refusal: Refusal) -> None:
-        """A session cannot go on while nothing can be written: its client is let go and comes back."""
+        """A session cannot continue while nothing can be written: its client is disconnected and may reconnect."""
         for flow, _ in steps:
             flow.note_change()
-            if not refusal.is_in_doubt:  # else the disk may have it as the session's own
+            if not refusal.is_in_doubt:  # otherwise the disk may have the lease as the session's own
                 self._groups.take_back(flow)
-                # Not in this call: older rows of the session that were refused with it must come to the disk before.
+                # In a later callback: older rows of the session that were refused with it must be written before.
                 self._loop.call_soon(self.write_cursor, flow)
             session = self._sessions.get(flow.client_id)
             if session is not None and session.flow is flow and session.connection is not None:
@@ -97,7 +100,7 @@ class SessionCursors:
         self._lane.flush()
 
     def tick(self) -> None:
-        """Write down cursors that have changed, and some of those that are idle."""
+        """Write the cursors that have changed, and some of those that are idle."""
         self._writer.retry()
         state = self._state
         changed: list[LogFlow] = state.changed
@@ -106,7 +109,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._write_idle()
-        self._sharing.tick()
+        self._sharing.tick(self._groups)
 
     def _write_idle(self) -> None:
         sessions = self._sessions
@@ -120,7 +123,7 @@ class SessionCursors:
                 self.write_cursor(session.flow)
 
     def write_cursor(self, flow: LogFlow) -> None:
-        """Write down where the session is, without waiting for it."""
+        """Write the cursor of a session, without waiting for the commit."""
         session = self._sessions.get(flow.client_id)
         if session is None or session.flow is not flow:
             flow.is_changed = False  # its session is over
@@ -133,7 +136,7 @@ class SessionCursors:
             if flow.is_changed:
                 self.write_cursor(flow)
         self._state.changed = []
-        self._sharing.stop()
+        self._sharing.stop(self._groups)
 
 
 def _nothing() -> None:

@@ -1,34 +1,36 @@
 """The life of a session: a CONNECT opens or takes it, its connection leaves it, it ends or expires.
 
 ``open`` takes the steps of ``takeover``; then the newcomer holds the session until ``commit``, ``abandon`` or ``turn_away``. At
-most one connection holds or owns a session: ``Session.connection``. Everything runs on the event loop and nothing awaits.
+most one connection holds or owns a session: ``Session.connection``. Everything runs on the event loop and nothing awaits; tests
+use ``take`` to stop after each step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from time import monotonic, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from braidmq.access.contract import Refused
 from braidmq.broker.bounds.holdings import Holdings
-from braidmq.broker.connection import presence
+from braidmq.broker.connection.presence import Presence
 from braidmq.broker.messages.hooks import Hooks
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.reading import replay
-from braidmq.broker.reading.catch_up import IdleReaders
+from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.opening import Newcomer, Opening
-from braidmq.broker.session.ports import Claim, Registry
+from braidmq.broker.session.ports import Grant, Registry
+from braidmq.broker.session.revocation import Revocation
 from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
-from braidmq.broker.session.takeover import NEW, Facts, Step, resolve
+from braidmq.broker.session.takeover import FOLLOW_CLOSE, NEW, Facts, Step, resolve
 from braidmq.broker.session.wills import Wills
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.timers import Timers
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.log_flow import LogFlow
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
@@ -37,6 +39,18 @@ if TYPE_CHECKING:
 
 _PROTECTED = Refused(Reason.NOT_AUTHORIZED, "the session of this client id belongs to a user: log in, or use another id")
 _SUPERSEDED = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")
+
+
+class Takeover:
+    """A takeover under way: the session that its steps have come to, and the connection that they have closed."""
+
+    __slots__ = ("closed", "newcomer", "old", "session")
+
+    def __init__(self, old: Session | None, newcomer: Newcomer) -> None:
+        self.old = old
+        self.newcomer = newcomer
+        self.session = old
+        self.closed: Connection | None = None  # if its client had been told of the session
 
 
 class Lifecycle:
@@ -49,51 +63,81 @@ class Lifecycle:
         subscriptions: Subscriptions,
         wills: Wills,
         storage: SessionStorage,
+        writer: TurnWriter,
         *,
         groups: Groups,
         holdings: Holdings,
-        idle_readers: IdleReaders,
         timers: Timers,
         hooks: Hooks,
+        presence: Presence,
         statistics: Statistics,
         lane: Lane,
-        make_flow: Callable[..., LogFlow],
-        withdraw: Callable[[Session], None],
+        flows: Flows,
+        revocation: Revocation,
         has_users: Callable[[], bool],
     ) -> None:
-        """``make_flow`` is ``Broker.make_flow``; ``withdraw`` removes subscriptions that the session's user has no right to."""
         self._sessions = sessions
         self._registry = registry
         self._subscriptions = subscriptions
         self._wills = wills
         self._storage = storage
+        self._writer = writer
         self._groups = groups
         self._holdings = holdings
-        self._idle_readers = idle_readers
         self._timers = timers
         self._hooks = hooks
+        self._presence = presence
         self._statistics = statistics
         self._lane = lane
-        self._make_flow = make_flow
-        self._withdraw = withdraw
+        self._flows = flows
+        self._revocation = revocation
         self._has_users = has_users
 
     # Coming
 
-    def open(self, newcomer: Newcomer, claim: Claim) -> Opening | Refused:
+    def open(self, newcomer: Newcomer, grant: Grant) -> Opening | Refused:
         """Let the newcomer hold the session of its client id; the old connection and perhaps the old state end.
 
         A new session is durable if it is to outlive its connection. If the newcomer is refused, nothing has happened.
         """
-        old = self._sessions.get(claim.client_id)
+        taking = self.take(newcomer, grant)
+        while True:
+            try:
+                next(taking)
+            except StopIteration as end:
+                opened: Opening | Refused = end.value
+                return opened
+
+    def take(self, newcomer: Newcomer, grant: Grant) -> Generator[Step, None, Opening | Refused]:
+        """The same in steps: yields each step after it was taken, and returns what ``open`` returns.
+
+        If it fails, or is closed before its end, the session waits on as if the newcomer had not come. It must be closed before
+        another connection takes the session.
+        """
+        old = self._sessions.get(grant.client_id)
         row, steps = NEW if old is None else resolve(self._facts(old, newcomer))
-        if row.session_present is None:
-            self._statistics.owners_protected += 1
-            return _PROTECTED
-        if not self._registry.commit(claim):
+        if row.session_present is not None and not self._registry.commit(grant):
             return _SUPERSEDED
-        session = self._create(newcomer, claim.client_id) if old is None else self._take(old, steps, newcomer)
-        session.guard = claim.guard
+        takeover = Takeover(old, newcomer)
+        taken = 0
+        try:
+            for step in steps:
+                self._take(step, takeover)
+                taken += 1
+                yield step
+        except BaseException:
+            if row.session_present is not None:
+                self._stop(takeover, steps[:taken], steps[taken:], grant)
+            raise
+        if row.session_present is None:
+            return _PROTECTED
+        return self._hold(takeover, row.session_present, grant)
+
+    def _hold(self, takeover: Takeover, is_present: bool, grant: Grant) -> Opening:
+        """All steps are taken: the newcomer holds the session."""
+        old, session, newcomer = takeover.old, takeover.session, takeover.newcomer
+        assert session is not None  # the last step has made or resumed it
+        session.guard = grant.guard
         session.connection = newcomer.connection
         if newcomer.will is not None:
             self._sessions.set_next_will(session, newcomer.will)
@@ -101,34 +145,56 @@ class Lifecycle:
         if newcomer.user_name is None and session.is_durable and not stays_anonymous:
             # What a client without credentials may have planted must not reach a user.
             stays_anonymous = (old is not None and old.user_name is not None) or self._has_users()
-            if not row.session_present:
+            if not is_present:
                 session.stays_anonymous = stays_anonymous
-        return Opening(session, newcomer, row.session_present, stays_anonymous)
+        return Opening(session, newcomer, is_present, stays_anonymous)
 
-    def _take(self, session: Session, steps: tuple[Step, ...], newcomer: Newcomer) -> Session:
-        """Take the steps of a case; the session that the newcomer holds from now on."""
-        closed: Connection | None = None
-        for step in steps:
-            match step:
-                case Step.CLOSE:
-                    closed = self._close(session)
-                case Step.RETURN_LEASES:
-                    self._groups.redispatch(session.flow, is_over=False)
-                    self._holdings.left(session.flow)
-                case Step.PUBLISH_PROMPT_WILL if session.will_delay_s == 0:
+    def _take(self, step: Step, takeover: Takeover) -> None:
+        session, newcomer = takeover.session, takeover.newcomer
+        if step is Step.CREATE:
+            takeover.session = self._create(newcomer)
+            return
+        assert session is not None  # all other steps are about an old session
+        match step:
+            case Step.REFUSE:
+                self._statistics.owners_protected += 1
+            case Step.CLOSE:
+                takeover.closed = self._close(session)
+            case Step.RETURN_LEASES:
+                self._groups.redispatch(session.flow, is_over=False)
+                self._holdings.left(session.flow)
+            case Step.PUBLISH_PROMPT_WILL:
+                if session.will_delay_s == 0:
                     self._wills.publish(session)
-                case Step.TELL_CLOSED if closed is not None:
-                    presence.tell_closed(closed, Reason.SESSION_TAKEN_OVER)
-                case Step.END:
-                    self.end(session)
-                case Step.DISCARD:
-                    self._statistics.discarded += 1
-                    self.end(session)
-                case Step.RESUME:
-                    self._resume(session)
-                case Step.CREATE:
-                    session = self._create(newcomer, session.client_id)
-        return session
+            case Step.TELL_CLOSED:
+                if takeover.closed is not None:
+                    self._presence.tell_closed(takeover.closed, Reason.SESSION_TAKEN_OVER)
+            case Step.END:
+                self.end(session)
+            case Step.DISCARD:
+                self._statistics.discarded += 1
+                self.end(session)
+            case Step.RESUME:
+                self._resume(session)
+            case _:
+                assert_never(step)
+
+    def _stop(self, takeover: Takeover, taken: tuple[Step, ...], left: tuple[Step, ...], grant: Grant) -> None:
+        """The newcomer goes between two steps: complete the end of the old connection, and let the old session wait on."""
+        if Step.CLOSE in taken:
+            for step in left:
+                if step in FOLLOW_CLOSE:
+                    self._take(step, takeover)
+        session = takeover.session
+        if session is None or self._sessions.get(grant.client_id) is not session:
+            self._registry.end(grant, keeps_session=False)
+            return
+        session.guard = grant.guard  # the registry has committed it, and rejects lower ones
+        if session.is_provisional:
+            self.end(session)
+        elif session.connection is None:
+            session.cancel_timers()
+            self.abandon(session)
 
     def _facts(self, session: Session, newcomer: Newcomer) -> Facts:
         owner, user_name = session.user_name, newcomer.user_name
@@ -137,31 +203,32 @@ class Lifecycle:
             is_connected=session.connection is not None,
             expiry_s=session.expiry_s,
             is_protected=owner is not None and user_name is None and self._has_users(),
-            # Its subscriptions and messages are for the user who made it, and not for every client that knows its client id.
+            # Its subscriptions and messages are for its user, not for every client that knows the client id.
             is_open=session.is_open_to(user_name),
             clean_start=newcomer.clean_start,
         )
 
     def _close(self, session: Session) -> Connection | None:
-        """Close the session's connection, which is told why; the connection, if its client had been told of the session."""
+        """Close the session's connection with its reason; returns the connection if its client had been told of the session."""
         connection = session.connection
         assert connection is not None  # the case is that of a connected session
         was_open = connection.is_open
         self._statistics.taken_over += 1
-        connection.session = None  # so that closing is all that ``close`` does
+        connection.session = None  # so that ``close`` does nothing to the session
         connection.close(Reason.SESSION_TAKEN_OVER, detail := "another connection uses this client id")
-        self._registry.end(session.claim, keeps_session=True)
+        self._registry.end(session.grant, keeps_session=True)
         self._detach(session)
         if not was_open:
-            return None  # it held the session: nothing of it is the session's
-        presence.count_closed(connection, Reason.SESSION_TAKEN_OVER, detail)
+            return None  # it only held the session, which has taken nothing from it
+        self._presence.count_closed(connection, Reason.SESSION_TAKEN_OVER, detail)
         session.ended_at = monotonic()
         session.away_since = self._timers.now()
         return connection
 
-    def _create(self, newcomer: Newcomer, client_id: str) -> Session:
+    def _create(self, newcomer: Newcomer) -> Session:
+        client_id = newcomer.client_id
         now = monotonic()
-        session = Session(client_id, self._make_flow(client_id, is_durable=newcomer.expiry_s > 0), now)
+        session = Session(client_id, self._flows.make(client_id, is_durable=newcomer.expiry_s > 0), now)
         session.user_name = newcomer.user_name
         session.expiry_s = newcomer.expiry_s
         session.is_clean = newcomer.clean_start
@@ -181,9 +248,9 @@ class Lifecycle:
         """The newcomer is about to be told of its session: its terms are the session's from now on."""
         session, newcomer = opening.session, opening.newcomer
         if session.user_name != newcomer.user_name:
-            # No user's, from before there were users: a fleet that is given passwords keeps its sessions.
+            # The session is from before there were users: a fleet that is given passwords keeps its sessions.
             session.user_name = newcomer.user_name
-            self._withdraw(session)
+            self._revocation.withdraw(session)
             session.flow.note_change()
         session.stays_anonymous = opening.stays_anonymous
         session.expiry_s = newcomer.expiry_s
@@ -195,20 +262,20 @@ class Lifecycle:
             self._sessions.set_will(session, newcomer.will)  # [MQTT-3.1.3-9]: an old one that is delayed is not published
 
     def abandon(self, session: Session) -> None:
-        """The client that held the session is gone before it was told: the session waits on, as if it had not come."""
+        """The client that held the session is gone before its CONNACK: the session waits on, as if it had not come."""
         session.connection = None
         self._sessions.set_next_will(session, None)
         if session.expiry_s == 0:
             self.end(session)
             return
-        self._registry.end(session.claim, keeps_session=True)
+        self._registry.end(session.grant, keeps_session=True)
         gone_s = self._timers.now() - session.away_since if session.away_since is not None else 0.0
         if session.is_durable:
-            self._storage.put_back(session, ended_at=time() - gone_s)
+            self._writer.write(*self._storage.put_back(session, ended_at=time() - gone_s))
         self.wait_for_return(session, gone_s)
 
     def turn_away(self, session: Session, connection: Connection) -> None:
-        """The client is refused after all: it must not find a session next time that it was refused now [MQTT-3.2.2-4]."""
+        """The client is refused after all: it must not find the session that it was refused when it returns [MQTT-3.2.2-4]."""
         if session.connection not in (None, connection) or self._sessions.get(session.client_id) is not session:
             return  # another connection has it, or it has ended
         if session.is_provisional:
@@ -227,10 +294,10 @@ class Lifecycle:
         if session.expiry_s == 0:
             self.end(session)
             return
-        self._registry.end(session.claim, keeps_session=True)
+        self._registry.end(session.grant, keeps_session=True)
         self._groups.redispatch(session.flow, is_over=False)
         if session.is_durable:
-            self._storage.left(session)
+            self._writer.write(*self._storage.left(session))
         self._holdings.left(session.flow)
         if session.will_delay_s == 0:
             self._wills.publish(session)
@@ -240,13 +307,15 @@ class Lifecycle:
         session.connection = None
         if session.next_will is not None:
             self._sessions.set_next_will(session, None)
-        session.catch_up = session.recall = None
-        self._idle_readers.forget(session)
+        session.restart_catch_up()
+        if session.recall is not None:
+            session.recall.close()
+            session.recall = None
         replay.pause_all(session)
         session.flow.detach()
 
     def wait_for_return(self, session: Session, gone_s: float) -> None:
-        """The session has been without a client for so long: let its will and its expiry happen when they are due."""
+        """The session has been without a client for this long: schedule its will and its expiry."""
         session.ended_at = monotonic() - gone_s
         session.away_since = self._timers.now() - gone_s
         delay_s = session.will_delay_s
@@ -261,16 +330,16 @@ class Lifecycle:
         self._lane.flush()
 
     def end(self, session: Session) -> None:
-        """Forget everything about it; a will that still waits is published, for the session ends [MQTT-3.1.2-8]."""
+        """End the session and remove its state; a will that still waits is published [MQTT-3.1.2-8]."""
         session.cancel_timers()
         if session.will is not None:
             self._wills.publish(session)
         session.feeds = None
         if session.is_durable:
-            self._storage.ended(session)
+            self._writer.write(*self._storage.ended(session))
         session.flow.is_over = True
         self._subscriptions.end(session)
         self._sessions.remove(session)
-        self._registry.end(session.claim, keeps_session=False)
+        self._registry.end(session.grant, keeps_session=False)
         self._statistics.ended += 1
         self._hooks.tell("session_ended", session.client_id)

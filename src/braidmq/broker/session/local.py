@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import time
 
 from braidmq.broker.ports import Fences
-from braidmq.broker.session.ports import Claim
+from braidmq.broker.session.ports import Claim, Grant
 
 
 class LocalRegistry:
@@ -14,18 +14,18 @@ class LocalRegistry:
     def __init__(self, fences: Fences) -> None:
         self._fences = fences
 
-    def begin(self, client_id: str) -> Claim:
+    def claim(self, claim: Claim) -> Grant:
         """A guard above that of every earlier connection of the client id, whatever the clock does."""
-        return Claim(client_id, max(self._fences.version(client_id) + 1, int(time() * 1_000_000)))
+        return Grant(claim.client_id, max(self._fences.guard(claim.client_id) + 1, int(time() * 1_000_000)))
 
-    def commit(self, claim: Claim) -> bool:
-        """Fence older connections: the log takes nothing from them any more."""
-        return self._fences.fence(claim.client_id, claim.guard)
+    def commit(self, grant: Grant) -> bool:
+        """Raise the fence, unless a newer grant has raised it further."""
+        return self._fences.fence(grant.client_id, grant.guard)
 
-    def end(self, claim: Claim, *, keeps_session: bool) -> None:
-        """Forget the client id with its session, unless a newer claim has it; until then later guards must be above this one."""
-        if not keeps_session and self._fences.version(claim.client_id) <= claim.guard:
-            self._fences.forget(claim.client_id)
+    def end(self, grant: Grant, *, keeps_session: bool) -> None:
+        """Forget the client id with its session, unless a newer grant has it; until then later guards must be above this one."""
+        if not keeps_session and self._fences.guard(grant.client_id) <= grant.guard:
+            self._fences.forget(grant.client_id)
 
 
 class LocalExclusiveTopics:

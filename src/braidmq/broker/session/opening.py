@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from braidmq.broker.session.ports import Claim
 from braidmq.broker.session.session import Session
-from braidmq.mqtt.packets import Will
 
 if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection
 
 
-class Newcomer(Struct, frozen=True, gc=False):
-    """An accepted CONNECT: its connection and what it asks of its session."""
+class Newcomer(Claim, frozen=True, gc=False):
+    """The claim of an accepted CONNECT, and its connection."""
 
     connection: Connection
-    user_name: str | None
-    clean_start: bool
-    expiry_s: int
-    will: Will | None
 
 
 class Opening(Struct, frozen=True, gc=False):

@@ -1,25 +1,36 @@
-"""What the broker asks about clients, subscriptions and messages that are not its own alone once there are several nodes.
+"""What a broker shares with other nodes once there are several: client ids, access, routes, retained messages, exclusive topics.
 
 On a single node each port has a local implementation: ``LocalRegistry``, ``LocalAccess``, ``RouteTable``, ``RetainedStore`` and
-``LocalExclusiveTopics``. ``node.py`` passes access control in; the broker makes the others itself.
+``LocalExclusiveTopics``. ``node.py`` passes access control in; the broker makes those of the others that it is not given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from braidmq.access.contract import Authenticator, Authorizer, Credentials, Exchange, Refused, Verdict
 from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.packets import Will
 
 if TYPE_CHECKING:
     from braidmq.broker.messages.retained import Retained
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """The right of one connection to a client id; of two claims the one with the higher guard is the newer."""
+    """The request of an accepted CONNECT for its client id, and what it asks of the session."""
+
+    client_id: str
+    user_name: str | None
+    clean_start: bool
+    expiry_s: int
+    will: Will | None
+
+
+class Grant(Struct, frozen=True, gc=False):
+    """A granted claim: the right of one connection to a client id. Of two grants, the one with the higher guard is the newer."""
 
     client_id: str
     guard: int
@@ -28,25 +39,26 @@ class Claim(Struct, frozen=True, gc=False):
 class Registry(Protocol):
     """Which connection owns a client id: at most one does.
 
-    Each CONNECT goes through *begin*, then *commit* or *end*; a claim that was committed is ended later. ``commit`` comes in the
-    same turn of the loop as the steps that take the session from its old connection.
+    Each CONNECT sends one *claim* and waits for its grant; then *commit* or *end* follows. A grant that was committed is ended
+    later. Only the claim may take time (docs/decisions/0024): ``commit`` comes in the same turn of the loop as the steps that
+    take the session from its old connection, and ``end`` has no answer.
     """
 
-    def begin(self, client_id: str) -> Claim | Refused | Awaitable[Claim | Refused]:
-        """Ask for a client id. An answer that takes time is awaited: another claim may be committed meanwhile."""
+    def claim(self, claim: Claim) -> Grant | Refused | Awaitable[Grant | Refused]:
+        """Ask for a client id. An answer that takes time is awaited: a newer claim may be granted and committed meanwhile."""
         ...
 
-    def commit(self, claim: Claim) -> bool:
-        """The claim's connection owns the client id from now on, and older claims are fenced; False if a newer one is there."""
+    def commit(self, grant: Grant) -> bool:
+        """Its connection owns the client id from now on, and older grants are fenced; False if a newer one was committed."""
         ...
 
-    def end(self, claim: Claim, *, keeps_session: bool) -> None:
-        """The claim's connection gives the client id up, or never got it. ``keeps_session``: there is still a session."""
+    def end(self, grant: Grant, *, keeps_session: bool) -> None:
+        """Its connection gives the client id up, or never got it. ``keeps_session``: there is still a session."""
         ...
 
 
 class AccessControl(Authenticator, Authorizer, Protocol):
-    """Who may connect and what they may do: an ``Authenticator`` and ``Authorizer``, and what the broker must know at once."""
+    """Which clients may connect and what they may do: ``Authenticator``, ``Authorizer`` and questions answered at once."""
 
     @property
     def has_users(self) -> bool:
@@ -89,7 +101,12 @@ class AccessControl(Authenticator, Authorizer, Protocol):
 
 
 class Routes(Protocol):
-    """Makes subscriptions known to those who publish."""
+    """Makes subscriptions known to publishers."""
+
+    @property
+    def count(self) -> int:
+        """Destinations of all filters; a shared group is one."""
+        ...
 
     def add(self, subscription: Subscription) -> bool:
         """Add or replace the flow's subscription to its filter; True if it is new."""
@@ -115,6 +132,10 @@ class RetainedReads(Protocol):
 class ExclusiveTopics(Protocol):
     """Which client has which ``$exclusive`` subscription: one filter, one client."""
 
+    def __len__(self) -> int:
+        """How many filters the clients of this node have."""
+        ...
+
     def is_free(self, topic_filter: bytes, client_id: str) -> bool:
         """Whether the client has it, or no other client does."""
         ...
@@ -126,3 +147,15 @@ class ExclusiveTopics(Protocol):
     def release(self, topic_filter: bytes, client_id: str) -> None:
         """Take it from the client, if the client has it."""
         ...
+
+
+class NodePorts(Struct, frozen=True):
+    """What a cluster puts in place of the local implementations; None: this node's own.
+
+    Routes and retained reads go around the local ones, which they are given: a cluster's add those of other nodes.
+    """
+
+    registry: Registry | None = None
+    exclusive: ExclusiveTopics | None = None
+    extend_routes: Callable[[Routes], Routes] | None = None
+    extend_retained: Callable[[RetainedReads], RetainedReads] | None = None

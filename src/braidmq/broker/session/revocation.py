@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from braidmq.access.contract import Authorizer
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.session.session import Session
+from braidmq.broker.session.storage import SessionStorage
+from braidmq.broker.session.subscriptions import Subscriptions
+from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.delivery import Delivery
 from braidmq.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
 
 log = logging.getLogger("braidmq.broker")
 
 
-def withdraw_subscriptions(broker: Broker, session: Session) -> None:
-    """End the session's subscriptions that its user has no right to, and take back what waits for them."""
-    rules = broker.access.rules_for(session.client_id, session.user_name)
-    if rules.unrestricted:
-        return
-    removed = False
-    for written, subscription in list(session.subscriptions.items()):
-        if not rules.may_subscribe(subscription.topic_filter.decode()):
-            log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
-            broker.drop_subscription(session, written, subscription)
-            removed = True
-    if removed:
-        broker.statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
+class Revocation:
+    """Takes from sessions what their users have no right to any more."""
+
+    def __init__(
+        self,
+        access: Authorizer,
+        subscriptions: Subscriptions,
+        storage: SessionStorage,
+        writer: TurnWriter,
+        statistics: Statistics,
+    ) -> None:
+        self._access = access
+        self._subscriptions = subscriptions
+        self._storage = storage
+        self._writer = writer
+        self._statistics = statistics
+
+    def withdraw(self, session: Session) -> None:
+        """End the session's subscriptions that its user has no right to, and take back what waits for them."""
+        rules = self._access.rules_for(session.client_id, session.user_name)
+        if rules.unrestricted:
+            return
+        removed = False
+        for written, subscription in list(session.subscriptions.items()):
+            if not rules.may_subscribe(subscription.topic_filter.decode()):
+                log.info("%s may no longer receive %s: subscription removed", session.client_id, written)
+                if session.is_durable:
+                    self._writer.write(*self._storage.unsubscribed(session, written))
+                self._subscriptions.remove(session, written, subscription)
+                removed = True
+        if removed:
+            self._statistics.deliveries_withdrawn += session.flow.withdraw(_unwanted(session))
 
 
 def _unwanted(session: Session) -> Callable[[Delivery], bool]:

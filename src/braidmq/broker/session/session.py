@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
+from sys import getsizeof
 from time import time
 from typing import TYPE_CHECKING
 
-from braidmq.broker.session.ports import Claim
+from braidmq.broker.session.ports import Grant
 from braidmq.broker.shared.group import Group, group_of
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from braidmq.broker.timers import Timer
 
 SMALL_WILL_BYTES = 1024
+_PAIR_BYTES = 112  # a user property beside its two texts: a tuple, its place among the others, and rounding
+_EMPTY_TEXT_BYTES = getsizeof("")
 NEVER = 0xFFFF_FFFF  # the Session Expiry Interval that means: do not expire
 
 
@@ -44,25 +48,25 @@ class Session:
         self.flow = flow
         self.connection: Connection | None = None
         self.user_name: str | None = None
-        # A client without a user had it while there were users, or took it from a user: it is never handed to a user.
+        # A client without a user owned it while there were users, or took it from a user: it is never given to a user.
         self.stays_anonymous = False
         self.created_at = now
         self.ended_at = 0.0  # when the last connection ended; 0: connected
         self.away_since: float | None = None  # the same on the clock of deadlines, which leaves out pauses; None: it never has
         self.expiry_s = 0
         self.is_clean = True  # the last CONNECT asked for a clean start
-        self.is_provisional = True  # neither was a client told of it nor is it on disk: it ends if its CONNECT is refused
+        self.is_provisional = True  # no client was told of it and it is not on disk: it ends if its CONNECT is refused
         self.expiry_timer: Timer | None = None
-        self.will: Will | None = None  # to be published if the client leaves without a word
+        self.will: Will | None = None  # published if the connection ends without a DISCONNECT
         self.will_timer: Timer | None = None
-        self.next_will: Will | None = None  # of a client that waits to be told of the session
+        self.next_will: Will | None = None  # of a client that holds the session and waits for CONNACK
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
-        self.filter_levels = self.filter_bytes = 0  # of all their filters together
+        self.filter_levels = self.filter_bytes = 0  # of all their filters together, bytes as the client wrote them
         self.created_wall = time()
-        self.guard = 0  # version of the connection that owns it
+        self.guard = 0  # of the connection that owns it
         self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
-        self.recall: Recall | None = None  # reads what is in flight and in the log alone
-        self.catch_up: CatchUp | None = None  # reads what is above the cursor
+        self.recall: Recall | None = None  # reads messages in flight that only the log has
+        self.catch_up: CatchUp | None = None  # reads the records above the cursor
         self.replays: dict[str, Replay] = {}  # by filter as written: subscriptions that still read with cursors of their own
         # As which $replay subscriptions a filter was written, by filter; if it is shared, by the key of its group.
         self.replay_forms: dict[bytes | tuple[str, bytes], list[str]] = {}
@@ -77,13 +81,13 @@ class Session:
         return self.connection is not None
 
     def is_open_to(self, user_name: str | None) -> bool:
-        """Whether a client of this user may go on with it; a session of nobody goes on with a user unless it stays anonymous."""
+        """Whether a client of this user may resume it; a user may resume a session without a user unless it stays anonymous."""
         return self.user_name == user_name or (self.user_name is None and not self.stays_anonymous)
 
     @property
-    def claim(self) -> Claim:
-        """The claim of the last connection that took it."""
-        return Claim(self.client_id, self.guard)
+    def grant(self) -> Grant:
+        """The grant of the last connection that took it."""
+        return Grant(self.client_id, self.guard)
 
     @property
     def owner(self) -> object:
@@ -97,7 +101,7 @@ class Session:
         return len(self.replays) + len(self.replaying or ())
 
     def match(self, message: Message) -> Subscription | None:
-        """What a message is delivered by, of its own subscriptions; None if none matches any more."""
+        """The session's own subscription that a message matches; None if none does any more."""
         topic = message.topic.decode()
         return merge([each for each in self.subscriptions.values() if matches(each.topic_filter.decode(), topic)])
 
@@ -106,10 +110,10 @@ class Session:
         return {group for each in self.subscriptions.values() if (group := group_of(each)) is not None}
 
     def hold(self, written: str, subscription: Subscription) -> None:
-        """Add or replace the subscription that was written so."""
+        """Add or replace the subscription with this filter as written."""
         if written not in self.subscriptions:
             self.filter_levels += levels_of(subscription.topic_filter)
-            self.filter_bytes += len(subscription.topic_filter)
+            self.filter_bytes += len(written.encode())
         self.subscriptions[written] = subscription
         if written.startswith("$") and parse_subscription(written).replay is not None:
             forms = self.replay_forms.setdefault(_root(subscription), [])
@@ -117,12 +121,12 @@ class Session:
                 forms.append(written)
 
     def let_go(self, written: str) -> None:
-        """Remove the subscription that was written so."""
+        """Remove the subscription with this filter as written."""
         subscription = self.subscriptions.pop(written)
         self.filter_levels -= levels_of(subscription.topic_filter)
-        self.filter_bytes -= len(subscription.topic_filter)
+        self.filter_bytes -= len(written.encode())
         self.starts.pop(written, None)
-        self.catch_up = None
+        self.restart_catch_up()
         replay = self.replays.pop(written, None)
         if replay is not None:
             replay.pause()
@@ -132,14 +136,19 @@ class Session:
             if not forms:
                 del self.replay_forms[_root(subscription)]
 
+    def restart_catch_up(self) -> None:
+        """What the session reads for has changed: let catch-up begin anew at the cursor."""
+        if self.catch_up is not None:
+            self.catch_up.pause()
+
     def united(self, topic_filter: bytes) -> Subscription | None:
-        """One destination for every form in which the client has written this filter, but shared ones; None if there is none."""
+        """One destination for all forms of this filter that the client uses, except shared ones; None if there is none."""
         name = topic_filter.decode()
         forms = (name, EXCLUSIVE_PREFIX + name, *self.replay_forms.get(topic_filter, ()))
         return merge([self.subscriptions[written] for written in forms if written in self.subscriptions])
 
     def membership(self, group: Group) -> Subscription | None:
-        """A subscription to this group, in whichever form the client has written it; None if there is none."""
+        """A subscription to this group, in any form; None if there is none."""
         name, topic_filter = group.names
         forms = (f"{SHARE_PREFIX}{name}/{topic_filter}", *self.replay_forms.get(group.key, ()))
         return next((self.subscriptions[written] for written in forms if written in self.subscriptions), None)
@@ -156,11 +165,11 @@ class Session:
 
     @property
     def will_delay_s(self) -> int:
-        """How long the will waits for the client to come back."""
+        """Seconds that the will waits for the client to return."""
         return 0 if self.will is None else self.will.properties.will_delay_interval or 0
 
     def cancel_timers(self) -> None:
-        """The client is back, or the session is over: neither expiry nor a delayed will is to happen."""
+        """The client is back, or the session is over: cancel its expiry and a delayed will."""
         if self.expiry_timer is not None:
             self.expiry_timer.cancel()
             self.expiry_timer = None
@@ -175,19 +184,27 @@ def levels_of(topic_filter: bytes) -> int:
 
 
 def _root(subscription: Subscription) -> bytes | tuple[str, bytes]:
-    """What all forms of a subscription have in common."""
+    """The key that all forms of a subscription share."""
     group = group_of(subscription)
     return subscription.topic_filter if group is None else group.key
 
 
 def will_bytes(will: Will | None) -> int:
-    """The bytes of a will that is large; those of any other are part of what a session takes."""
+    """The memory that a large will takes; a small one counts as part of its session."""
     if will is None:
         return 0
     properties = will.properties
-    size = len(will.topic) + len(will.payload) + len(properties.correlation_data or b"") + len(properties.response_topic or "")
-    size += sum(len(name) + len(value) for name, value in properties.user_properties)
+    size = _text_bytes(will.topic) + len(will.payload) + len(properties.correlation_data or b"")
+    size += _text_bytes(properties.response_topic or "") + _text_bytes(properties.content_type or "")
+    pairs = properties.user_properties
+    if pairs:  # an empty one takes five bytes on the wire and many times that in memory
+        size += _PAIR_BYTES * len(pairs) + sum(map(getsizeof, chain.from_iterable(pairs)))
     return size if size > SMALL_WILL_BYTES else 0
+
+
+def _text_bytes(text: str) -> int:
+    """The bytes of its characters in memory: one that is not ASCII makes all of them wider."""
+    return getsizeof(text) - _EMPTY_TEXT_BYTES
 
 
 class SessionTable:

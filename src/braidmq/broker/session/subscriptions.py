@@ -24,6 +24,10 @@ class Subscriptions:
         self._exclusive = exclusive
         self._turns = turns
 
+    def count(self) -> int:
+        """Subscriptions of all sessions; each member of a shared one counts."""
+        return self._routes.count - len(self._groups) + self._groups.members
+
     def route(self, session: Session, topic_filter: bytes) -> None:
         """Something about the session's own subscriptions to this filter has changed: let the routes know."""
         united = session.united(topic_filter)

@@ -2,7 +2,8 @@
 
 ``TABLE`` is the table of docs/sessions.md as data; a test compares the two. ``resolve`` finds the row of a CONNECT and its
 steps. Nothing here touches a session or a connection: ``Lifecycle`` takes the steps, one after the other, and no step calls back
-into another one.
+into another one. If taking them stops between two steps, the old connection's end is completed and the old session, if it is
+still there, waits on.
 
 Taking the steps is not the end. Until CONNACK is sent the newcomer only *holds* the session, which keeps its will, its expiry and
 its user; only its timers stand still. ``Lifecycle.commit`` makes the newcomer's terms the session's. If the newcomer goes or is
@@ -81,6 +82,10 @@ class Step(Enum):
     TELL_CLOSED = auto()  # hooks and presence learn that the old connection has ended
     CREATE = auto()  # a new session, held by the newcomer
     RESUME = auto()  # the old session is held by the newcomer: stop its timers
+
+
+# What follows from CLOSE. These steps are taken even if the newcomer goes before its last one: the old connection has ended.
+FOLLOW_CLOSE: Final = frozenset({Step.RETURN_LEASES, Step.PUBLISH_PROMPT_WILL, Step.END, Step.TELL_CLOSED})
 
 
 class Facts(NamedTuple):

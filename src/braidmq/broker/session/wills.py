@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from braidmq.access.contract import Authorizer
 from braidmq.broker.messages.message import make_message
+from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.statistics import Statistics
@@ -26,6 +27,7 @@ class Wills:
         self,
         sessions: SessionTable,
         storage: SessionStorage,
+        writer: TurnWriter,
         access: Authorizer,
         lane: Lane,
         statistics: Statistics,
@@ -33,6 +35,7 @@ class Wills:
     ) -> None:
         self._sessions = sessions
         self._storage = storage
+        self._writer = writer
         self._access = access
         self._lane = lane
         self._statistics = statistics
@@ -51,7 +54,7 @@ class Wills:
         self._due.discard(session)
         self._sessions.set_will(session, None)
         if session.is_durable:
-            self._storage.will_is_over(session)
+            self._writer.write(*self._storage.will_is_over(session))
         rules = self._access.rules_for(session.client_id, session.user_name)
         if will.topic.startswith("$") or not (rules.unrestricted or rules.may_publish(will.topic)):
             self._statistics.dropped_revoked += 1

@@ -6,26 +6,35 @@ cursors of those members; otherwise at the next tick. If the member's session is
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from braidmq.broker.ports import Change, LogScan, Refusal
+from braidmq.broker.bounds.turns import Turns
+from braidmq.broker.persistence import TurnWriter
+from braidmq.broker.ports import Change, Refusal
+from braidmq.broker.reading.context import DeliverHooks
+from braidmq.broker.reading.slots import Readers
+from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.cursor import GroupCursor
+from braidmq.broker.shared.group import Group
 from braidmq.broker.shared.reservations import Reservation
+from braidmq.broker.statistics import Statistics
+from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
 
 if TYPE_CHECKING:
-    from braidmq.broker.broker import Broker
-    from braidmq.broker.session.session import Session
+    from braidmq.broker.session.session import Session, SessionTable
 
 _SORT = 512  # groups that have deferred something: a tenth of a millisecond
 _HAND_OUT = 16  # of them that hand it out at a time
-_WAKES = 64  # groups that are told at a time that a member takes more
+_WAKES = 64  # groups that are woken at a time when a member takes more
 _WORK_PER_TICK = 10_000  # in outstanding records, of rows that are looked at in one go: about 5 ms
 _WORK_PER_ROW = 20  # what a row costs beside those
 _IDLE_ROUND_TICKS = 120  # in which every group has its position written once, so that little is read after a crash (S13)
@@ -34,36 +43,49 @@ _IDLE_ROUND_TICKS = 120  # in which every group has its position written once, s
 class GroupBinding:
     """The broker services for all groups of a node; implements `ports.GroupServices`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lane: Lane,
+        writer: TurnWriter,
+        turn: Turn,
+        turns: Turns,
+        sessions: SessionTable,
+        statistics: Statistics,
+        *,
+        source: LogSource,
+        slots: Readers,
+        hooks: DeliverHooks,
+        ask_hooks: Callable[[Message, str], Message | None],
+    ) -> None:
+        self.state: State = lane.state
+        self.source = source
+        self.slots = slots
+        self.ask_hooks = ask_hooks
+        self._hooks = hooks
+        self._loop = loop
+        self._lane = lane
+        self._writer = writer
+        self._turn = turn
+        self._turns = turns
+        self._sessions = sessions
+        self._statistics = statistics
         self._changed: dict[GroupCursor, None] = {}  # to be looked at when a tick comes
         self._due: dict[GroupCursor, None] = {}  # to be written at the end of this turn
-        self._reserving: dict[GroupCursor, None] = {}  # the same, and then something is to be sent
+        self._reserving: dict[GroupCursor, None] = {}  # the same, and then something is sent
+        self._blocked: dict[GroupCursor, None] = {}  # wait for the source, with a slot each; some may have gone on
         self._ticks = 0
-        self._turns = broker.turns
         self._idle: list[GroupCursor] = []  # still to be written in this round
         self._idle_share = 0
         self._deferring: dict[object, deque[GroupCursor]] = {}  # by owner: groups that have something to hand out
         self._is_sorting = False
-        broker.state.on_deferring = self._note_deferring
-
-    @property
-    def state(self) -> State:
-        """The lane's."""
-        return self._broker.state
+        lane.state.on_deferring = self._note_deferring
+        turn.at_end(Phase.RESERVATIONS, self._write_reservations)
 
     @property
     def asks_hooks(self) -> bool:
         """Whether a hook may change or withhold messages for a member."""
-        return bool(self._broker.hooks.delivers)
-
-    def ask_hooks(self, message: Message, client_id: str) -> Message | None:
-        """The message for this member after the hooks; None if a hook withholds it."""
-        return self._broker.publisher.ask_deliver_hooks(message, client_id)
-
-    def replay(self, topic_filter: str, positions: list[int]) -> LogScan:
-        """Read everything that was recorded above these positions."""
-        return self._broker.turn_writer.log.replay([topic_filter], dict(enumerate(positions)), with_session_only=True)
+        return bool(self._hooks.delivers)
 
     def soon(self, log: GroupCursor, callback: Callable[[], None]) -> None:
         """Call back when the log's owner has its turn."""
@@ -71,29 +93,17 @@ class GroupBinding:
 
     def later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back after this time."""
-        self._broker.loop.call_later(delay_s, callback)
-
-    def may_read(self, log: GroupCursor) -> bool:
-        """Whether there is a place for one more reader; if not, it is woken when there is."""
-        return self._broker.readers.admit(log)
-
-    def note_idle(self, log: GroupCursor) -> None:
-        """The group has read-ahead that no member accepts now."""
-        self._broker.readers.note_idle(log)
-
-    def stop_reading(self, log: GroupCursor) -> None:
-        """It needs no place any more."""
-        self._broker.readers.leave(log)
+        self._loop.call_later(delay_s, callback)
 
     def flush(self) -> None:
         """Write out what members were sent."""
-        self._broker.lane.flush()
+        self._lane.flush()
 
     def note_lost(self) -> None:
-        """Retention was faster than a group."""
-        self._broker.statistics.lost_to_retention += 1
+        """Retention deleted a message before a group could read it."""
+        self._statistics.lost_to_retention += 1
 
-    # What was for very many groups
+    # Messages for very many groups
 
     def _note_deferring(self) -> None:
         if not self._is_sorting:
@@ -101,7 +111,7 @@ class GroupBinding:
             self._turns.add(self, self._sort_deferring)
 
     def _sort_deferring(self) -> None:
-        """Find whose turn it is to hand out what was deferred, of some groups at a time: there may be very many."""
+        """Sort the groups that have deferred messages by owner, some at a time: there may be very many."""
         flows = self.state.deferring
         for flow in flows[:_SORT]:
             log = flow.group
@@ -133,7 +143,7 @@ class GroupBinding:
 
     def await_room(self, log: GroupCursor, flow: Flow) -> None:
         """``wake`` the log when this member takes more."""
-        session = self._broker.sessions.get(flow.client_id)
+        session = self._sessions.get(flow.client_id)
         if session is None or session.flow is not flow or session.connection is None:
             return
         if session.shares is None:
@@ -153,6 +163,15 @@ class GroupBinding:
             session.shares = None
         return bool(shares)
 
+    def note_blocked(self, log: GroupCursor) -> None:
+        """The log waits until the source is ready; it stops waiting if its last member disconnects meanwhile."""
+        self._blocked[log] = None
+
+    def note_left(self) -> None:
+        """A member of some group has disconnected."""
+        if self._blocked:
+            self._blocked = {log: None for log in list(self._blocked) if log.keeps_waiting()}
+
     # Rows
 
     def note_change(self, log: GroupCursor, at_once: bool) -> None:
@@ -161,14 +180,13 @@ class GroupBinding:
             return
         if at_once:
             self._due[log] = None
-            self._broker.turn_writer.ask_for_turn()
+            self._turn.ask(Phase.STEPS)
         else:
             self._changed[log] = None
 
     def note_reservation(self, log: GroupCursor) -> None:
-        """Write the row at the end of this turn; then what the log has reserved may be sent, or is the group's again."""
-        if not self._reserving:
-            self._broker.loop.call_soon(self._write_reservations)
+        """Write the row at the end of this turn; then the reserved messages are sent, or are the group's again."""
+        self._turn.ask(Phase.RESERVATIONS)
         self._reserving[log] = None
 
     def _write_reservations(self) -> None:
@@ -178,40 +196,38 @@ class GroupBinding:
             if not reservations:
                 continue
             if log.group.flow.is_durable:
-                self._broker.turn_writer.change(
-                    [self.row_of(log)], partial(self._keep, log, reservations), partial(self._break, log)
-                )
+                self._writer.change([self.row_of(log)], partial(self._keep, log, reservations), partial(self._break, log))
             else:  # no longer
                 self._keep(log, reservations)
 
     def _keep(self, log: GroupCursor, reservations: list[Reservation]) -> None:
         log.keep(reservations)
-        self._broker.lane.flush()
+        self._lane.flush()
 
     def _break(self, log: GroupCursor, refusal: Refusal) -> None:
         log.release_reservations()
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         """Remove the row of a group."""
-        self._broker.turn_writer.write(self._broker.turn_writer.storage.groups.remove(name, topic_filter))
+        self._writer.write(self._writer.storage.groups.remove(name, topic_filter))
 
     def row_of(self, log: GroupCursor) -> Change:
-        """The row as it is to be on disk."""
+        """The row to be stored; the group counts as unchanged from now on."""
         row = log.row()
         log.is_kept = True
         log.is_changed = False
-        return self._broker.turn_writer.storage.groups.put(row)
+        return self._writer.storage.groups.put(row)
 
     def take_due(self) -> list[GroupCursor]:
         """Groups whose rows are to be written at the end of this turn."""
         due, self._due = self._due, {}
         return [log for log in due if not log.is_over and log.group.flow.is_durable]
 
-    def tick(self) -> None:
-        """Find the groups whose rows are behind."""
+    def tick(self, groups: Iterable[Group]) -> None:
+        """Find those of all groups whose rows are behind."""
         self._ticks += 1
         if self._ticks % _IDLE_ROUND_TICKS == 0:
-            self._idle = [group.log for group in self._broker.groups if group.flow.is_durable]
+            self._idle = [group.log for group in groups if group.flow.is_durable]
             self._idle_share = -(-len(self._idle) // _IDLE_ROUND_TICKS)
         for _ in range(min(self._idle_share, len(self._idle))):
             log = self._idle.pop()
@@ -225,9 +241,9 @@ class GroupBinding:
                 self.note_change(log, at_once=True)
                 work += _WORK_PER_ROW + log.outstanding
 
-    def stop(self) -> None:
-        """Let every row that is behind be written; what was reserved and not sent is the group's again."""
-        for group in self._broker.groups:
+    def stop(self, groups: Iterable[Group]) -> None:
+        """Let every row that is behind be written; messages that were reserved and not sent are the groups' again."""
+        for group in groups:
             group.log.release_reservations()
         for log in self._changed:
             self.note_change(log, at_once=True)

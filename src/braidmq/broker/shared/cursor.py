@@ -1,35 +1,31 @@
 """The cursor of a shared group: one for all members, with the messages that must be redelivered (S10).
 
     following   every recorded message is given to a member at its commit; the positions are the log's marks
-    deferring   the same, but what was for very many groups waits to be handed out (`lane.group_flow`), and what came after it
-    behind      no member had room for a message: it and all later ones are read in the log, as soon as one has room.
-                So is a group that was made with a start: what is older than the group is read as a replay shows it
+    deferring   the same, but messages for very many groups wait to be handed out (`lane.path.group_flow`), and later ones too
+    behind      no member had room for a message: it and all later ones are read from the log, as soon as a member has room.
+                A group that was made with a start is behind too: it reads what is older than the group as a replay shows it
 
-Messages are *leased*, and only when they are sent. A lease of QoS 1 belongs to the member's connection: what that has not
-acknowledged when it ends is *returned*, and handed out before anything else, in order of time. A lease of QoS 2 belongs to the
-member's session and never comes back once the message may have been sent; that the group has it no longer is written before
+Messages are *leased*, and only when they are sent. A QoS 1 lease belongs to the member's connection: messages that are not
+acknowledged when it ends are *returned*, and handed out before anything else, in order of time. A QoS 2 lease belongs to the
+member's session and never comes back once the message may have been sent; that the group no longer has it is written before
 PUBLISH, in one batch with the cursor of the member's session if that is on disk too (else see `reservations`).
 
 At every moment each record at or below the positions that is for the group was acknowledged, or is reserved or in flight to a
-member, or is returned. On disk are the positions and all of QoS 1 that is in flight or returned; after a crash that is the
-group's again. It is bounded, for all of it is written each time.
+member, or is returned. The row on disk has the positions and all QoS 1 messages that are in flight or returned; after a crash
+these are the group's again. Their number is bounded, because all of them are written each time.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from braidmq.base.errors import Unavailable
-from braidmq.broker.ports import GroupRow, LogScan, Positions
+from braidmq.broker.ports import GroupRow, Positions
+from braidmq.broker.reading.cursor import SLICE_S, LogCursor, RunEnd, TakePlain, is_new, is_shown
 from braidmq.broker.reading.fetch import Place, RecordFetch
-from braidmq.broker.reading.shown import ShownScan
 from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
 from braidmq.lane.path.delivery import Delivery
@@ -42,28 +38,26 @@ from braidmq.lane.records.records import Record
 if TYPE_CHECKING:
     from braidmq.broker.shared.group import Group
 
-log = logging.getLogger("braidmq.durability")
-
-_SLICE_S = 0.0005  # of reading for one group, before others have their turn
-_READ = 256  # records asked for at a time
-_READ_AGAIN = 64  # returned messages looked for at a time
+_FETCH = 64  # returned messages looked for at a time
 _LEASED_MAX = 8192  # with QoS 1, to all members together: a row of 80 KB, half a millisecond to make
 _SMALL = 1024  # bytes of a returned message that is kept in memory for the next member
-_RETRY_S = 0.05  # after which to look again whether there is memory for what is to be read
-_STORE_AGAIN_S = 1.0
+_STORE_AGAIN_S = 1.0  # after which to try again when nothing could be written
 
 
 class GroupCursor:
-    """The cursor of one group. A group that is new begins at the end of the log, or where its first member wants it to."""
+    """The cursor of one group; implements `reading.cursor.ScanReader`.
+
+    A new group begins at the end of the log, or at the start that its first member asks for.
+    """
 
     __slots__ = (
-        "_is_barred", "_is_scheduled", "_leased", "_order", "_replay", "_reservations", "_returned", "_search", "_services",
-        "_since", "_waiting", "group", "is_changed", "is_kept", "is_over", "owner", "positions",
+        "_fetch", "_is_barred", "_is_scheduled", "_leased", "_order", "_reading", "_reservations", "_returned", "_services",
+        "_since", "group", "is_changed", "is_kept", "is_over", "owner", "positions",
     )  # fmt: skip
 
     def __init__(self, group: Group, services: GroupServices, start: Sequence[int] | None = None, owner: object = None) -> None:
         self.group = group
-        self.owner = owner  # whom its reading is counted for: that of the session that made the group
+        self.owner = owner  # the owner of its slots: that of the session that made the group
         self.is_kept = False  # the group has a row
         self.is_over = False  # the group has no members any more
         self.is_changed = False  # since the row was written
@@ -76,9 +70,8 @@ class GroupCursor:
         self._returned: dict[Place, Message | None] = {}  # without the message: to be read again
         self._order: list[Place] = []  # a heap of the returned ones, timestamp first; some may be gone
         self._leased: dict[Place, None] = {}  # with QoS 1, and not settled
-        self._replay: LogScan | None = None
-        self._waiting: deque[tuple[int, Record]] = deque()  # read and not handed out
-        self._search: RecordFetch | None = None
+        self._reading: LogCursor | None = None
+        self._fetch: RecordFetch | None = None  # of returned messages
 
     @property
     def is_following(self) -> bool:
@@ -93,7 +86,7 @@ class GroupCursor:
     # Events
 
     def offer(self, message: Message) -> None:
-        """A message is there. If it is recorded, hence committed, and nobody has room for it, the group is behind from it on."""
+        """Hand out a live message. If it is recorded, hence committed, and no member has room, the group is behind from it on."""
         self._services.state.work += GROUP_WEIGHT
         if not message.timestamp or not message.qos:
             self._pass_on(message)
@@ -102,7 +95,7 @@ class GroupCursor:
             self._await_room()
 
     def hand_out_deferred(self) -> None:
-        """Hand out what was deferred because it was for very many groups; ``lane.flush`` must follow."""
+        """Hand out deferred messages; ``lane.flush`` must follow."""
         flow = self.group.flow
         deferred = flow.take_deferred()
         for place, message in enumerate(deferred):
@@ -114,12 +107,12 @@ class GroupCursor:
                 self._await_room()
 
     def give_back(self, leases: Iterable[tuple[Place, Message | None]], at_once: bool = False) -> None:
-        """These leases have ended without an acknowledgement; ``at_once``: the disk does not have them as the group's."""
+        """These leases have ended without an acknowledgement; ``at_once``: on disk they are not the group's."""
         self.fall_behind()
         is_soon = self.group.has_client() and not self._services.asks_hooks
         for place, message in leases:
-            # What a hook has changed is read again: the next member's is to be made of the original. So are large messages, and
-            # those for which no member is there: the log has them, and memory need not.
+            # A message that a hook has changed is read again: the next member's is made from the original. So are large messages,
+            # and those for which no member is connected: the log has them, and memory need not.
             is_kept = is_soon and message is not None and message.cost() <= _SMALL
             self._leased.pop(place, None)
             self._return(place, message if is_kept else None)
@@ -139,11 +132,11 @@ class GroupCursor:
         self._note_change()
 
     def take_reservations(self) -> list[Reservation]:
-        """What was reserved since the last call: it is to be kept once the row, as it is now, is on disk."""
+        """The reservations since the last call; the caller says ``keep`` once the row, as it is now, is on disk."""
         return self._reservations.take_unwritten()
 
     def keep(self, reservations: Iterable[Reservation]) -> None:
-        """The disk knows that these are the group's no longer: send them. What cannot be sent now is the group's again."""
+        """On disk these are no longer the group's: send them. Those that cannot be sent now are the group's again."""
         broken: list[Message] = []
         for reservation in reservations:
             if not self._reservations.end(reservation):
@@ -156,7 +149,7 @@ class GroupCursor:
             self.give_back(map(_lease, broken), at_once=True)
 
     def release_reservations(self) -> None:
-        """Nothing can be written, now or any more: what was reserved is the group's again. It tries again after a while."""
+        """Nothing can be written: reserved messages are the group's again. It tries again after a while."""
         broken = self._reservations.end_all()
         if broken:
             self._is_barred = True
@@ -189,15 +182,14 @@ class GroupCursor:
         self._returned.clear()
         self._order.clear()
         self._reservations.end_all()
-        # Whoever still refers to one of the three finds what is left of it; that they do not refer to each other any more spares
-        # the collector the groups that are over.
+        # References to group, flow and cursor may remain; without references between them the collector has less to do.
         self.group.flow.end()
         self.group = self.group.remains()
 
     # The row
 
     def row(self) -> GroupRow:
-        """The cursor as it is to be on disk."""
+        """The row to be stored."""
         positions = self.group.flow.cursor() if self.is_following else self.positions
         return GroupRow(*self.group.names, tuple(positions), (*self._returned, *self._leased), self._since)
 
@@ -209,7 +201,7 @@ class GroupCursor:
     # Handing out
 
     def _hand_out(self, message: Message, expiry: int) -> bool:
-        """Lease a message to a member that has room; False if there is none."""
+        """Lease a message to a member that has room; False if no member has."""
         services = self._services
         for member in self.group.candidates(message):
             flow = cast("LogFlow", member.flow)
@@ -246,11 +238,11 @@ class GroupCursor:
         return True
 
     def _is_full(self) -> bool:
-        """Whether so much is out that acknowledgements must come first; each wakes the group."""
+        """Whether the limit of leased messages is reached; each acknowledgement wakes the group then."""
         return len(self._leased) >= _LEASED_MAX
 
     def _pass_on(self, message: Message) -> None:
-        """Give a message that the log does not keep for the group to the member that is best off, as it is."""
+        """Deliver a message that the log does not keep for the group to the best member, unchanged."""
         state = self._services.state
         member = self.group.choose(message)
         if member is None:
@@ -275,103 +267,124 @@ class GroupCursor:
         if not self.group.has_client():
             self.pause()
             return
-        deadline = monotonic() + _SLICE_S
-        try:
-            while self._step():
-                if monotonic() >= deadline:
-                    self.wake()
-                    break
-        except Unavailable as problem:  # such as no descriptor for a table: it may work in a moment
-            log.warning("the shared group %s has to wait for recorded messages: %s", self.group.names[0], problem.detail)
-            self._services.later(_STORE_AGAIN_S, self.wake)
+        turn = self._read(monotonic() + SLICE_S)
+        if turn is RunEnd.MORE:
+            self.wake()
+        elif turn is RunEnd.FULL:
+            self._await_room()
+        elif self._is_blocked():
+            self._services.note_blocked(self)
         self._services.flush()
 
-    def _step(self) -> bool:
-        """Deal with what is next; False if there is nothing to do now."""
-        if self._returned:
-            return self._step_returned()
-        if self._waiting:
-            shard, record = self._waiting[0]
-            if self._is_for_group(shard, record):
-                message = from_record(shard, record)
-                if self._is_full() or not self._hand_out_late(message):
-                    return self._await_room()
-            self._waiting.popleft()
-            self.positions[shard] = record.timestamp
-            return True
-        return self._read_on()
+    def _read(self, deadline: float) -> RunEnd:
+        """Hand out returned messages, then those of the log."""
+        while True:
+            if self._returned:
+                turn = self._hand_out_returned(deadline)
+                if turn is not RunEnd.CAUGHT_UP:
+                    return turn
+            turn = self._read_on(deadline)
+            if turn is not RunEnd.FULL or not self._returned:
+                return turn
+            # Messages that came back while the log was read come first.
+            if monotonic() >= deadline:
+                return RunEnd.MORE
 
-    def _is_for_group(self, shard: int, record: Record) -> bool:
-        if self._since and record.timestamp <= self._since[shard]:
-            return not record.session_only  # as for any replay
-        # QoS 0 is for those who were there; what was offered to them at its commit does not wait.
-        return record.qos > 0
-
-    def _step_returned(self) -> bool:
-        timestamp, shard = self._order[0]
-        place = shard, timestamp
-        if place in self._returned:
-            message = self._returned[place]
-            if message is None:
-                return self._read_again(place)
-            if not self._hand_out_late(message):
-                return self._await_room()
-            del self._returned[place]
-        heappop(self._order)
-        return True
-
-    def _read_on(self) -> bool:
+    def _read_on(self, deadline: float) -> RunEnd:
         state = self._services.state
         if self.positions == state.marks and state.part_shard < 0:
-            return self._follow()
-        if not self._services.may_read(self):
+            self._follow()
+            return RunEnd.CAUGHT_UP
+        if self._reading is None:
+            self._reading = LogCursor(self._services.source, self._services.slots, self)
+        turn = self._reading.run(deadline)
+        if turn is RunEnd.CAUGHT_UP:
+            self._follow()
+        return turn
+
+    def _hand_out_returned(self, deadline: float) -> RunEnd:
+        """CAUGHT_UP when none are left."""
+        while self._returned:
+            timestamp, shard = self._order[0]
+            place = shard, timestamp
+            if place not in self._returned:
+                heappop(self._order)
+                continue
+            message = self._returned[place]
+            if message is None:
+                if not self._fetch_returned(place):
+                    return RunEnd.WAITS
+            elif self._hand_out_late(message):
+                del self._returned[place]
+                heappop(self._order)
+            else:
+                self._services.slots.note_idle(self)
+                return RunEnd.FULL
+            if monotonic() >= deadline:
+                return RunEnd.MORE
+        return RunEnd.CAUGHT_UP
+
+    def _fetch_returned(self, first: Place) -> bool:
+        """Read returned messages for a slice, this one and some that are near it; False if the group has to wait."""
+        services = self._services
+        if self._fetch is not None and self._fetch.is_blocked:
             return False
-        replay = self._replay
-        if replay is None:
-            replay = self._replay = ShownScan(self._services.replay(self.group.names[1], self.positions), state)
-        for _ in replay.take_gaps():
-            self._services.note_lost()
-        if replay.is_caught_up:
-            return self._follow()
-        self._waiting.extend(replay.next(_READ, slice_s=_SLICE_S))
-        if not self._waiting:
-            for shard, position in replay.positions().items():
-                self.positions[shard] = position
-            if replay.is_waiting:
-                return self._await_memory()
-        return True
-
-    def _await_memory(self) -> bool:
-        self._services.later(_RETRY_S, self.wake)
-        return False
-
-    def _read_again(self, first: Place) -> bool:
-        """Read returned messages for a slice, this one and some that are near it; False if that cannot be now."""
-        if self._search is None:
-            if not self._services.may_read(self):
-                return False
+        if not services.slots.admit(self):
+            return False
+        fetch = self._fetch
+        if fetch is None:
             missing = (place for place, message in self._returned.items() if message is None and place[0] == first[0])
-            replay = partial(self._services.replay, self.group.names[1])
-            self._search = RecordFetch(replay, self._services.state.marks, first, islice(missing, _READ_AGAIN))
-        found = self._search.run(_SLICE_S)
-        if found is None:
-            return self._await_memory() if self._search.is_waiting else True
-        self._search = None
-        for place, record in found.items():
+            places = [first, *islice(missing, _FETCH)]
+            fetch = self._fetch = RecordFetch(services.source, self.filters(), places, self.wake, self.name)
+        for place, record in fetch.run(SLICE_S).items():
             if record is None:
                 del self._returned[place]
-                self._services.note_lost()
+                services.note_lost()
             else:
                 self._returned[place] = from_record(place[0], record)
-        return True
+        if fetch.is_over:
+            self._fetch = None
+        return not fetch.is_blocked
 
-    def _follow(self) -> bool:
+    # What the cursor asks
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log file."""
+        return f"the shared group {self.group.names[0]}"
+
+    def filters(self) -> list[str]:
+        """The group's."""
+        return [self.group.names[1]]
+
+    def plain(self) -> TakePlain | None:
+        """Each record is offered alone: it is for one of several members."""
+        return None
+
+    def offer_record(self, shard: int, record: Record) -> bool:
+        """Hand out a record if it is for the group; False if no member has room, or returned messages come first."""
+        if self._returned:
+            return False
+        if not self._is_for_group(shard, record):
+            return True
+        return not self._is_full() and self._hand_out_late(from_record(shard, record))
+
+    def _is_for_group(self, shard: int, record: Record) -> bool:
+        # QoS 0 is for members that were connected at the commit, so new messages of QoS 0 do not wait; history shows them.
+        return is_shown(shard, record, self._since) and (record.qos > 0 or not is_new(shard, record.timestamp, self._since))
+
+    def note_gap(self) -> None:
+        """Count it."""
+        self._services.note_lost()
+
+    # Following
+
+    def _follow(self) -> None:
         self.group.flow.is_following = True
         self.positions = []
         self._since = ()
         self.pause()
         self._note_change()
-        return False
 
     def fall_behind(self) -> None:
         """Stop following at the last message that was offered and not deferred."""
@@ -388,17 +401,32 @@ class GroupCursor:
         self.positions = positions
         self._note_change()
 
-    def _await_room(self) -> bool:
+    def _is_blocked(self) -> bool:
+        """Whether it waits until the source is ready."""
+        return any(each is not None and each.is_blocked for each in (self._reading, self._fetch))
+
+    def keeps_waiting(self) -> bool:
+        """Whether it still waits for the source; without a connected member it stops, and gives up its slot."""
+        if not self._is_blocked():
+            return False
+        if self.group.has_client():
+            return True
+        self.pause()
+        return False
+
+    def _await_room(self) -> None:
         for flow in self.group.clients():
             self._services.await_room(self, flow)
-        self._services.note_idle(self)
-        return False
 
     def pause(self) -> None:
         """Release the read-ahead."""
-        self._replay = self._search = None
-        self._waiting.clear()
-        self._services.stop_reading(self)
+        reading, fetch, self._reading, self._fetch = self._reading, self._fetch, None, None
+        if fetch is not None:
+            fetch.close()
+        if reading is not None:
+            reading.close()
+        else:
+            self._services.slots.leave(self)
 
     def _note_change(self, at_once: bool = False) -> None:
         if at_once or not self.is_changed:

@@ -120,7 +120,7 @@ class Group:
         return [flow for flow in flows if flow.queue_messages() or flow.inflight_messages()]
 
     def on_settled(self, delivery: Delivery) -> None:
-        """A member has acknowledged or refused a message, or let go of its packet id."""
+        """A member has acknowledged or refused a message, or its packet id was released."""
         if is_lease(delivery):
             self.log.settle(delivery.place())
 
@@ -213,8 +213,7 @@ class Groups:
     ) -> tuple[Subscription, bool]:
         """Make the flow a member of the named group over this filter; its subscription, and whether it is new.
 
-        Of a group that is made by this, ``start`` is where it begins to read the log (None: at its end), and ``owner`` is whom
-        its reading is counted for.
+        A new group begins to read the log at ``start`` (None: at its end), and its reading counts for ``owner``.
         """
         key = (name, topic_filter)
         group = self._groups.get(key)
@@ -291,7 +290,7 @@ class Groups:
         """Give what a leaving member did not acknowledge to others; how many messages. ``packet_ids``: of those in flight alone.
 
         QoS 2 that was sent stays with its session and is never given to another [MQTT-4.8.2-4], [MQTT-4.8.2-5]. Recorded messages
-        of QoS 1 return to their group. Of others, while the session lives, only a connected member takes over; what nobody takes
+        of QoS 1 return to their group. Of others, while the session lives, only a connected member takes over; the rest
         stays where it is.
         """
         returned: dict[GroupCursor, list[Lease]] = {}
@@ -321,6 +320,7 @@ class Groups:
             flow.note_change()
         for log, leases in returned.items():
             log.give_back(leases)
+        self._services.note_left()
         return count
 
     def take_back(self, flow: LogFlow) -> None:
@@ -363,7 +363,7 @@ class Leaving:
         self._packet_ids = [packet_id for packet_id, _ in flow.inflight_items()]
 
     def step(self) -> bool:
-        """Do some of it; True if that was the last, and the flow has let go of everything."""
+        """Do some of it; True if that was the last, and the flow holds nothing any more."""
         some = self._packet_ids[:_LEASES_AT_ONCE]
         del self._packet_ids[:_LEASES_AT_ONCE]
         if self._packet_ids:

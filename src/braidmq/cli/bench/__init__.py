@@ -1,1 +1,1 @@
-"""``braidmq bench``: a load generator. Frames are made and read in batches, so that Python keeps up with a fast broker."""
+"""``braidmq bench``: a load generator. It builds and parses packets in batches, so that Python keeps up with a fast broker."""

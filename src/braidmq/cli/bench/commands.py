@@ -17,7 +17,7 @@ import uvloop
 from braidmq.base.errors import ProtocolViolation
 from braidmq.cli.bench.frames import HEADER
 from braidmq.cli.bench.loads import make_load
-from braidmq.cli.bench.plan import Kind, Plan, new_run_id
+from braidmq.cli.bench.plan import BenchPlan, Kind, new_run_id
 from braidmq.cli.bench.report import as_json, print_report, show_progress
 from braidmq.cli.bench.tally import Tally
 from braidmq.cli.errors import CommandFailed
@@ -30,7 +30,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _optional_truth(*names: str, default: str, help: str) -> Callable[[Decorated], Decorated]:
-    """An option as emqtt_bench has them: ``-r``, ``-r true`` and ``-r false``."""
+    """An option in the style of emqtt_bench: ``-r``, ``-r true`` and ``-r false``."""
     return click.option(*names, type=bool, is_flag=False, flag_value="true", default=default, show_default=True, help=help)
 
 
@@ -140,7 +140,7 @@ def _run(kind: Kind, given: dict[str, Any]) -> int:
     return EXIT_FAILED if tally.connected < result["clients"] else 0
 
 
-def _read_plan(kind: Kind, given: dict[str, Any]) -> Plan:
+def _read_plan(kind: Kind, given: dict[str, Any]) -> BenchPlan:
     run_id = new_run_id()
     hosts = tuple(host.strip() for host in given["host"].split(",") if host.strip())
     if not hosts:
@@ -152,7 +152,7 @@ def _read_plan(kind: Kind, given: dict[str, Any]) -> Plan:
     message = given.get("message")
     if kind == "flow" and given["size"] < HEADER.size:
         raise click.UsageError(f"flow needs payloads of at least {HEADER.size} bytes for the timestamp and sequence number")
-    plan = Plan(
+    plan = BenchPlan(
         kind=kind,
         endpoint=read_endpoint({**given, "host": hosts[0]}),
         hosts=hosts,
@@ -185,7 +185,7 @@ def _read_plan(kind: Kind, given: dict[str, Any]) -> Plan:
     return plan
 
 
-def _check_topic(plan: Plan) -> None:
+def _check_topic(plan: BenchPlan) -> None:
     if plan.kind == "conn":
         return
     check = check_filter if plan.kind == "sub" else check_topic_name
@@ -195,7 +195,7 @@ def _check_topic(plan: Plan) -> None:
         raise CommandFailed(f"-t {plan.topic!r}: {violation.detail}") from None
 
 
-async def _measure(plan: Plan, tally: Tally, quiet: bool) -> dict[str, Any]:
+async def _measure(plan: BenchPlan, tally: Tally, quiet: bool) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -208,7 +208,7 @@ async def _measure(plan: Plan, tally: Tally, quiet: bool) -> dict[str, Any]:
         began = time.monotonic()
         await load.prepare()
         connect_s = time.monotonic() - began
-        gc.freeze()  # thousands of connections need not be looked at again and again
+        gc.freeze()  # the collector need not scan thousands of connections repeatedly
         if plan.duration_s is not None:
             loop.call_later(plan.duration_s, stop.set)
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The connections of a benchmark: lean MQTT clients that handle what comes in runs and write what goes out in batches."""
+"""The connections of a benchmark: minimal MQTT clients that process incoming packets in runs and write in batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from braidmq.mqtt.packets import Connack, Connect, Disconnect, PacketType, Pingr
 from braidmq.mqtt.reasons import FAILURE
 
 _PINGREQ: Final = encode(Pingreq(), 4)
-_DISCONNECT: Final = encode(Disconnect(), 4)  # in MQTT 5 these two bytes mean the same
+_DISCONNECT: Final = encode(Disconnect(), 4)  # the same two bytes in MQTT 5
 _ACKNOWLEDGEMENT_BYTES: Final = 4
-_AT_ONCE: Final = 1024  # messages that a publisher without a window writes before others have their turn
+_AT_ONCE: Final = 1024  # messages that a publisher without a window writes before yielding to others
 
 
 class BenchConnection(asyncio.Protocol):
-    """Logs in, answers acknowledgements and stays alive; what it publishes or receives is up to the subclasses."""
+    """Logs in, answers acknowledgements and sends pings; subclasses publish and receive."""
 
     def __init__(self, login: Connect, tally: Tally) -> None:
         self.login = login
@@ -39,11 +39,11 @@ class BenchConnection(asyncio.Protocol):
         self._is_leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The way is open."""
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The way is closed; unexpected, unless we are leaving."""
+        """Count a lost connection, unless this side closed it."""
         if self.is_open:
             self.is_open = False
             if not self._is_leaving:
@@ -51,7 +51,7 @@ class BenchConnection(asyncio.Protocol):
         self._fail(CommandFailed("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
-        """Handle every frame that is whole."""
+        """Process every complete packet."""
         now_ns = time.time_ns()
         if self._rest:
             data = self._rest + data
@@ -67,7 +67,7 @@ class BenchConnection(asyncio.Protocol):
         self.after_reading()
 
     def after_reading(self) -> None:
-        """Everything that came together is handled."""
+        """Called when all packets received together have been processed."""
 
     async def log_in(self) -> Connack:
         """Send CONNECT and await CONNACK; raises CommandFailed."""
@@ -79,7 +79,7 @@ class BenchConnection(asyncio.Protocol):
         return connack
 
     async def subscribe(self, topic_filters: list[str], qos: int) -> None:
-        """Subscribe; raises CommandFailed if the server refuses one of the filters."""
+        """Subscribe; raises CommandFailed if the server rejects one of the filters."""
         packet = Subscribe(1, [SubscribeOption(topic_filter, qos) for topic_filter in topic_filters])
         suback = cast(Suback, await self._ask(encode(packet, self._version), "SUBSCRIBE"))
         for topic_filter, reason in zip(topic_filters, suback.reasons, strict=True):
@@ -87,17 +87,17 @@ class BenchConnection(asyncio.Protocol):
                 raise CommandFailed(f"the server rejected the subscription to {topic_filter!r}: {reason_in_words(reason)}")
 
     def ping(self) -> None:
-        """Show that we are alive."""
+        """Send PINGREQ."""
         if self.is_open and self._transport is not None:
             self._transport.write(_PINGREQ)
 
     def leave(self) -> None:
-        """Say goodbye and close."""
+        """Send DISCONNECT and close."""
         self._is_leaving = True
         self.write_raw_and_close(_DISCONNECT if self.is_open else b"")
 
     def write_raw_and_close(self, last_words: bytes) -> None:
-        """Close, after these bytes."""
+        """Write these bytes and close."""
         if self._transport is not None and not self._transport.is_closing():
             if last_words:
                 self._transport.write(last_words)
@@ -126,7 +126,7 @@ class BenchConnection(asyncio.Protocol):
                 reason = cast(Disconnect, decode(run.first_byte, body, self._version)).reason
                 self.tally.failures[f"the server ended the connection: {reason_in_words(reason)}"] += 1
             case _:
-                pass  # PINGRESP and what else carries nothing to count
+                pass  # PINGRESP and other packets that are not counted
 
     def _acknowledge(self, data: bytes, run: Run) -> None:
         qos = run.first_byte >> 1 & 0x03
@@ -138,17 +138,17 @@ class BenchConnection(asyncio.Protocol):
         if refusals == 0:
             self._write(_answers(b"\x62\x02", data, run))
             return
-        # A refusal ends the exchange. Frames of refusals are longer than plain ones, so a run is seldom mixed.
+        # A PUBREC with an error ends the exchange. It is longer than a plain one, so runs are seldom mixed.
         reasons = run.lane(data, run.packet_id_at + 2)
         lanes = zip(run.lane(data, run.packet_id_at), run.lane(data, run.packet_id_at + 1), reasons, strict=True)
         self._write(b"".join([bytes((0x62, 2, high, low)) for high, low, reason in lanes if reason < FAILURE]))
         self.take_acknowledgements(refusals, refusals, now_ns)
 
     def take_messages(self, data: bytes, run: Run, now_ns: int) -> None:
-        """A run of messages came."""
+        """Process a run of received messages."""
 
     def take_acknowledgements(self, count: int, refusals: int, now_ns: int) -> None:
-        """So many messages are settled, some of them refused."""
+        """Process acknowledgements of `count` messages, `refusals` of which were rejected."""
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
@@ -171,10 +171,10 @@ class BenchConnection(asyncio.Protocol):
 
 
 class TimedConnection(BenchConnection):
-    """Counts how long its login takes, and does nothing else."""
+    """Only measures how long its login takes."""
 
     async def log_in(self) -> Connack:
-        """Log in; the time from CONNECT to CONNACK is a latency."""
+        """Log in; the time from CONNECT to CONNACK is recorded as a latency."""
         began_ns = time.time_ns()
         connack = await super().log_in()
         self.tally.add_latency(time.time_ns() - began_ns)
@@ -182,7 +182,7 @@ class TimedConnection(BenchConnection):
 
 
 class Subscriber(BenchConnection):
-    """Counts what it receives and, in a closed loop, tells who published it."""
+    """Counts what it receives and, in a closed loop, notifies the publisher."""
 
     def __init__(
         self,
@@ -205,13 +205,13 @@ class Subscriber(BenchConnection):
                 self._on_delivery(publisher, count)
 
     def after_reading(self) -> None:
-        """The publishers that were held back may go on."""
+        """Let waiting publishers continue."""
         if self._on_batch is not None:
             self._on_batch()
 
 
-class Publisher(BenchConnection):
-    """Sends from its block when it is told to; ``window`` bounds what is not yet acknowledged (QoS 1 and 2)."""
+class BenchPublisher(BenchConnection):
+    """Sends from its block on request; ``window`` limits unacknowledged messages (QoS 1 and 2)."""
 
     def __init__(
         self, login: Connect, tally: Tally, block: PublishBlock, *, qos: int, window: int, times_acknowledgements: bool = True
@@ -228,13 +228,13 @@ class Publisher(BenchConnection):
         self._under_way: deque[tuple[int, int]] = deque()  # (count, sent at), oldest first
 
     async def log_in(self) -> Connack:
-        """Log in, and keep to the server's Receive Maximum from then on."""
+        """Log in, and respect the server's Receive Maximum from then on."""
         connack = await super().log_in()
         self._window = min(self._window, connack.properties.receive_maximum or self._window)
         return connack
 
     def send(self, wanted: int) -> int:
-        """Send as many of ``wanted`` messages as the window and the socket allow; gives how many that is."""
+        """Send as many of ``wanted`` messages as the window and the socket allow; returns their number."""
         if not self.is_open or self.is_paused:
             return 0
         room = self._window - (self.sent - self.settled) if self._qos else _AT_ONCE
@@ -251,11 +251,11 @@ class Publisher(BenchConnection):
 
     @property
     def unsettled(self) -> int:
-        """Messages without their acknowledgement."""
+        """The number of unacknowledged messages."""
         return self.sent - self.settled if self._qos else 0
 
     def take_acknowledgements(self, count: int, refusals: int, now_ns: int) -> None:
-        """Acknowledgements come in the order of the messages ([MQTT-4.6.0-2]), so the oldest are the ones that are settled."""
+        """Acknowledgements come in the order of the messages ([MQTT-4.6.0-2]), so the oldest messages are settled."""
         self.settled += count
         self.tally.acknowledged += count - refusals
         self.tally.refused += refusals
@@ -268,23 +268,23 @@ class Publisher(BenchConnection):
             count -= settled
 
     def after_reading(self) -> None:
-        """Acknowledgements make room."""
+        """Send more if acknowledgements have made room."""
         if self.on_room is not None:
             self.on_room()
 
     def pause_writing(self) -> None:
-        """The server reads too slowly."""
+        """Stop sending: the server reads too slowly."""
         self.is_paused = True
 
     def resume_writing(self) -> None:
-        """The server reads again."""
+        """Continue sending."""
         self.is_paused = False
         if self.on_room is not None:
             self.on_room()
 
 
 def _answers(header: bytes, data: bytes, run: Run) -> bytearray:
-    """One acknowledgement with this header for the packet id of every frame of the run."""
+    """One acknowledgement with this header for the packet id of every packet of the run."""
     answers = bytearray((header + b"\0\0") * run.frames)
     answers[2::_ACKNOWLEDGEMENT_BYTES] = run.lane(data, run.packet_id_at)
     answers[3::_ACKNOWLEDGEMENT_BYTES] = run.lane(data, run.packet_id_at + 1)
@@ -292,7 +292,7 @@ def _answers(header: bytes, data: bytes, run: Run) -> bytearray:
 
 
 def _refusals(data: bytes, run: Run) -> int:
-    """How many acknowledgements of the run refuse their message; only MQTT 5 has a byte for it, and only if it is needed."""
+    """How many acknowledgements of the run reject their message; only MQTT 5 has a reason code, and only if it is not 0."""
     if run.stride <= _ACKNOWLEDGEMENT_BYTES:
         return 0
     return sum(reason >= FAILURE for reason in run.lane(data, run.packet_id_at + 2))

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from braidmq.cli.bench.connection import BenchConnection
-from braidmq.cli.bench.plan import Plan
+from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Tally
 from braidmq.cli.errors import CommandFailed
 from braidmq.client import transport
 from braidmq.client.errors import ClientError
 
-CONNECTING_MAX: Final = 100  # a SYN beyond a listener's backlog, often 128, would wait for a second
+CONNECTING_MAX: Final = 100  # a SYN beyond a listener's backlog, often 128, is delayed by a second
 TICK_S: Final = 0.005
 _GOODBYE_S: Final = 1.0
 
@@ -27,7 +27,7 @@ AnyConnection = TypeVar("AnyConnection", bound=BenchConnection)
 class Fleet:
     """All connections of one run; ``first_failure`` is the error to report if none connects."""
 
-    def __init__(self, plan: Plan, tally: Tally, stop: asyncio.Event) -> None:
+    def __init__(self, plan: BenchPlan, tally: Tally, stop: asyncio.Event) -> None:
         self.wanted = 0
         self.first_failure: ClientError | None = None
         self._plan = plan
@@ -38,7 +38,7 @@ class Fleet:
     async def bring_up(
         self, connections: Sequence[AnyConnection], then: Callable[[AnyConnection, int], Awaitable[None]] | None = None
     ) -> None:
-        """Connect them one after the other at the asked rate, with ``then`` for each that is logged in.
+        """Connect them at the requested rate, and call ``then`` for each one that is logged in.
 
         Returns when each is up or has failed, or when the run is stopped. Raises CommandFailed if none is up.
         """
@@ -120,14 +120,14 @@ class Fleet:
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = math.inf) -> None:
-    """Return when the condition holds or the time is over. It is polled: an event would cost something for each message."""
+    """Return when the condition holds or the time is up. Polls, because an event would cost time for each message."""
     deadline = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(TICK_S)
 
 
 def _raise_file_limit(connections: int) -> None:
-    """Let the process open enough sockets, as far as the system allows."""
+    """Raise the limit of open files; raises CommandFailed if the system does not allow enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + 128
     if soft != resource.RLIM_INFINITY and soft < needed:

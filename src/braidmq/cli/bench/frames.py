@@ -1,7 +1,8 @@
-"""PUBLISH frames by the hundred: a block of equal frames in which only sequence, time and packet id are rewritten.
+"""Builds PUBLISH packets in blocks: all packets of a block are equal except for sequence number, time and packet id.
 
-Every frame of a block has the same length, so one byte position of all frames is a strided slice, and setting it for 256 frames
-is one assignment. A payload of at least ``HEADER.size`` bytes begins with a header from which a receiver tells latency and loss.
+All packets of a block have the same length, so a byte position of all packets is a strided slice, and setting it for 256 packets
+is one assignment. A payload of at least ``HEADER.size`` bytes begins with a header from which the receiver computes latency and
+loss.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from braidmq.mqtt.properties import NO_PROPERTIES
 
 MAGIC: Final = b"bmq1"
 HEADER: Final = struct.Struct(">4sIQQ")  # magic, publisher, sequence, time of sending in ns since 1970
-BLOCK_FRAMES_MAX: Final = 256  # so that the frames of a block differ in the lowest byte of their sequence only
+BLOCK_FRAMES_MAX: Final = 256  # so that sequence numbers in a block differ only in the lowest byte
 BLOCK_BYTES_MAX: Final = 64 * 1024
-PACKET_IDS: Final = 255 * 256  # packet ids go round from 256 to 65535: the high byte is never 0
+PACKET_IDS: Final = 255 * 256  # packet ids cycle from 256 to 65535: the high byte is never 0
 
 _SEQUENCE_AT: Final = 8
 _TIME_AT: Final = 16
@@ -25,7 +26,7 @@ _COUNTING: Final = bytes(range(256))
 
 
 def packet_id_of(sequence: int) -> int:
-    """The packet id of the message with this sequence; the same one returns after ``PACKET_IDS`` messages."""
+    """The packet id of the message with this sequence number; ids repeat after ``PACKET_IDS`` messages."""
     return (1 + (sequence >> 8) % 255) << 8 | sequence & 0xFF
 
 
@@ -37,7 +38,7 @@ def payload_with_header(publisher: int, size: int) -> bytes:
 
 
 class PublishBlock:
-    """The frames of one publisher and topic, whose message has no properties; ``take`` gives as many as wanted."""
+    """The packets of one publisher and topic, without properties; ``take`` returns as many as requested."""
 
     def __init__(self, message: Publish, version: int, frames_max: int = BLOCK_FRAMES_MAX) -> None:
         assert message.properties == NO_PROPERTIES
@@ -47,14 +48,14 @@ class PublishBlock:
         self.stride = len(frame)
         payload_at = self.stride - len(message.payload)
         self._header_at = payload_at if message.payload[: len(MAGIC)] == MAGIC else None
-        # Between packet id and payload MQTT 5 has the length of the properties, one byte because there are none.
+        # In MQTT 5 the property length is between packet id and payload: one byte, because there are none.
         self._packet_id_at = payload_at - 2 - (version == MQTT5) if message.qos else None
         self.frames = _power_of_two_up_to(min(frames_max, BLOCK_FRAMES_MAX, max(1, BLOCK_BYTES_MAX // self.stride)))
         self._block = bytearray(frame * self.frames)
         self._page = -1
 
     def take(self, first: int, count: int, now_ns: int) -> bytes:
-        """The frames of the sequences from ``first`` on, ``count`` of them, sent at ``now_ns``."""
+        """``count`` packets with sequence numbers from ``first`` on, sent at ``now_ns``."""
         parts = []
         while count:
             page, index = divmod(first, self.frames)
@@ -69,7 +70,7 @@ class PublishBlock:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _turn_to(self, page: int) -> None:
-        """Number the frames of the block for the sequences from ``page * frames`` on."""
+        """Set the sequence numbers of the block, starting with ``page * frames``."""
         base = page * self.frames
         low = _COUNTING[base & 0xFF : (base & 0xFF) + self.frames]
         if self._header_at is not None:

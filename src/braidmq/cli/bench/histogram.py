@@ -1,15 +1,15 @@
-"""Latencies in logarithmic buckets: 3 % wide, whatever their size, so that a run of any length needs little memory."""
+"""Latencies in logarithmic buckets, each 3 % wide, so that a run of any length needs little memory."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_STEP_BITS: Final = 5  # 32 buckets between a power of two and the next
+_STEP_BITS: Final = 5  # 32 buckets per power of two
 _STEPS: Final = 1 << _STEP_BITS
 
 
 class Histogram:
-    """Counts durations in nanoseconds; durations below 32 ns, and negative ones of clocks that disagree, count as 32 ns."""
+    """Counts durations in nanoseconds; values below 32 ns, including negative ones from clock skew, count as 32 ns."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -41,7 +41,7 @@ class Histogram:
 
     @property
     def mean_ns(self) -> float:
-        """The arithmetic mean; 0 if there is nothing."""
+        """The arithmetic mean; 0 without durations."""
         return self.sum_ns / self.count if self.count else 0.0
 
     def by_octave(self) -> list[tuple[int, int, int]]:

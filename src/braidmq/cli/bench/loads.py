@@ -8,24 +8,24 @@ import time
 import zlib
 from typing import Final
 
-from braidmq.cli.bench.connection import Publisher, Subscriber, TimedConnection
+from braidmq.cli.bench.connection import BenchPublisher, Subscriber, TimedConnection
 from braidmq.cli.bench.fleet import TICK_S, Fleet, until
 from braidmq.cli.bench.frames import BLOCK_FRAMES_MAX, PublishBlock, payload_with_header
-from braidmq.cli.bench.plan import Plan
+from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Sequences, Tally
 from braidmq.cli.errors import CommandFailed
 
-_DRAIN_S: Final = 10.0  # for the acknowledgements of what was sent last
-_STALL_S: Final = 2.0  # a closed loop in which nothing moves for so long has lost what it waits for
+_DRAIN_S: Final = 10.0  # for the last acknowledgements
+_STALL_S: Final = 2.0  # a closed loop without progress for this long has lost the messages it waits for
 _FOREVER: Final = 1 << 62
 
 
 class Load:
-    """One run: ``prepare`` connects, ``run`` makes the load until it is done or stopped."""
+    """One run: ``prepare`` connects, ``run`` generates the load until it is done or stopped."""
 
     role = "conn"
 
-    def __init__(self, plan: Plan, tally: Tally, stop: asyncio.Event) -> None:
+    def __init__(self, plan: BenchPlan, tally: Tally, stop: asyncio.Event) -> None:
         self.plan = plan
         self.tally = tally
         self.stop = stop
@@ -45,7 +45,7 @@ class Load:
 
 
 class PublishLoad(Load):
-    """Every client publishes at its interval, or as fast as it can if that is 0."""
+    """Every client publishes at its interval, or as fast as possible if that is 0."""
 
     role = "pub"
 
@@ -55,7 +55,7 @@ class PublishLoad(Load):
         self._left = self.plan.limit or _FOREVER
         await self.fleet.bring_up(self._publishers)
 
-    def _publisher(self, number: int) -> Publisher:
+    def _publisher(self, number: int) -> BenchPublisher:
         plan = self.plan
         login = plan.login(self.role, number)
         payload = plan.message
@@ -63,7 +63,7 @@ class PublishLoad(Load):
             payload = payload_with_header(zlib.crc32(login.client_id.encode()), plan.size)
         frames_max = 1 if plan.message_gap_s else BLOCK_FRAMES_MAX
         block = PublishBlock(plan.message_of(self.role, number, payload), plan.version, frames_max)
-        return Publisher(login, self.tally, block, qos=plan.qos, window=plan.inflight)
+        return BenchPublisher(login, self.tally, block, qos=plan.qos, window=plan.inflight)
 
     async def run(self) -> None:
         """Publish until the limit is reached, then await the last acknowledgements."""
@@ -78,7 +78,7 @@ class PublishLoad(Load):
         while self._left and not self.stop.is_set() and self._anybody_left():
             elapsed_s = time.monotonic() - began
             for index, publisher in enumerate(self._publishers):
-                # The clients take turns within the interval, so that the load is even.
+                # Clients are spread over the interval, so that the load is even.
                 due = int((elapsed_s - gap_s * index / number_of) // gap_s) + 1 - publisher.sent
                 if due > 0:
                     self._left -= publisher.send(min(due, self._left))
@@ -87,13 +87,13 @@ class PublishLoad(Load):
     async def _at_full_speed(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def pump(publisher: Publisher) -> None:
+        def pump(publisher: BenchPublisher) -> None:
             if self.stop.is_set():
                 return
             sent = publisher.send(self._left)
             self._left -= sent
             if sent and not self.plan.qos:
-                loop.call_soon(pump, publisher)  # the others have their turn in between
+                loop.call_soon(pump, publisher)  # other publishers run in between
 
         for publisher in self._publishers:
             publisher.on_room = functools.partial(pump, publisher)
@@ -105,13 +105,13 @@ class PublishLoad(Load):
 
 
 class SubscribeLoad(Load):
-    """Every client subscribes and counts; loss is told by the sequence numbers of ``bench pub``."""
+    """Every client subscribes and counts; the sequence numbers of ``bench pub`` reveal loss."""
 
     role = "sub"
 
     async def prepare(self) -> None:
         """Connect and subscribe."""
-        # The members of a shared subscription get only their share of a sequence.
+        # Members of a shared subscription receive only part of a sequence.
         counts_loss = not self.plan.topic.startswith("$share/")
         subscribers = [
             Subscriber(self.plan.login(self.role, number), self.tally, Sequences(self.tally, counts_loss=counts_loss))
@@ -130,7 +130,7 @@ class SubscribeLoad(Load):
 
 
 class FlowLoad(Load):
-    """Publishers that have at most ``inflight`` messages which some subscriber has not seen, or which are not acknowledged."""
+    """Publishers with at most ``inflight`` messages that are unacknowledged or not yet received by all subscribers."""
 
     role = "flow"
 
@@ -141,14 +141,14 @@ class FlowLoad(Load):
         self._left = plan.limit or _FOREVER
         self._ready: set[int] = set()
         subscriber_count = {"pair": plan.clients, "fanin": 1}.get(plan.shape, plan.subscribers or 10)
-        # seen[publisher][subscriber]: how far that subscriber has come; in pairs there is only one.
+        # seen[publisher][subscriber]: the last sequence number received; in pairs there is only one subscriber.
         self._seen = [[0] * (1 if plan.shape == "pair" else subscriber_count) for _ in range(plan.clients)]
         subscribers = [self._subscriber(index) for index in range(subscriber_count)]
         await self.fleet.bring_up(subscribers, self._subscribe)
         self._publishers = [self._publisher(index) for index in range(plan.clients)]
         await self.fleet.bring_up(self._publishers)
         if self.fleet.first_failure is not None:
-            raise self.fleet.first_failure  # with somebody missing, the figures would mean nothing
+            raise self.fleet.first_failure  # the figures would be meaningless if a client is missing
 
     def _subscriber(self, index: int) -> Subscriber:
         slot = 0 if self.plan.shape == "pair" else index
@@ -173,10 +173,10 @@ class FlowLoad(Load):
             topic_filters = [self.plan.topic.replace("%i", "+")]
         await subscriber.subscribe(topic_filters, self.plan.qos)
 
-    def _publisher(self, index: int) -> Publisher:
+    def _publisher(self, index: int) -> BenchPublisher:
         plan, number = self.plan, self.plan.first_number + index
         message = plan.message_of("pub", number, payload_with_header(index, plan.size))
-        publisher = Publisher(
+        publisher = BenchPublisher(
             plan.login("pub", number),
             self.tally,
             PublishBlock(message, plan.version, min(BLOCK_FRAMES_MAX, self._window)),
@@ -220,7 +220,7 @@ class FlowLoad(Load):
         )
 
     def _give_up_waiting(self) -> None:
-        """Count what did not come as lost, and go on."""
+        """Count missing messages as lost, and continue."""
         for index, (publisher, seen) in enumerate(zip(self._publishers, self._seen, strict=True)):
             self.tally.lost += sum(publisher.sent - each for each in seen)
             seen[:] = [publisher.sent] * len(seen)
@@ -228,7 +228,7 @@ class FlowLoad(Load):
             self._pump(index)
 
 
-def make_load(plan: Plan, tally: Tally, stop: asyncio.Event) -> Load:
+def make_load(plan: BenchPlan, tally: Tally, stop: asyncio.Event) -> Load:
     """The load of the plan; raises CommandFailed if it is not possible."""
     match plan.kind:
         case "conn":

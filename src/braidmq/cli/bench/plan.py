@@ -16,8 +16,8 @@ Kind = Literal["conn", "pub", "sub", "flow"]
 Shape = Literal["pair", "fanout", "fanin"]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one run. Times are in seconds; ``limit``, ``inflight`` and ``duration_s`` of 0 mean no bound."""
+class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one run. Times are in seconds; ``limit``, ``inflight`` and ``duration_s`` of 0 mean no limit."""
 
     kind: Kind
     endpoint: Endpoint
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return f"{socket.gethostname()}_bench_{role}_{self.run_id}_{number}"
 
     def endpoint_for(self, number: int) -> Endpoint:
-        """Where the connection with this number goes; hosts and local addresses take turns."""
+        """The endpoint of the connection with this number; hosts and local addresses are used in turn."""
         changes = {"host": self.hosts[number % len(self.hosts)]}
         if self.local_addresses:
             changes["bind_address"] = self.local_addresses[number % len(self.local_addresses)]
@@ -89,5 +89,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_run_id() -> str:
-    """Tells this run from others on the same broker."""
+    """A random id that distinguishes this run from others on the same broker."""
     return secrets.token_hex(3)

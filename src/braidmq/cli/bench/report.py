@@ -15,7 +15,7 @@ from rich.text import Text
 
 from braidmq.cli.bench.fleet import Fleet
 from braidmq.cli.bench.histogram import Histogram
-from braidmq.cli.bench.plan import Plan
+from braidmq.cli.bench.plan import BenchPlan
 from braidmq.cli.bench.tally import Tally
 
 _BAR: Final = 40
@@ -29,8 +29,8 @@ _LATENCY_OF: Final = {
 }
 
 
-async def show_progress(plan: Plan, tally: Tally, fleet: Fleet) -> None:
-    """Tell on standard error how it goes, once a second until cancelled: on a terminal in one line that changes."""
+async def show_progress(plan: BenchPlan, tally: Tally, fleet: Fleet) -> None:
+    """Show progress on standard error once a second until cancelled; on a terminal in one changing line."""
     began = time.monotonic()
     console = Console(stderr=True)
     before = (tally.connected, tally.sent, tally.received)
@@ -55,9 +55,9 @@ async def show_progress(plan: Plan, tally: Tally, fleet: Fleet) -> None:
             live.stop()
 
 
-def _progress_line(plan: Plan, tally: Tally, rates: list[float], wanted: int) -> str:
+def _progress_line(plan: BenchPlan, tally: Tally, rates: list[float], wanted: int) -> str:
     connecting, sending, receiving = rates
-    parts = [f"{tally.connected - tally.disconnected}/{wanted} up"]  # all of it fits into 80 columns
+    parts = [f"{tally.connected - tally.disconnected}/{wanted} up"]  # the line fits into 80 columns
     if connecting and (plan.kind == "conn" or tally.connected < wanted):
         parts.append(f"{count_in_words(connecting)} connects/s")
     if plan.kind in ("pub", "flow"):
@@ -72,13 +72,13 @@ def _progress_line(plan: Plan, tally: Tally, rates: list[float], wanted: int) ->
         if tally.duplicates:
             parts.append(f"duplicates {tally.duplicates}")
     if tally.refused:
-        parts.append(f"refused {tally.refused}")
+        parts.append(f"rejected {tally.refused}")
     if tally.failures:
         parts.append(f"failed {sum(tally.failures.values())}")
     return "  ".join(parts)
 
 
-def as_json(plan: Plan, tally: Tally, wanted: int, connect_s: float, measured_s: float) -> dict[str, Any]:
+def as_json(plan: BenchPlan, tally: Tally, wanted: int, connect_s: float, measured_s: float) -> dict[str, Any]:
     """The result as plain values; times in milliseconds, rates per second of the measured time."""
     latency = tally.latency
     return {
@@ -120,8 +120,8 @@ def _latency_json(latency: Histogram) -> dict[str, float] | None:
     }
 
 
-def print_report(plan: Plan, tally: Tally, result: dict[str, Any]) -> None:
-    """The table and the histogram, on standard output."""
+def print_report(plan: BenchPlan, tally: Tally, result: dict[str, Any]) -> None:
+    """Print the table and the histogram to standard output."""
     console = Console(file=sys.stdout)
     click.echo(f"bench {plan.kind}: {result['target']}, MQTT {result['mqtt']}, {result['measured_seconds']:g} s")
     table = Table()
@@ -165,7 +165,7 @@ def histogram_lines(latency: Histogram) -> list[str]:
 
 
 def count_in_words(number: float) -> str:
-    """A number as people say it: ``950``, ``12.3 k``, ``4.56 M``."""
+    """A number in short form: ``950``, ``12.3 k``, ``4.56 M``."""
     for unit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if number >= unit:
             return f"{number / unit:.3g}{letter}"

@@ -1,8 +1,8 @@
-"""Reading frames by the hundred: finds runs of frames that look alike, so that each run is handled at once.
+"""Parses packets in bulk: finds runs of similar packets, so that each run is processed at once.
 
-What a broker sends in a benchmark is monotonous: frames of one length, type and topic length, or acknowledgements. In a run such
-frames follow each other at a fixed stride, so a field of all of them is a strided slice of the buffer. A run is cut at the first
-frame whose header differs; as long as all headers before it are equal, the stride is known to hit the start of each frame.
+In a benchmark the broker sends uniform packets: PUBLISH of one length, type and topic length, or acknowledgements. In a run such
+packets follow each other at a fixed stride, so a field of all of them is a strided slice of the buffer. A run ends at the first
+packet with a different header; as long as all headers before it are equal, each stride begins at the start of a packet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from braidmq.mqtt.reasons import Reason
 
 
 class Run(NamedTuple):
-    """``frames`` frames of ``stride`` bytes each from ``at`` on. The other positions count from the start of a frame."""
+    """``frames`` packets of ``stride`` bytes each, starting at ``at``. Other offsets are relative to the start of a packet."""
 
     first_byte: int
     at: int
@@ -27,16 +27,16 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first byte behind the run."""
+        """The offset after the run."""
         return self.at + self.stride * self.frames
 
     def lane(self, data: bytes, offset: int) -> bytes:
-        """The byte at ``offset`` of every frame."""
+        """The byte at ``offset`` of every packet."""
         return data[self.at + offset : self.end : self.stride]
 
 
 def find_runs(data: bytes, version: int) -> tuple[list[Run], int]:
-    """All runs of whole frames in ``data``, and where the first unfinished frame begins."""
+    """All runs of complete packets in ``data``, and the offset of the first incomplete one."""
     runs: list[Run] = []
     at, available = 0, len(data)
     while available - at >= 2:
@@ -68,7 +68,7 @@ def _publish_run(data: bytes, at: int, stride: int, body_at: int, version: int) 
     if version == MQTT5:
         size_at = payload_at
         if at + size_at >= len(data) or data[at + size_at] > 0x7F:
-            # Properties of 128 bytes and more do not come back from a benchmark's own messages.
+            # A benchmark's own messages never have 128 bytes of properties or more.
             raise ProtocolViolation(Reason.MALFORMED_PACKET, "unexpected properties in a PUBLISH")
         header.append(size_at)
         payload_at = size_at + 1 + data[at + size_at]
@@ -79,7 +79,7 @@ def _publish_run(data: bytes, at: int, stride: int, body_at: int, version: int) 
 
 
 def _alike(data: bytes, at: int, stride: int, offsets: range | list[int], count: int) -> int:
-    """How many of the next ``count`` frames have the same bytes at ``offsets`` as the first."""
+    """How many of the next ``count`` packets have the same bytes at ``offsets`` as the first."""
     for offset in offsets:
         if count == 1:
             return 1
@@ -89,7 +89,7 @@ def _alike(data: bytes, at: int, stride: int, offsets: range | list[int], count:
 
 
 def _remaining_length(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where the body begins and how long it is; None if the length is not whole yet."""
+    """The offset and length of the body; None if the length field is incomplete."""
     length = 0
     for place, byte in enumerate(data[at + 1 : at + 5]):
         length |= (byte & 0x7F) << (7 * place)

@@ -13,7 +13,7 @@ from braidmq.cli.bench.runs import Run
 
 
 class Tally:
-    """Counters of one run. ``latency`` covers all of it, ``recent`` what came since ``take_recent``."""
+    """Counters of one run. ``latency`` covers all of it, ``recent`` the time since ``take_recent``."""
 
     def __init__(self) -> None:
         self.connected = 0
@@ -40,7 +40,7 @@ class Tally:
 
 
 class Sequences:
-    """What one subscriber has seen of each publisher: the next sequence that it expects."""
+    """The next sequence number that a subscriber expects from each publisher."""
 
     def __init__(self, tally: Tally, *, counts_loss: bool = True, starts_at_zero: bool = False) -> None:
         self._tally = tally
@@ -49,7 +49,7 @@ class Sequences:
         self._next: dict[int, int] = {}
 
     def take(self, data: bytes, run: Run, now_ns: int) -> list[tuple[int, int]]:
-        """Count a run of messages; gives how many new ones came from which publisher. Foreign payloads are only counted."""
+        """Count a run of messages; returns the number of new ones by publisher. Foreign payloads are only counted."""
         self._tally.received += run.frames
         if run.stride - run.payload_at < HEADER.size or not _is_ours(data, run):
             return []
@@ -77,7 +77,7 @@ class Sequences:
             if sequence < expected:
                 self._tally.duplicates += 1
                 continue
-            # A lost message will never be seen, so for a window that waits for it, it counts as arrived.
+            # A lost message never arrives, so it counts as received for the window that waits for it.
             self._tally.lost += sequence - expected
             fresh[publisher] += sequence - expected + 1
             self._next[publisher] = sequence + 1
@@ -90,5 +90,5 @@ def _is_ours(data: bytes, run: Run) -> bool:
 
 @lru_cache(maxsize=256)
 def _fields(payload_at: int, stride: int) -> Struct:
-    """Reads publisher, sequence and time out of one frame."""
+    """Unpacks publisher, sequence number and time of one packet."""
     return Struct(f">{payload_at + len(MAGIC)}xIQQ{stride - payload_at - HEADER.size}x")

@@ -32,7 +32,7 @@ _OPTIONS: Final = (
     click.option("--token-file", type=click.Path(), help="The token for --api.  [default: ctl.token in the data directory]"),
     click.option("--json", "json_wanted", is_flag=True, help="Print JSON."),
 )
-SHARED: Final = __name__  # where the options given after a group are kept
+SHARED: Final = __name__  # the key under which options given after a group are stored
 _NAMES: Final = ("data_dir", "config_file", "api_url", "token_file", "json_wanted")
 
 
@@ -44,14 +44,14 @@ class Ctl(msgspec.Struct):
 
 
 def with_node_options(command: Decorated) -> Decorated:
-    """Give a command the options that say where the node is."""
+    """Add the options that locate the node to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def node_group(name: str, help_line: str) -> click.Group:
-    """A group of commands that takes the options which say where the node is."""
+    """A group of commands that accepts the options that locate the node."""
 
     @click.pass_context
     def keep(context: click.Context, /, **given: Any) -> None:
@@ -61,7 +61,7 @@ def node_group(name: str, help_line: str) -> click.Group:
 
 
 def node_command(group: click.Group | None, name: str) -> Callable[[Callable[Concatenate[Ctl, Parameters], None]], click.Command]:
-    """A command that gets a ``Ctl`` made of its own options and of those given after its group. None: it stands alone."""
+    """A command that receives a ``Ctl`` built from its own options and those of its group (None: no group)."""
 
     def decorate(function: Callable[Concatenate[Ctl, Parameters], None]) -> click.Command:
         @click.pass_context
@@ -73,7 +73,7 @@ def node_command(group: click.Group | None, name: str) -> Callable[[Callable[Con
             try:
                 function(ctl, **given)  # type: ignore[call-arg]
             except (Unavailable, UsageError) as error:
-                # These come from the client. The command line was sound: this is not the exit status of a usage error.
+                # Raised by the client. The command line was valid, so this is not a usage error.
                 raise CommandFailed(error.detail) from None
 
         run.__doc__ = function.__doc__
@@ -96,7 +96,7 @@ def _client(chosen: dict[str, Any]) -> ControlClient:
     except OSError as error:
         if chosen["token_file"]:
             raise CommandFailed(f"{token_file}: {error.strerror}") from None
-        token = ""  # the node says that one is needed
+        token = ""  # the node reports it if one is needed
     return ControlClient(url=chosen["api_url"], token=token)
 
 
@@ -109,7 +109,7 @@ def _configured_data_dir(config_file: str | None) -> str:
 
 
 def paged(command: Decorated) -> Decorated:
-    """Give a command that lists something the options of pages."""
+    """Add the paging options to a command that lists entries."""
     command = click.option("--all", "everything", is_flag=True, help="Show all entries.")(command)
     command = click.option(
         "--limit",

@@ -1,4 +1,4 @@
-"""The commands of ``braidmq ctl``. Where the node is may be said right after ``ctl`` or at the end."""
+"""The commands of ``braidmq ctl``. Options that locate the node may follow ``ctl`` or the command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from braidmq.cli.ctl.durability import show_durability, watch_durability
 from braidmq.cli.ctl.sessions import SUBSCRIPTION_COLUMNS, sessions, subscription_row
 from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
 from braidmq.control.contract import (
-    Ban,
+    BanInfo,
     BanKind,
     ClientDetail,
     ClientInfo,
     ConfValue,
-    ListenerInfo,
+    ListenerStatus,
     LogLevel,
     RetainedInfo,
     Status,
@@ -206,16 +206,16 @@ def listeners_ls(ctl: Ctl) -> None:
         return
     rows = [
         [f"{each.kind}:{each.name}", each.bind, each.running, each.connections, each.connections_max]
-        for each in ctl.node.get("/listeners", list[ListenerInfo])
+        for each in ctl.node.get("/listeners", list[ListenerStatus])
     ]
-    show_table(("listener", "address", "running", "connections", "at most"), rows, nothing="no listeners")
+    show_table(("listener", "address", "running", "connections", "maximum"), rows, nothing="no listeners")
 
 
 @node_command(_bans, "ls")
 @paged
 def bans_ls(ctl: Ctl, everything: bool, limit: int, contains: str | None) -> None:
     """List bans."""
-    show_list(ctl, "/bans", Ban, ("kind", "value", "ends", "reason"),
+    show_list(ctl, "/bans", BanInfo, ("kind", "value", "ends", "reason"),
           lambda each: [each.kind, each.value, ahead(each.until) or "never", each.reason or None],
           everything=everything, limit=limit, contains=contains)  # fmt: skip
 
@@ -233,7 +233,7 @@ def bans_add(ctl: Ctl, kind: BanKind, value: str, duration: str | None, reason: 
             until = time.time() + parse_seconds(duration)
         except ValueError as error:
             raise click.UsageError(f"--for {duration}: {error}") from None
-    ctl.node.send("POST", "/bans", Ban(kind=kind, value=value, reason=reason, until=until))
+    ctl.node.send("POST", "/bans", BanInfo(kind=kind, value=value, reason=reason, until=until))
     click.echo(f"banned {kind} {printable(value)}")
 
 
@@ -305,7 +305,7 @@ def _follow(ctl: Ctl, kind: str, value: str) -> None:
         for line in ctl.node.lines("/trace", kind=kind, value=value):
             click.echo(msgspec.json.encode({"line": line}) if ctl.json_wanted else printable(line))
     except KeyboardInterrupt:
-        return  # the usual way to end it
+        return  # Ctrl-C is the usual end
 
 
 @node_command(_log, "level")

@@ -24,7 +24,7 @@ _MEANINGS = {
 
 
 def show_durability(ctl: Ctl) -> None:
-    """Show it once; commit times are those since the start of the node."""
+    """Show the state once; commit times cover the time since the start of the node."""
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/durability"))
         return
@@ -35,7 +35,7 @@ def show_durability(ctl: Ctl) -> None:
 
 
 def watch_durability(ctl: Ctl, interval_s: float) -> None:
-    """Show it again and again, commit times being those of the last interval, until Ctrl-C."""
+    """Refresh the state until Ctrl-C; commit times cover the last interval."""
     console = Console(file=sys.stdout)
     try:
         if console.is_terminal and not ctl.json_wanted:
@@ -46,11 +46,11 @@ def watch_durability(ctl: Ctl, interval_s: float) -> None:
         for now, before in _looks(ctl, interval_s):
             click.echo(msgspec.json.encode(now) if ctl.json_wanted else fields_text(_fields(now, before)) + "\n")
     except KeyboardInterrupt:
-        return  # the usual way to end it
+        return  # Ctrl-C is the usual end
 
 
 def _looks(ctl: Ctl, interval_s: float) -> Iterator[tuple[DurabilityInfo, DurabilityInfo | None]]:
-    """What is now and what was one interval before, for ever."""
+    """The current and the previous state, at each interval, for ever."""
     before: DurabilityInfo | None = None
     while True:
         now = ctl.node.get("/durability", DurabilityInfo)
@@ -62,7 +62,7 @@ def _looks(ctl: Ctl, interval_s: float) -> Iterator[tuple[DurabilityInfo, Durabi
 def _fields(now: DurabilityInfo, before: DurabilityInfo | None) -> list[tuple[str, object]]:
     health = f"{now.health}: {now.reason}" if now.reason else now.health
     if now.needs_restart:
-        health += " (until the node is started again)"
+        health += " (until the node is restarted)"
     return [
         ("durability", _MEANINGS.get(now.mode, now.mode)),
         ("health", health),
@@ -79,8 +79,8 @@ def _fields(now: DurabilityInfo, before: DurabilityInfo | None) -> list[tuple[st
 
 def _commits(now: DurabilityInfo, before: DurabilityInfo | None) -> str | None:
     if now.mode != "fsync":
-        return None  # the system brings it to the disk when it likes
-    if before is None or now.commits < before.commits:  # a node that was started again counts anew
+        return None  # the operating system decides when to write
+    if before is None or now.commits < before.commits:  # the node was restarted, so its counters were reset
         mean_s = now.commit_s_total / now.commits if now.commits else 0.0
         return f"{now.commits} since the start, mean {mean_s * 1e3:.1f} ms, longest {now.commit_s_max * 1e3:.1f} ms"
     commits = now.commits - before.commits

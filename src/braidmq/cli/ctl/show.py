@@ -18,17 +18,17 @@ from rich.text import Text
 from braidmq.base.units import size as size
 from braidmq.base.units import span as span
 
-_WIDE: Final = 10_000  # nothing is cut in a pipe
+_WIDE: Final = 10_000  # output to a pipe is not truncated
 _EPOCH: Final = datetime(1970, 1, 1)
 
 
 def show_json(document: bytes) -> None:
-    """Print a JSON document so that a person can read it too."""
+    """Print an indented JSON document."""
     click.echo(msgspec.json.format(document, indent=2))
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Rows under their columns."""
+    """A table of rows."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.upper(), no_wrap=True)
@@ -38,7 +38,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str) -> None:
-    """Print rows under their columns, or ``nothing`` if there are none."""
+    """Print a table, or ``nothing`` if there are no rows."""
     table = make_table(columns, rows)
     if table.row_count == 0:
         click.echo(nothing)
@@ -47,19 +47,19 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing
 
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other."""
+    """Print a list of names and values."""
     click.echo(fields_text(fields))
 
 
 def fields_text(fields: Iterable[tuple[str, object]]) -> str:
-    """Names and values below each other."""
+    """A list of names and values as text."""
     pairs = [(name, printable(value)) for name, value in fields]
     width = max(len(name) for name, _ in pairs)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
 def printable(value: object) -> str:
-    """The value as text. Clients choose their ids and topics, so nothing in them may steer the terminal."""
+    """The value as text, with control characters escaped: clients choose their ids and topics."""
     match value:
         case None:
             return "-"
@@ -71,12 +71,12 @@ def printable(value: object) -> str:
 
 
 def ago(then: float | None) -> str | None:
-    """How long something is past: ``5 m ago``."""
+    """A time in the past: ``5 m ago``."""
     return None if then is None else f"{span(max(0.0, time.time() - then))} ago"
 
 
 def ahead(then: float | None) -> str | None:
-    """How far something is off: ``in 5 m``."""
+    """A time in the future: ``in 5 m``."""
     return None if then is None else f"in {span(max(0.0, then - time.time()))}"
 
 

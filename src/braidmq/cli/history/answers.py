@@ -24,7 +24,7 @@ _CUT_OFF: Final = "the node ended its answer early; the output is incomplete"
 def answer_lines(
     node: ControlClient, method: str, path: str, body: object = None, **parameters: object
 ) -> Iterator[lines.AnyLine]:
-    """The lines up to ``end``; raises CommandFailed if the node fails on the way or leaves."""
+    """The lines up to ``end``; raises CommandFailed if the node reports a failure or closes the connection."""
     for raw in node.stream(method, path, body, **parameters):
         try:
             line = lines.decode_line(raw)
@@ -38,13 +38,13 @@ def answer_lines(
     raise CommandFailed(_CUT_OFF)
 
 
-def tell_gap(gap: lines.Gap) -> None:
-    """Say on standard error that retention was there first."""
+def tell_gap(gap: lines.GapLine) -> None:
+    """Report on standard error that retention has deleted records."""
     click.echo(f"note: retention has removed the records of shard {gap.shard} from before {moment(gap.floor)}", err=True)
 
 
 class Bar:
-    """A progress bar on standard error; only on a terminal, and not between lines that go to the same terminal."""
+    """A progress bar on standard error; only on a terminal, and not if the output goes to the same terminal."""
 
     def __init__(self, what: str, *, is_output_elsewhere: bool) -> None:
         is_shown = sys.stderr.isatty() and is_output_elsewhere
@@ -63,12 +63,12 @@ class Bar:
         self._progress.stop()
 
     def see(self, line: lines.AnyLine) -> None:
-        """Take in a line of the answer; most say nothing about how far it is."""
+        """Process a line of the answer; only some lines change the progress."""
         match line:
             case lines.Begin():
                 self._began = line.start
                 self._progress.update(self._task, total=max(line.end - line.start, 1), completed=0)
-            case lines.Progress():
+            case lines.ProgressLine():
                 elapsed_s = self._progress.tasks[0].elapsed or 0.0
                 rate = line.records / elapsed_s if elapsed_s else 0.0
                 words = f"{line.records} records, {rate:.0f}/s"
@@ -79,6 +79,6 @@ class Bar:
                 pass
 
     def show_bytes(self, done_bytes: int, total_bytes: int) -> None:
-        """How many bytes are done."""
+        """Show how many bytes are done."""
         words = f"{size(done_bytes)} of {size(total_bytes)}"
         self._progress.update(self._task, total=max(total_bytes, 1), completed=done_bytes, words=words)

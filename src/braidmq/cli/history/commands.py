@@ -1,4 +1,4 @@
-"""The commands of ``braidmq history``. Everything goes through the running node, beside its other work."""
+"""The commands of ``braidmq history``. All of them use the running node, alongside its other work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def history_ls(ctl: Ctl, topic_filter: str, start: str, end: str) -> None:
             match line:
                 case api.Topic():
                     topics.append(line)
-                case api.Gap():
+                case api.GapLine():
                     tell_gap(line)
                 case api.End():
                     is_cut = line.is_cut
@@ -70,15 +70,15 @@ def history_tail(ctl: Ctl, topic_filters: tuple[str, ...], start: str, count: in
     try:
         for line in answer_lines(ctl.node, "GET", "/history/records", **parameters):
             match line:
-                case api.Record():
+                case api.RecordLine():
                     click.echo(msgspec.json.encode(row_of(line)) if ctl.json_wanted else _line(line))
-                case api.Gap():
+                case api.GapLine():
                     tell_gap(line)
     except KeyboardInterrupt:
-        return  # the usual way to end it
+        return  # Ctrl-C is the usual end
 
 
-def _line(record: api.Record) -> str:
+def _line(record: api.RecordLine) -> str:
     payload = printable(record.payload) if record.encoding == "utf-8" else f"base64:{record.payload}"
     return f"{moment(record.timestamp)} {printable(record.topic)} {payload}"
 
@@ -113,10 +113,10 @@ def history_cat(
         for line in answer_lines(ctl.node, "GET", "/history/records", **parameters):
             bar.see(line)
             match line:
-                case api.Record():
+                case api.RecordLine():
                     writer.write(line)
                     count += 1
-                case api.Gap():
+                case api.GapLine():
                     tell_gap(line)
     if output is not None:
         click.echo(f"{count} records written to {output}", err=True)
@@ -172,6 +172,8 @@ def history_stats(ctl: Ctl) -> None:
 
 
 def _behind(reader: api.ReaderInfo) -> str:
+    if reader.is_upper_bound:
+        return f"at most {reader.records_behind}"
     return f"~{reader.records_behind}" if reader.is_estimate else str(reader.records_behind)
 
 

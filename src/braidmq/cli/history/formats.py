@@ -16,11 +16,11 @@ import msgspec
 from braidmq.base.history_columns import BY_NAME, HistoryColumn, Kind
 from braidmq.cli.ctl.show import moment
 from braidmq.cli.errors import CommandFailed
-from braidmq.control.history import Record
+from braidmq.control.history import RecordLine
 
 Format = Literal["json", "csv", "parquet"]
 
-# Of a record's line, in the order in which JSON and CSV have them.
+# The fields of a record, in the order of JSON and CSV.
 _FIELDS: Final = (
     *("topic", "payload", "encoding", "qos", "retain", "client_id"),
     *("shard", "timestamp", "published_at", "expires_at", "properties"),
@@ -30,10 +30,10 @@ _BATCH_BYTES: Final = 32 * 1024 * 1024
 
 
 class RecordWriter(Protocol):
-    """Writes records; `record_writer` makes one."""
+    """Writes records; created by `record_writer`."""
 
-    def write(self, record: Record) -> None:
-        """Take in one record."""
+    def write(self, record: RecordLine) -> None:
+        """Write one record."""
         ...
 
     def finish(self) -> None:
@@ -45,20 +45,20 @@ class RecordWriter(Protocol):
         ...
 
 
-def row_of(record: Record) -> dict[str, Any]:
-    """The record as it is written: what its line says, with its time for people. Fields without a value are left out."""
+def row_of(record: RecordLine) -> dict[str, Any]:
+    """The fields of a record as they are written, with a readable time. Fields without a value are left out."""
     fields = ((name, getattr(record, name)) for name in _FIELDS)
     return {"time": moment(record.timestamp), **{name: value for name, value in fields if value is not None}}
 
 
 class JsonWriter:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._encoder = msgspec.json.Encoder()
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RecordLine) -> None:
         """Write one line."""
         self._out.write(self._encoder.encode(row_of(record)) + b"\n")
 
@@ -67,11 +67,11 @@ class JsonWriter:
         self._out.flush()
 
     def abandon(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 class _Utf8:
-    """What the csv module writes its rows to. A text file around the output would close it in the end."""
+    """The file object for the csv module. A text wrapper around the output would close it at the end."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -81,14 +81,14 @@ class _Utf8:
 
 
 class CsvWriter:
-    """CSV as RFC 4180 has it, with a header; properties are JSON."""
+    """CSV (RFC 4180) with a header; properties are JSON."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._rows = csv.writer(_Utf8(out))
         self._rows.writerow(("time", *_FIELDS))
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RecordLine) -> None:
         """Write one row."""
         row = row_of(record)
         if record.properties:
@@ -100,11 +100,11 @@ class CsvWriter:
         self._out.flush()
 
     def abandon(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 class ParquetWriter:
-    """A Parquet file with the columns of history, the same as a read over Arrow Flight has; pyarrow writes it."""
+    """A Parquet file with the columns of history, the same as those of Arrow Flight; written with pyarrow."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._arrow, parquet = load_pyarrow()
@@ -116,8 +116,8 @@ class ParquetWriter:
         self._columns: list[list[Any]] = [[] for _ in self._schema]
         self._bytes = 0
 
-    def write(self, record: Record) -> None:
-        """Collect one row; a batch of them is written at once."""
+    def write(self, record: RecordLine) -> None:
+        """Add one row; rows are written in batches."""
         for column, value_of in zip(self._columns, self._values_of, strict=True):
             column.append(value_of(record))
         self._bytes += len(record.topic) + len(record.payload)
@@ -130,7 +130,7 @@ class ParquetWriter:
         self._writer.close()
 
     def abandon(self) -> None:
-        """Let pyarrow let go of the output as long as it is open; later it would complain."""
+        """Make pyarrow release the output while it is still open; later it would fail."""
         self._writer.close()
 
     def _write_batch(self) -> None:
@@ -142,8 +142,8 @@ class ParquetWriter:
         self._bytes = 0
 
 
-def _reader(column: HistoryColumn) -> Callable[[Record], Any]:
-    """How the value of a column is made of a record's line."""
+def _reader(column: HistoryColumn) -> Callable[[RecordLine], Any]:
+    """A function that extracts the value of a column from a record."""
     if column.name == "payload":
         return _payload
     table, _, name = column.line.rpartition(".")
@@ -151,14 +151,14 @@ def _reader(column: HistoryColumn) -> Callable[[Record], Any]:
         return attrgetter(name)
     decode = _DECODERS.get(column.kind, lambda value: value)
 
-    def read(record: Record) -> Any:
+    def read(record: RecordLine) -> Any:
         value = (record.properties or {}).get(name)
         return None if value is None else decode(value)
 
     return read
 
 
-def _payload(record: Record) -> bytes:
+def _payload(record: RecordLine) -> bytes:
     return b64decode(record.payload) if record.encoding == "base64" else record.payload.encode()
 
 
@@ -166,12 +166,12 @@ def _pairs(pairs: list[list[str]]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in pairs]
 
 
-# How JSON has what is no text and no number.
+# The JSON form of values that are neither strings nor numbers.
 _DECODERS: Final[dict[Kind, Callable[[Any], Any]]] = {Kind.BINARY: b64decode, Kind.PAIRS: _pairs}
 
 
 def load_pyarrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet module, which are installed only by those who want them."""
+    """pyarrow and its Parquet module, which are optional dependencies."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -187,7 +187,7 @@ _WRITERS: Final[dict[Format, type[JsonWriter] | type[CsvWriter] | type[ParquetWr
 
 @contextmanager
 def record_writer(format_: Format, out: BinaryIO) -> Iterator[RecordWriter]:
-    """A writer that is finished in the end, or abandoned."""
+    """A writer that is finished at the end, or abandoned after an error."""
     writer = _WRITERS[format_](out)
     try:
         yield writer
@@ -198,7 +198,7 @@ def record_writer(format_: Format, out: BinaryIO) -> Iterator[RecordWriter]:
 
 
 def check_output(format_: Format, output: Path | None) -> None:
-    """Raise CommandFailed at once, and not after minutes of reading, if the output cannot be."""
+    """Raise CommandFailed for an invalid output, before minutes of reading."""
     if format_ == "parquet":
         if output is None:
             raise CommandFailed("Parquet output needs --output FILE")

@@ -1,7 +1,7 @@
 r"""How ``sub`` prints a message: the format strings of ``mosquitto_sub -F``.
 
-``%`` starts something of the message (``%t`` topic, ``%p`` payload, ``%j`` all as JSON; with flags and widths as in ``%-20t``),
-``@`` a letter for strftime (``@H``; ``@N`` gives nanoseconds) and ``\`` a control character.
+``%`` introduces a field of the message (``%t`` topic, ``%p`` payload, ``%j`` all as JSON; with flags and widths as in ``%-20t``),
+``@`` a letter for strftime (``@H``; ``@N`` for nanoseconds) and ``\`` a control character.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from braidmq.cli.errors import CommandFailed
 from braidmq.mqtt.packets import Publish
 from braidmq.mqtt.properties import NO_PROPERTIES
 
-Part = Callable[[Publish, int], bytes]  # the message and the time it came, in nanoseconds since 1970
+Part = Callable[[Publish, int], bytes]  # the message and the time it arrived, in nanoseconds since 1970
 
 _PERCENT: Final = re.compile(r"%(?P<flags>[-0]*)(?P<width>\d{0,6})(?:\.(?P<most>\d{1,6}))?(?P<letter>.)", re.DOTALL)
 _ESCAPES: Final = {"\\": "\\", "0": "\0", "a": "\a", "e": "\x1b", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -26,7 +26,7 @@ _CUT: Final = "CIRt"
 
 
 class NotJson(Exception):
-    """``%J`` met a payload that is not JSON."""
+    """The payload for ``%J`` is not JSON."""
 
 
 def _text(value: object) -> bytes:
@@ -72,7 +72,7 @@ def _json_quoted(message: Publish, now_ns: int) -> bytes:
 
 def _json_nested(message: Publish, now_ns: int) -> bytes:
     try:
-        # Decoded only to be sure of it: the payload goes out as it came in.
+        # Decoded only to validate it: the payload is printed unchanged.
         msgspec.json.decode(message.payload)
     except msgspec.DecodeError:
         raise NotJson(f"the payload is not valid JSON on topic {message.topic}") from None
@@ -104,7 +104,7 @@ _LETTERS: Final[dict[str, Part]] = {
 
 
 def compile_format(text: str) -> Part:
-    """A function that writes a message in this format; raises CommandFailed for a sequence that there is not."""
+    """A function that formats a message; raises CommandFailed for an unknown sequence."""
     parts: list[Part] = []
     at = 0
     while at < len(text):

@@ -30,8 +30,8 @@ WEBSOCKET_PATH: Final = "/mqtt"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options say: where to, as whom, with which properties."""
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The parsed options: endpoint, login and properties."""
 
     endpoint: Endpoint
     login: Connect
@@ -120,12 +120,12 @@ _MOSQUITTO_OPTIONS: Final = (
 
 
 def connection_options(command: Decorated) -> Decorated:
-    """Give a command the connection options of the Mosquitto clients."""
+    """Add the connection options of the Mosquitto clients to a command."""
     return _with(command, (*_MOSQUITTO_OPTIONS, *_PASSWORD_OPTIONS, *_WEBSOCKET_OPTIONS, *_TLS_OPTIONS))
 
 
 def bench_connection_options(command: Decorated) -> Decorated:
-    """Give a command the shared options of ``bench``: login, WebSocket and TLS."""
+    """Add the shared options of ``bench`` to a command: login, WebSocket and TLS."""
     return _with(command, (*_PASSWORD_OPTIONS, *_WEBSOCKET_OPTIONS, *_TLS_OPTIONS))
 
 
@@ -135,7 +135,7 @@ def _with(command: Decorated, options: tuple[Any, ...]) -> Decorated:
     return command
 
 
-def read_connection(given: dict[str, Any], default_id_prefix: str) -> Connection:
+def read_connection(given: dict[str, Any], default_id_prefix: str) -> ConnectionOptions:
     """The connection that the options describe; raises CommandFailed."""
     url_topic = ""
     if given["url"]:
@@ -161,7 +161,7 @@ def read_connection(given: dict[str, Any], default_id_prefix: str) -> Connection
         will=_read_will(given, properties.get("will", NO_PROPERTIES)),
         properties=_connect_properties(given, properties.get("connect", NO_PROPERTIES), version),
     )
-    return Connection(
+    return ConnectionOptions(
         endpoint=read_endpoint(given),
         login=login,
         url_topic=url_topic,
@@ -173,7 +173,7 @@ def read_connection(given: dict[str, Any], default_id_prefix: str) -> Connection
 
 
 def read_endpoint(given: dict[str, Any]) -> Endpoint:
-    """Where to connect to, and with which TLS context."""
+    """The endpoint that the options describe, with its TLS context."""
     port, websocket = given["port"], given["ws"]
     asks_for_tls = any(given[name] for name in ("tls_wanted", "cafile", "capath", "cert", "tls_use_os_certs", "insecure"))
     tls = asks_for_tls or port in (8883, 8084)
@@ -204,7 +204,7 @@ def read_endpoint(given: dict[str, Any]) -> Endpoint:
 
 
 def read_login(given: dict[str, Any]) -> tuple[str | None, bytes | None]:
-    """User name and password, the latter from the first of option, file, prompt and environment that has it."""
+    """User name and password; the password comes from the option, file, prompt or environment, in this order."""
     password: str | None = given["pw"]
     if password is None and given["password_file"]:
         try:
@@ -236,7 +236,7 @@ def _read_will(given: dict[str, Any], properties: Properties) -> Will | None:
 def _connect_properties(given: dict[str, Any], properties: Properties, version: int) -> Properties:
     expiry = given["expiry"]
     if expiry is None and given["keep_session"] and version == MQTT5 and properties.session_expiry_interval is None:
-        expiry = _FOREVER  # -c alone asks for a session that stays, as it does in MQTT 3
+        expiry = _FOREVER  # -c alone keeps the session, as in MQTT 3
     return properties if expiry is None else msgspec.structs.replace(properties, session_expiry_interval=expiry)
 
 

@@ -22,7 +22,7 @@ from braidmq.mqtt.packets import (
 
 
 def packet_log(client_id: str) -> Callable[[str, Packet], None]:
-    """A callback for ``Client``; passwords never appear in it."""
+    """A callback for ``MqttClient``; passwords never appear in it."""
 
     def tell(direction: str, packet: Packet) -> None:
         click.echo(f"Client {client_id} {direction} {type(packet).__name__.upper()}{_details(packet)}", err=True)

@@ -20,7 +20,7 @@ COMMANDS: Final[dict[str, int]] = {
     "unsubscribe": PacketType.UNSUBSCRIBE,
     "disconnect": PacketType.DISCONNECT,
 }
-# Mosquitto's words are those of the specification; where ours is a plural, it holds several.
+# Mosquitto uses the names of the specification; a plural name of ours holds several values.
 _SINGULAR: Final = {"user_properties": "user-property", "subscription_identifiers": "subscription-identifier"}
 _RULES: Final[dict[str, PropertyRule]] = {
     _SINGULAR.get(rule.name, rule.name.replace("_", "-")): rule for rule in PROPERTIES.values()
@@ -30,7 +30,7 @@ _SEPARATOR: Final = "\0"  # cannot be part of an argument
 
 
 class CommandWithProperties(click.Command):
-    """A command whose ``-D`` takes three arguments, or four for ``user-property``, which click alone cannot do."""
+    """A command whose ``-D`` takes three arguments, or four for ``user-property``, which click does not support."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the arguments of each ``-D`` into one before click sees them."""
@@ -55,18 +55,18 @@ class CommandWithProperties(click.Command):
 
 
 def _takes_next(arg: str, valued: set[str]) -> bool:
-    """True if the next argument is the value of this one and so never an option itself."""
+    """Whether the next argument is the value of this one, and so not an option."""
     if arg.startswith("--"):
         return arg in valued
     if not arg.startswith("-"):
         return False
-    # In a cluster such as -rq the first letter with a value takes the rest, or else the next argument.
+    # In a group such as -rq, the first letter that takes a value gets the rest, or else the next argument.
     taking = [at for at, letter in enumerate(arg) if f"-{letter}" in valued]
     return bool(taking) and taking[0] == len(arg) - 1
 
 
 def parse_properties(options: Sequence[str]) -> dict[str, Properties]:
-    """The properties that all ``-D`` together give to each command; raises CommandFailed."""
+    """The properties of each command from all ``-D`` options; raises CommandFailed."""
     collected: dict[str, dict[str, Any]] = defaultdict(dict)
     for option in options:
         command, *rest = option.split(_SEPARATOR)

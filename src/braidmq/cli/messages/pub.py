@@ -14,7 +14,7 @@ import click
 
 from braidmq.base.errors import ProtocolViolation
 from braidmq.cli.errors import CommandFailed
-from braidmq.cli.messages.options import Connection, connection_options, read_connection
+from braidmq.cli.messages.options import ConnectionOptions, connection_options, read_connection
 from braidmq.cli.messages.packet_log import packet_log
 from braidmq.cli.messages.property_option import CommandWithProperties
 from braidmq.client import connection as client
@@ -86,7 +86,7 @@ def _check_size(size: int) -> None:
         raise CommandFailed(f"a message cannot be larger than {_PAYLOAD_BYTES_MAX} bytes", EXIT_TOO_LARGE)
 
 
-async def _publish(connection: Connection, template: Publish, given: dict[str, Any]) -> int:
+async def _publish(connection: ConnectionOptions, template: Publish, given: dict[str, Any]) -> int:
     debug = packet_log(connection.login.client_id) if connection.debug else None
     speaker = await client.connect(connection.endpoint, connection.login, on_packet=debug, inflight_max=connection.inflight_max)
     outcome = _Outcome(quiet=connection.quiet)
@@ -117,7 +117,7 @@ class _Outcome:
         self._waiting: set[asyncio.Future[int]] = set()
 
     def watch(self, acknowledged: asyncio.Future[int]) -> None:
-        """Count a message that was handed over."""
+        """Count a message that was sent."""
         self._sent += 1
         number = self._sent
         self._waiting.add(acknowledged)
@@ -125,7 +125,7 @@ class _Outcome:
 
     def _done(self, acknowledged: asyncio.Future[int], number: int) -> None:
         if acknowledged.cancelled() or acknowledged.exception() is not None:
-            return  # the connection is gone; `settled` says so
+            return  # the connection is lost; `settled` reports it
         self._waiting.discard(acknowledged)
         reason = acknowledged.result()
         if reason >= FAILURE:
@@ -134,7 +134,7 @@ class _Outcome:
                 click.echo(f"braidmq pub: message {number} was rejected: {reason_in_words(reason)}", err=True)
 
     async def settled(self) -> None:
-        """Return when everything is acknowledged; raises what ended the connection before."""
+        """Return when everything is acknowledged; raises the error that ended the connection."""
         while self._waiting:
             await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
             for done in [each for each in self._waiting if each.done()]:
@@ -142,14 +142,14 @@ class _Outcome:
                 self._waiting.discard(done)
 
 
-async def _sleep_while_alive(speaker: client.Client, delay_s: float) -> None:
+async def _sleep_while_alive(speaker: client.MqttClient, delay_s: float) -> None:
     await asyncio.wait([speaker.ended], timeout=delay_s)
     if speaker.ended.done():
         speaker.ended.result()
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Lines of standard input without their ends. A thread reads, for a file cannot be awaited; it dies with the process."""
+    """Lines of standard input without line ends. A daemon thread reads them, since files cannot be awaited."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
 
@@ -160,7 +160,7 @@ async def _lines() -> AsyncIterator[bytes]:
             try:
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
             except RuntimeError:
-                return  # the loop is closed: nobody listens any more
+                return  # the loop is closed
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     unfinished: list[bytes] = []

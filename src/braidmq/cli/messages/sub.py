@@ -14,7 +14,7 @@ from braidmq.base.backoff import Backoff
 from braidmq.base.errors import ProtocolViolation
 from braidmq.cli.errors import EXIT_TIMEOUT, CommandFailed
 from braidmq.cli.messages.format import NotJson, Part, compile_format
-from braidmq.cli.messages.options import Connection, connection_options, read_connection
+from braidmq.cli.messages.options import ConnectionOptions, connection_options, read_connection
 from braidmq.cli.messages.packet_log import packet_log
 from braidmq.cli.messages.property_option import CommandWithProperties
 from braidmq.client import connection as client
@@ -25,7 +25,7 @@ from braidmq.mqtt.topics import check_filter, matches
 
 _RETRY_S: Final = 1.0
 _RETRY_S_MAX: Final = 30.0
-# Coming back after one of these would only start the quarrel again.
+# Reconnecting after one of these would only cause it again.
 _FINAL_REASONS: Final = frozenset(
     (Reason.SESSION_TAKEN_OVER, Reason.ADMINISTRATIVE_ACTION, Reason.BANNED, Reason.NOT_AUTHORIZED, Reason.PROTOCOL_ERROR)
 )
@@ -82,19 +82,19 @@ def _output(given: dict[str, Any]) -> Part:
 
 
 class _Subscriber:
-    """Keeps the subscriptions alive and prints what comes until one of the options, a signal or the server ends it."""
+    """Keeps the subscriptions alive and prints messages until an option, a signal or the server ends it."""
 
-    def __init__(self, connection: Connection, topics: list[str], given: dict[str, Any]) -> None:
+    def __init__(self, connection: ConnectionOptions, topics: list[str], given: dict[str, Any]) -> None:
         self._connection = connection
         self._topics = topics
         self._given = given
         self._write = _output(given)
         self._printed = 0
-        self._speaker: client.Client | None = None
+        self._speaker: client.MqttClient | None = None
         self._flush_is_due = False
 
     async def run(self) -> int:
-        """The exit status."""
+        """Run until the end; returns the exit status."""
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[int] = self._loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,7 +118,7 @@ class _Subscriber:
                 sys.stdout.buffer.flush()
 
     async def _stay_subscribed(self) -> int:
-        """Connect and subscribe, again and again; only the first attempt may fail."""
+        """Connect and subscribe, and reconnect when the connection is lost; only a failure of the first attempt is final."""
         await self._connect()
         while True:
             assert self._speaker is not None
@@ -170,7 +170,7 @@ class _Subscriber:
             self._tell(f"the server rejected the subscription to {words}")
 
     def _in_words(self, reason: int) -> str:
-        # MQTT 3.1.1 has one code for every failure, so it says nothing.
+        # MQTT 3.1.1 has one code for every failure, which explains nothing.
         return f": {reason_in_words(reason)}" if self._connection.login.version == MQTT5 else ""
 
     def _receive(self, message: Publish) -> None:
@@ -203,7 +203,7 @@ class _Subscriber:
             await self._speaker.publish(Publish(topic, b"", 0, True))
 
     def _flush_soon(self) -> None:
-        """Flush once for all messages that came together."""
+        """Flush once for all messages that arrived together."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)

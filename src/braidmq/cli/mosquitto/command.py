@@ -14,7 +14,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.errors import CommandFailed
 from braidmq.cli.mosquitto import conf as mosquitto_conf
 from braidmq.cli.mosquitto.convert import Import
-from braidmq.cli.mosquitto.report import Outcome, Row
+from braidmq.cli.mosquitto.report import Outcome, ReportRow
 
 CONFIG_FILE = "braidmq.toml"
 
@@ -24,7 +24,9 @@ EXIT_NEEDS_A_HAND = 3
 
 @click.command("import-mosquitto")
 @click.argument("conf", type=click.Path(path_type=Path))
-@click.option("-o", "--output", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
+@click.option(
+    "-o", "--output", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Output directory."
+)
 @click.option("--force", is_flag=True, help="Overwrite the output of an earlier import.")
 def import_mosquitto(conf: Path, folder: Path, force: bool) -> None:
     """Write braidmq.toml, and copies of the password and ACL files, from the mosquitto.conf CONF.
@@ -36,7 +38,7 @@ def import_mosquitto(conf: Path, folder: Path, force: bool) -> None:
     to_write = {folder.absolute() / CONFIG_FILE: _as_toml(result, conf), **result.files}
     in_the_way = [path for path in to_write if path.exists()]
     if in_the_way and not force:
-        raise CommandFailed(f"{in_the_way[0]} exists already; --force overwrites it")
+        raise CommandFailed(f"{in_the_way[0]} already exists; use --force to overwrite it")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in to_write.items():
         files.replace(str(path), text.encode())
@@ -53,7 +55,7 @@ def _as_toml(result: Import, conf: Path) -> str:
     return "\n".join(head) + "\n\n" + tomli_w.dumps(result.tables)
 
 
-def _print_rows(rows: list[Row]) -> None:
+def _print_rows(rows: list[ReportRow]) -> None:
     cells = [("-", "-") if row.line is None else (row.line.where, row.line.shown) for row in rows]
     where_width = max((len(where) for where, _ in cells), default=0)
     shown_width = min(50, max((len(shown) for _, shown in cells), default=0))

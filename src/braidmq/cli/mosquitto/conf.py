@@ -8,17 +8,17 @@ import msgspec
 
 from braidmq.base.errors import UsageError
 
-# A directory that includes itself must end somewhere.
+# Stops includes that form a cycle.
 _DEPTH_MAX = 8
 
 _SECRET_OPTIONS = ("password", "remote_password", "local_password", "bridge_psk", "tls_engine_kpass_sha1")
 _SECRET_PREFIXES = ("auth_opt_", "plugin_opt_")
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One option as it stands in a file."""
+class ConfLine(msgspec.Struct, frozen=True):
+    """One option in a file."""
 
-    index: int  # place among all lines, over all files
+    index: int  # position among the lines of all files
     file: Path
     number: int
     option: str
@@ -36,21 +36,21 @@ class Line(msgspec.Struct, frozen=True):
         return f"{self.option} ***" if is_secret else f"{self.option} {self.value}".strip()
 
 
-def read(path: Path) -> list[Line]:
+def read(path: Path) -> list[ConfLine]:
     """All lines in the order in which Mosquitto reads them; UsageError for a file that cannot be read."""
-    lines: list[Line] = []
+    lines: list[ConfLine] = []
     _read_into(lines, path, depth=0)
     return lines
 
 
-def resolve(line: Line, name: str) -> Path:
-    """The file that an option names: as it is, else beside the file that names it."""
+def resolve(line: ConfLine, name: str) -> Path:
+    """The file that an option names: the path itself, or relative to the file that names it."""
     path = Path(name)
     beside = line.file.parent / path
     return (beside if not path.exists() and beside.exists() else path).absolute()
 
 
-def _read_into(lines: list[Line], path: Path, depth: int) -> None:
+def _read_into(lines: list[ConfLine], path: Path, depth: int) -> None:
     if depth > _DEPTH_MAX:
         raise UsageError(f"{path}: files include each other in a cycle")
     try:
@@ -64,15 +64,15 @@ def _read_into(lines: list[Line], path: Path, depth: int) -> None:
         if not content or content.startswith("#"):
             continue
         option, _, value = content.partition(" ")
-        line = Line(len(lines), path, number, option, value.strip())
+        line = ConfLine(len(lines), path, number, option, value.strip())
         lines.append(line)
         if option == "include_dir":
             for file in included(line):
                 _read_into(lines, file, depth + 1)
 
 
-def included(line: Line) -> list[Path]:
-    """The files that an ``include_dir`` line brings in, in Mosquitto's order: digits, then A, a, B, b."""
+def included(line: ConfLine) -> list[Path]:
+    """The files that an ``include_dir`` line includes, in Mosquitto's order: digits, then A, a, B, b."""
     folder = resolve(line, line.value)
     try:
         names = [file for file in folder.iterdir() if file.suffix == ".conf" and file.is_file()]

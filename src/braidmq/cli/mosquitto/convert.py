@@ -1,7 +1,7 @@
 """Converts the lines of a ``mosquitto.conf`` to braidmq's tables and reports the outcome of each line.
 
-No line is lost silently: each gives at least one row. Where something that kept clients out has no counterpart (a mount point, a
-pre-shared key, an interface), the listener is written with ``enabled = false``: better closed than wider open than before.
+No line is dropped silently: each produces at least one row. If a restriction has no counterpart (a mount point, a pre-shared key,
+an interface), the listener is written with ``enabled = false``, so that it never admits more clients than before.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from braidmq.access import authz, files, passwords
+from braidmq.access import acl, files, passwords
 from braidmq.base.config.keys import find_key
 from braidmq.base.errors import ConfigError
 from braidmq.cli.mosquitto import options
-from braidmq.cli.mosquitto.conf import Line, included, resolve
-from braidmq.cli.mosquitto.listeners import Listener, take_listener
-from braidmq.cli.mosquitto.report import Report, Row, bad_value, is_true, number
+from braidmq.cli.mosquitto.conf import ConfLine, included, resolve
+from braidmq.cli.mosquitto.listeners import MosquittoListener, take_listener
+from braidmq.cli.mosquitto.report import Report, ReportRow, bad_value, is_true, number
 
 PASSWORD_FILE, ACL_FILE = "passwd", "acl"
 
@@ -26,24 +26,24 @@ _DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 _LOG_LEVELS = {"debug": "debug", "all": "debug", "error": "error", "warning": "warning", "none": "error"}
 _LOG_ORDER = ("debug", "info", "warning", "error")
 
-# Room for a topic and properties beside the payload.
+# Room for a topic and properties in addition to the payload.
 _PACKET_OVERHEAD_BYTES = 1024
 
 
 class Import:
     """The result: tables for ``braidmq.toml``, files to copy, and a row for each line."""
 
-    def __init__(self, lines: list[Line], folder: Path) -> None:
-        """Work through all lines; UsageError for one that Mosquitto itself would not take. Nothing is written."""
+    def __init__(self, lines: list[ConfLine], folder: Path) -> None:
+        """Convert all lines; raises UsageError for one that Mosquitto itself would reject. Writes no files."""
         self.files: dict[Path, str] = {}  # to write: text by path
         self._report = Report()
         self._folder = folder.absolute()
         self._lines = lines
-        self._default = Listener(None)
-        self._listeners: list[Listener] = []
-        self._access: dict[str, list[Line]] = {name: [] for name in options.ACCESS_OPTIONS}
-        self._log_types: list[Line] = []
-        self._plugins: list[Line] = []
+        self._default = MosquittoListener(None)
+        self._listeners: list[MosquittoListener] = []
+        self._access: dict[str, list[ConfLine]] = {name: [] for name in options.ACCESS_OPTIONS}
+        self._log_types: list[ConfLine] = []
+        self._plugins: list[ConfLine] = []
         self._is_per_listener = any(line.option == "per_listener_settings" and is_true(line) for line in lines)
         self._sort_lines()
         self._take_files()
@@ -53,20 +53,20 @@ class Import:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """What belongs into ``braidmq.toml``."""
+        """The contents of ``braidmq.toml``."""
         return self._report.tables
 
     @property
     def held(self) -> dict[str, str]:
-        """The listeners that are not enabled, and why."""
+        """The listeners that are not enabled, with the reasons."""
         return self._report.held
 
     @property
-    def rows(self) -> list[Row]:
-        """One row or more for each line, in their order; what Mosquitto does by default comes last."""
+    def rows(self) -> list[ReportRow]:
+        """One or more rows per line, in order; defaults of Mosquitto come last."""
         rows = self._report.rows
         answered = {row.line.index for row in rows if row.line is not None}
-        unknown = [Row("none", line, "unknown option") for line in self._lines if line.index not in answered]
+        unknown = [ReportRow("none", line, "unknown option") for line in self._lines if line.index not in answered]
         end = len(self._lines)
         return sorted([*rows, *unknown], key=lambda row: end if row.line is None else row.line.index)
 
@@ -77,7 +77,7 @@ class Import:
         for line in self._lines:
             name = line.option
             if name == "listener":
-                current = Listener(line)
+                current = MosquittoListener(line)
                 self._listeners.append(current)
             elif name in options.LISTENER_OPTIONS:
                 self._report.tell_overruled(current.options.get(name))
@@ -94,7 +94,7 @@ class Import:
             else:
                 self._take_option(line)
 
-    def _take_option(self, line: Line) -> None:
+    def _take_option(self, line: ConfLine) -> None:
         name = line.option
         if name in options.NUMBERS:
             self._take_number(line, options.NUMBERS[name])
@@ -116,7 +116,7 @@ class Import:
             else:
                 self._report.tell("taken", line, "same as the default")
 
-    def _take_number(self, line: Line, target: options.Number) -> None:
+    def _take_number(self, line: ConfLine, target: options.Number) -> None:
         value = number(line)
         if value == 0 and target.zero is not None:
             self._report.set(line, target.key, target.zero, note="for no limit", outcome="changed")
@@ -130,7 +130,7 @@ class Import:
         else:
             self._report.set(line, target.key, value, note=target.note, outcome="changed" if target.note else "taken")
 
-    def _take_message_size(self, line: Line) -> None:
+    def _take_message_size(self, line: ConfLine) -> None:
         limit = number(line)
         if not limit:
             self._report.tell("taken", line, "no separate limit; mqtt.packet_bytes_max applies")
@@ -140,7 +140,7 @@ class Import:
             note = f"limits the whole packet: {_PACKET_OVERHEAD_BYTES} bytes more than the payload limit"
             self._report.set(line, ("mqtt", "packet_bytes_max"), limit + _PACKET_OVERHEAD_BYTES, note=note, outcome="changed")
 
-    def _take_expiry(self, line: Line) -> None:
+    def _take_expiry(self, line: ConfLine) -> None:
         found = _EXPIRY.fullmatch(line.value)
         if found is None:
             raise bad_value(line, "is not a number followed by h, d, w, m or y")
@@ -188,12 +188,12 @@ class Import:
             text = "user names are not verified without a password file: only patterns and rules before the first user line apply"
             self._report.tell("changed", self._access["acl_file"][-1], text)
 
-    def _take_file(self, option: str, name: str, describe: Callable[[Line, str], None]) -> None:
+    def _take_file(self, option: str, name: str, describe: Callable[[ConfLine, str], None]) -> None:
         lines = self._access[option]
         if not lines:
             return
         paths = {resolve(line, line.value): line for line in reversed(lines)}
-        # For all listeners the last line counts; for each its own, and then the first is as good as any.
+        # If the option applies to all listeners, the last line counts; if each has its own, choose the first.
         chosen = lines[0] if self._is_per_listener else lines[-1]
         source = resolve(chosen, chosen.value)
         try:
@@ -220,7 +220,7 @@ class Import:
         self.files[self._folder / name] = text
         self.tables.setdefault("access", {})[option] = str(self._folder / name)
 
-    def _describe_passwords(self, line: Line, text: str) -> None:
+    def _describe_passwords(self, line: ConfLine, text: str) -> None:
         try:
             users = passwords.parse(text)
         except ConfigError as problem:
@@ -230,9 +230,9 @@ class Import:
             "taken", line, f"copied to {PASSWORD_FILE}: {len(users)} users; old hashes are upgraded at the next login"
         )
 
-    def _describe_rules(self, line: Line, text: str) -> None:
+    def _describe_rules(self, line: ConfLine, text: str) -> None:
         try:
-            authz.parse(text)
+            acl.parse(text)
         except ConfigError as problem:
             self._report.tell("changed", line, f"copied to {ACL_FILE}, but everything is denied: {problem.detail}")
             return
@@ -241,7 +241,7 @@ class Import:
 
     # -- listeners -----------------------------------------------------------------------------------------------------
 
-    def _all_listeners(self) -> list[Listener]:
+    def _all_listeners(self) -> list[MosquittoListener]:
         is_wanted = not self._listeners or any(name in self._default.options for name in ("port", "bind_address"))
         return [self._default, *self._listeners] if is_wanted else self._listeners
 
@@ -250,7 +250,9 @@ class Import:
         if self._default not in listeners:
             for name, line in self._default.options.items():
                 if name not in options.ACCESS_OPTIONS:
-                    self._report.tell("none", line, "of the default listener, which Mosquitto does not start if there are others")
+                    self._report.tell(
+                        "none", line, "belongs to the default listener, which Mosquitto does not start if there are others"
+                    )
         common = None if self._is_per_listener else next(reversed(self._access["allow_anonymous"]), None)
         has_passwords = "password_file" in self.tables.get("access", {})
         for listener in listeners:

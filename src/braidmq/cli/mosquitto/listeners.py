@@ -7,12 +7,12 @@ from typing import Any
 from braidmq.base.config.addresses import Address
 from braidmq.base.config.keys import format_value
 from braidmq.cli.mosquitto import options
-from braidmq.cli.mosquitto.conf import Line, resolve
+from braidmq.cli.mosquitto.conf import ConfLine, resolve
 from braidmq.cli.mosquitto.report import Outcome, Report, bad_value, is_true, number
 
 _KINDS = {(False, False): "tcp", (True, False): "tls", (False, True): "ws", (True, True): "wss"}
 
-# What cannot be kept, and without which a listener would be wider open than before.
+# Restrictions without a counterpart: a listener without them would admit more clients than before.
 _FENCES = {
     "mount_point": "mount points are not supported",
     "bind_interface": "bind takes an address, not an interface",
@@ -20,17 +20,19 @@ _FENCES = {
 }
 
 
-class Listener:
-    """The lines of one listener; ``line`` is None for the one that Mosquitto starts without being told."""
+class MosquittoListener:
+    """The lines of one listener; ``line`` is None for Mosquitto's default listener."""
 
-    def __init__(self, line: Line | None) -> None:
+    def __init__(self, line: ConfLine | None) -> None:
         self.line = line
-        self.options: dict[str, Line] = {}
-        self.held: list[str] = []  # why it must not be enabled
+        self.options: dict[str, ConfLine] = {}
+        self.held: list[str] = []  # reasons why it must not be enabled
 
 
-def take_listener(listener: Listener, report: Report, *, anonymous: Line | None, has_passwords: bool, is_only: bool) -> None:
-    """Write the listener's table. ``anonymous`` is the line that holds for all listeners, ``is_only``: there is no other."""
+def take_listener(
+    listener: MosquittoListener, report: Report, *, anonymous: ConfLine | None, has_passwords: bool, is_only: bool
+) -> None:
+    """Write the listener's table. ``anonymous`` is the line that applies to all listeners; ``is_only``: there is no other."""
     address = _address(listener, report, is_only=is_only)
     if address is None:
         return
@@ -50,13 +52,13 @@ def take_listener(listener: Listener, report: Report, *, anonymous: Line | None,
         report.tell("changed", listener.line, f"{key} enabled = false: {report.held[key]}")
 
 
-def _address(listener: Listener, report: Report, *, is_only: bool) -> Address | None:
+def _address(listener: MosquittoListener, report: Report, *, is_only: bool) -> Address | None:
     given = listener.options
     if listener.line is None:
         port = number(given["port"]) if "port" in given else 1883
         host = given["bind_address"].value if "bind_address" in given else ""
         if is_only and not given.keys() & {"port", "bind_address"}:
-            host = "127.0.0.1"  # Mosquitto without any listener serves this machine only
+            host = "127.0.0.1"  # without a listener line, Mosquitto binds to localhost only
     else:
         port_text, _, host = listener.line.value.partition(" ")
         host = host.strip()
@@ -75,7 +77,7 @@ def _address(listener: Listener, report: Report, *, is_only: bool) -> Address | 
     return Address(host, port)
 
 
-def _kind(listener: Listener, report: Report) -> str:
+def _kind(listener: MosquittoListener, report: Report) -> str:
     given = listener.options
     is_tls = "certfile" in given or "keyfile" in given
     is_websocket = "protocol" in given and given["protocol"].value == "websockets"
@@ -95,7 +97,7 @@ def _kind(listener: Listener, report: Report) -> str:
     return kind
 
 
-def _take_tls(listener: Listener, report: Report, table: dict[str, Any]) -> None:
+def _take_tls(listener: MosquittoListener, report: Report, table: dict[str, Any]) -> None:
     given = listener.options
     requires = "require_certificate" in given and is_true(given["require_certificate"])
     for name, key in (("certfile", "cert_file"), ("keyfile", "key_file"), ("cafile", "ca_file")):
@@ -116,14 +118,14 @@ def _take_tls(listener: Listener, report: Report, table: dict[str, Any]) -> None
     _take_client_certificates(listener, report, table, requires)
 
 
-def _take_client_certificates(listener: Listener, report: Report, table: dict[str, Any], requires: bool) -> None:
+def _take_client_certificates(listener: MosquittoListener, report: Report, table: dict[str, Any], requires: bool) -> None:
     given = listener.options
     if "crlfile" in given:
         if requires:
             _set(report, table, given["crlfile"], "crl_file", str(resolve(given["crlfile"], given["crlfile"].value)))
         else:
             report.tell("none", given["crlfile"], "client certificates are not required")
-    # The first of the two wins, as with Mosquitto.
+    # The first of the two takes precedence, as in Mosquitto.
     for name, form in (("use_identity_as_username", "cn"), ("use_subject_as_username", "dn")):
         if name not in given:
             continue
@@ -137,7 +139,7 @@ def _take_client_certificates(listener: Listener, report: Report, table: dict[st
             _set(report, table, given[name], "user_from_certificate", form)
 
 
-def _take_limits(listener: Listener, report: Report, table: dict[str, Any]) -> None:
+def _take_limits(listener: MosquittoListener, report: Report, table: dict[str, Any]) -> None:
     given = listener.options
     if "max_connections" in given:
         limit = number(given["max_connections"], least=-1)
@@ -155,7 +157,7 @@ def _take_limits(listener: Listener, report: Report, table: dict[str, Any]) -> N
 
 
 def _take_anonymous(
-    listener: Listener, report: Report, table: dict[str, Any], anonymous: Line | None, has_passwords: bool
+    listener: MosquittoListener, report: Report, table: dict[str, Any], anonymous: ConfLine | None, has_passwords: bool
 ) -> None:
     given = listener.options
     own = given.get("listener_allow_anonymous") or given.get("allow_anonymous") or anonymous
@@ -178,6 +180,6 @@ def _place(report: Report, kind: str, port: int, table: dict[str, Any]) -> str:
     return f"listeners.{kind}.{name}"
 
 
-def _set(report: Report, table: dict[str, Any], line: Line, key: str, value: Any, outcome: Outcome = "taken") -> None:
+def _set(report: Report, table: dict[str, Any], line: ConfLine, key: str, value: Any, outcome: Outcome = "taken") -> None:
     table[key] = value
     report.tell(outcome, line, f"{key} = {format_value(value)}")

@@ -32,7 +32,7 @@ FLAGS: Final[dict[str, Path]] = {
     "check_retain_source": ("retained", "recheck_publisher"),
 }
 
-# Options of a listener, which ``listeners`` reads; those of TLS make sense with a certificate only.
+# Options of a listener, converted by ``listeners``; those of TLS have an effect only with a certificate.
 TLS_OPTIONS: Final = frozenset(
     {
         "cafile",
@@ -59,7 +59,7 @@ LISTENER_OPTIONS: Final = TLS_OPTIONS | {
     "listener_allow_anonymous",
 }
 
-# With ``per_listener_settings true`` these belong to one listener, else to all.
+# With ``per_listener_settings true`` these apply to one listener, otherwise to all.
 ACCESS_OPTIONS: Final = frozenset({"password_file", "acl_file", "allow_anonymous"})
 
 PLUGIN_OPTIONS: Final = frozenset({"auth_plugin", "plugin", "global_plugin", "plugin_load", "plugin_use"})
@@ -133,7 +133,7 @@ WITHOUT_COUNTERPART: Final[dict[str, str]] = {
     "upgrade_outgoing_qos": "a message keeps its QoS, as MQTT requires",
     "use_username_as_clientid": "clients choose their client ids; use %u in the ACL file to tie topics to users",
     "user": "start braidmq as the user it should run as",
-    "websockets_headers_size": "braidmq limits the headers by itself",
+    "websockets_headers_size": "braidmq has a fixed limit for headers",
     "websockets_log_level": _LOGGING,
     "websockets_origin": "set `origins` of the listener; by default only pages of the same host and port may connect",
 }

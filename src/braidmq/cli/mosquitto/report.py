@@ -8,16 +8,16 @@ import msgspec
 
 from braidmq.base.config.keys import Path, dotted, format_value
 from braidmq.base.errors import UsageError
-from braidmq.cli.mosquitto.conf import Line
+from braidmq.cli.mosquitto.conf import ConfLine
 
 Outcome = Literal["taken", "changed", "none"]
 
 
-class Row(msgspec.Struct, frozen=True):
-    """What became of one line; ``line`` is None for something that Mosquitto does without being told."""
+class ReportRow(msgspec.Struct, frozen=True):
+    """The outcome of one line; ``line`` is None for a default of Mosquitto."""
 
     outcome: Outcome
-    line: Line | None
+    line: ConfLine | None
     text: str
 
 
@@ -26,20 +26,20 @@ class Report:
 
     def __init__(self) -> None:
         self.tables: dict[str, Any] = {}
-        self.rows: list[Row] = []
-        self.held: dict[str, str] = {}  # listeners that are written but not enabled, and why
+        self.rows: list[ReportRow] = []
+        self.held: dict[str, str] = {}  # listeners that are written but not enabled, with the reasons
 
-    def tell(self, outcome: Outcome, line: Line | None, text: str) -> None:
-        """Say what became of a line."""
-        self.rows.append(Row(outcome, line, text))
+    def tell(self, outcome: Outcome, line: ConfLine | None, text: str) -> None:
+        """Report the outcome of a line."""
+        self.rows.append(ReportRow(outcome, line, text))
 
-    def tell_overruled(self, line: Line | None) -> None:
-        """Say that a later line is what counts."""
+    def tell_overruled(self, line: ConfLine | None) -> None:
+        """Report that a later line overrides this one."""
         if line is not None:
             self.tell("none", line, "overridden by a later line")
 
-    def set(self, line: Line, path: Path, value: Any, *, note: str = "", outcome: Outcome = "taken") -> None:
-        """Write a key, and say so."""
+    def set(self, line: ConfLine, path: Path, value: Any, *, note: str = "", outcome: Outcome = "taken") -> None:
+        """Set a key, and report it."""
         table = self.tables
         for part in path[:-1]:
             table = table.setdefault(part, {})
@@ -47,15 +47,15 @@ class Report:
         self.tell(outcome, line, f"{dotted(path)} = {format_value(value)}" + (f" ({note})" if note else ""))
 
 
-def is_true(line: Line) -> bool:
-    """The value of an option that is true or false; UsageError if it is neither."""
+def is_true(line: ConfLine) -> bool:
+    """The value of a boolean option; raises UsageError for any other value."""
     if line.value not in ("true", "false"):
         raise bad_value(line, "must be true or false")
     return line.value == "true"
 
 
-def number(line: Line, least: int = 0) -> int:
-    """The value of an option that is a whole number; UsageError if it is not."""
+def number(line: ConfLine, least: int = 0) -> int:
+    """The value of an integer option; raises UsageError for any other value."""
     try:
         value = int(line.value)
     except ValueError:
@@ -65,6 +65,6 @@ def number(line: Line, least: int = 0) -> int:
     return value
 
 
-def bad_value(line: Line, why: str) -> UsageError:
-    """The error of a line that Mosquitto itself would not take."""
+def bad_value(line: ConfLine, why: str) -> UsageError:
+    """The error for a line that Mosquitto itself would reject."""
     return UsageError(f"{line.file}:{line.number}: {line.shown} {why}")

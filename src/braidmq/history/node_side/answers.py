@@ -1,7 +1,7 @@
 """Answers the requests of the history service from the node's own state.
 
-The service asks and decides nothing about rights by itself: passwords, rules and bans are the same, at the same moment, as for
-a client that connects with MQTT.
+The service makes no access decisions itself: the passwords, rules and bans that apply to a reader at any moment are those that
+apply to an MQTT client.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from braidmq.base.errors import UsageError
 from braidmq.history import messages
 from braidmq.history.node_side.node_load import NodeLoad
 from braidmq.history.node_side.tokens import Tokens
-from braidmq.storage.rows.changes import Refusal
+from braidmq.storage.rows.changes import WriteRefusal
 from braidmq.storage.rows.named_readers import NamedReaders
 
 LISTENER: Final = "history"
-# A token of a handshake is for the calls that follow it; longer ones are made by an operator.
+# A handshake returns a token for the calls that follow it. Operators can create tokens that last longer.
 _TOKEN_S: Final = 24 * 3600.0
 
 
-class Access(Protocol):
+class ReaderAccess(Protocol):
     """What the answers need from access control."""
 
     @property
@@ -52,16 +52,16 @@ class Log(Protocol):
         """The last committed timestamp of each shard."""
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected changes."""
 
 
 class Answers:
-    """Answers questions, on the node's loop."""
+    """Answers questions on the node's event loop."""
 
     def __init__(
         self,
         log: Log,
-        access: Access,
+        access: ReaderAccess,
         tokens: Tokens,
         *,
         anonymous_allowed: bool,
@@ -85,20 +85,20 @@ class Answers:
                 return await self._authenticate(question)
             case messages.MayRead():
                 return self._may_read(question)
-            case messages.NoteReader():
+            case messages.SaveReader():
                 return await self._note(question)
 
-    async def _authenticate(self, question: messages.Authenticate) -> messages.Granted | messages.Denied:
+    async def _authenticate(self, question: messages.Authenticate) -> messages.ReaderGranted | messages.Denied:
         password = question.password.encode() if question.password is not None else None
         credentials = self._credentials(question.reader, question.peer_host, question.user_name, password)
         if question.token is not None:
             user_name = self._tokens.read(question.token, self._access.fingerprint)
             if user_name is None or not self._access.is_still_allowed(credentials, user_name):
                 return messages.Denied("the token is invalid or has expired")
-            return messages.Granted(user_name)
+            return messages.ReaderGranted(user_name)
         match await self._access.authenticate(credentials):
             case Granted(user_name):
-                return messages.Granted(user_name, self._token_for(user_name))
+                return messages.ReaderGranted(user_name, self._token_for(user_name))
             case Refused(_, detail):
                 return messages.Denied(detail)
 
@@ -126,7 +126,7 @@ class Answers:
         )
 
     def _refusal_of_reader(self, name: str, user_name: str | None) -> str:
-        """Why this user may not have, or move, the reader of this name; empty if they may."""
+        """Why this user may not create or move the reader with this name; empty if they may."""
         readers = self._log.readers
         if readers.owner(name) not in (None, user_name):
             return f"{name!r} belongs to another user; choose another reader name"
@@ -142,18 +142,18 @@ class Answers:
             )
         return ""
 
-    async def _note(self, note: messages.NoteReader) -> messages.Noted | messages.Denied:
+    async def _note(self, note: messages.SaveReader) -> messages.Noted | messages.Denied:
         name, user_name, wanted = note.name, note.user_name, note.positions
         refused = self._refusal_of_reader(name, user_name)
         if refused:
             self.readers_refused += 1
             return messages.Denied(refused)
-        # Nobody has dealt with what is not there yet. A shard that has had nothing is at 1.
+        # A reader cannot be ahead of the watermark. The position in a shard that has never had a record is 1.
         marks = self._log.watermarks
         positions = {shard: min(position, max(marks.get(shard, position), 1)) for shard, position in wanted.items()}
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[WriteRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(refusal: Refusal | None = None) -> None:
+        def settle(refusal: WriteRefusal | None = None) -> None:
             if not done.done():
                 done.set_result(refusal)
 

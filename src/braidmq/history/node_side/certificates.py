@@ -1,7 +1,8 @@
 """The TLS files of the history service: whether they are valid, and whether they have changed since it started.
 
-Arrow Flight cannot change the certificate of a server that runs, so that new files mean a new process. They are read as those of
-the MQTT listeners are, with the same words in the log. But only other bytes are worth it: streams that are open break off for it.
+Arrow Flight cannot change the certificate of a running server, so new files need a new process. They are validated like those of
+the MQTT listeners, with the same log messages. A restart interrupts open streams, so it happens only if the contents have
+changed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from braidmq.history.messages import Tls
 
 log = logging.getLogger("braidmq.history")
 
-_TABLE = "history"  # whose keys name the files
+_TABLE = "history"  # the configuration section that names the files
 
 
 class ServiceCertificates:
-    """What the service shows and trusts: `tls`, which was good when it was read; None without TLS. Blocks on files."""
+    """The certificates in use: `tls`, valid when it was read, or None without TLS. Methods block on file access."""
 
     def __init__(self, history: HistorySettings) -> None:
         """Raises ConfigError for a file that cannot be used."""
@@ -37,11 +38,11 @@ class ServiceCertificates:
         return self._checked.expires_at if self._checked is not None else None
 
     def refresh(self) -> bool:
-        """Look at the files; True if the service has to have them: they changed, and can be used."""
+        """Check the files; True if they changed and are valid, so that the service needs them."""
         return self._checked is not None and self._checked.refresh() and self._is_other()
 
     def reload(self, history: HistorySettings) -> bool:
-        """Read the files that these settings name; True if the service has to have them. What cannot be used is logged."""
+        """Read the files that these settings name; True if the service needs them. Invalid files are logged."""
         if self._checked is not None and history.cert_file:
             if not self._checked.reload(_as_listener(history)):
                 return False

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Of one processor. A node that is only asked for history stays far below.
+# The share of one processor. A node that only answers history requests stays far below it.
 _HIGH: Final = 0.1
-# What was used in less time than this says little.
+# Shorter intervals say little.
 _SPAN_S: Final = 0.05
 
 
@@ -23,7 +23,7 @@ class NodeLoad:
         self._is_high = False
 
     def is_high(self) -> bool:
-        """Whether it used much since the last question; after a long pause that is the mean, and the next answer is better."""
+        """Whether CPU use was high since the last call. After a long pause it is averaged over the pause."""
         span_s = self._now() - self._asked_at
         if span_s >= _SPAN_S:
             used_s = self._used_s()

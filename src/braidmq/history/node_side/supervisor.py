@@ -1,8 +1,8 @@
 """Supervises the history service: starts its process, answers its requests, restarts it when it ends.
 
-New certificates need a new process, too: that is no failure, so there is no pause, and nothing counts it.
+New certificates also need a new process. That is not a failure: it is restarted without a pause, and no restart is counted.
 
-Nothing that happens there stops the node, and nothing of it runs on the loop but short answers.
+Failures of the service never stop the node. Only short answers run on the node's event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from braidmq.base.config.settings import HistorySettings, Settings
 from braidmq.base.errors import BraidError, ConfigError
 from braidmq.broker.listeners.listener_set import CERTIFICATE_POLL_S
 from braidmq.history import messages
-from braidmq.history.node_side.answers import Access, Answers, Log
+from braidmq.history.node_side.answers import Answers, Log, ReaderAccess
 from braidmq.history.node_side.certificates import ServiceCertificates
 from braidmq.history.node_side.tokens import Tokens
 
@@ -32,19 +32,19 @@ log = logging.getLogger("braidmq.history")
 
 _FIRST_PAUSE_S: Final = 0.5
 _PAUSE_MAX_S: Final = 30.0
-# Who has run for so long begins again with the first pause.
+# After a run of this length, restarts begin again with the first pause.
 _STABLE_S: Final = 60.0
 _STOP_S: Final = 3.0
 _QUESTIONS_MAX: Final = 256
-# How long an operator waits for a count of records; without it there is an upper bound.
+# How long an operator waits for a count of records; after that, an upper bound is shown.
 _BACKLOGS_S: Final = 3.0
 _SCRATCH: Final = "history"
 
 
 class HistoryService:
-    """The service of one node; `start`, then `stop`. `address` is where it listens, once it does; it stays the same."""
+    """The service of one node; call `start`, then `stop`. `address` is set once it listens, and does not change."""
 
-    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: Access) -> None:
+    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: ReaderAccess) -> None:
         """Raises ConfigError for an invalid address or TLS file, Corruption for an invalid key file."""
         history = settings.history
         try:
@@ -56,7 +56,7 @@ class HistoryService:
         self.restarts = 0
         self.served = messages.Served(0, 0, 0)
         self.tokens = Tokens.load(data_dir)
-        self._before = messages.Served(0, 0, 0)  # by processes that have ended
+        self._before = messages.Served(0, 0, 0)  # totals of processes that have ended
         is_open = history.anonymous == "all" or (history.anonymous == "loopback" and is_loopback(self._bind.host))
         self._answers = Answers(
             message_log, access, self.tokens, anonymous_allowed=is_open, readers_max=history.named_readers_max
@@ -75,12 +75,12 @@ class HistoryService:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._conversation: Conversation | None = None
-        self._looking = asyncio.Lock()  # at files, one at a time: the older settings must not win
+        self._looking = asyncio.Lock()  # one check of the files at a time, so that older settings do not win
         self._asking = asyncio.Lock()
         self._asked = 0
         self._counted: asyncio.Future[list[messages.Behind]] | None = None
         self._is_up = asyncio.Event()
-        self._is_outdated = asyncio.Event()  # the process, if there is one, was not set up as it should be now
+        self._is_outdated = asyncio.Event()  # the running process, if any, has outdated settings
 
     @staticmethod
     def is_possible() -> bool:
@@ -88,7 +88,7 @@ class HistoryService:
         return importlib.util.find_spec("pyarrow") is not None
 
     def start(self) -> None:
-        """Begin; the service is up a second or so later (`wait_up`)."""
+        """Start the service; it listens about a second later (`wait_up`)."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._keep_running(), name="history service"),
@@ -96,17 +96,17 @@ class HistoryService:
         ]
 
     async def wait_up(self) -> None:
-        """Wait until it listens."""
+        """Wait until the service listens."""
         await self._is_up.wait()
 
     async def stop(self) -> None:
-        """End it, and wait for that."""
+        """Stop the service, and wait until it has ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def backlogs(self, readers: list[messages.ReaderAt]) -> list[messages.Behind] | None:
-        """The backlog of each reader, counted by the service's process; None if it cannot answer soon."""
+        """The backlog of each reader, counted by the service's process; None if the service does not answer in time."""
         async with self._asking:
             if self._conversation is None or not self._is_up.is_set():
                 return None
@@ -121,7 +121,7 @@ class HistoryService:
 
     @property
     def readers_refused(self) -> int:
-        """How often a named reader was refused: it is another user's, needs a user, or is one too many."""
+        """How often a named reader was rejected: it belongs to another user, needs a user, or exceeds the maximum."""
         return self._answers.readers_refused
 
     @property
@@ -130,9 +130,9 @@ class HistoryService:
         return self._certificates.expires_at
 
     async def reload(self, history: HistorySettings) -> None:
-        """Read the TLS files again, by these names. If they are others the service starts anew, at once and where it was.
+        """Read the TLS files that these settings name. If they changed, restart the service at once, at the same address.
 
-        If they cannot be used, a line in the log says so and the service runs on with what it has.
+        If they are invalid, log an error and let the service continue with the current ones.
         """
         async with self._looking:
             if await asyncio.to_thread(self._certificates.reload, history):
@@ -145,7 +145,7 @@ class HistoryService:
                 try:
                     if await asyncio.to_thread(self._certificates.refresh):
                         self._renew()
-                except Exception:  # ours: it must neither go unnoticed nor end the watch
+                except Exception:  # a bug of ours: log it, and keep watching
                     log.exception("the certificates of the history service cannot be checked")
 
     def _renew(self) -> None:
@@ -163,13 +163,13 @@ class HistoryService:
             began = loop.time()
             try:
                 reason = await self._run()
-            except Exception as problem:  # ours: it must neither go unnoticed nor end the service for good
+            except Exception as problem:  # a bug of ours: log it, and restart the service
                 log.exception("the supervisor of the history service failed")
                 reason = str(problem)
             self._is_up.clear()
             self.address = None
             if self._is_outdated.is_set():
-                self._is_outdated.clear()  # once: a process that cannot be started is waited for
+                self._is_outdated.clear()  # restart without a pause only once: starting may fail
                 backoff.reset()
                 continue
             if loop.time() - began > _STABLE_S:
@@ -181,7 +181,7 @@ class HistoryService:
             self.restarts += 1
 
     async def _run(self) -> str:
-        """Run one process until it ends; why it did."""
+        """Run one process until it ends; returns the reason."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -206,7 +206,7 @@ class HistoryService:
             async for message in conversation:
                 match message:
                     case messages.Listening(port) if not self._is_outdated.is_set():
-                        self._setup = msgspec.structs.replace(self._setup, port=port)  # the next one is found there, too
+                        self._setup = msgspec.structs.replace(self._setup, port=port)  # the next process listens on the same port
                         self.address = Address(self._bind.host, port)
                         log.info("history listens on %s (Arrow Flight)", self.address)
                         self._is_up.set()
@@ -240,7 +240,7 @@ class HistoryService:
 
 
 class Conversation:
-    """The node's end of the socket: messages in, questions answered as tasks of their own."""
+    """The node's end of the socket: receives messages, and answers each question in its own task."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
         self._reader = reader
@@ -249,8 +249,8 @@ class Conversation:
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_QUESTIONS_MAX)
 
-    def send(self, message: messages.FromCore) -> None:
-        """Send, without waiting: what is said in this direction is small, and asked for."""
+    def send(self, message: messages.FromNode) -> None:
+        """Send without waiting: messages in this direction are small, and the service has asked for them."""
         self._writer.write(messages.frame(message))
 
     def __aiter__(self) -> Conversation:
@@ -283,14 +283,14 @@ class Conversation:
             self.send(messages.Answer(question.number, answer))
 
     def close(self) -> None:
-        """Hang up: the other side takes it as the end."""
+        """Close the socket, which tells the service to exit."""
         for task in self._tasks:
             task.cancel()
         self._writer.close()
 
 
 async def _ended(process: asyncio.subprocess.Process) -> int:
-    """The status of a process that was told to end; it is killed if it does not."""
+    """The exit status of a process that was told to exit; kills it if it does not."""
     try:
         return await asyncio.wait_for(process.wait(), _STOP_S)
     except TimeoutError:

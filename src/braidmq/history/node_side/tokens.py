@@ -2,9 +2,9 @@
 
     base64url(version (1) = 2 | expires at, in seconds (8) | seal (16) | user name) "." base64url(HMAC-SHA256 of that)
 
-The key is a file of the data directory. A token says who, never what they may do: rules are asked at every use. The seal is a
-keyed digest of what the password file says about the user: when that changes, or the user is deleted and made anew, the token
-is no longer good. Version 1 had no seal and is refused.
+The key is a file in the data directory. A token identifies a user and grants no rights: rules are checked at every use. The seal
+is a keyed digest of the user's entry in the password file: when the entry changes, or the user is deleted and created again, the
+token becomes invalid. Version 1 had no seal and is rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME_AT: Final = _SEAL_AT + _SEAL_BYTES
 
 
 class Tokens:
-    """Makes tokens and reads them, with one key."""
+    """Creates and verifies tokens with one key."""
 
     def __init__(self, key: bytes, now: Callable[[], float] = time) -> None:
         self._key = key
@@ -38,7 +38,7 @@ class Tokens:
 
     @classmethod
     def load(cls, data_dir: Path) -> Tokens:
-        """With the key in the data directory, which is made if it is not there. Raises Corruption if the file is not one."""
+        """Use the key in the data directory; creates it if it is missing. Raises Corruption if the file is invalid."""
         path = data_dir / KEY_NAME
         try:
             key = path.read_bytes()
@@ -51,13 +51,13 @@ class Tokens:
         return cls(key)
 
     def make(self, user_name: str, fingerprint: bytes, valid_s: float) -> str:
-        """A token for this user, good as long as the user's fingerprint is this one."""
+        """Create a token for this user, valid as long as the user has this fingerprint."""
         expires_at = int(self._now() + valid_s)
         name = user_name.encode()
         return self._sealed(bytes([_VERSION]) + expires_at.to_bytes(8, "big") + self._seal(name, fingerprint) + name)
 
     def read(self, token: str, fingerprint_of: Callable[[str], bytes | None]) -> str | None:
-        """The user name in a token; None if it is not ours, has run out, or the user's fingerprint is another one now."""
+        """The user name in a token; None if it is invalid, has expired, or the user's fingerprint has changed."""
         try:
             head, _, tail = token.partition(".")
             body, signature = _decode(head), _decode(tail)
@@ -78,7 +78,7 @@ class Tokens:
         return f"{_encode(body)}.{_encode(self._sign(body))}"
 
     def _seal(self, name: bytes, fingerprint: bytes) -> bytes:
-        # A body begins with its version, which is never 0, so that this is not the signature of one.
+        # A token's body begins with its version, which is never 0, so this can never be the signature of a token.
         return hmac.digest(self._key, b"\0%d:" % len(name) + name + fingerprint, "sha256")[:_SEAL_BYTES]
 
     def _sign(self, body: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""Admission control: the end of a batch with a limit of rows and bytes. The same question always has the same answer.
+"""Admission control: where a batch with limits on rows and bytes ends. The same request always gets the same answer.
 
-The limits are shared among the shards by their backlog, and what one does not need goes to the others. A share is at least one
-record if there are enough of them; if not, the shards that are furthest behind come first, so that none is left behind for good.
+The limits are divided among the shards in proportion to their backlog; what one shard does not need goes to the others. Each
+share is at least one record. If the limit is too small for that, the shards furthest behind come first, so that no shard starves.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from braidmq.flight.wire import Gap, OnLoss
+from braidmq.flight.wire import OnLoss, ShardGap
 from braidmq.history.planning.ranges import ShardRange, fail_for_loss
 from braidmq.history.planning.searches import Searches
-from braidmq.history.scanning.epoch_reading import UNLIMITED, EpochReading, Limits
+from braidmq.history.scanning.epoch_reading import UNLIMITED, BatchLimits, EpochReading
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import EpochLost, FamilyView
 from braidmq.lane.records.columns import Columns
@@ -26,13 +26,13 @@ from braidmq.storage.format.rows import EpochRow
 if TYPE_CHECKING:
     from braidmq.lane.records.arrow_buffers import Taken
 
-# Pairs that are looked at for one answer at most; about 2 s. The batch ends there, whether or not it has any rows.
+# Maximum number of pairs examined for one answer; about 2 s. The batch ends there, even if it has no rows.
 _STEPS_MAX: Final = 2_000_000
 _NO_LIMIT: Final = 1 << 62
 
 
 class _Window:
-    """A part of a shard's range, (start, end], that has at most one epoch of each family."""
+    """A part (start, end] of a shard's range with at most one epoch of each family."""
 
     __slots__ = ("end", "epochs", "start")
 
@@ -51,12 +51,12 @@ class _Window:
 
     @property
     def is_one_whole(self) -> bool:
-        """Whether it is one epoch, from beginning to end."""
+        """Whether the window is exactly one whole epoch."""
         return len(self.epochs) == 1 and self.start < self.epochs[0][1].start and self.epochs[0][1].end <= self.end
 
 
 class _Matches:
-    """The records of a window that match, in order of time; `position` is that of the last one that was taken."""
+    """The matching records of a window in order of time; `position` is that of the last record taken."""
 
     __slots__ = ("_ends", "_next", "_positions", "position")
 
@@ -74,7 +74,7 @@ class _Matches:
         return len(self._positions) - self._next
 
     def take(self, rows_max: int, bytes_max: int, first_bytes_max: int) -> tuple[int, int]:
-        """The next ones, as many as fit, and their bytes; the first one may also fit a limit of its own."""
+        """Take as many records as fit, and return their number and bytes; a separate limit applies to the first."""
         done = self._ends[self._next - 1].as_py() if self._next else 0
         most = min(self._next + rows_max, len(self._positions))
         end = bisect_right(range(most), done + bytes_max, lo=self._next, key=lambda place: self._ends[place].as_py())
@@ -91,11 +91,11 @@ def _numbers(kind: pa.DataType, rows: int, column: Taken) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column[1][1])])
 
 
-class Walk:
-    """A way through one shard, record by record in order of time: `position` is how far it has come."""
+class ShardWalk:
+    """Walks through one shard, record by record in order of time, up to `position` so far."""
 
     def __init__(self, log: OpenLog, wanted: ShardRange, searches: Searches, on_loss: OnLoss) -> None:
-        """With the lock of the log."""
+        """Requires the lock of the log."""
         self.shard = wanted.shard
         self.position = wanted.start
         self.rows = 0
@@ -105,35 +105,35 @@ class Walk:
         self._searches = searches
         self._on_loss = on_loss
         self._windows = deque(_windows(wanted))
-        self._matches: _Matches | None = None  # of the first window, once it was looked into
+        self._matches: _Matches | None = None  # of the first window, once it has been read
         if not self._windows:
             self.position = self._end
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to come."""
+        """Whether the end is reached."""
         return not self._windows
 
     @property
     def rows_max(self) -> int:
-        """The remaining amount, at most."""
+        """The maximum number of rows left."""
         return sum(window.rows_max for window in self._windows)
 
     @property
     def bytes_max(self) -> int:
-        """The remaining amount, at most."""
+        """The maximum number of bytes left."""
         return sum(window.bytes_max for window in self._windows)
 
     def take_all(self) -> None:
-        """Go to the end, without looking."""
+        """Go to the end without reading records."""
         self.rows += self.rows_max
         self._windows.clear()
         self.position = self._end
 
     def take(self, rows_max: int, bytes_max: int, first_bytes_max: int, steps_max: int) -> tuple[int, int]:
-        """Go on by so many rows and bytes at most, with so much work in all, and return what they were.
+        """Advance within these limits of rows, bytes and total work, and return the rows and bytes taken.
 
-        The first record may be larger than the limit, up to a limit of its own.
+        The first record may exceed the limit, up to a limit of its own.
         """
         rows = size_bytes = 0
         while rows < rows_max and not self.is_done:
@@ -141,8 +141,8 @@ class Walk:
             if self._matches is None:
                 fits = window.rows_max <= rows_max - rows and window.bytes_max <= bytes_max - size_bytes
                 if fits and self._searches.is_everything and window.is_one_whole:
-                    # Records that are hidden from history count, too, but not if there is nothing else.
-                    if len(self._look_into(window, Limits(1, _NO_LIMIT))):
+                    # Session-only records count too, but not if there are no others.
+                    if len(self._look_into(window, BatchLimits(1, _NO_LIMIT))):
                         rows += window.rows_max
                         size_bytes += window.bytes_max
                     self._pass_window()
@@ -162,7 +162,7 @@ class Walk:
         self.rows += rows
         return rows, size_bytes
 
-    def _look_into(self, window: _Window, limits: Limits) -> Columns:
+    def _look_into(self, window: _Window, limits: BatchLimits) -> Columns:
         """Count the records of the first window."""
         columns = Columns(("position", "size"))
         for family, epoch in window.epochs:
@@ -175,7 +175,7 @@ class Walk:
                 self.steps += reading.steps
             except EpochLost as lost:
                 if self._on_loss == "fail":
-                    fail_for_loss({self.shard: Gap(max(self.position, epoch.start - 1), lost.floor)})
+                    fail_for_loss({self.shard: ShardGap(max(self.position, epoch.start - 1), lost.floor)})
         return columns
 
     def _pass_window(self) -> None:
@@ -187,9 +187,9 @@ class Walk:
 def advance(
     log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, rows_max: int | None, bytes_max: int | None, on_loss: OnLoss
 ) -> tuple[dict[int, int], int]:
-    """The positions that a batch may go to in each shard, and its rows at most. Without the lock of the log."""
+    """The end positions of a batch in each shard, and its maximum number of rows. Call without the lock of the log."""
     with log.lock:
-        walks = [Walk(log, each, searches, on_loss) for each in wanted]
+        walks = [ShardWalk(log, each, searches, on_loss) for each in wanted]
     rows_left = _NO_LIMIT if rows_max is None else max(rows_max, 1)
     bytes_left = _NO_LIMIT if bytes_max is None else max(bytes_max, 1)
     if sum(walk.rows_max for walk in walks) <= rows_left and sum(walk.bytes_max for walk in walks) <= bytes_left:
@@ -200,7 +200,7 @@ def advance(
     return {walk.shard: walk.position for walk in walks}, sum(walk.rows for walk in walks)
 
 
-def _take_shares(walks: Sequence[Walk], rows_left: int, bytes_left: int) -> None:
+def _take_shares(walks: Sequence[ShardWalk], rows_left: int, bytes_left: int) -> None:
     has_any = False
     going = [walk for walk in walks if not walk.is_done]
     steps_max = _STEPS_MAX // max(len(going), 1)
@@ -212,7 +212,7 @@ def _take_shares(walks: Sequence[Walk], rows_left: int, bytes_left: int) -> None
         for walk in going:
             first_bytes_max = bytes_left if has_any else _NO_LIMIT
             before = walk.position
-            # A record larger than its share has taken from what is left for the others.
+            # A record larger than its share has used up part of what is left for the others.
             taken, size = walk.take(rows[walk.shard], min(sizes[walk.shard], bytes_left), first_bytes_max, steps_max)
             rows_left -= taken
             bytes_left = max(bytes_left - size, 0)
@@ -224,7 +224,7 @@ def _take_shares(walks: Sequence[Walk], rows_left: int, bytes_left: int) -> None
 
 
 def _shares(total: int, backlogs: Mapping[int, int]) -> dict[int, int]:
-    """A share for each, by backlog, together the total; one for each first, in their order, as long as there is some."""
+    """Divide the total in proportion to the backlogs. Each gets at least one, in their order, as long as any is left."""
     shares = {}
     left = total
     for shard in backlogs:
@@ -241,12 +241,12 @@ def _shares(total: int, backlogs: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-def _behind(walk: Walk) -> tuple[int, int]:
+def _behind(walk: ShardWalk) -> tuple[int, int]:
     return walk.position, walk.shard
 
 
 def _windows(wanted: ShardRange) -> list[_Window]:
-    """Windows in order of time that hold every epoch of the range."""
+    """The windows that cover every epoch of the range, in order of time."""
     epochs = [(family, epoch) for family in wanted.families for epoch in family.epochs_in(wanted.start, wanted.end)]
     ends = sorted({min(epoch.end, wanted.end) for _, epoch in epochs})
     windows: list[_Window] = []

@@ -1,8 +1,8 @@
 """Estimates of a range, epoch by epoch: how many records it has, and how many of them match.
 
-For `#` the directory of epochs says it. For other filters some epochs are counted, spread over the range, within a bound of work;
-the others are assumed to be like them. If the bound was enough for all, the estimates are exact, and epochs without a match are
-left out.
+For `#` the directory of epochs has the answer. For other filters a sample of epochs, spread over the range, is counted within a
+limit of work, and the rest is assumed to be similar. If the limit is enough for all epochs, the estimates are exact, and epochs
+without a match are left out.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from msgspec import Struct
 
 from braidmq.history.planning.parts import Weight
 from braidmq.history.planning.ranges import ShardRange
-from braidmq.history.planning.searches import Range, Searches
+from braidmq.history.planning.searches import KeyRange, Searches
 from braidmq.history.scanning.epoch_reading import UNLIMITED, EpochReading
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import EpochLost, FamilyView
 from braidmq.lane.records.columns import Columns
 from braidmq.storage.format.rows import EpochRow
 
-# Pairs that are looked at for one plan at most; about 50 ms.
+# Maximum number of pairs examined for one plan; about 50 ms.
 STEPS_MAX: Final = 65_536
 
 
@@ -33,7 +33,7 @@ class _Place(Struct):
     epoch: EpochRow
     start: int
     end: int
-    ranges: list[Range] = []
+    ranges: list[KeyRange] = []
     counted: tuple[int, int] | None = None  # rows and bytes
 
     @property
@@ -42,7 +42,7 @@ class _Place(Struct):
         return min(self.epoch.count, self.end - self.start)
 
     def weight(self, share: float) -> Weight:
-        """Its weight; if it was not counted, this share of it is expected to match."""
+        """Its weight; if it was not counted, this share of its records is expected to match."""
         if self.counted is not None:
             rows, size_bytes = self.counted
             return Weight(self.start, self.end, rows, size_bytes, rows, size_bytes)
@@ -53,7 +53,7 @@ class _Place(Struct):
 def estimate(
     log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, steps_max: int = STEPS_MAX
 ) -> list[list[list[Weight]]]:
-    """The estimates of each range, family by family, in order. Without the lock of the log."""
+    """The estimates of each range, family by family, in order. Call without the lock of the log."""
     with log.lock:
         places = [[[*_places(each, family, searches)] for family in each.families] for each in wanted]
     share = 1.0
@@ -63,10 +63,10 @@ def estimate(
 
 
 def count_rows(log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, steps_max: int = STEPS_MAX) -> tuple[int, bool]:
-    """How many records of these ranges match, and whether that is an estimate. Without the lock of the log."""
+    """How many records of these ranges match, and whether that is an estimate. Call without the lock of the log."""
     with log.lock:
         places = [place for each in wanted for family in each.families for place in _places(each, family, searches)]
-    # What is in the range of the epochs at its ends is known only by counting; they are few, and say nothing about the others.
+    # Epochs at the ends lie only partly in the range, so they must be counted. They are few, and not typical of the others.
     whole = [place for place in places if _is_whole(place)]
     counted = _count(log, [place for place in places if not _is_whole(place)], steps_max)
     share = _count(log, _spread(whole), steps_max - counted.steps).share
@@ -87,13 +87,13 @@ def _places(wanted: ShardRange, family: FamilyView, searches: Searches) -> Itera
         try:
             place.ranges = family.ranges(epoch, searches)
         except EpochLost:
-            yield place  # the read will tell
+            yield place  # reading it will report the loss
         else:
             if place.ranges:
                 yield place
 
 
-class _Counted(Struct):
+class _Tally(Struct):
     """The result of a count: matching records, examined records, and the cost."""
 
     matched: int = 0
@@ -102,13 +102,13 @@ class _Counted(Struct):
 
     @property
     def share(self) -> float:
-        """The share of the records that match; if none does, less than one of all that were looked at."""
+        """The share of records that match; if none did, as if one of those examined had."""
         return self.matched / self.looked_at if self.matched else 1 / max(self.looked_at, 1)
 
 
-def _count(log: OpenLog, places: Iterable[_Place], steps_max: int) -> _Counted:
-    """Count places in their order, as many as the steps allow."""
-    counted = _Counted()
+def _count(log: OpenLog, places: Iterable[_Place], steps_max: int) -> _Tally:
+    """Count epochs in order, as many as the steps allow."""
+    counted = _Tally()
     for place in places:
         if counted.steps >= steps_max:
             break
@@ -128,7 +128,7 @@ def _count(log: OpenLog, places: Iterable[_Place], steps_max: int) -> _Counted:
 
 
 def _spread(places: Sequence[_Place]) -> Iterator[_Place]:
-    """All of them, in such an order that those before any point are evenly spread."""
+    """All of them, in an order in which every prefix is evenly spread."""
     yield from places[:1]
     step = 1 << len(places).bit_length()
     while step > 1:

@@ -14,12 +14,12 @@ from typing import Final
 
 from msgspec import Struct
 
-# As much as a task likes to have, and a broken one does not mind to read again.
+# A good amount of work for one task, and cheap enough to read again after a failure.
 ROWS: Final = 250_000
 BYTES: Final = 32 * 1024 * 1024
-# An epoch is cut into at most so many parts, since each of them has to look at all of it.
+# Maximum number of parts per epoch, since each part has to scan the whole epoch.
 _CUTS_MAX: Final = 64
-# Parts smaller than their usual size are made up to this number; each costs an endpoint in the answer, and a task.
+# Maximum number of parts below the usual size; each costs an endpoint in the answer, and a task.
 _PARTS_MAX: Final = 10_000
 
 
@@ -44,7 +44,7 @@ class Slice(Struct, frozen=True, gc=False):
 
 
 class Target(Struct, frozen=True, gc=False):
-    """How large a part may become, and whether epochs are cut for it."""
+    """The maximum size of a part, and whether epochs are cut to meet it."""
 
     rows: float = ROWS
     size_bytes: float = BYTES
@@ -52,7 +52,7 @@ class Target(Struct, frozen=True, gc=False):
 
 
 def target_of(weights: Iterable[Weight], partitions: int, rows_max: int | None = None, bytes_max: int | None = None) -> Target:
-    """The size of parts so that there are about so many (0: any number), with about so many rows and bytes at most.
+    """The part size that gives about this many partitions (0: any number) of about these maximum rows and bytes.
 
     Without any of these it is the usual size.
     """
@@ -72,7 +72,7 @@ def _least(*bounds: float | None) -> float:
 
 
 def split(families: Sequence[Sequence[Weight]], target: Target) -> list[Slice]:
-    """Parts of a shard; the epochs of each family in order."""
+    """Split a shard into parts; the epochs of each family must be in order."""
     slices: list[Slice] = []
     done = 0
     for cut in _cuts(families, target):
@@ -89,7 +89,7 @@ def split(families: Sequence[Sequence[Weight]], target: Target) -> list[Slice]:
 def _cuts(families: Sequence[Sequence[Weight]], target: Target) -> Iterable[int]:
     """Where parts end, in order."""
     last = 0
-    share = 0.0  # of a part that is open
+    share = 0.0  # of the current part that is filled
     for weight in merge(*families, key=_end):
         size = max(weight.rows / target.rows, weight.size_bytes / target.size_bytes)
         pieces = min(ceil(size - 0.01), weight.end - weight.start, _CUTS_MAX) if target.cuts_epochs else 1

@@ -1,9 +1,9 @@
 """The start and end positions of a read, and what retention has deleted from it.
 
-A position of 0 is before everything: who begins there takes what there is, and nothing is missing. Who begins at any other
-position or time is told if retention has taken something later than it. Classes of a shard have floors of their own; for a read
-from the beginning each of them begins where it begins. Whoever goes on with such a read later says how much of each class was
-gone when it began (`gone`): that is no loss, and what was taken since is one.
+Position 0 is before all records: a read from there takes what exists, and has no gap. A read from any other position or time is
+told if retention has deleted later records. Each class of a shard has its own floor, and a read from the beginning starts each
+class at its floor. A reader that resumes such a read says how much of each class had been deleted when it began (`gone`): only
+what was deleted since then is a loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from msgspec import Struct
 
 from braidmq.base.errors import UsageError
-from braidmq.flight.wire import Gap, OnLoss, Place, Positions, from_wire
+from braidmq.flight.wire import OnLoss, Positions, RangeBound, ShardGap, from_wire
 from braidmq.history.service.errors import fail
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import FamilyView, gone_after
@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ShardRange(Struct, frozen=True):
-    """(start, end] of a shard's families that may have something for the filters; `gone` as in a ticket."""
+    """The range (start, end] of a shard, with the families that may match the filters; `gone` as in a ticket."""
 
     shard: int
     start: int
@@ -42,13 +42,13 @@ def begin(
     ends: Mapping[int, int],
     on_loss: OnLoss,
     gone: Mapping[int, Positions],
-) -> tuple[list[ShardRange], dict[int, Gap]]:
-    """The ranges of all shards, and what is missing of them; raises HistoryError `data-loss` if that must not be.
+) -> tuple[list[ShardRange], dict[int, ShardGap]]:
+    """The ranges of all shards and the gaps in them; raises HistoryError `data-loss` if gaps are not allowed.
 
-    With the lock of the log. Of `gone` nothing is missing.
+    Requires the lock of the log. Records up to `gone` are not counted as missing.
     """
     ranges: list[ShardRange] = []
-    gaps: dict[int, Gap] = {}
+    gaps: dict[int, ShardGap] = {}
     for number, shard in enumerate(log.shards):
         families = shard.for_filters(filters)
         wanted, end = starts[number], ends[number]
@@ -62,35 +62,35 @@ def begin(
     return ranges, gaps
 
 
-def _gap(families: Sequence[FamilyView], wanted: int, end: int, gone: Positions) -> Gap | None:
+def _gap(families: Sequence[FamilyView], wanted: int, end: int, gone: Positions) -> ShardGap | None:
     """The missing part of (wanted, end], as one gap over all families."""
     if wanted == _BEGINNING:
         return None
     known = [(max(wanted, gone.get(family.log_class, 0)), family.floor) for family in families]
     lost = [(position, floor) for position, floor in known if position < min(floor - 1, end)]
-    return Gap(min(position for position, _ in lost), max(floor for _, floor in lost)) if lost else None
+    return ShardGap(min(position for position, _ in lost), max(floor for _, floor in lost)) if lost else None
 
 
-def starts_of(place: Place, watermarks: Mapping[int, int]) -> dict[int, int]:
+def starts_of(bound: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
     """Where a range begins in each shard; 0 for the beginning."""
-    if place.positions is not None:
-        return with_all(place.positions, dict.fromkeys(watermarks, _BEGINNING))
-    if place.time is not None:
-        return dict.fromkeys(watermarks, max(place.time - 1, _BEGINNING))
-    return dict(watermarks) if place.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
+    if bound.positions is not None:
+        return with_all(bound.positions, dict.fromkeys(watermarks, _BEGINNING))
+    if bound.time is not None:
+        return dict.fromkeys(watermarks, max(bound.time - 1, _BEGINNING))
+    return dict(watermarks) if bound.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
 
 
-def ends_of(place: Place, watermarks: Mapping[int, int]) -> dict[int, int]:
+def ends_of(bound: RangeBound, watermarks: Mapping[int, int]) -> dict[int, int]:
     """Where a range ends in each shard. Positions may be above the watermarks, times are not."""
-    if place.positions is not None:
-        return with_all(place.positions, watermarks)
-    if place.time is not None:
-        return {shard: max(min(place.time - 1, watermark), 0) for shard, watermark in watermarks.items()}
-    return dict(watermarks) if place.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
+    if bound.positions is not None:
+        return with_all(bound.positions, watermarks)
+    if bound.time is not None:
+        return {shard: max(min(bound.time - 1, watermark), 0) for shard, watermark in watermarks.items()}
+    return dict(watermarks) if bound.at == "latest" else dict.fromkeys(watermarks, _BEGINNING)
 
 
 def with_all(positions: Positions, others: Mapping[int, int]) -> dict[int, int]:
-    """A position for every shard: those given, and of the other shards these. Raises UsageError for what is no shard."""
+    """The given positions, completed with `others` for the remaining shards. Raises UsageError for an unknown shard."""
     found = from_wire(positions)
     unknown = sorted(found.keys() - others.keys())
     if unknown:
@@ -98,7 +98,7 @@ def with_all(positions: Positions, others: Mapping[int, int]) -> dict[int, int]:
     return {**others, **found}
 
 
-def fail_for_loss(gaps: Mapping[int, Gap]) -> NoReturn:
+def fail_for_loss(gaps: Mapping[int, ShardGap]) -> NoReturn:
     """Raise HistoryError `data-loss`."""
     told = "; ".join(
         f"shard {shard} after {gap.wanted}{_time(gap.wanted)}, before {gap.kept}{_time(gap.kept)}"
@@ -108,7 +108,7 @@ def fail_for_loss(gaps: Mapping[int, Gap]) -> NoReturn:
 
 
 def _time(position: int) -> str:
-    """The time of a position in brackets, for people; empty if the position is out of range."""
+    """The time of a position in parentheses, for error messages; empty if the position is out of range."""
     if position > TIMESTAMP_MAX:
         return ""
     return f" ({(_EPOCH + timedelta(microseconds=position)).isoformat(sep=' ', timespec='milliseconds')[:-6]} UTC)"

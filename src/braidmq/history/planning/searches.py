@@ -1,8 +1,8 @@
 """Key ranges to search in an epoch, with filters, so that each record is found exactly once.
 
-Records of an epoch are read in the order of their keys and not of time, and go out at once. Nothing remembers them, so that the
-ranges of several filters must not find the same record twice. Filters that match only what another one matches are left out; of
-those that are left, exact ones match different topics, and a wildcard leaves to the ones before it what they match too.
+The records of an epoch are read in the order of their keys, not of time, and are sent at once. No list of sent records is kept,
+so the ranges of several filters must not find the same record twice. Filters covered by another filter are left out. Of the rest,
+exact filters match different topics, and a wildcard filter excludes the topics that filters before it match.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from braidmq.mqtt.topics import covers, overlaps
 from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import Query
 
-# A query costs a seek, about as much as this many steps. With more queries than that, looking at every record is cheaper.
+# A query costs a seek, about as much as this many steps. With more queries than that, examining every record is cheaper.
 SEEK_STEPS: Final = 32
 
 
-class Range(Struct, frozen=True):
-    """Keys to look at (no query: all), filters of which a record must match one, and filters of which it must match none."""
+class KeyRange(Struct, frozen=True):
+    """Keys to examine (no query: all), filters of which a record must match one, and filters it must not match."""
 
     query: Query | None
     wanted: TopicFilters
@@ -39,7 +39,7 @@ class Searches:
     """The filters of one reader."""
 
     def __init__(self, filters: Sequence[str]) -> None:
-        """Filters are valid ones, at least one."""
+        """Requires at least one filter; all must be valid."""
         needed = _needed(filters)
         self.filters = tuple(needed)
         self.is_everything = needed == ["#"]
@@ -51,21 +51,21 @@ class Searches:
             shared = [before for before in wild[:number] if overlaps(before, each)]
             self._each.append(_Search((each,), _matcher([each]), _matcher(shared) if shared else None))
 
-    def ranges(self, epoch: EpochRow, plan: Callable[[str], list[Query]]) -> list[Range]:
-        """Where records of the epoch may be that match, by the plan of its layout; nowhere if the epoch has none for certain."""
-        found: list[Range] = []
+    def ranges(self, epoch: EpochRow, plan: Callable[[str], list[Query]]) -> list[KeyRange]:
+        """The key ranges that may contain matching records, by the plan of the epoch's layout; empty if none can match."""
+        found: list[KeyRange] = []
         for search in self._each:
             queries = (query for each in search.filters for query in plan(each))
             for query in _once(query for query in queries if _may_hold(epoch, query)):
-                # A query that begins with the empty index begins with the first record: `#` and its like.
+                # A query with an empty index, as for `#`, starts at the first record.
                 if len(found) * SEEK_STEPS > epoch.count or not query.first():
-                    return [Range(None, self._all, None)]
-                found.append(Range(query, search.wanted, search.excluded))
+                    return [KeyRange(None, self._all, None)]
+                found.append(KeyRange(query, search.wanted, search.excluded))
         return found
 
 
 def _needed(filters: Iterable[str]) -> list[str]:
-    """In order, without those that another one covers."""
+    """The filters in order, without those that another one covers."""
     known = sorted(set(filters))
     wild = [each for each in known if _is_wild(each)]
     return [each for each in known if not any(covers(other, each) for other in wild if other != each)]
@@ -80,7 +80,7 @@ def _matcher(filters: Iterable[str]) -> TopicFilters:
 
 
 def _once(queries: Iterable[Query]) -> Iterable[Query]:
-    """Those of one search begin at different keys, or are the same: two topics with one index have one query."""
+    """Remove duplicates: two topics with the same index have the same query; other queries start at different keys."""
     return {query.first(): query for query in queries}.values()
 
 

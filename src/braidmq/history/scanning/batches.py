@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """Collects records of a shard in `columns`, and makes batches of this schema of them."""
+    """Collects records of a shard in `columns`, and turns them into batches with this schema."""
 
     def __init__(self, schema: pa.Schema, shard: int) -> None:
         self.schema = schema
@@ -30,7 +30,7 @@ class Batches:
 
     def _array(self, field: pa.Field, rows: int, taken: dict[str, Taken]) -> pa.Array:
         source = BY_NAME[field.name].source
-        if source is None:  # the shard: it is the same for all rows
+        if source is None:  # the shard column has the same value in all rows
             return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(self._shard.to_bytes(4, "little") * rows)])
         nulls, buffers = taken[source]
         found = [None if each is None else pa.py_buffer(each) for each in buffers]

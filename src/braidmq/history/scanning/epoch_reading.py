@@ -1,8 +1,8 @@
-"""Reading epochs through the lane: each one in the order of its keys, one epoch after another, as batches of columns.
+"""Reads epochs through the lane, one after the other, each in the order of its keys, into batches of columns.
 
-The order of steps is a rule (S14): the watermark that bounds a read was taken first, then its filters are planned, then iterators
-are opened. Retention may remove an epoch at any time, and a catch-up may show that at any time. An iterator does not notice;
-hence the floor is looked at after it was opened: if the epoch was there then, all of it is there for this iterator.
+The order of steps matters (S14): first the watermark that bounds the read is taken, then its filters are planned, then iterators
+are opened. Retention may remove an epoch at any time, and a catch-up may reveal that at any time. An iterator does not notice, so
+the floor is checked after the iterator is opened: if the epoch still existed then, the iterator sees all of it.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Final
 
 from msgspec import Struct
 
-from braidmq.history.planning.searches import SEEK_STEPS, Range
+from braidmq.history.planning.searches import SEEK_STEPS, KeyRange
 from braidmq.history.view.shard_view import EpochLost, read_row
 from braidmq.lane.records.columns import RAN_OUT, Columns
 from braidmq.lane.records.scan import ENDED, FAR
 from braidmq.storage.engine.secondary import Secondary
 from braidmq.storage.format.rows import EpochRow
 
-# Pairs between two looks around; the lane holds the interpreter lock for so long.
+# Pairs examined between two checks; the lane holds the GIL for that long.
 _STEPS: Final = 2048
-# An iterator keeps tables and memtables alive that the primary has let go of, so that a slow reader gets a new one now and then.
+# An iterator keeps tables and memtables alive that the primary has dropped, so a slow reader reopens it from time to time.
 _ITERATOR_AGE_MAX_S: Final = 10.0
 
 
-class Limits(Struct, frozen=True, gc=False):
-    """When a batch is full."""
+class BatchLimits(Struct, frozen=True, gc=False):
+    """The size at which a batch is full."""
 
     rows: int
     size_bytes: int
 
 
-UNLIMITED: Final = Limits(1 << 62, 1 << 62)
+UNLIMITED: Final = BatchLimits(1 << 62, 1 << 62)
 
 
 class EpochReading:
-    """The records of one epoch in these ranges that are in (after, upto]; `collect` until it says that it is done.
+    """Reads the records of one epoch in these key ranges with positions in (after, upto]; call `collect` until it returns True.
 
-    `steps` is what it has cost so far, in pairs looked at at most, seeks counted as some.
+    `steps` is an upper bound of the pairs examined so far; a seek counts as several.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class EpochReading:
         store: Secondary,
         family: str,
         epoch: EpochRow,
-        ranges: Sequence[Range],
+        ranges: Sequence[KeyRange],
         after: int,
         upto: int,
         now: Callable[[], float] = time.monotonic,
@@ -62,24 +62,24 @@ class EpochReading:
         self._prefix = epoch.start.to_bytes(8, "big")
         self._end = (epoch.start + 1).to_bytes(8, "big")
         self._waiting = iter(ranges)
-        self._range: Range | None = None
+        self._range: KeyRange | None = None
         self._pairs: Iterator[tuple[bytes, bytes]] = iter(())
         self._next_key = b""
         self._opened = 0
         self._opened_at = 0.0
 
-    def collect(self, columns: Columns, limits: Limits) -> bool:
-        """Go on until the columns are full or the epoch is done; True if it is done. Raises EpochLost, Corruption."""
+    def collect(self, columns: Columns, limits: BatchLimits) -> bool:
+        """Read until the columns are full or the epoch ends; True at the end. Raises EpochLost, Corruption."""
         while len(columns) < limits.rows and columns.size_bytes < limits.size_bytes:
             if self._range is None and not self._begin_range():
-                # Only the last iterator saw everything that it was to find if the floor was below the epoch after it was opened.
+                # The last iterator saw all records only if the floor was still below the epoch after the iterator was opened.
                 if self._opened > 1:
                     self._check_floor()
                 return True
             self._step(columns, limits)
         return False
 
-    def _step(self, columns: Columns, limits: Limits) -> None:
+    def _step(self, columns: Columns, limits: BatchLimits) -> None:
         found = self._range
         assert found is not None
         if self._now() - self._opened_at > _ITERATOR_AGE_MAX_S:
@@ -103,7 +103,7 @@ class EpochReading:
             if place:
                 self._next_key = place + b"\0"
             if state == RAN_OUT:
-                # The iterator does not say why it ended, and damage ends it, too.
+                # The iterator does not say why it ended; corruption ends it, too.
                 further = self._store.first_from(self._family, self._next_key, self._end)
                 if further is None:
                     self._range = None

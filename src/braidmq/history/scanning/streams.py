@@ -8,23 +8,23 @@ from typing import Final
 import pyarrow as pa
 
 from braidmq.flight.columns import choose
-from braidmq.flight.wire import Gap, Ticket
+from braidmq.flight.wire import ShardGap, Ticket
 from braidmq.history.planning.ranges import fail_for_loss
 from braidmq.history.planning.searches import Searches
 from braidmq.history.scanning.batches import Batches
-from braidmq.history.scanning.epoch_reading import EpochReading, Limits
+from braidmq.history.scanning.epoch_reading import BatchLimits, EpochReading
 from braidmq.history.service.errors import fail
 from braidmq.history.view.follower import OpenLog
 from braidmq.history.view.shard_view import EpochLost, FamilyView, read_row
 
-# Small ones first: who wants a few rows only ends early, and has them at once.
+# Small batches first: a reader that wants only a few rows gets them at once and ends early.
 _ROWS: Final = (1024, 8192)
 _ROWS_MAX: Final = 32_768
 _BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 def stream(log: OpenLog, ticket: Ticket) -> Iterator[pa.RecordBatch]:
-    """The rows of a ticket, whose end may be served. Raises HistoryError, Corruption, Unavailable."""
+    """The rows of a ticket; its end must be served already. Raises HistoryError, Corruption, Unavailable."""
     if ticket.log != log.log_id:
         fail("other-log", f"the positions belong to log {ticket.log}, but this is log {log.log_id}: start again without them")
     if not 0 <= ticket.shard < len(log.shards):
@@ -33,15 +33,15 @@ def stream(log: OpenLog, ticket: Ticket) -> Iterator[pa.RecordBatch]:
     batches = Batches(choose(ticket.columns), ticket.shard)
     with log.lock:
         families = log.shards[ticket.shard].for_filters(ticket.filters)
-        # By their beginning: a topic that moved to another class went on in an epoch that begins later (`classes`).
+        # Sorted by start: a topic that moved to another class continues in an epoch that starts later (`classes`).
         epochs = sorted(
             ((epoch, family) for family in families for epoch in family.epochs_in(ticket.start, ticket.end)),
             key=lambda each: each[0].start,
         )
-    # After the epochs were listed: what retention took before it is known to the floors.
+    # Checked after the epochs were listed, so the floors include everything that retention deleted before that.
     _check_floors(log, ticket, families)
     sizes = iter(_ROWS)
-    limits = Limits(next(sizes), _BYTES_MAX)
+    limits = BatchLimits(next(sizes), _BYTES_MAX)
     for epoch, family in epochs:
         try:
             with log.lock:
@@ -49,10 +49,10 @@ def stream(log: OpenLog, ticket: Ticket) -> Iterator[pa.RecordBatch]:
             reading = EpochReading(log.store, family.family, epoch, ranges, ticket.start, ticket.end)
             while not reading.collect(batches.columns, limits):
                 yield batches.take()
-                limits = Limits(next(sizes, _ROWS_MAX), _BYTES_MAX)
+                limits = BatchLimits(next(sizes, _ROWS_MAX), _BYTES_MAX)
         except EpochLost as lost:
             if ticket.on_loss == "fail":
-                fail_for_loss({ticket.shard: Gap(max(ticket.start, epoch.start - 1), lost.floor)})
+                fail_for_loss({ticket.shard: ShardGap(max(ticket.start, epoch.start - 1), lost.floor)})
     if len(batches.columns):
         yield batches.take()
 
@@ -64,4 +64,4 @@ def _check_floors(log: OpenLog, ticket: Ticket, families: list[FamilyView]) -> N
         floor = read_row(log.store, family.family).floor
         known = max(ticket.start, ticket.gone.get(family.log_class, 0))
         if known < min(floor - 1, ticket.end):
-            fail_for_loss({ticket.shard: Gap(known, floor)})
+            fail_for_loss({ticket.shard: ShardGap(known, floor)})

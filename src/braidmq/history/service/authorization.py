@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -21,10 +22,11 @@ from braidmq.mqtt.topics import check_filter
 MIDDLEWARE: Final = "caller"
 _READER_HEADER: Final = "x-braidmq-reader"
 _READER_BYTES_MAX: Final = 255
-# Each is looked up on the node's loop, in microseconds.
+# The node looks up each filter on its event loop, in microseconds.
 _FILTERS_MAX: Final = 500
-# Arrow Flight does not tell from where a handshake comes. Nobody has this address: bans and failed logins of all handshakes are
-# counted under it, and the calls that follow are looked at by their own.
+_PEERS_MAX: Final = 4096  # connections that are known to belong to accepted callers
+# Arrow Flight does not report the address of a handshake. No host has this address; bans and failed logins of all handshakes
+# count under it. The calls that follow are checked under their own address.
 _HANDSHAKE_HOST: Final = "0.0.0.0"
 
 
@@ -42,23 +44,37 @@ class Authorization:
 
     def __init__(self, node: NodeLink) -> None:
         self._node = node
+        self._peers: dict[tuple[str, str], None] = {}  # hosts and ports whose last call was let in, in order
+        self._lock = threading.Lock()
 
     def enter(self, context: flight.ServerCallContext) -> Caller:
         """Authenticate the caller; raises HistoryError `unauthenticated`."""
         shown = context.get_middleware(MIDDLEWARE)
-        host = _host(context.peer())
+        host, port = _address(context.peer())
         granted = self._authenticate(shown.headers, host)
+        self._remember(host, port)
         key = f"user {granted.user_name}" if granted.user_name is not None else f"host {host}"
         return Caller(granted.user_name, _reader(shown.headers), host, key)
 
+    def _remember(self, host: str, port: str) -> None:
+        with self._lock:
+            self._peers.pop((host, port), None)
+            self._peers[host, port] = None
+            if len(self._peers) > _PEERS_MAX:
+                del self._peers[next(iter(self._peers))]
+
+    def is_known(self, host: str, port: int) -> bool:
+        """Whether a call from this address was let in; for any thread."""
+        return (host, str(port)) in self._peers
+
     def handshake(self, headers: Mapping[str, Sequence[str]]) -> str:
-        """The header to show from now on, for a user and password; empty for who has none."""
+        """The authorization header for further calls of a user with a password; empty for other callers."""
         token = self._authenticate(headers, _HANDSHAKE_HOST).token
         return f"Bearer {token}" if token else ""
 
-    def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.Granted:
+    def _authenticate(self, headers: Mapping[str, Sequence[str]], host: str) -> messages.ReaderGranted:
         question = _question(headers.get("authorization", ()), _reader(headers), host)
-        return self._ask_who(question, messages.Granted)
+        return self._ask_who(question, messages.ReaderGranted)
 
     def _ask_who(self, question: messages.Authenticate | messages.MayRead, kind: type[Answer]) -> Answer:
         """Ask the node to authenticate; a denial becomes `unauthenticated`."""
@@ -71,7 +87,7 @@ class Authorization:
             raise
 
     def check(self, caller: Caller, filters: Sequence[str]) -> None:
-        """Raise HistoryError unless every filter is one and may be subscribed to."""
+        """Raise HistoryError unless every filter is valid and the caller may subscribe to it."""
         if not filters:
             raise HistoryError(Problem("bad-request", "a read needs at least one topic filter; `#` matches all topics"))
         if len(filters) > _FILTERS_MAX:
@@ -87,7 +103,7 @@ class Authorization:
         self.check_again(caller, filters)
 
     def check_again(self, caller: Caller, filters: Sequence[str]) -> None:
-        """Raise HistoryError unless somebody who was let in, and may have been banned since, may read this now."""
+        """Raise HistoryError if an authenticated caller has lost access since, or may no longer read these filters."""
         question = messages.MayRead(caller.reader, caller.host, caller.user_name, list(filters))
         refused = self._ask_who(question, messages.Filters).refused
         if refused:
@@ -123,11 +139,13 @@ def _reader(headers: Mapping[str, Sequence[str]]) -> str:
     return name
 
 
-def _host(peer: str) -> str:
-    """The host in gRPC's `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+def _address(peer: str) -> tuple[str, str]:
+    """Host and port in gRPC's `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
     family, _, rest = peer.partition(":")
-    host = rest.rpartition(":")[0]
-    return host.replace("%5B", "").replace("%5D", "").strip("[]") if family.startswith("ip") else peer
+    if not family.startswith("ip"):
+        return peer, ""
+    host, _, port = rest.rpartition(":")
+    return host.replace("%5B", "").replace("%5D", "").strip("[]"), port
 
 
 class _Shown(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
@@ -138,12 +156,12 @@ class _Shown(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no ty
         self._answer = answer
 
     def sending_headers(self) -> dict[str, str]:
-        """After a handshake: what to show from now on."""
+        """After a handshake: the header for further calls."""
         return {"authorization": self._answer} if self._answer else {}
 
 
 class ShownFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
-    """Takes the headers of every call; a handshake is answered with a token."""
+    """Keeps the headers of every call; answers a handshake with a token."""
 
     def __init__(self, authorization: Authorization) -> None:
         self._authorization = authorization

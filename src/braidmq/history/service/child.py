@@ -1,6 +1,6 @@
-"""The history service: `python -m braidmq.history.service.child FD`, which the node starts with a socket to talk to it.
+"""The process of the history service: `python -m braidmq.history.service.child FD`, where FD is a socket to the node.
 
-It has the lowest priority and ends with the node, however that ends: the socket's other end is then closed.
+It runs with the lowest priority and exits when the node closes its end of the socket, also by crashing.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _TELL_EVERY_S: Final = 1.0
 
 
 def main(descriptor: int) -> NoReturn:
-    """Serve until the node is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the node says when to end
+    """Serve until the node exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the node decides when to exit
     _step_back()
     node = NodeLink(socket.socket(fileno=descriptor))
     setup = node.setup()
     logs.set_up(setup.log_level, setup.log_format, setup.log_lines_per_s_max)  # type: ignore[arg-type] # as the node has them
     over = threading.Event()
     threading.Thread(target=node.listen, args=(over.set,), name="node-link", daemon=True).start()
-    with suppress(BrokenPipeError, ConnectionResetError):  # the node has hung up, in the middle of a word
+    with suppress(BrokenPipeError, ConnectionResetError):  # the node closed the socket in the middle of a message
         _serve(setup, node, over)
-    # Threads of gRPC may still wait for callers that are slow to go; nothing here is worth waiting for.
+    # Threads of gRPC may still wait for slow callers; nothing here needs a clean exit.
     os._exit(0)
 
 
 def _step_back() -> None:
     os.nice(_NICENESS)
-    # A nice process still runs until the end of its turn, milliseconds, when a thread of the node has something to do; an idle
-    # one does not.
+    # A process with a nice value still finishes its time slice of milliseconds when a thread of the node becomes ready to run;
+    # one with the idle policy is preempted.
     if hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):  # some containers allow no change
+        with suppress(OSError):  # not permitted in some containers
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None:
-    # Behind the set-up, so that a failing import is told in words; pyarrow takes its time, too.
+    # Imported after the set-up, so that a failing import is reported to the node; pyarrow is also slow to import.
     from braidmq.history.service.server import HistoryServer
     from braidmq.history.view.log_view import LogView
 
@@ -61,12 +61,12 @@ def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None
     try:
         _refuse_taken(setup.host, setup.port)
         server = HistoryServer(setup, node, view)
-    except Exception as problem:  # pyarrow has no class of its own for an address that cannot be had
+    except Exception as problem:  # pyarrow has no specific class for an address in use
         node.tell(messages.CannotListen(str(problem).splitlines()[0]))
         return
     node.count_backlogs = server.backlogs
     node.tell(messages.Listening(server.port))
-    crowd = Crowd.within_limit(server.port)
+    crowd = Crowd.within_limit(server.port, server.is_known)
     threading.Thread(target=crowd.watch, args=(over,), name="crowd", daemon=True).start()
     told = server.quotas.served()
     while not over.wait(_TELL_EVERY_S):
@@ -77,7 +77,7 @@ def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None
 
 
 def _refuse_taken(host: str, port: int) -> None:
-    """Raise OSError if somebody listens there: gRPC would share the port with them, and callers would meet either."""
+    """Raise OSError if the port is in use: gRPC would share it with the other process, and calls would reach either."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

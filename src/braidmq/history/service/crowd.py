@@ -1,8 +1,9 @@
 """Keeps the history service from running out of file descriptors when strangers open connections.
 
-gRPC accepts whatever comes, keeps a silent connection for minutes, and takes no bound. Without a descriptor it accepts nobody,
-and the tables of the log cannot be opened. So the process looks at its own sockets: beyond a bound it closes connections that
-have never sent a byte, the newest first, and then the newest of the others.
+gRPC accepts every connection, keeps silent ones for minutes, and has no setting for a maximum. When descriptors run out, it
+accepts no connections, and tables of the log cannot be opened. So the process checks its own sockets: beyond a limit it closes
+connections without an accepted call first, the longest silent one first. A stranger that has sent one byte is no better than one
+that has sent none, and a newcomer is about to identify itself. Connections of accepted callers follow, in the same order.
 """
 
 from __future__ import annotations
@@ -13,61 +14,66 @@ import resource
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 log = logging.getLogger("braidmq.history")
 
 _LOOK_EVERY_S: Final = 0.2
-# Besides connections: files of the log, which are all held open, and what Python and gRPC have.
+# Descriptors for other uses: the files of the log, which are all kept open, and those of Python and gRPC.
 _FILES_SPARE: Final = 64
-_RECEIVED_OFFSET: Final = 128  # of tcpi_bytes_received in the kernel's struct tcp_info
-_RECEIVED: Final = struct.Struct("=Q")
+_SILENT_OFFSET: Final = 52  # of tcpi_last_data_recv in the kernel's struct tcp_info: milliseconds, since the start if none came
+_SILENT: Final = struct.Struct("=I")
 
 
 class Crowd:
     """The connections to a port of this process; ``refused`` counts those that were closed."""
 
-    def __init__(self, port: int, files_max: int) -> None:
-        """`files_max` is how many descriptors the process may have in use before connections are closed."""
+    def __init__(self, port: int, files_max: int, all_max: int, is_known: Callable[[str, int], bool]) -> None:
+        """Connections are closed beyond `files_max` descriptors without the tables of the log, or `all_max` with them.
+
+        `is_known` says whether a call from this host and port was let in.
+        """
         self.refused = 0
         self._port = port
         self._files_max = files_max
+        self._all_max = all_max
+        self._is_known = is_known
         self._spare = os.open(os.devnull, os.O_RDONLY)
 
     @classmethod
-    def within_limit(cls, port: int) -> Crowd:
-        """One that leaves a part of the limit of this process unused."""
+    def within_limit(cls, port: int, is_known: Callable[[str, int], bool]) -> Crowd:
+        """A Crowd whose limit leaves part of this process's descriptors free."""
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return cls(port, files_max - max(_FILES_SPARE, files_max // 4))
+        return cls(port, files_max - max(_FILES_SPARE, files_max // 4), files_max - _FILES_SPARE, is_known)
 
     def watch(self, over: threading.Event) -> None:
-        """Look again and again; for a thread."""
+        """Check periodically until `over` is set; runs in a thread."""
         while not over.wait(_LOOK_EVERY_S):
-            with suppress(OSError):  # somebody else was faster to take the descriptor that it needs: the next look has it
+            with suppress(OSError):  # another thread took the descriptor that this needs; the next check has it
                 self.look()
 
     def look(self) -> int:
         """Close surplus connections; returns their number."""
         files = self._files()
-        excess = len(files) - self._files_max
+        if len(files) <= self._files_max:
+            return 0
+        names = {number: _name(number) for number in files}
+        tables = sum(name.endswith(".sst") for name in names.values())
+        excess = max(len(files) - tables - self._files_max, len(files) - self._all_max)
         if excess <= 0:
             return 0
-        silent: list[int] = []
-        others: list[int] = []
-        for number in sorted(files, reverse=True):
-            received = self._received(number)
-            if received is not None:
-                (others if received else silent).append(number)
-        closed = sum(map(_hang_up, (silent + others)[:excess]))
+        sockets = sorted(number for number, name in names.items() if name.startswith("socket:"))
+        ranked = [(rank, number) for number in sockets if (rank := self._rank(number)) is not None]
+        closed = sum(_hang_up(number) for _, number in sorted(ranked)[:excess])
         if closed and not self.refused:
             log.warning("too many connections to the history service: closing idle and new ones")
         self.refused += closed
         return closed
 
     def _files(self) -> list[int]:
-        """The descriptors of this process. Looking takes one itself, which is kept for that."""
+        """The descriptors of this process. Listing them needs a descriptor, which is reserved for it."""
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
@@ -76,23 +82,28 @@ class Crowd:
         finally:
             self._spare = os.open(os.devnull, os.O_RDONLY)
 
-    def _received(self, number: int) -> int | None:
-        """The bytes that a connection to our port has sent; None for any other socket."""
+    def _rank(self, number: int) -> tuple[bool, int] | None:
+        """Connections to our port with the lowest rank are closed first; None for any other socket."""
         try:
-            if not os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
-                return None
             with _borrowed(number) as connection:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != self._port:
                     return None
-                connection.getpeername()  # a listening socket has none
-                told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_OFFSET + _RECEIVED.size)
-                return int(_RECEIVED.unpack_from(told, _RECEIVED_OFFSET)[0])
+                host, port = connection.getpeername()[:2]  # a listening socket has none
+                told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SILENT_OFFSET + _SILENT.size)
+                return self._is_known(host.removeprefix("::ffff:"), port), -int(_SILENT.unpack_from(told, _SILENT_OFFSET)[0])
         except (OSError, struct.error):
             return None
 
 
+def _name(number: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        return ""
+
+
 def _hang_up(number: int) -> bool:
-    """End a connection; gRPC notices, and closes it."""
+    """Shut down a connection; gRPC notices and closes it."""
     try:
         with _borrowed(number) as connection:
             connection.shutdown(socket.SHUT_RDWR)
@@ -103,7 +114,7 @@ def _hang_up(number: int) -> bool:
 
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
-    """A descriptor of gRPC's as a socket, without a descriptor of its own."""
+    """Use a descriptor of gRPC as a socket, without duplicating it."""
     connection = socket.socket(fileno=number)
     try:
         yield connection

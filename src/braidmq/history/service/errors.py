@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from braidmq.base.errors import BraidError
-from braidmq.flight.wire import Code, Gap, Problem
+from braidmq.flight.wire import Code, Problem, ShardGap
 
 
 class HistoryError(BraidError):
@@ -20,6 +20,6 @@ class HistoryError(BraidError):
         return self.problem.detail
 
 
-def fail(code: Code, detail: str, gaps: Mapping[int, Gap] | None = None) -> NoReturn:
+def fail(code: Code, detail: str, gaps: Mapping[int, ShardGap] | None = None) -> NoReturn:
     """Raise the error of this code; `gaps` are those of each shard."""
     raise HistoryError(Problem(code, detail, {str(shard): gap for shard, gap in sorted((gaps or {}).items())}))

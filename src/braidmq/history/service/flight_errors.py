@@ -1,4 +1,4 @@
-"""Problems as Flight's errors: each class is a status that clients of any language tell apart; the rest is in `extra_info`."""
+"""Maps problems to Flight errors: clients in any language can tell the classes apart; details are in `extra_info`."""
 
 from __future__ import annotations
 

@@ -18,15 +18,15 @@ from braidmq.history.service.errors import HistoryError
 
 log = logging.getLogger("braidmq.history")
 
-# A node that is busy for longer than ten seconds is not there, for a reader.
+# A node that does not answer within ten seconds counts as unavailable.
 _ANSWER_BEATS: Final = 20
-_BEAT_S: Final = 0.5  # waited for in pieces: a pause of the whole machine takes one of them, and the answer may have come in it
+_BEAT_S: Final = 0.5  # wait in pieces: if the machine is suspended, only one piece is lost, and the answer may have arrived
 
 Answer = TypeVar("Answer", bound=messages.AnyAnswer)
 
 
 class NodeLink:
-    """The other end of the socket. `setup` first, then `listen` in a thread; `ask` and `tell` from any."""
+    """The service's end of the socket. Call `setup` first, then `listen` in a thread; `ask` and `tell` from any thread."""
 
     def __init__(self, conversation: socket.socket) -> None:
         self._socket = conversation
@@ -34,7 +34,7 @@ class NodeLink:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, queue.SimpleQueue[messages.AnyAnswer | None]] = {}
         self._is_over = False
-        # Set by who serves; without it, nothing can be counted yet.
+        # Set by the server; until then, nothing can be counted.
         self.count_backlogs: Callable[[Sequence[messages.ReaderAt]], list[messages.Behind]] | None = None
         self._counting = threading.Lock()
 
@@ -54,14 +54,14 @@ class NodeLink:
                 elif isinstance(message, messages.AskBacklogs):
                     self._answer_backlogs(message)
         except OSError:
-            pass  # as good as the end
+            pass  # same as the end of the stream
         self._is_over = True
         for waiting in list(self._waiting.values()):
             waiting.put(None)
         on_end()
 
     def ask(self, question: messages.AnyQuestion, kind: type[Answer]) -> Answer:
-        """The answer of this kind; raises HistoryError `unavailable`, `forbidden` for a refusal, `bad-request` if too long."""
+        """Ask the node; raises HistoryError `unavailable`, `forbidden` if denied, `bad-request` if the question is too long."""
         number = next(self._numbers)
         framed = messages.frame(messages.Question(number, question))
         if len(framed) > messages.QUESTION_BYTES_MAX:
@@ -82,7 +82,7 @@ class NodeLink:
         raise HistoryError(Problem("unavailable", "the broker does not answer the history service; try again"))
 
     def _answer_backlogs(self, question: messages.AskBacklogs) -> None:
-        """Count in a thread, one question at a time: it takes as long as a read, and answers from the node are awaited here."""
+        """Count in a thread, one question at a time: counting takes as long as a read, and this thread receives answers."""
         if self.count_backlogs is None or not self._counting.acquire(blocking=False):
             self.tell(messages.Backlogs(question.number, []))
             return
@@ -100,7 +100,7 @@ class NodeLink:
             log.exception("the history service cannot report the lag of readers")
         finally:
             self._counting.release()
-        with suppress(OSError):  # the node is gone, and so is who asked
+        with suppress(OSError):  # the node has exited and no longer needs the answer
             self.tell(messages.Backlogs(question.number, found))
 
     def tell(self, message: messages.FromService) -> None:
@@ -111,9 +111,9 @@ class NodeLink:
         with self._sending:
             self._socket.sendall(framed)
 
-    def _receive(self) -> messages.FromCore | None:
+    def _receive(self) -> messages.FromNode | None:
         head = self._read(messages.LENGTH_BYTES)
-        return messages.from_core(self._read(messages.length_of(head))) if head else None
+        return messages.from_node(self._read(messages.length_of(head))) if head else None
 
     def _read(self, count: int) -> bytes:
         """Read this many bytes; empty at the end of the stream."""
@@ -127,7 +127,7 @@ class NodeLink:
 
 
 def _wait(waiting: queue.SimpleQueue[messages.AnyAnswer | None]) -> messages.AnyAnswer | None:
-    """What is put there in time; raises ``queue.Empty``."""
+    """Wait for an item until the time limit; raises ``queue.Empty``."""
     for _ in range(_ANSWER_BEATS - 1):
         try:
             return waiting.get(timeout=_BEAT_S)

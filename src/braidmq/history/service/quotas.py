@@ -11,12 +11,12 @@ from braidmq.flight.wire import Problem
 from braidmq.history.messages import Limits, Served
 from braidmq.history.service.errors import HistoryError
 
-# Readers that are remembered before those who are gone are looked for.
+# Number of readers in memory above which idle ones are removed.
 _USES_KEPT: Final = 1000
 
 
 class _Use:
-    """One reader's use: streams that are open, and when the bytes sent so far are paid for."""
+    """One reader's use: open streams, and the time at which the bytes sent so far are paid for."""
 
     __slots__ = ("streams", "paid_at")
 
@@ -26,7 +26,7 @@ class _Use:
 
 
 class Quotas:
-    """Counts for all readers; used from many threads."""
+    """Counts streams and bytes of all readers; thread-safe."""
 
     def __init__(
         self, limits: Limits, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -39,11 +39,11 @@ class Quotas:
         self._rows = self._bytes = self._streams = self._refused = 0
 
     def __len__(self) -> int:
-        """Readers that are remembered."""
+        """The number of readers in memory."""
         return len(self._uses)
 
     def begin(self, key: str) -> None:
-        """A stream of this reader begins; raises HistoryError `busy` if it has too many."""
+        """Open a stream for this reader; raises HistoryError `busy` if it has too many."""
         with self._lock:
             if len(self._uses) >= _USES_KEPT:
                 self._forget_idle()
@@ -59,19 +59,19 @@ class Quotas:
             self._streams += 1
 
     def end(self, key: str) -> None:
-        """A stream has ended."""
+        """Close a stream of this reader."""
         with self._lock:
             use = self._uses[key]
             use.streams -= 1
             self._streams -= 1
 
     def _forget_idle(self) -> None:
-        """Who has no stream and owes no time; until then a reader's rate holds over all of its streams, one after the other."""
+        """Remove readers without open streams whose bytes are paid for, so that a rate holds across successive streams."""
         now = self._now()
         self._uses = {key: use for key, use in self._uses.items() if use.streams or use.paid_at > now}
 
     def sent(self, key: str, rows: int, size_bytes: int) -> None:
-        """So much was sent; waits as long as this reader has to for its rate."""
+        """Count what was sent, and wait as long as the reader's rate requires."""
         with self._lock:
             self._rows += rows
             self._bytes += size_bytes
@@ -81,11 +81,11 @@ class Quotas:
             now = self._now()
             use.paid_at = max(use.paid_at, now) + size_bytes / self._limits.bytes_per_s_max
             wait_s = use.paid_at - now
-        # A second's worth goes at once, so that small reads never wait.
+        # The first second's worth is sent at once, so that small reads never wait.
         if wait_s > 1.0:
             self._sleep(wait_s - 1.0)
 
     def served(self) -> Served:
-        """The figures for the node."""
+        """The totals to report to the node."""
         with self._lock:
             return Served(self._rows, self._bytes, self._streams, self._refused)

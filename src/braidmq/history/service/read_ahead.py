@@ -1,4 +1,4 @@
-"""Reading and sending at the same time: while one batch is sent, which needs no interpreter, the next one is made."""
+"""Reads and sends at the same time: while one batch is sent, which does not need the GIL, the next one is built."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-# Who wants a few rows only has them without a thread.
+# A reader of a few rows gets them without starting a thread.
 _WITHOUT: Final = 2
 
 
 def read_ahead(batches: Generator[T, None, None]) -> Generator[T, None, None]:
-    """The same batches, from the third on made by a thread, one ahead; at most one more is in memory.
+    """The same batches; from the third on, a thread builds them one ahead, so that at most one more is in memory.
 
-    What `batches` raises is raised here in its turn. Closing this waits for the batch that is under way, and closes `batches`.
+    Exceptions of `batches` are raised here, in order. Closing this waits for the batch in progress, and closes `batches`.
     """
     try:
         for _ in range(_WITHOUT):
@@ -40,7 +40,7 @@ def _with_thread(batches: Generator[T, None, None]) -> Generator[T, None, None]:
         try:
             while wanted.acquire() and not is_over and (batch := next(batches, None)) is not None:
                 made.put(batch)
-        except BaseException as found:  # raised where the batch would have been taken
+        except BaseException as found:  # raised where the batch would have been returned
             problem.append(found)
         finally:
             batches.close()

@@ -1,4 +1,4 @@
-"""The Flight server: calls in, record batches out. The gate checks permissions, the view reads the log."""
+"""The Flight server: calls in, record batches out. `Authorization` checks permissions, the view reads the log."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _ACTIONS: Final = {
     wire.NOTE_READER: "Store the position of a named reader.",
     wire.BACKLOG: "The number of records in a range that match some filters.",
 }
-# What is sent at a time while the node is busy. Priorities count for nothing inside a system call: one that sends megabytes keeps
-# its processor for milliseconds, whoever waits for it.
+# Bytes sent at a time while the node is busy. Priorities have no effect inside a system call: one that sends megabytes occupies
+# its processor for milliseconds, whichever thread waits for it.
 _PIECE_BYTES: Final = 128 * 1024
-# And the rest after it. Threads of the node that wait for one processor are moved to another when that has nothing to do; one
-# that is never idle, be it with work of the lowest priority, leaves them where they are.
+# The pause after each piece. The scheduler moves waiting threads of the node to a processor that becomes idle; a processor that
+# is never idle, even with work of the lowest priority, does not take them.
 _REST_S: Final = 0.0005
-# How often a stream asks whether its reader may still have it, and whether the node is busy. It may run for hours.
+# How often a stream checks that its reader still has access, and whether the node is busy. A stream may run for hours.
 _ASK_EVERY_S: Final = 1.0
-# Pairs that are looked at for all named readers together when the node asks how far they are behind; about 0.2 s.
+# Maximum number of pairs examined for all named readers together when the node asks for their lag; about 0.2 s.
 _BACKLOG_STEPS: Final = 262_144
 
 
@@ -48,7 +48,7 @@ class View(Protocol):
     """What the server needs from the log. Called from many threads; may block."""
 
     def on_watermarks(self, watermarks: dict[int, int]) -> None:
-        """So far is each shard committed now."""
+        """Take the current watermark of each shard."""
 
     def shards(self) -> wire.Shards:
         """The range of each shard."""
@@ -60,7 +60,7 @@ class View(Protocol):
         """How far a batch may go."""
 
     def backlog(self, wanted: wire.AskBacklog, steps_max: int = ...) -> wire.Backlog:
-        """How many records are in a range, with at most so much work."""
+        """How many records are in a range; `steps_max` limits the work."""
 
     def scan(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch, None, None]:
         """The rows of a part."""
@@ -68,7 +68,7 @@ class View(Protocol):
 
 @contextmanager
 def problems_in_words() -> Iterator[None]:
-    """Let a call raise what Flight can carry: our problems as such, and anything else logged here and not shown there."""
+    """Translate our errors into Flight's; other exceptions are logged here and not shown to the client."""
     try:
         yield
     except HistoryError as error:
@@ -86,7 +86,7 @@ def problems_in_words() -> Iterator[None]:
 
 
 class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
-    """Serves a view of the log. It listens as soon as it is made."""
+    """Serves a view of the log. The constructor starts listening."""
 
     def __init__(self, setup: messages.Setup, node: NodeLink, view: View, rest: Callable[[float], None] = time.sleep) -> None:
         self._node = node
@@ -102,6 +102,10 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
             **_tls(setup),
         )
 
+    def is_known(self, host: str, port: int) -> bool:
+        """Whether a call from this address was let in."""
+        return self._authorization.is_known(host, port)
+
     @problems_in_words()
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """All of history as one flight, for callers that may read it."""
@@ -111,7 +115,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
 
     @problems_in_words()
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        """The schema that a read would have."""
+        """The schema of a read."""
         self._authorization.enter(context)
         return flight.SchemaResult(choose(_plan_in(descriptor).columns))
 
@@ -141,7 +145,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
         wanted = wire.decode(ticket.ticket, wire.Ticket)
         _check_version(wanted.version)
         caller = self._authorization.enter(context)
-        # A ticket is the caller's word: what it may read is asked for again, and may have changed since the plan.
+        # A ticket proves nothing: permissions are checked again, and may have changed since the plan.
         self._authorization.check(caller, wanted.filters)
         schema = choose(wanted.columns)
         self._refresh()
@@ -169,7 +173,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
             self._rest(_REST_S)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        """What can be asked beside reads."""
+        """The actions available besides reads."""
         return [flight.ActionType(name, meaning) for name, meaning in _ACTIONS.items()]
 
     @problems_in_words()
@@ -194,7 +198,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
                 _check_version(note.version)
                 self._authorization.check(caller, note.filters)
                 positions = wire.from_wire(note.positions)
-                self._node.ask(messages.NoteReader(note.name, caller.user_name, positions, note.filters), messages.Noted)
+                self._node.ask(messages.SaveReader(note.name, caller.user_name, positions, note.filters), messages.Noted)
                 return wire.Nothing()
             case wire.BACKLOG:
                 backlog = wire.decode(body, wire.AskBacklog)
@@ -206,7 +210,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
                 raise UsageError(f"unknown action {name!r}", f"use one of {', '.join(_ACTIONS)}")
 
     def backlogs(self, readers: Sequence[messages.ReaderAt]) -> list[messages.Behind]:
-        """How many records each of these readers has still to read; for the node itself, about named readers."""
+        """How many records each of these named readers has yet to read; asked by the node."""
         self._refresh()
         steps_max = max(_BACKLOG_STEPS // max(len(readers), 1), 1)
         found = []
@@ -223,13 +227,13 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
 
 
 class _Handshakes(flight.ServerAuthHandler):  # type: ignore[misc] # pyarrow has no types
-    """Lets the handshake of a user and password through to the middleware, which answers it; the headers count, nothing else."""
+    """Passes the handshake of a user and password on to the middleware, which checks the headers and answers."""
 
     def authenticate(self, outgoing: object, incoming: object) -> None:
-        """Nothing is exchanged here."""
+        """Exchange nothing."""
 
     def is_valid(self, token: bytes) -> bytes:
-        """Every call is looked at by its headers."""
+        """Accept every token: calls are authenticated by their headers."""
         return b""
 
 

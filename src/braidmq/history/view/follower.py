@@ -1,7 +1,7 @@
-"""The secondary of a log while somebody reads it: opened on first use, kept up to date, closed when nobody has come for a while.
+"""Opens the secondary of a log on first use, keeps it up to date, and closes it when it has been idle for a while.
 
-An open secondary costs the node's machine a second set of memtables and work for every write, so that nobody pays who does not
-read. Everything here may be called from any thread.
+An open secondary needs a second set of memtables and work for every write, so it is open only while there are readers. All
+methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
-from braidmq.history.view.served_positions import Following
+from braidmq.history.view.served_positions import ServedPositions
 from braidmq.history.view.shard_view import FamilyView, ShardView
 from braidmq.storage.engine.open import family_of
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY
@@ -25,10 +25,10 @@ from braidmq.storage.shard.classes import CLASS_PREFIX, CLASSES_END, ClassTable,
 log = logging.getLogger("braidmq.history")
 
 _CATCH_UP_EVERY_S: Final = 1.0
-# Between two catch-ups of which the first did not count.
+# The pause after a catch-up that did not count.
 _AGAIN_AFTER_S: Final = 0.01
 _BEGIN_MAX_S: Final = 5.0
-# Directories for files of the secondary's own; more than one may be open for a moment while readers of the old one finish.
+# Directories for the secondary's own files; a second one is in use for a moment while readers of the old one finish.
 _SCRATCHES: Final = 4
 
 
@@ -39,12 +39,12 @@ class OpenLog:
         self.store = store
         self.log_id = store.log_id.hex()
         self.lock = threading.RLock()
-        self.shards: list[ShardView] = []  # none before the first such catch-up
+        self.shards: list[ShardView] = []  # empty before the first such catch-up
         self.users = 0
         self.served: Mapping[int, int] = {}  # replaced as a whole
 
     def follow(self, served: Mapping[int, int]) -> None:
-        """A catch-up that counts was made, and this may be served now."""
+        """Update the shards after a catch-up that counts; `served` may be served now."""
         with self.lock:
             if not self.shards:
                 self.shards = _make_shards(self.store)
@@ -54,15 +54,15 @@ class OpenLog:
 
 
 class Follower:
-    """Opens and closes the secondary; `using` gives it to readers."""
+    """Opens and closes the secondary; readers get it from `using`."""
 
     def __init__(self, log_dir: Path, scratch_dir: Path, idle_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._log_dir = log_dir
         self._scratch_dir = scratch_dir
         self._idle_s = idle_s
         self._now = now
-        self._following = Following()
-        # Guards everything below and the watermarks; told of new watermarks, and when it is over.
+        self._following = ServedPositions()
+        # Guards the fields below and the watermarks; notified of new watermarks and of the end.
         self._changed = threading.Condition()
         self._catching_up = threading.Lock()
         self._opening = threading.Lock()
@@ -73,18 +73,18 @@ class Follower:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a secondary now."""
+        """Whether a secondary is open."""
         return self._current is not None
 
     def hear(self, watermarks: Mapping[int, int]) -> None:
-        """The node says that each shard is committed up to here."""
+        """Take the watermarks that the node reports."""
         with self._changed:
             self._following.hear(watermarks)
             self._changed.notify_all()
 
     @contextmanager
     def using(self) -> Iterator[OpenLog]:
-        """The log, opened if need be, which stays open meanwhile. Raises Unavailable, Corruption, UsageError."""
+        """The log, opened if necessary and kept open during the context. Raises Unavailable, Corruption, UsageError."""
         opened = self._enter()
         try:
             yield opened
@@ -94,13 +94,13 @@ class Follower:
             self._leave(opened)
 
     def refresh(self, opened: OpenLog, timeout_s: float) -> None:
-        """Let everything be served that was committed before this call, if that can be within the time."""
+        """Serve everything committed before this call, if that is possible within the time limit."""
         with self._changed:
             wanted = dict(self._following.held)
         self.reach(opened, wanted, timeout_s)
 
     def reach(self, opened: OpenLog, watermarks: Mapping[int, int], timeout_s: float) -> bool:
-        """Catch up until everything up to these may be served; False if it could not be within the time."""
+        """Catch up until everything up to these watermarks may be served; False if the time limit is reached first."""
         deadline = self._now() + timeout_s
         while not _reaches(opened.served, watermarks):
             left_s = deadline - self._now()
@@ -144,7 +144,7 @@ class Follower:
         return opened
 
     def _begin(self, opened: OpenLog) -> None:
-        """The first catch-up that counts: an opening may miss rows just as one that does not count."""
+        """Do the first catch-up that counts: opening the secondary may miss rows like a catch-up that does not count."""
         deadline = self._now() + _BEGIN_MAX_S
         while not self._catch_up(opened, None):
             if self._now() >= deadline:
@@ -172,7 +172,7 @@ class Follower:
             opened.store.close()
 
     def _attend(self, opened: OpenLog) -> None:
-        """In a thread of its own: catch up every second, and close when nobody has used it for long."""
+        """Runs in its own thread: catch up every second, and close the secondary when it is idle."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: opened is not self._current, _CATCH_UP_EVERY_S)
@@ -180,7 +180,7 @@ class Follower:
                     return
                 is_idle = opened.users == 0 and self._now() - self._used_at >= self._idle_s
                 if not is_idle:
-                    opened.users += 1  # but this is no use that keeps it open
+                    opened.users += 1  # does not count as a use that keeps it open
             if is_idle:
                 self._retire(opened)
                 return
@@ -192,7 +192,7 @@ class Follower:
                 self._leave(opened)
 
     def _catch_up(self, opened: OpenLog, wanted: Mapping[int, int] | None) -> bool:
-        """Whether it counted, or somebody else has caught up to what is wanted meanwhile."""
+        """Catch up once; True if it counted, or another thread has reached what is wanted in the meantime."""
         with self._catching_up:
             if wanted is not None and _reaches(opened.served, wanted):
                 return True
@@ -212,7 +212,7 @@ class Follower:
 
 
 def _reaches(watermarks: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
-    # 1 is before all records: readers have it for a shard that was empty, because 0 means "from the earliest on" to the log.
+    # 1 is before all records: readers use it for a shard that was empty, because 0 means "from the earliest" to the log.
     return all(watermarks.get(shard, 1) >= position or position <= 1 for shard, position in wanted.items())
 
 

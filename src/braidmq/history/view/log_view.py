@@ -1,7 +1,7 @@
 """The log as the history service sees it: shards, the parts of a read, and the rows of each part.
 
 A read sees what the node had committed when the read was requested, as far as a catch-up has brought it (`served_positions`).
-Callers have checked the filters, and the reader's right to them.
+Callers have validated the filters and checked the reader's access to them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,14 @@ from braidmq.history.service.errors import HistoryError, fail
 from braidmq.history.view.follower import Follower, OpenLog
 from braidmq.history.view.shard_view import gone_after
 
-# How long a read waits for what it asks for to be caught up with.
+# How long a read waits for a catch-up to its range.
 _WAIT_S: Final = 5.0
-# A secondary that nobody has used for so long is closed.
+# A secondary that has been idle for this long is closed.
 _IDLE_S: Final = 60.0
 
 
 class LogView:
-    """Reads a log that another process writes; every method may be called from any thread, and may take its time.
-
-    All of them raise HistoryError.
-    """
+    """Reads a log that another process writes. Methods may be called from any thread, may block, and raise HistoryError."""
 
     def __init__(self, follower: Follower) -> None:
         """Use `LogView.open`."""
@@ -59,11 +56,11 @@ class LogView:
 
     @classmethod
     def open(cls, log_dir: Path, scratch_dir: Path, *, idle_s: float = _IDLE_S) -> LogView:
-        """The view of the log in `log_dir`, which is opened when it is needed; files of its own go to `scratch_dir`."""
+        """The view of the log in `log_dir`, which is opened on first use; its own files go to `scratch_dir`."""
         return cls(Follower(log_dir, scratch_dir, idle_s))
 
     def on_watermarks(self, watermarks: Mapping[int, int]) -> None:
-        """The node says that each shard is committed up to here."""
+        """Take the watermarks that the node reports."""
         self._follower.hear(watermarks)
 
     def shards(self) -> Shards:
@@ -80,13 +77,13 @@ class LogView:
             return Shards(log.log_id, time.time_ns() // 1000, states)
 
     def plan(self, plan: Plan) -> tuple[Planned, list[tuple[Ticket, Part]]]:
-        """Cut a read into parts; what cannot hold anything is left out."""
+        """Divide a read into parts, without ranges that cannot match."""
         with self._fresh() as log:
             choose(plan.columns)
             self._reach(log, ends_of(plan.end, _watermarks(log)))
             searches = Searches(plan.filters)
             with log.lock:
-                # Once more, as it may have grown: `latest` is what is served now.
+                # Read again, since it may have grown: `latest` means what is served now.
                 marks = _watermarks(log)
                 starts, ends = starts_of(plan.start, marks), ends_of(plan.end, marks)
                 ranges, gaps = begin(log, plan.filters, starts, ends, plan.on_loss, gone_from_wire(plan.start.gone))
@@ -103,7 +100,7 @@ class LogView:
             return Planned(log.log_id, begun, ended, {str(shard): gap for shard, gap in gaps.items()}), parts
 
     def advance(self, wanted: Advance) -> Advanced:
-        """How far a batch may go from a start with limits."""
+        """The end of a batch with limits."""
         with self._fresh() as log:
             self._reach(log, with_all(wanted.end or {}, dict.fromkeys(range(len(log.shards)), 0)))
             searches = Searches(wanted.filters)
@@ -116,7 +113,7 @@ class LogView:
             return Advanced(to_wire(found), rows, to_wire(marks))
 
     def backlog(self, wanted: AskBacklog, steps_max: int = STEPS_MAX) -> Backlog:
-        """How many records of the filters are in a range: counted, or estimated from as many as the steps allow to look at."""
+        """How many records in a range match the filters: counted, or estimated from the sample that the steps allow."""
         with self._fresh() as log:
             searches = Searches(wanted.filters)
             with log.lock:
@@ -140,7 +137,7 @@ class LogView:
 
     @contextmanager
     def _fresh(self) -> Iterator[OpenLog]:
-        """The log with everything that was committed before this call, if that can be had."""
+        """The log with everything committed before this call, as far as it can be reached in time."""
         with _problems_in_words(), self._follower.using() as log:
             self._follower.refresh(log, _WAIT_S)
             yield log

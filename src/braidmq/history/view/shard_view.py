@@ -1,7 +1,7 @@
-"""The rows of a log's shards as a secondary shows them: epochs, generations and floors, followed from one catch-up to the next.
+"""The epochs, generations and floors of a log's shards, read through a secondary and updated after each catch-up.
 
-Only what is new is read: a shard row says whether anything changed, epochs are added behind the last one known, and the layout of
-a generation is read when a filter needs it. What the rows say may be ahead of what is committed; readers stop at the watermark.
+Only new rows are read: the shard row says whether anything changed, epochs are appended to those known, and the layout of a
+generation is read when a filter needs it. Rows may be ahead of what is committed; readers stop at the watermark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from braidmq.base.errors import Corruption
-from braidmq.history.planning.searches import Range, Searches
+from braidmq.history.planning.searches import KeyRange, Searches
 from braidmq.storage.format.rows import (
     EPOCH_PREFIX,
     GENERATION_PREFIX,
@@ -32,12 +32,12 @@ from braidmq.storage.ports import Reads
 from braidmq.storage.shard.classes import ClassTable
 from braidmq.storage.shard.epochs import EpochDirectory, OpenEpoch
 
-# Above every id.
+# Greater than any id.
 _COMPLETE: Final = 1 << 32
 
 
 class EpochLost(Exception):
-    """Retention has removed the epoch before all of it was read; everything below `floor` is gone."""
+    """Retention removed the epoch before all of it was read; everything below `floor` is deleted."""
 
     def __init__(self, floor: int) -> None:
         super().__init__(floor)
@@ -45,13 +45,13 @@ class EpochLost(Exception):
 
 
 def read_row(store: Reads, family: str) -> ShardRow:
-    """The row of a family as it is now; an empty one if nothing was ever written."""
+    """The current row of a family; an empty one if nothing was ever written."""
     value = store.get(family, SHARD_KEY)
     return decode_shard(value) if value is not None else ShardRow()
 
 
 class FamilyView:
-    """One column family: a shard's records, or those of one of its classes. Used under its owner's lock."""
+    """One column family: a shard's records, or those of one of its classes. Requires the owner's lock."""
 
     def __init__(self, store: Reads, family: str, log_class: str) -> None:
         self.family = family
@@ -60,12 +60,12 @@ class FamilyView:
         self.row = ShardRow()
         self._store = store
         self._generations: list[GenerationRow] = []
-        # By number of the generation; the second says from which id on there may be more of it.
+        # By number of the generation; the second value is the id from which more of it may be stored.
         self._layouts: dict[int, tuple[Layout, int]] = {}
 
     @property
     def floor(self) -> int:
-        """Everything below was removed."""
+        """Everything below it was deleted."""
         return self.row.floor
 
     def follow(self) -> None:
@@ -92,7 +92,7 @@ class FamilyView:
             self._layouts.pop(known.pop(0).number, None)
 
     def epochs_in(self, start: int, end: int) -> list[EpochRow]:
-        """The epochs that may have a record in (start, end], in order."""
+        """The epochs that may contain records in (start, end], in order."""
         closed = self.epochs.closed
         first = bisect_right(closed, start, key=_end)
         last = bisect_right(closed, end, lo=first, key=_start)
@@ -102,7 +102,7 @@ class FamilyView:
             found.append(opened.row())
         return found
 
-    def ranges(self, epoch: EpochRow, searches: Searches) -> list[Range]:
+    def ranges(self, epoch: EpochRow, searches: Searches) -> list[KeyRange]:
         """The key ranges to search in an epoch; raises EpochLost if retention has removed it."""
         if epoch.start < self.floor:
             raise EpochLost(self.floor)
@@ -118,22 +118,22 @@ class FamilyView:
         layout, complete_below = self._layouts.get(row.number, (None, 0))
         if layout is None or complete_below < next_id:
             prefix = layout_prefix(row.number)
-            # Keys end in ids, which rise. Since the last catch-up that counts there may have been one with holes.
+            # Keys end in increasing ids. Since the last catch-up that counts, another one may have left holes.
             end = prefix + next_id.to_bytes(4, "big")
             rows = ((key[len(prefix) :], value) for key, value in self._store.items(self.family, prefix, end))
             layout = make_layout(row.layout, row.parameters, rows, 0)
-            # With the last epoch of a generation its layout is removed, which a catch-up may have shown just now.
+            # A layout is removed with the last epoch of its generation, which a catch-up may have just revealed.
             floor = read_row(self._store, self.family).floor
             if epoch.start < floor:
                 raise EpochLost(floor)
-            # Only the last generation gets new ones.
+            # Only the last generation grows.
             is_last = place + 1 == len(self._generations)
             self._layouts[row.number] = layout, next_id if is_last else _COMPLETE
         return layout
 
 
 class ShardView:
-    """The families of one shard, the log itself first. Used under its owner's lock."""
+    """The families of one shard, the log itself first. Requires the owner's lock."""
 
     def __init__(self, families: Sequence[FamilyView], classes: ClassTable) -> None:
         self.families = tuple(families)
@@ -155,7 +155,7 @@ class ShardView:
 
 
 def gone_after(position: int, families: Iterable[FamilyView]) -> dict[str, int]:
-    """How much of each class is gone, as the last position of it, where that is more than this position."""
+    """The last deleted position of each class, where it is later than this position."""
     return {family.log_class: family.floor - 1 for family in families if family.floor - 1 > position}
 
 

@@ -8,6 +8,8 @@ from braidmq.lane.path.routes cimport Route, RouteTable
 from braidmq.lane.path.scanner cimport Scanner
 from braidmq.lane.path.state cimport Counters, State
 from braidmq.lane.path.subscription cimport Subscription
+from braidmq.lane.path.topic_aliases cimport TopicAliases
+from braidmq.lane.path.verdicts cimport Verdicts
 from braidmq.lane.path.writer cimport Writer
 
 
@@ -25,7 +27,8 @@ cdef class Channel(Writer):
     cdef public bint is_greeted, is_open, is_restricted, is_metered, is_strict_payload, wants_room
     cdef readonly int hold_bits
     cdef public Py_ssize_t receive_maximum, unreleased, alias_in_max
-    cdef dict _aliases_in, _verdicts
+    cdef TopicAliases _aliases_in
+    cdef Verdicts _verdicts
     cdef readonly bytearray _rest
     cdef Py_ssize_t _carried
     cdef bytes _last_topic
@@ -43,15 +46,23 @@ cdef class Channel(Writer):
     cdef void _on_publish_frame(self, Scanner scan) except *
     @cython.locals(state=State, congested=Flow)
     cdef void _wait_for_congested(self, Flow flow) except *
+    cpdef Pending record(
+        self, Message message, int qos, int packet_id, bint session_only, bint is_recorded=*, Message sent=*, object key_row=*
+    )
     @cython.locals(recorder=Recorder, flow=Flow, pending=Pending)
-    cpdef Pending record(self, Message message, int qos, int packet_id, bint session_only, bint is_recorded=*)
+    cdef Pending _record(
+        self, Message message, int qos, int packet_id, bint session_only, bint is_recorded, Message sent, object key_row
+    )
     cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
-    @cython.locals(counters=Counters, flow=Flow)
+    @cython.locals(flow=Flow)
     cdef void _acknowledge(self, int qos, int packet_id, int code) except *
-    @cython.locals(lane=Lane, route=Route, topic=bytes, counters=Counters, visited="long long")
+    @cython.locals(counters=Counters)
+    cdef void _send_acknowledgement(self, int qos, int packet_id, int code) except *
+    @cython.locals(lane=Lane, route=Route, topic=bytes, visited="long long")
     cdef Route _find_route(self, Scanner scan)
-    @cython.locals(topic=bytes, known=bytes, aliases=dict)
+    @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)
     cdef bytes _find_topic(self, Scanner scan)
+    @cython.locals(verdicts=Verdicts)
     cdef bint _may_publish(self, bytes topic) except *
     @cython.locals(code=int)
     cdef void _on_ack_frame(self, Scanner scan) except *

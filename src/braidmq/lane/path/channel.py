@@ -1,11 +1,11 @@
 """The message path of one client connection: parses received frames, publishes messages, writes replies.
 
-PUBLISH, the acknowledgements and PINGREQ are dealt with here. Every other packet, and every case that is not plain, goes up to
-the subclass in ``broker`` through ``Upcalls``.
+It handles PUBLISH, the acknowledgements and PINGREQ. Every other packet, and every special case, goes to the subclass in
+``broker`` through ``Upcalls``.
 
-Reading can be *held*, for the reasons below, one bit each. While it is, what was received waits in ``_rest`` and the transport is
-paused; when the last reason goes, ``resume`` takes up where it stopped. Nothing resumes inside another channel's callback, since
-all share one scanner.
+Reading can be *held*, for the reasons below, one bit each. Meanwhile received bytes wait in ``_rest`` and the transport is
+paused; when the last reason ends, ``resume`` continues where it stopped. A channel never resumes inside another channel's
+callback, since all share one scanner.
 """
 
 from __future__ import annotations
@@ -15,74 +15,71 @@ from time import monotonic
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import RECEIVE_BYTES, Lane
 from braidmq.lane.path.message import Message, from_scan
+from braidmq.lane.path.ports import Change
 from braidmq.lane.path.recorder import LARGE_BYTES, Pending, Producer, Recorder
 from braidmq.lane.path.routes import CACHED_TOPIC_BYTES_MAX, Route
 from braidmq.lane.path.scanner import Scanner, topic_error
+from braidmq.lane.path.topic_aliases import TopicAliases
+from braidmq.lane.path.verdicts import Verdicts
 from braidmq.lane.path.writer import Writer
 
 HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
 HOLD_QUEUE = 2  # a subscriber's queue is filling up
-HOLD_RATE = 4  # the client is above its rate
-HOLD_WORK = 8  # this callback has done enough: others first
-HOLD_CLOSED = 16  # the connection is over
+HOLD_RATE = 4  # the client exceeds its rate
+HOLD_WORK = 8  # this callback has used up its share of the turn
+HOLD_CLOSED = 16  # the connection is closed
 HOLD_DECODE = 32  # a large packet is being decoded
-HOLD_OUTBOX = 64  # the client does not take our answers
-HOLD_LOG = 128  # more waits for the disk than should
-HOLD_LARGE = 256  # a large message of its own waits for the disk
+HOLD_OUTBOX = 64  # the client does not read the broker's answers
+HOLD_LOG = 128  # too much waits for the disk
+HOLD_LARGE = 256  # a large message of this client waits for the disk
 
-ASK_INNER = 1  # a route's flag: access is checked on the inner topic, by the long way
+ASK_INNER = 1  # a route's flag: access is checked on the inner topic, on the slow path
 
-PART_BYTES = RECEIVE_BYTES // 4  # of a packet that has not come whole: carried over; more waits elsewhere and is counted
-_LARGE_BYTES = LARGE_BYTES  # as a number of the compiled form
-_COLD_WORK = 200  # a packet that goes up costs about as much as this many deliveries
-_LONG_WORK = 60  # and a message that goes the long way
-_RECORD_WORK = 10  # and a message that is recorded
-_RESOLVE_WORK = 20  # and a topic other than the last one
-_VERDICTS_MAX = 1024
+PART_BYTES = RECEIVE_BYTES // 4  # an incomplete packet up to this size is carried over; a larger one is stored and counted
+_LARGE_BYTES = LARGE_BYTES  # a C constant in the compiled form
+_COLD_WORK = 200  # a packet that goes to the subclass costs about as much as this many deliveries
+_LONG_WORK = 60  # a message on the slow path
+_RECORD_WORK = 10  # a message that is recorded
+_RESOLVE_WORK = 20  # a topic that differs from the previous one
 _PINGRESP = b"\xd0\x00"
-_MALFORMED = 0x81
-_PROTOCOL_ERROR = 0x82
-_NOT_AUTHORIZED = 0x87
-_NO_MATCHING_SUBSCRIBERS = 0x10
-_ID_NOT_FOUND = 0x92
-_TOPIC_NAME_INVALID = 0x90
-_RECEIVE_MAXIMUM_EXCEEDED = 0x93
-_TOPIC_ALIAS_INVALID = 0x94
+_MALFORMED, _PROTOCOL_ERROR, _NOT_AUTHORIZED = 0x81, 0x82, 0x87
+_NO_MATCHING_SUBSCRIBERS, _TOPIC_NAME_INVALID, _QUOTA_EXCEEDED = 0x10, 0x90, 0x97
+_ID_NOT_FOUND, _RECEIVE_MAXIMUM_EXCEEDED, _TOPIC_ALIAS_INVALID = 0x92, 0x93, 0x94
 _WRONG_ACK = "an acknowledgement of the wrong type for a message in flight"
 
 
 class Channel(Writer):
-    """A connection's fast half. The subclass sets the public fields when CONNECT is accepted."""
+    """The fast half of a connection. The subclass sets the public fields when CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts", "alias_in_max",
-        "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open", "is_restricted",
-        "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum", "recorder", "unreleased",
-        "wants_room",
+        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts",
+        "alias_in_max", "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open",
+        "is_restricted", "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum",
+        "recorder", "unreleased", "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
         super().__init__(lane.state)
         self.lane = lane
-        self.frame_max = frame_max  # of what the client sends
-        self.recorder: Recorder | None = None  # there if anything can be recorded
-        self.producer: Producer | None = None  # there if the client numbers its messages
-        self.flow: Flow | None = None  # there while ``is_open``
+        self.frame_max = frame_max  # for packets of the client
+        self.recorder: Recorder | None = None  # set if messages can be recorded
+        self.producer: Producer | None = None  # set if the client numbers its messages
+        self.flow: Flow | None = None  # set while ``is_open``
         self.last_seen = lane.state.now
         self.bytes_received = self.messages_received = 0
-        self.is_greeted = False  # a CONNECT has come
-        self.is_open = False  # and was accepted
+        self.is_greeted = False  # a CONNECT has arrived
+        self.is_open = False  # and has been accepted
         self.is_restricted = False  # publishing needs permission
         self.is_metered = False  # rates are limited
         self.is_strict_payload = False
-        self.wants_room = False  # tell ``on_room`` when there is place in the outbox
+        self.wants_room = False  # call ``on_room`` when the outbox has room
         self.hold_bits = 0
-        self.held_by: Flow | None = None  # whose queue was full
+        self.held_by: Flow | None = None  # the flow whose full queue holds this publisher
         self.receive_maximum = 65535
-        self.unreleased = 0  # QoS 2 messages of this connection: those of earlier ones do not count [MQTT-4.9.0-1]
+        self.unreleased = 0  # QoS 2 messages of this connection; those of earlier connections do not count [MQTT-4.9.0-1]
         self.alias_in_max = 0
-        self._aliases_in: dict[int, bytes] | None = None
-        self._verdicts: dict[bytes, bool] | None = None
+        self._aliases_in: TopicAliases | None = None
+        self._verdicts: Verdicts | None = None
         self._rest: bytearray | None = None
         self._carried = 0
         self._last_topic = b""
@@ -92,7 +89,7 @@ class Channel(Writer):
     # Bytes in
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport is to read to: behind a small rest of the last read, so that it need not be joined later."""
+        """The buffer for the transport to read into: after a small rest of the last read, which saves joining them later."""
         lane = self.lane
         rest = self._rest
         self._carried = 0
@@ -103,7 +100,7 @@ class Channel(Writer):
         return lane.view[carried:]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """The transport has read this many bytes to where ``get_buffer`` said."""
+        """The transport has read this many bytes into the buffer of ``get_buffer``."""
         carried = self._carried
         if carried:
             self._carried = 0
@@ -142,7 +139,7 @@ class Channel(Writer):
         elif buffer is self.lane.buffer or isinstance(buffer, bytes):
             self._rest = bytearray(memoryview(buffer)[start:have])
         else:
-            # A large frame in the making: it is not copied again for each part that comes.
+            # A large incomplete frame: do not copy it again for each part that arrives.
             del buffer[:start]
             self._rest = buffer
         if have - start > PART_BYTES:
@@ -155,11 +152,11 @@ class Channel(Writer):
         counters = state.counters
         scan = lane.scan
         if not self.is_greeted and have and buffer[0] != 0x10:
-            # Not MQTT, or not a CONNECT: there is nothing to wait for [MQTT-3.1.0-1].
+            # Not MQTT, or not a CONNECT: no need to wait for more [MQTT-3.1.0-1].
             self.on_violation(_PROTOCOL_ERROR, "the first packet is not a CONNECT")
             return
         before = counters.messages_received
-        state.congested = None  # what others have left there is not this client's doing
+        state.congested = None  # a value left by another channel does not concern this client
         scan.load(buffer, have, self.frame_max)
         while not self.hold_bits:
             if state.work > state.work_max:
@@ -174,7 +171,7 @@ class Channel(Writer):
                 break
             if status < 0:
                 is_large = scan.error != _MALFORMED
-                self.on_violation(scan.error, "a packet above the maximum size" if is_large else "a frame with a wrong length")
+                self.on_violation(scan.error, "a packet above the maximum size" if is_large else "a frame with an invalid length")
                 break
             kind = scan.kind
             if self.is_traced:
@@ -190,7 +187,7 @@ class Channel(Writer):
                 state.work += _COLD_WORK
                 self.on_packet(kind, scan.flags, scan.frame_body())
                 state.congested = None
-                scan.frame_max = self.frame_max  # larger once the client is let in
+                scan.frame_max = self.frame_max  # larger once the client is accepted
         self.messages_received += counters.messages_received - before
         if not self.hold_bits & HOLD_CLOSED:
             self._keep(buffer, scan.end, have)
@@ -209,7 +206,7 @@ class Channel(Writer):
         producer = self.producer
         if producer is not None:
             if producer.is_stopped:
-                return  # it is about to be closed
+                return  # the connection is about to be closed
             producer.sequence += 1
         qos = scan.qos
         counters.messages_received += 1
@@ -219,10 +216,10 @@ class Channel(Writer):
             counters.publish_qos1_received += 1
         else:
             counters.publish_qos2_received += 1
-            if flow.is_receiving(scan.packet_id):  # a repeat
+            if flow.is_receiving(scan.packet_id):  # a duplicate
                 if flow.is_pending(scan.packet_id):
-                    return  # PUBREC comes with the commit
-                if scan.alias_at >= 0 and self._find_topic(scan) is None:  # it may set an alias for those to come
+                    return  # PUBREC follows the commit
+                if scan.alias_at >= 0 and self._find_topic(scan) is None:  # it may set an alias for later messages
                     return
                 self.send_ack(0x50, scan.packet_id, 0)
                 counters.pubrec_sent += 1
@@ -232,7 +229,7 @@ class Channel(Writer):
                 return
         if self._last_version == lane.routes.version and scan.alias_at < 0 and scan.topic_is(self._last_topic):
             route = self._last_route
-            assert route is not None  # it goes with the last topic
+            assert route is not None  # set together with the last topic
         else:
             lane.state.work += _RESOLVE_WORK
             route = self._find_route(scan)
@@ -242,16 +239,12 @@ class Channel(Writer):
         if is_long or (producer is not None and producer.is_keyed):
             lane.state.work += _LONG_WORK
             message = from_scan(scan, route.topic, flow.client_id, monotonic())
-            if producer is not None:
-                producer.sent = message
             code = self.on_publish(message, route, scan.payload_format, scan.packet_id)
-            if producer is not None:
-                producer.sent = producer.row = None
             if code < 0:
                 return
         elif qos >= route.keep_qos:
             message = from_scan(scan, route.topic, flow.client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
-            self.record(message, qos, scan.packet_id, qos < route.record_qos)
+            self._record(message, qos, scan.packet_id, qos < route.record_qos, True, message, None)
             return
         elif qos == 0:
             lane.forward(scan, route, flow, self.is_v5)
@@ -264,24 +257,33 @@ class Channel(Writer):
             self._wait_for_congested(flow)
 
     def _wait_for_congested(self, flow: Flow) -> None:
-        """The message has filled a subscriber's queue: its publisher waits for that, for a while."""
+        """The message has filled a subscriber's queue: its publisher waits for it, for a limited time."""
         state = self.lane.state
         congested = state.congested
-        assert congested is not None  # else there is nothing to wait for
+        assert congested is not None  # the caller has checked it
         state.congested = None
         if congested is flow or flow.is_congested() or self.hold_bits & HOLD_QUEUE:
-            return  # its acknowledgements must be read, or it waits already
+            return  # its own queue is filling, so its acknowledgements must be read; or it is waiting already
         congested.hold(self)
         self.held_by = congested
         self.is_waiting = True
         state.counters.publishers_held += 1
         self.hold(HOLD_QUEUE)
 
-    def record(self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool = True) -> Pending:
-        """Let a message be recorded, or wait for its rows alone; it is acknowledged and delivered after its commit."""
+    def record(
+        self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool = True,
+        sent: Message | None = None, key_row: Change | None = None,
+    ) -> Pending:  # fmt: skip
+        """Record a message, or only wait for its rows, then acknowledge it; ``sent``: as it came; ``key_row``: of its key."""
+        return self._record(message, qos, packet_id, session_only, is_recorded, message if sent is None else sent, key_row)
+
+    def _record(
+        self, message: Message, qos: int, packet_id: int, session_only: bool, is_recorded: bool, sent: Message,
+        key_row: Change | None,
+    ) -> Pending:  # fmt: skip
         recorder = self.recorder
         flow = self.flow
-        assert recorder is not None  # else nothing is marked for recording
+        assert recorder is not None  # without one, no route is marked for recording
         assert flow is not None  # the channel is open
         if qos == 2:
             self.unreleased += 1
@@ -293,7 +295,7 @@ class Channel(Writer):
         if qos == 2 and flow.is_durable and not pending.is_refused:
             recorder.change(self.received_row(packet_id))
         if self.producer is not None and not pending.is_refused:
-            recorder.mark(self.producer, message)
+            recorder.mark(self.producer, sent, key_row)
         self.lane.state.work += _RECORD_WORK
         if recorder.is_congested:
             self.hold(HOLD_LOG)
@@ -304,30 +306,29 @@ class Channel(Writer):
     def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
         if not self.is_open or flow is None or self.flow is not flow:
             return
-        if qos == 1:
-            self.lane.state.counters.puback_sent += 1
-            self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
-        elif qos == 2:
-            self.lane.state.counters.pubrec_sent += 1
-            self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
+        self._send_acknowledgement(qos, packet_id, code)
         if self.lane.state.congested is not None:
             self._wait_for_congested(flow)
 
     def _acknowledge(self, qos: int, packet_id: int, code: int) -> None:
+        """Acknowledge the current PUBLISH, which does not wait for the log."""
+        if qos == 2 and (code < 0x80 or not self.is_v5):  # MQTT 3 has no reason codes: it completes the exchange
+            flow = self.flow
+            assert flow is not None  # the channel is open
+            self.unreleased += 1
+            flow.receive(packet_id)
+        self._send_acknowledgement(qos, packet_id, code)
+        if code >= 0x80 and self.producer is not None:
+            self.on_refused(code)
+
+    def _send_acknowledgement(self, qos: int, packet_id: int, code: int) -> None:
         counters = self.lane.state.counters
         if qos == 1:
             counters.puback_sent += 1
             self.send_ack(0x40, packet_id, code if self.is_v5 else 0)
         elif qos == 2:
             counters.pubrec_sent += 1
-            flow = self.flow
-            assert flow is not None  # the channel is open
-            if code < 0x80 or not self.is_v5:  # MQTT 3 cannot be told no: it goes through the motions
-                self.unreleased += 1
-                flow.receive(packet_id)
             self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
-        if code >= 0x80 and self.producer is not None:
-            self.on_refused(code)
 
     def _find_route(self, scan: Scanner) -> Route | None:
         """The route of the current PUBLISH; None if it was rejected and already answered."""
@@ -339,14 +340,13 @@ class Channel(Writer):
         route = lane.routes.resolve(topic)
         lane.state.work += lane.routes.visited - visited
         if route is None:
-            if self.producer is not None:  # it is to know which of its messages that was
+            if self.producer is not None:  # it must learn which of its messages that was
                 self._acknowledge(scan.qos, scan.packet_id, _TOPIC_NAME_INVALID)
             else:
                 self.on_bad_topic(topic)
             return None
         if self.is_restricted and not route.flags & ASK_INNER and not self._may_publish(topic):
-            counters = lane.state.counters
-            counters.dropped_not_authorized += 1
+            lane.state.counters.dropped_not_authorized += 1
             assert self.flow is not None  # the channel is open
             lane.state.drop("not_authorized", self.flow.client_id, topic)
             if self.on_denied(topic):
@@ -365,14 +365,13 @@ class Channel(Writer):
         if scan.alias > self.alias_in_max:
             self.on_violation(_TOPIC_ALIAS_INVALID, "a topic alias above the maximum")
             return None
-        aliases = self._aliases_in
-        if aliases is None:
-            aliases = self._aliases_in = {}
+        aliases = self._aliases_in = self._aliases_in or TopicAliases(self.alias_in_max)
         if topic:
-            if topic_error(topic, 65536) == 0:
-                aliases[scan.alias] = topic
+            if topic_error(topic, 65536) == 0 and not aliases.put(scan.alias, topic):
+                self.on_violation(_QUOTA_EXCEEDED, "the topics of all aliases are too long together")
+                return None
             return topic
-        known = aliases.get(scan.alias)
+        known = aliases.topics.get(scan.alias)
         if known is None:
             self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
         return known
@@ -381,15 +380,16 @@ class Channel(Writer):
         if len(topic) > CACHED_TOPIC_BYTES_MAX:
             return self.may_publish(topic)
         verdicts = self._verdicts
-        if verdicts is None or len(verdicts) >= _VERDICTS_MAX:
-            verdicts = self._verdicts = {}
-        verdict = verdicts.get(topic)
+        if verdicts is None:
+            verdicts = self._verdicts = Verdicts()
+        verdict = verdicts.known.get(topic)
         if verdict is None:
-            verdict = verdicts[topic] = self.may_publish(topic)
+            verdict = self.may_publish(topic)
+            verdicts.put(topic, verdict)
         return verdict
 
     def forget_verdicts(self) -> None:
-        """Access rules have changed: ask again for every topic."""
+        """Access rules have changed: check every topic again."""
         self._verdicts = None
         self._last_version = -1
 
@@ -401,7 +401,7 @@ class Channel(Writer):
             self.acknowledged(scan.kind, scan.packet_id, scan.reason)
         elif code > 0:
             self.on_violation(code, "an acknowledgement that breaks the rules")
-        else:  # it has a reason or properties
+        else:  # it has a reason code or properties
             self.lane.state.work += _COLD_WORK
             self.on_packet(scan.kind, scan.flags, scan.frame_body())
 
@@ -449,12 +449,12 @@ class Channel(Writer):
         was_full = self.outbox.size >= self.state.outbox_bytes_max
         Writer.flush(self)
         if was_full and self._writable and self.is_open and self.flow is not None:
-            self.flow.pump()  # what waited for the outbox only has no acknowledgement to call it
+            self.flow.pump()  # messages that waited only for the outbox have no acknowledgement to trigger them
             if self.wants_room:
                 self.on_room()
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """The transport accepts more data."""
         self._writable = True
         self.flush()
         if self.flow is not None and self.is_open:
@@ -470,14 +470,14 @@ class Channel(Writer):
     def hold(self, bit: int) -> None:
         """Stop reading for this reason."""
         if bit == HOLD_CLOSED:
-            self._rest = None  # nobody will read it
+            self._rest = None  # it will not be read
         elif not self.hold_bits and self.transport is not None:
             self.transport.pause_reading()
         self.hold_bits |= bit
         self.on_hold(bit)
 
     def resume(self, bit: int) -> None:
-        """This reason is gone; go on if it was the last. Not to be called from another channel's callback."""
+        """End this reason; reading continues if it was the last. Must not be called from another channel's callback."""
         if not self.hold_bits & bit:
             return
         self.hold_bits &= ~bit
@@ -490,7 +490,7 @@ class Channel(Writer):
             before = self.messages_received
             self._run(rest, len(rest))
             if self.is_metered:
-                self.on_metered(self.messages_received - before, 0)  # the bytes were counted when they came
+                self.on_metered(self.messages_received - before, 0)  # the bytes were counted on arrival
         if not self.hold_bits and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
         self.lane.flush()

@@ -23,19 +23,19 @@ class Delivery:
     )
 
     def __init__(self, message: Message | None, subscription: Subscription, qos: int, retain: bool) -> None:
-        self.message = message  # None once the client has it (QoS 2, released), and while it is in the log alone
+        self.message = message  # None once the client has it (QoS 2, released), and while it is only in the log
         self.shard = 0
-        self.timestamp = 0  # where it is then
+        self.timestamp = 0  # its position in the log
         self.subscription = subscription
         self.qos = qos
         self.retain = retain
         self.is_released = False
-        self.is_sent = False  # the client may have it
-        self.is_live = False  # and on the present connection
-        self.is_ready = True  # False: its next step must be on disk before it is on the wire
+        self.is_sent = False  # the client may have received it
+        self.is_live = False  # on the current connection
+        self.is_ready = True  # False: its next step must be on disk before it is sent
 
     def is_unread(self) -> bool:
-        """Whether its message is in the log alone, and must be read before it is sent."""
+        """Whether its message is only in the log, and must be read before it is sent."""
         return self.message is None and not self.is_released
 
     def place(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """A trie of wildcard filters with the subscriptions of each; finds those that match a topic.
 
-A topic is matched by walking down all paths that fit it. What that costs is bounded by the number of different filters whose
-beginning fits, and by the bytes of these: levels on which filters neither end nor part are compared as one piece, and a piece
-that cannot fit because of its number of levels is not looked at.
+Matching walks down all paths that fit the topic. The cost is bounded by the number and the bytes of the different filters whose
+beginning fits: levels on which filters neither end nor branch are compared as one piece, and a piece with too many levels to fit
+is skipped.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ SLASH = 0x2F
 
 
 class TrieNode:
-    """A place among the wildcard filters, where some of them end or part.
+    """A node where wildcard filters end or branch.
 
-    Levels on which they do neither make no nodes: what lies between a node and the one above it, without the level by which it
-    is found there, is its ``label``, with a slash before each level. So there are at most twice as many nodes as filters.
+    Levels on which they do neither have no nodes of their own: the levels between a node and its parent, except the one that
+    selects the node there, are its ``label``, with a slash before each. So there are at most twice as many nodes as filters.
     """
 
     __slots__ = ("children", "depth", "here", "label", "multi", "single")
 
     def __init__(self, label: bytes, depth: int) -> None:
         self.label = label
-        self.depth = depth  # levels above it, its own included
-        # Most nodes have one of these: they are made on first use.
+        self.depth = depth  # the number of levels up to here, including its own
+        # Most nodes need only one of these, so they are created on first use.
         self.children: dict[bytes, TrieNode] | None = None
         self.single: TrieNode | None = None  # "+"
         self.here: dict[object, Any] | None = None  # filters that end at this level
         self.multi: dict[object, Any] | None = None  # filters that end in "#" below it
 
     def below(self, level: bytes) -> TrieNode | None:
-        """The node that is found by this level of a filter."""
+        """The child for this level of a filter."""
         if level == b"+":
             return self.single
         return None if self.children is None else self.children.get(level)
@@ -62,11 +62,11 @@ class TrieNode:
         return self.here
 
     def is_leaf(self) -> bool:
-        """Whether nothing hangs below it."""
+        """Whether it has no children."""
         return self.single is None and not self.children
 
     def only_below(self) -> bytes | None:
-        """The level of the one node below it; None if filters end here, or several hang below."""
+        """The level of its only child; None if filters end here, or it has several children."""
         count = 0 if self.children is None else len(self.children)
         if self.here or self.multi or count + (self.single is not None) != 1:
             return None
@@ -76,7 +76,7 @@ class TrieNode:
         return level
 
     def reaches(self, topic: bytes, ends: list[int], depth: int) -> bool:
-        """Whether the topic goes on from this depth as the label says; it has levels enough, which end at ``ends``."""
+        """Whether the topic continues from this depth as the label does; it has enough levels, which end at ``ends``."""
         label = self.label
         size = len(label)
         topic_size = len(topic)
@@ -84,7 +84,7 @@ class TrieNode:
         place = 0
         while place < size:
             char = label[place]
-            if char == PLUS:  # a whole level: that is what a filter may have
+            if char == PLUS:  # always a whole level in a valid filter
                 end = ends[depth]
             else:
                 if end >= topic_size or topic[end] != char:
@@ -97,13 +97,13 @@ class TrieNode:
 
 
 def _path(topic_filter: bytes) -> tuple[bytes, bool]:
-    """The levels of a filter with a slash before each, and whether "#" comes behind them."""
+    """The levels of a filter with a slash before each, and whether "#" follows them."""
     path = b"/" + topic_filter
     return (path[:-2], True) if path[-2:] == b"/#" else (path, False)
 
 
 def _common(label: bytes, path: bytes, start: int) -> int:
-    """How much of a label the path has from there on, in whole levels."""
+    """The length of the common prefix of the label and the path from ``start`` on, in whole levels."""
     size = min(len(label), len(path) - start)
     same = 0
     while same < size and label[same] == path[start + same]:
@@ -131,7 +131,7 @@ def _may_match(node: TrieNode, count: int) -> bool:
 
 
 class FilterTrie:
-    """A trie of valid filters; ``visited`` counts what matching has cost, in nodes or what takes as long."""
+    """A trie of valid filters; ``visited`` counts the cost of matching, in visited nodes."""
 
     __slots__ = ("_root", "visited")
 
@@ -140,15 +140,15 @@ class FilterTrie:
         self.visited = 0
 
     def bucket(self, topic_filter: bytes) -> dict[object, Any]:
-        """What is kept under a filter, by owner; the caller puts something in if it is empty."""
+        """The entries of a filter, by owner; if it is empty, the caller must add one."""
         node, multi = self._node(topic_filter)
         return node.bucket(multi)
 
     def _node(self, topic_filter: bytes) -> tuple[TrieNode, bool]:
-        """The node at which a filter ends, made if need be, and whether it ends in "#" below it."""
+        """The node at which a filter ends, created if necessary, and whether it ends in "#" below it."""
         path, multi = _path(topic_filter)
         node = self._root
-        at = 0  # in the path: what comes before has led to the node
+        at = 0  # in the path: the part before it has led to the node
         while at < len(path):
             end = path.find(b"/", at + 1)
             if end < 0:
@@ -168,7 +168,7 @@ class FilterTrie:
         return node, multi
 
     def _split(self, above: TrieNode, level: bytes, node: TrieNode, common: int) -> TrieNode:
-        """Make a node where this much of the label ends; the old one hangs below it."""
+        """Create a node where this much of the label ends, with the old one as its child."""
         label = node.label
         end = label.find(b"/", common + 1)
         if end < 0:
@@ -180,7 +180,7 @@ class FilterTrie:
         return middle
 
     def remove(self, topic_filter: bytes, owner: object) -> int:
-        """Take out what the owner has under this filter; how many others have something there, or -1 if there was nothing."""
+        """Remove the owner's entry of this filter; returns how many other owners have one, or -1 if there was none."""
         path, multi = _path(topic_filter)
         node = self._root
         nodes = [node]
@@ -210,7 +210,7 @@ class FilterTrie:
         return left
 
     def _tidy(self, nodes: list[TrieNode], levels: list[bytes]) -> None:
-        """No filter ends any more where the last of these nodes is: remove it, and join others where nothing parts now."""
+        """No filter ends at the last of these nodes any more: remove it, and merge nodes at which filters no longer branch."""
         node = nodes.pop()
         if levels and node.is_leaf() and not node.here and not node.multi:
             node = nodes.pop()
@@ -218,19 +218,19 @@ class FilterTrie:
         only = node.only_below()
         if levels and only is not None:
             below = node.below(only)
-            assert below is not None  # the level was found there
+            assert below is not None  # the walk came through it
             below.label = node.label + b"/" + only + below.label
             node = nodes.pop()
             node.put_below(levels.pop(), below)
 
     def match(self, topic: bytes) -> list[Any]:
-        """Everything under filters that the topic matches, in no order."""
+        """The entries of all filters that match the topic, in no particular order."""
         found: list[Any] = []
         levels = topic.split(b"/")
         count = len(levels)
         ends: list[int] | None = None  # where each level ends; most topics meet no label
         nodes = [self._root]
-        is_dollar = topic[:1] == b"$"  # [MQTT-4.7.2-1]: a leading wildcard does not reach these
+        is_dollar = topic[:1] == b"$"  # [MQTT-4.7.2-1]: a leading wildcard does not match these
         while nodes:
             node = nodes.pop()
             self.visited += 1
@@ -258,7 +258,7 @@ class FilterTrie:
         return found
 
     def values(self) -> Iterator[Any]:
-        """Everything that is kept; the trie must not change meanwhile."""
+        """All entries; the trie must not change during the iteration."""
         nodes = [self._root]
         while nodes:
             node = nodes.pop()

@@ -21,7 +21,7 @@ cdef class Flow(Inbound):
     cdef readonly long long dropped
     cdef public bint is_stalled
     cdef readonly bint is_durable
-    cdef public int home
+    cdef public int home_shard
     cdef public long long seen
     cdef readonly double congested_at
     cdef int _last_id
@@ -47,9 +47,10 @@ cdef class Flow(Inbound):
     cdef void _put_inflight(self, int packet_id, Delivery delivery) except *
     @cython.locals(cost=Py_ssize_t)
     cdef void _let_go(self, Delivery delivery) except *
+    cdef void _take_out(self, Delivery delivery) except *
     @cython.locals(state=State)
-    cdef void _hold(self, Py_ssize_t cost) except *
-    cdef void _unhold(self, Py_ssize_t cost) except *
+    cdef void _hold(self, Py_ssize_t size) except *
+    cdef void _unhold(self, Py_ssize_t size) except *
     @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t, channel=Outlet)
     cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *
     cdef void _drop_for_memory(self, Message message) except *

@@ -1,15 +1,15 @@
-"""The flow of a session: the in-flight window, and the queue behind it; the QoS 2 ids of the client are in ``inbound``.
+"""The flow of a session: the in-flight window and the queue behind it; the QoS 2 ids of the client are in ``inbound``.
 
-A message is sent at once if the client is connected, its window is open and nothing waits before it; otherwise it is queued.
+A message is sent at once if the client is connected, its window is open and no message waits before it; otherwise it is queued.
 Both are bounded in messages and bytes. Sent and unacknowledged messages stay *in flight* under their packet ids, in the order in
 which they were first sent:
 
     QoS 1   sent --PUBACK--> gone
-    QoS 2   sent --PUBREC--> released (PUBREL sent, the message itself let go) --PUBCOMP--> gone
+    QoS 2   sent --PUBREC--> released (PUBREL sent, the message itself discarded) --PUBCOMP--> gone
 
 On a new connection everything in flight is resent in that order, PUBLISH with DUP or PUBREL, before anything from the queue
-[MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what this
-connection has seen.
+[MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what was sent
+on this connection.
 
 Messages in flight and queued are *held* in memory, within a limit for the whole node (``State.held_bytes_max``). A recorded
 message in flight may leave memory: then its delivery stores its place in the log, and it is read before it is resent.
@@ -28,10 +28,10 @@ from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
 PUBREL = 0x62
-HELD_COST = 300  # bytes that a message in flight or queued takes beside its own
-HEAVY_BYTES = 256 * 1024  # held for one session, from which on it is among those that may lose some
-PRESSED_BYTES = 64 * 1024  # in flight to one client while the node holds more than it should
-# The same as numbers of the compiled form.
+HELD_COST = 300  # overhead in bytes of a message that is in flight or queued
+HEAVY_BYTES = 256 * 1024  # held bytes of a session, from which on it may lose messages when memory is short
+PRESSED_BYTES = 64 * 1024  # in flight to one client while the node holds too much
+# C constants in the compiled form.
 _HELD_COST, _HEAVY_BYTES, _PRESSED_BYTES = HELD_COST, HEAVY_BYTES, PRESSED_BYTES
 
 
@@ -40,7 +40,7 @@ class Flow(Inbound):
 
     __slots__ = (
         "_inflight", "_last_id", "_queue", "_resend", "_waiting", "channel", "client_id", "congested_at", "dropped", "held_bytes",
-        "home", "inflight_bytes", "is_durable", "is_heavy", "is_over", "is_stalled", "outstanding", "queue_bytes",
+        "home_shard", "inflight_bytes", "is_durable", "is_heavy", "is_over", "is_stalled", "outstanding", "queue_bytes",
         "queue_bytes_max", "queue_messages_max", "queue_qos0", "seen", "state", "window",
     )  # fmt: skip
 
@@ -56,26 +56,26 @@ class Flow(Inbound):
         self.outstanding = 0
         self.inflight_bytes = 0
         self.queue_bytes = 0
-        self.held_bytes = 0  # in flight and queued, and what that takes
-        self.is_heavy = False  # and that is much
-        self.is_over = False  # the session has ended: it takes nothing more, though routes may still lead here for a moment
-        self.dropped = 0  # messages that this client never got
+        self.held_bytes = 0  # memory of messages in flight and queued
+        self.is_heavy = False  # ``held_bytes`` is above ``HEAVY_BYTES``
+        self.is_over = False  # the session has ended: it accepts no messages, though cached routes may still lead here
+        self.dropped = 0  # messages that this client never received
         self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
         self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
         self.is_durable = False
-        self.home = 0  # the shard of the log that has this client's records
-        self.seen = 0  # the number of the last message that it was offered as one of many, in parts
+        self.home_shard = 0  # the shard of the log that has this client's records
+        self.seen = 0  # the number of the last wide message that it was offered
         self._last_id = 0
-        # Most sessions never need these: they are made on first use.
+        # Most sessions never need these, so they are created on first use.
         self._inflight: dict[int, Delivery] | None = None
         self._queue: deque[Delivery] | None = None
         self._resend: deque[int] | None = None
-        self._waiting: dict[Outlet, None] | None = None  # held publishers, in the order in which they came
+        self._waiting: dict[Outlet, None] | None = None  # held publishers, in the order of arrival
 
     # Towards the client
 
     def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
-        """Send the message or let it wait; QoS 0 waits only if ``queue_qos0``. The newest is dropped if the queue is full."""
+        """Send or queue the message; QoS 0 is queued only if ``queue_qos0``. A full queue drops the newest message."""
         channel = self.channel
         if qos == 0:
             if channel is not None:
@@ -92,17 +92,17 @@ class Flow(Inbound):
             self._enqueue(message, subscription, qos, retain)
 
     def _may_send(self, channel: Outlet) -> bool:
-        """Whether a message of QoS 1 or 2 may go out at once: its turn has come and there is room for it."""
+        """Whether a message of QoS 1 or 2 may be sent at once: no other waits before it and there is room."""
         return self._is_open() and not self._queue and not self._resend and not channel.is_clogged()
 
     def _is_open(self) -> bool:
-        """Whether the window takes another message: by their number, and by their bytes, which stay when the client leaves."""
+        """Whether the window has room for another message: by number and by bytes, which stay when the client disconnects."""
         if self.outstanding >= self.window or self.inflight_bytes >= self.queue_bytes_max:
             return False
         return self.inflight_bytes < _PRESSED_BYTES or self.state.held_bytes < self.state.held_bytes_max
 
     def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
-        """The same for a message that was kept for a while, such as a retained one: its expiry has been running."""
+        """Like ``deliver``, for a message stored earlier, such as a retained one, whose expiry has been running."""
         channel = self.channel
         if not message.expires_at or channel is None or (qos and not self._may_send(channel)):
             self.deliver(message, subscription, qos, retain)
@@ -139,7 +139,7 @@ class Flow(Inbound):
         counters = self.state.counters
         flags = 0x30 | qos << 1 | (1 if retain else 0)
         if not channel.send_publish(message, subscription, flags, packet_id, expiry):
-            # [MQTT-3.1.2-25]: carry on as though it was sent and acknowledged.
+            # [MQTT-3.1.2-25]: continue as if it had been sent and acknowledged.
             counters.dropped_too_large += 1
             self._drop("too_large", message)
             return
@@ -153,7 +153,7 @@ class Flow(Inbound):
             counters.publish_qos2_sent += 1
 
     def _next_id(self) -> int:
-        """A packet id that is free."""
+        """The next free packet id."""
         inflight = self._inflight
         packet_id = self._last_id
         while True:
@@ -167,23 +167,27 @@ class Flow(Inbound):
             inflight = self._inflight = {}
         inflight[packet_id] = delivery
         self._last_id = packet_id
-        if delivery.message is not None:
-            cost = delivery.message.cost()
-            self.inflight_bytes += cost
-            self._hold(cost)
+        cost = 0 if delivery.message is None else delivery.message.cost()
+        self.inflight_bytes += cost
+        self._hold(cost + _HELD_COST)
 
     def _let_go(self, delivery: Delivery) -> None:
-        """The message is no longer in flight: release its memory."""
+        """Release the memory of a message in flight; the delivery stays."""
         if delivery.message is not None:
             cost = delivery.message.cost()
             self.inflight_bytes -= cost
             self._unhold(cost)
 
-    def _hold(self, cost: int) -> None:
-        """A message of this cost is in memory for this session."""
+    def _take_out(self, delivery: Delivery) -> None:
+        """It is no longer in flight."""
+        self._let_go(delivery)
+        self._unhold(_HELD_COST)
+
+    def _hold(self, size: int) -> None:
+        """Count bytes held in memory for this session."""
         state = self.state
-        self.held_bytes += cost + _HELD_COST
-        state.held_bytes += cost + _HELD_COST
+        self.held_bytes += size
+        state.held_bytes += size
         if self.held_bytes > _HEAVY_BYTES and not self.is_heavy:
             self.is_heavy = True
             state.heavy[self] = None
@@ -192,9 +196,9 @@ class Flow(Inbound):
             if state.on_pressed is not None:
                 state.on_pressed()
 
-    def _unhold(self, cost: int) -> None:
-        self.held_bytes -= cost + _HELD_COST
-        self.state.held_bytes -= cost + _HELD_COST
+    def _unhold(self, size: int) -> None:
+        self.held_bytes -= size
+        self.state.held_bytes -= size
 
     def _enqueue(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
         if self.is_over:
@@ -214,7 +218,7 @@ class Flow(Inbound):
             self._drop_for_memory(message)
             return
         queue.append(Delivery(message, subscription, qos, retain))
-        self._hold(cost)
+        self._hold(cost + _HELD_COST)
         self.queue_bytes += cost
         self.state.queued_messages += 1
         self.state.queued_bytes += cost
@@ -224,7 +228,7 @@ class Flow(Inbound):
             if not self.congested_at:
                 self.congested_at = self.state.now
             if channel.is_waiting:
-                # Its own acknowledgements are behind what it publishes: were it held too, nobody would ever go on.
+                # Its acknowledgements are queued behind its own messages: holding it as well would be a deadlock.
                 channel.is_waiting = False
                 channel.schedule_release()
 
@@ -233,14 +237,14 @@ class Flow(Inbound):
         self._drop("memory_full", message)
 
     def is_congested(self) -> bool:
-        """Whether publishers should wait: the queue is more than half full. The other half is for messages on their way."""
+        """Whether publishers should wait: the queue is more than half full. The rest is for messages already under way."""
         queue = self._queue
         if queue is None:
             return False
         return len(queue) * 2 > self.queue_messages_max or self.queue_bytes * 2 > self.queue_bytes_max
 
     def hold(self, publisher: Outlet) -> None:
-        """Remember a publisher to release when the queue has drained."""
+        """Add a publisher to release when the queue has drained."""
         if self._waiting is None:
             self._waiting = {}
         self._waiting[publisher] = None
@@ -251,7 +255,7 @@ class Flow(Inbound):
             self._waiting.pop(publisher, None)
 
     def release_publishers(self) -> None:
-        """Let every held publisher go on."""
+        """Release every held publisher."""
         waiting = self._waiting
         self._waiting = None
         if waiting is not None:
@@ -259,7 +263,7 @@ class Flow(Inbound):
                 publisher.schedule_release()
 
     def pump(self) -> None:
-        """Send what waits, as far as the window and the outbox allow."""
+        """Send queued messages as far as the window and the outbox allow."""
         channel = self.channel
         if channel is None:
             return
@@ -271,7 +275,7 @@ class Flow(Inbound):
         while queue and self._is_open() and not channel.is_clogged():
             delivery = queue.popleft()
             message = delivery.message
-            assert message is not None  # only what was sent is released
+            assert message is not None  # only sent messages are released
             self._uncount(message)
             expiry = message.seconds_left()
             if expiry == 0:
@@ -291,12 +295,12 @@ class Flow(Inbound):
                 self.release_publishers()
 
     def _uncount(self, message: Message) -> None:
-        """It has left the queue."""
+        """Subtract a message that has left the queue."""
         cost = message.cost()
         self.queue_bytes -= cost
         self.state.queued_messages -= 1
         self.state.queued_bytes -= cost
-        self._unhold(cost)
+        self._unhold(cost + _HELD_COST)
 
     def _send_again(self, channel: Outlet) -> None:
         resend = self._resend
@@ -311,11 +315,11 @@ class Flow(Inbound):
                 and not delivery.is_released
                 and (self.outstanding >= self.window or delivery.message is None)
             ):
-                break  # [MQTT-4.9.0-3]: only a PUBLISH waits for its turn, not a PUBREL; or it has to be read before
+                break  # [MQTT-4.9.0-3]: only a PUBLISH waits for the window, not a PUBREL; or it must be read from the log first
             resend.popleft()
             if delivery is None:
                 continue
-            if not delivery.is_ready:  # it goes out when that is on disk, and has its place in the window already
+            if not delivery.is_ready:  # it is sent once its step is on disk, and already counts in the window
                 delivery.is_live = True
                 self.outstanding += 1
                 continue
@@ -325,10 +329,10 @@ class Flow(Inbound):
                 message = delivery.message
                 assert message is not None
                 flags = 0x30 | (8 if delivery.is_sent else 0) | delivery.qos << 1 | (1 if delivery.retain else 0)
-                # With a packet id it no longer expires, but the client sees what is left.
+                # With a packet id it no longer expires, but the client sees the remaining time.
                 if not channel.send_publish(message, delivery.subscription, flags, packet_id, message.seconds_left()):
                     del inflight[packet_id]
-                    self._let_go(delivery)
+                    self._take_out(delivery)
                     self.state.counters.dropped_too_large += 1
                     self.state.counters.inflight_lost += 1
                     self._drop("too_large", message)
@@ -339,13 +343,13 @@ class Flow(Inbound):
     # Acknowledgements from the client
 
     def on_puback(self, packet_id: int, reason: int) -> bool:
-        """The client has a QoS 1 message, or refused it (0x80 and above): either way it is settled [MQTT-4.4.0-2]."""
+        """The client has accepted or rejected (0x80 and above) a QoS 1 message: either way it is settled [MQTT-4.4.0-2]."""
         return self._settle(packet_id, 1, False)
 
     def on_pubrec(self, packet_id: int, reason: int) -> int:
-        """The client has a QoS 2 message: release it; or refused it: it is settled.
+        """The client has received a QoS 2 message: release it; or rejected it: it is settled.
 
-        0 for an unknown id; 1 if PUBREL is due, unless it was refused; 2 if PUBREL will follow by itself.
+        Returns 0 for an unknown id, 1 if PUBREL is due unless the message was rejected, 2 if PUBREL will follow by itself.
         """
         if reason >= 0x80:
             return 1 if self._settle(packet_id, 2, False) else 0
@@ -362,9 +366,9 @@ class Flow(Inbound):
         return self._settle(packet_id, 2, True)
 
     def is_wrong_ack(self, kind: int, packet_id: int) -> bool:
-        """Count a PUBACK (4), PUBREC (5) or PUBCOMP (7) that settled nothing; whether its message waits for another kind.
+        """Count a PUBACK (4), PUBREC (5) or PUBCOMP (7) that settled nothing; returns whether another kind was expected.
 
-        Only what was sent on this connection counts: of earlier ones the client may know more than the disk did.
+        Only messages sent on this connection count: of earlier ones the client may know more than was on disk.
         """
         self.state.counters.stray_acks += 1
         delivery = None if self._inflight is None else self._inflight.get(packet_id)
@@ -380,7 +384,7 @@ class Flow(Inbound):
         if delivery is None or delivery.qos != qos or delivery.is_released != is_released:
             return False
         del inflight[packet_id]
-        self._let_go(delivery)
+        self._take_out(delivery)
         if delivery.is_live:
             self.outstanding -= 1
         self.state.counters.acked += 1
@@ -394,7 +398,7 @@ class Flow(Inbound):
     # Connections
 
     def attach(self, channel: Outlet, window: int) -> None:
-        """A client is there: send again what is in flight, then the queue. ``window`` is at most its Receive Maximum."""
+        """The client has connected: resend what is in flight, then the queue. ``window`` is at most its Receive Maximum."""
         self.channel = channel
         self.window = window
         self.outstanding = 0
@@ -407,23 +411,23 @@ class Flow(Inbound):
         self.pump()
 
     def detach(self) -> None:
-        """The client is gone; what comes now waits."""
+        """The client has disconnected; later messages are queued."""
         self.channel = None
         self._resend = None
         self.release_publishers()
 
-    # Looking in
+    # Inspection
 
     def queue_messages(self) -> int:
-        """How many messages wait in the queue."""
+        """The number of messages in the queue."""
         return 0 if self._queue is None else len(self._queue)
 
     def inflight_messages(self) -> int:
-        """How many messages are sent and not settled."""
+        """The number of messages that are sent and not settled."""
         return 0 if self._inflight is None else len(self._inflight)
 
     def has_place(self, message: Message) -> bool:
-        """Whether the queue would take this message."""
+        """Whether the queue has room for this message."""
         if self.is_over:
             return False
         if self._queue is None:
@@ -431,7 +435,7 @@ class Flow(Inbound):
         return len(self._queue) < self.queue_messages_max and self.queue_bytes + message.cost() <= self.queue_bytes_max
 
     def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
-        """Take out every delivery, in flight or queued, that the caller does not want here any more; how many."""
+        """Remove every delivery, in flight or queued, for which ``is_unwanted`` is true; returns how many."""
         inflight = self._inflight
         taken = 0 if inflight is None else self.withdraw_inflight(list(inflight), is_unwanted)
         if self._queue:
@@ -439,7 +443,7 @@ class Flow(Inbound):
             for delivery in self._queue:
                 if is_unwanted(delivery):
                     taken += 1
-                    assert delivery.message is not None  # only what was sent is released
+                    assert delivery.message is not None  # only sent messages are released
                     self._uncount(delivery.message)
                 else:
                     kept.append(delivery)
@@ -448,7 +452,7 @@ class Flow(Inbound):
         return taken
 
     def withdraw_inflight(self, packet_ids: list[int], is_unwanted: Callable[[Delivery], bool]) -> int:
-        """The same for messages in flight with these packet ids."""
+        """Like ``withdraw``, for messages in flight with these packet ids."""
         inflight = self._inflight
         taken = 0
         for packet_id in packet_ids:
@@ -457,12 +461,13 @@ class Flow(Inbound):
                 continue
             message = delivery.message
             is_taken = is_unwanted(delivery)
-            if message is not None and (is_taken or delivery.message is None):  # it may have let go of one whose packet id stays
+            if message is not None and (is_taken or delivery.message is None):  # ``is_unwanted`` may have released it
                 self.inflight_bytes -= message.cost()
                 self._unhold(message.cost())
             if is_taken:
                 taken += 1
                 del inflight[packet_id]
+                self._unhold(_HELD_COST)
                 self.state.counters.inflight_lost += 1
                 if delivery.is_live:
                     self.outstanding -= 1

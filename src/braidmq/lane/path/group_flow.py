@@ -1,9 +1,8 @@
 """A shared group as a destination of routes: a flow that passes messages to the group, which selects a member.
 
-Selecting a member takes twenty times as long as sending to a client. So a message for very many groups is not assigned at once,
-which would delay all later messages: each group *defers* it and delivers it when its owner has a turn. Later messages of the
-group are deferred too, so the order is kept. A deferred recorded message counts as not offered: the group's
-positions stay below it (``positions``).
+Selecting a member takes twenty times as long as sending to a client. Assigning a message for very many groups at once would
+delay all later messages, so each group *defers* it to a later turn. Later messages of the group are deferred too, which keeps
+their order. A deferred recorded message counts as not offered: the group's positions stay below it (``positions``).
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from braidmq.lane.path.ports import Distributor
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
-# Of what all groups of the node have deferred. Beyond it they leave recorded messages to the log.
+# For the deferred messages of all groups of the node. Beyond it they leave recorded messages to the log.
 DEFERRED_BYTES_MAX = 64 * 1024 * 1024
 _DEFERRED_BYTES_MAX = DEFERRED_BYTES_MAX
-_PLACE_BYTES = 64  # what it costs to defer a message; one for very many groups is in memory once
+_PLACE_BYTES = 64  # the cost of one deferral; the message itself is in memory once for all groups
 
 
 class GroupFlow(LogFlow):
-    """What stands for a group in the routes."""
+    """The destination that represents a group in the routes."""
 
     __slots__ = ("_deferred", "_deferred_bytes", "group")
 
@@ -32,7 +31,7 @@ class GroupFlow(LogFlow):
         self._deferred_bytes = 0
 
     def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
-        """Let the group give the message to one member, now or in its turn."""
+        """Let the group give the message to one member, now or in a later turn."""
         state = self.state
         group = self.group
         if group is None:
@@ -42,7 +41,7 @@ class GroupFlow(LogFlow):
             return
         is_readable = message.timestamp and message.qos
         if is_readable and not self.is_following:
-            return  # the group reads the log and will find it there
+            return  # the group is behind and will read it from the log
         if state.deferred_bytes > _DEFERRED_BYTES_MAX:
             if is_readable:
                 group.fall_behind()
@@ -80,11 +79,11 @@ class GroupFlow(LogFlow):
         return positions
 
     def cursor(self) -> list[int]:
-        """How far the group has come, by shard, while it follows."""
+        """The group's positions, by shard, while it follows."""
         return self.positions_before([] if self._deferred is None else self._deferred)
 
     def succeed(self, before: GroupFlow) -> None:
-        """Stand for the group from now on, in place of another flow."""
+        """Replace another flow as the group's destination."""
         self.seen = before.seen
         self.is_following = before.is_following
         self._deferred = before._deferred
@@ -93,6 +92,6 @@ class GroupFlow(LogFlow):
         before._deferred_bytes = 0
 
     def end(self) -> None:
-        """The group is no more."""
+        """The group has ended."""
         self.take_deferred()
         self.group = None

@@ -13,7 +13,7 @@ from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
 RECEIVE_BYTES = 262_144
-_ASK_WORK = GROUP_WEIGHT - 1  # what it costs to ask for a destination, beside the delivery
+_ASK_WORK = GROUP_WEIGHT - 1  # the cost of a call to ``ask``, in addition to the delivery
 
 
 class Lane:
@@ -25,20 +25,20 @@ class Lane:
         self.state = state
         self.routes = routes
         self.scan = Scanner()
-        # One buffer for all: a buffer for each connection would cost more than all the rest of it.
+        # One buffer for all: a buffer per connection would take more memory than the rest of the connection.
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
 
     def publish(self, message: Message, route: Route, publisher: Flow | None) -> int:
-        """Hand the message to every destination of the route; how many there were. ``flush`` must follow."""
+        """Deliver the message to every destination of the route; returns how many there were. ``flush`` must follow."""
         return self._publish(message, route, publisher, None)
 
     def publish_asking(
         self, message: Message, route: Route, publisher: Flow | None, ask: Callable[[Message, str], Message | None]
     ) -> int:
-        """The same; ``ask`` says what each client is to get in place of the message, None for nothing.
+        """Like ``publish``; ``ask`` returns what each client is to receive instead of the message, None for nothing.
 
-        A group is handed the message as it is: it asks for the member that it chooses.
+        A group receives the message itself: it calls ``ask`` for the member that it selects.
         """
         self.state.work += len(route.targets) * _ASK_WORK
         return self._publish(message, route, publisher, ask)
@@ -52,11 +52,11 @@ class Lane:
         given = message
         subscription: Subscription | None
         for subscription in route.targets:
-            # Most are neither behind nor have No Local: what costs a call is asked of the others alone.
+            # Most subscriptions are neither behind nor have No Local; only the others cost a call.
             if subscription.is_behind:
                 subscription = subscription.live_for(message)
                 if subscription is None:
-                    reached += 1  # it will read the message in the log
+                    reached += 1  # it will read the message from the log
                     continue
             if subscription.no_local:
                 subscription = subscription.for_publisher("" if publisher is None else publisher.client_id)
@@ -80,7 +80,7 @@ class Lane:
         return reached
 
     def forward(self, scan: Scanner, route: Route, publisher: Flow, v5: bool) -> None:
-        """The same for a QoS 0 PUBLISH still in the receive buffer: where nothing differs its very bytes are passed on."""
+        """Like ``publish`` for a QoS 0 PUBLISH in the receive buffer: where nothing differs, its bytes are forwarded as is."""
         state = self.state
         counters = state.counters
         message: Message | None = None
@@ -112,13 +112,13 @@ class Lane:
             counters.dropped_no_subscribers += 1
 
     def flush(self) -> None:
-        """Write messages at once to clients that this turn of the loop has written nothing to yet.
+        """Write messages at once to clients that were not yet written to in this turn of the loop.
 
-        The others, unless much waits for them, and acknowledgements wait for the turn's end: a single message is on its way
-        before the next publisher is read, and a thousand publishers cost one subscriber two writes.
+        The others, unless much waits for them, and acknowledgements wait for the turn's end: so a single message is sent before
+        the next publisher is read, and a thousand publishers cost one subscriber two writes.
         """
         state = self.state
-        state.congested = None  # if still set, by a message without a publisher to hold, such as a will
+        state.congested = None  # if it is still set, the message had no publisher to hold, such as a will
         while state.dirty:
             dirty = state.dirty
             state.dirty = []
@@ -129,13 +129,13 @@ class Lane:
                     channel.turn = state.turn
                     channel.flush()
         if state.on_turn is None:
-            self.end_turn()  # no event loop, no turns
+            self.end_turn()  # without an event loop there are no turns
         elif not state.turn_is_open:
             state.turn_is_open = True
             state.on_turn()
 
     def end_turn(self) -> None:
-        """All callbacks of this turn have run: write to those that waited for that."""
+        """All callbacks of this turn have run: write to the channels that waited for its end."""
         state = self.state
         state.turn += 1
         state.turn_is_open = False
@@ -143,5 +143,5 @@ class Lane:
         state.late = []
         for channel in late:
             channel.flush()
-        if state.dirty:  # what waited for place in an outbox
+        if state.dirty:  # messages that waited for room in an outbox
             self.flush()

@@ -14,6 +14,7 @@ cdef class LogFlow(Flow):
     cdef public bint is_changed
     cdef public list positions
     cdef list _unready
+    cdef bytes _packed
 
     cpdef void fall_behind(self) except *
     cpdef void note_change(self) except *
@@ -45,6 +46,12 @@ cdef class LogFlow(Flow):
     cpdef list inflight_items(self)
     @cython.locals(inflight=dict, delivery=Delivery, message=Message, is_here=bint, count=Py_ssize_t)
     cpdef Py_ssize_t let_go_readable(self) except? -1
+    @cython.locals(inflight=dict, delivery=Delivery, packed=bytearray, flags=int)
+    cpdef void pack(self) except *
+    cdef void _unpack(self) except *
+    cpdef void attach(self, Outlet channel, Py_ssize_t window) except *
+    cpdef Py_ssize_t inflight_messages(self)
+    cpdef void discard(self) except *
     @cython.locals(inflight=dict, delivery=Delivery, channel=Outlet)
     cpdef list next_unread(self, Py_ssize_t count_max)
     @cython.locals(inflight=dict, delivery=Delivery)

@@ -1,30 +1,39 @@
-"""The flow of a session with a log: recorded messages that the client cannot accept now are read from the log later, not copied.
+"""The flow of a session with a log: recorded messages that the client cannot receive now are read from the log later, not queued.
 
 Its *cursor* is a position for each shard and the messages in flight: every recorded message at or below the positions is
-acknowledged or in flight. While the flow *follows*, it is offered every message at its commit, and its positions are the log's
-own marks. When it cannot send a message, it stops following; a reader then reads the log for it from there (``take``) until it
-has caught up and may ``follow`` again. The queue is for messages that are not recorded.
+acknowledged or in flight. While the flow *follows*, it is offered every message at its commit, and its positions are the marks
+of the log. When it cannot send a message, it stops following; a reader then reads the log for it from there (``take``) until it
+has caught up and may ``follow`` again. Only messages that are not recorded are queued.
 
 The cursor of a durable session is on disk. A step is *ready* once it is on disk; QoS 2 waits for that: the packet id
-before PUBLISH, the receipt before PUBREL (S2). Everything else is written lazily. So QoS 1 overtakes a waiting QoS 2
+before PUBLISH, the receipt before PUBREL (S2). Everything else is written lazily. So QoS 1 can overtake a waiting QoS 2
 message; messages are resent in the order in which they were sent, and unsent ones follow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from struct import Struct
+from typing import cast
+
 from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.flow import PUBREL, Flow
+from braidmq.lane.path.flow import HELD_COST, PUBREL, Flow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.outlet import Outlet
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 
+# Stands for the subscription of a message in flight when the rows do not say which one it was.
+UNKNOWN = Subscription(cast("Flow", None), b"#", 2)
+_PACKED = Struct("<HBIq")  # packet id, flags, shard and timestamp of a delivery
+PACKED_BYTES = _PACKED.size  # that a delivery takes then
+
 
 class LogFlow(Flow):
-    """A flow that follows the log, from its first client on."""
+    """A flow that follows the log, starting with its first connection."""
 
-    __slots__ = ("_unready", "is_changed", "is_following", "positions")
+    __slots__ = ("_packed", "_unready", "is_changed", "is_following", "positions")
 
     def __init__(
         self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool, is_durable: bool
@@ -32,23 +41,24 @@ class LogFlow(Flow):
         super().__init__(client_id, state, queue_messages_max, queue_bytes_max, queue_qos0)
         self.is_durable = is_durable
         self.is_following = True
-        self.is_changed = False  # the cursor on disk is behind
-        self.positions: list[int] = []  # while it does not follow
+        self.is_changed = False  # the cursor on disk is outdated
+        self.positions: list[int] = []  # used while it does not follow
+        self._packed: bytes | None = None  # the deliveries in flight of an absent client
         self._unready: list[int] | None = None  # packet ids whose next step waits for the disk
 
     # The log
 
     def cursor(self) -> list[int]:
-        """The positions now, by shard."""
+        """The current positions, by shard."""
         return self.state.offered(self.seen) if self.is_following else self.positions
 
     def follow(self) -> None:
-        """It has caught up with the log: offer it messages at their commit from now on."""
+        """The session has caught up with the log: offer it messages at their commit from now on."""
         self.is_following = True
         self.positions = []
 
     def fall_behind(self) -> None:
-        """Stop following at the last message that it was offered."""
+        """Stop following, at the last message that the flow was offered."""
         if self.is_following:
             self.is_following = False
             self.positions = self.state.offered(self.seen)
@@ -61,7 +71,7 @@ class LogFlow(Flow):
             self.state.changed.append(self)
 
     def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
-        """As for any flow; a recorded message that cannot be sent now is left to the log."""
+        """Like ``Flow.deliver``, but a recorded message that cannot be sent now is left to the log."""
         if not message.timestamp:
             Flow.deliver(self, message, subscription, qos, retain)
         elif self.is_following:
@@ -74,7 +84,7 @@ class LogFlow(Flow):
                 self._assign(channel, message, subscription, qos, retain, -1)
 
     def take(self, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> bool:
-        """Send a message that was read from the log; False if there is no room, and then it must be offered again."""
+        """Send a message that was read from the log; False if there is no room: then it must be offered again."""
         channel = self.channel
         if channel is None or channel.is_clogged() or not self._may_send(channel):
             return False
@@ -82,9 +92,9 @@ class LogFlow(Flow):
         return True
 
     def take_plain(self, records: list[tuple[int, Record]], place: int, subscription: Subscription, positions: list[int]) -> int:
-        """Send records from this place on, as far as there is room and nothing about them is special; the next place.
+        """Send plain records from index ``place`` on, as far as there is room; returns the index of the next one.
 
-        ``positions`` are set to what was sent. Special is what may expire, and what history does not show.
+        ``positions`` are set to what was sent. A plain record never expires and is part of history.
         """
         channel = self.channel
         if channel is None:
@@ -110,7 +120,7 @@ class LogFlow(Flow):
             self._send(channel, message, subscription, qos, retain, expiry)
 
     def _send(self, channel: Outlet, message: Message, subscription: Subscription, qos: int, retain: bool, expiry: int) -> None:
-        """As for any flow; QoS 2 goes out when its packet id is on disk, whether it comes from the log or not."""
+        """Like ``Flow._send``, but QoS 2 is sent once its packet id is on disk, whether it comes from the log or not."""
         self.note_change()
         if qos == 1 or not self.is_durable:
             Flow._send(self, channel, message, subscription, qos, retain, expiry)
@@ -122,7 +132,7 @@ class LogFlow(Flow):
         self.outstanding += 1
         self._await_disk(packet_id, delivery)
 
-    # What waits for the disk
+    # Steps that wait for the disk
 
     def _await_disk(self, packet_id: int, delivery: Delivery) -> None:
         delivery.is_ready = False
@@ -134,13 +144,13 @@ class LogFlow(Flow):
         self._unready.append(packet_id)
 
     def take_unready(self) -> list[int]:
-        """The packet ids whose next step waits; the caller writes the cursor and then says ``make_ready``."""
+        """The packet ids whose next step waits; the caller writes the cursor and then calls ``make_ready``."""
         unready = self._unready
         self._unready = None
         return [] if unready is None else unready
 
     def make_ready(self, packet_ids: list[int]) -> None:
-        """The cursor with these steps is on disk: take them."""
+        """The cursor with these steps is on disk: execute them."""
         inflight = self._inflight
         channel = self.channel
         if inflight is None:
@@ -154,7 +164,7 @@ class LogFlow(Flow):
                 self._step(channel, packet_id, delivery)
 
     def _step(self, channel: Outlet, packet_id: int, delivery: Delivery) -> None:
-        """Send the next packet of a delivery that became ready on this connection."""
+        """Send the next packet of a delivery that has become ready on this connection."""
         counters = self.state.counters
         if delivery.is_released:
             counters.pubrel_sent += 1
@@ -173,7 +183,7 @@ class LogFlow(Flow):
             self._forget_too_large(packet_id, message)
 
     def _put_last(self, packet_id: int, delivery: Delivery) -> None:
-        """What was sent by now is sent again before it [MQTT-4.6.0-1]."""
+        """Put it last: messages sent by now are resent before it [MQTT-4.6.0-1]."""
         inflight = self._inflight
         if inflight is not None:
             del inflight[packet_id]
@@ -187,7 +197,7 @@ class LogFlow(Flow):
     # Acknowledgements
 
     def on_pubrec(self, packet_id: int, reason: int) -> int:
-        """As for any flow; PUBREL follows when that is on disk."""
+        """Like ``Flow.on_pubrec``, but PUBREL follows once the receipt is on disk."""
         known = Flow.on_pubrec(self, packet_id, reason)
         self.note_change()
         if not known or not self.is_durable or reason >= 0x80:
@@ -203,26 +213,50 @@ class LogFlow(Flow):
         return Flow._settle(self, packet_id, qos, is_released)
 
     def make_all_ready(self) -> None:
-        """The whole cursor is on disk, also what an earlier write of it was refused for."""
+        """The whole cursor is on disk, including steps whose earlier write failed."""
         self._unready = None
         if self._inflight is not None:
             for delivery in self._inflight.values():
                 delivery.is_ready = True
 
     def detach(self) -> None:
-        """The client has disconnected: from now on the session is behind and will read the log."""
+        """The client has disconnected: from now on the session is behind and reads the log."""
         self.fall_behind()
         for packet_id, delivery in self.inflight_items():
-            if not delivery.is_sent:  # when the client is back, what it has seen goes first
+            if not delivery.is_sent:  # when the client reconnects, the messages it has seen are resent first
                 self._put_last(packet_id, delivery)
         Flow.detach(self)
+
+    def attach(self, channel: Outlet, window: int) -> None:
+        """As for any flow."""
+        self._unpack()
+        Flow.attach(self, channel, window)
+
+    def inflight_messages(self) -> int:
+        """How many messages are sent and not settled."""
+        return Flow.inflight_messages(self) if self._packed is None else len(self._packed) // PACKED_BYTES
+
+    def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
+        """As for any flow."""
+        self._unpack()
+        return Flow.withdraw(self, is_unwanted)
+
+    def withdraw_inflight(self, packet_ids: list[int], is_unwanted: Callable[[Delivery], bool]) -> int:
+        """As for any flow."""
+        self._unpack()
+        return Flow.withdraw_inflight(self, packet_ids, is_unwanted)
+
+    def discard(self) -> None:
+        """As for any flow."""
+        self._unpack()
+        Flow.discard(self)
 
     # Memory
 
     def let_go_readable(self) -> int:
-        """Let go of messages in flight that can be read in the log when they are to be sent again; how many.
+        """Remove from memory messages in flight that the log has, to be read again before they are resent; returns how many.
 
-        To a client that is there they must have been sent. A session that ends with its connection never sends them again.
+        For a connected client only sent ones are removed. A session that ends with its connection never resends them.
         """
         inflight = self._inflight
         is_here = self.channel is not None
@@ -234,7 +268,7 @@ class LogFlow(Flow):
             if message is None or (is_here and not (delivery.is_live and delivery.is_sent and delivery.is_ready)):
                 continue
             if delivery.subscription.group is not None and not (message.timestamp and delivery.is_sent):
-                continue  # the group may give it to another member, and then it must be there
+                continue  # the group may give it to another member, and needs it in memory for that
             if not message.timestamp and self.is_durable:
                 continue
             self._let_go(delivery)
@@ -242,10 +276,40 @@ class LogFlow(Flow):
             delivery.timestamp = message.timestamp
             delivery.message = None
             count += 1
+        if not is_here:
+            self.pack()
         return count
 
+    def pack(self) -> None:
+        """Keep what is in flight to an absent client as a few bytes each, if all of it is in the log alone or released.
+
+        Which subscription it was for is not kept: it is looked for when the message is read, as after a restart.
+        """
+        inflight = self._inflight
+        if not inflight or self.channel is not None or not self.is_durable:
+            return
+        packed = bytearray()
+        for packet_id, delivery in inflight.items():
+            if delivery.message is not None or delivery.subscription.group is not None or not delivery.is_ready:
+                return
+            flags = delivery.qos | (4 if delivery.retain else 0) | (8 if delivery.is_released else 0)
+            packed += _PACKED.pack(packet_id, flags | (16 if delivery.is_sent else 0), delivery.shard, delivery.timestamp)
+        self._unhold(HELD_COST * len(inflight))
+        self._hold(len(packed))
+        self._inflight = None
+        self._packed = bytes(packed)
+
+    def _unpack(self) -> None:
+        """Have what is in flight at hand again."""
+        packed = self._packed
+        if packed is not None:
+            self._inflight = dict(_unpacked(packed))
+            self._packed = None
+            self._unhold(len(packed))
+            self._hold(HELD_COST * len(self._inflight))
+
     def next_unread(self, count_max: int) -> list[tuple[int, Delivery]]:
-        """What must be read before it can be sent again, what is next coming first; nothing if its turn has not come."""
+        """Deliveries that must be read before they can be resent, the next one first; empty if it is not their turn."""
         found: list[tuple[int, Delivery]] = []
         inflight = self._inflight
         resend = self._resend
@@ -261,7 +325,7 @@ class LogFlow(Flow):
         return found
 
     def has_unread(self) -> bool:
-        """Whether anything that is to be sent again must be read before."""
+        """Whether a message must be read before it can be resent."""
         inflight = self._inflight
         resend = self._resend
         if not resend or inflight is None:
@@ -273,28 +337,28 @@ class LogFlow(Flow):
         return False
 
     def is_waiting_for(self, packet_id: int, delivery: Delivery) -> bool:
-        """Whether this delivery is still in flight under this packet id, and its message is wanted."""
+        """Whether this delivery is still in flight under this packet id and needs its message."""
         return delivery.is_unread() and self._inflight is not None and self._inflight.get(packet_id) is delivery
 
     def refill(self, delivery: Delivery, message: Message) -> None:
-        """The message of a delivery in flight was read."""
+        """Put back the message of a delivery in flight, which was read from the log."""
         delivery.message = message
         self.inflight_bytes += message.cost()
         self._hold(message.cost())
 
     def drop_newest(self, bytes_max: int) -> None:
-        """Drop the newest messages of the queue until at most this many bytes are left."""
+        """Drop the newest messages of the queue until at most this many bytes remain."""
         queue = self._queue
         while queue and self.queue_bytes > bytes_max:
             delivery = queue.pop()
             message = delivery.message
-            assert message is not None  # only what was sent is released
+            assert message is not None  # only sent messages are released
             self._uncount(message)
             self._drop_for_memory(message)
         self._note_drained()
 
     def drop_unrecorded(self) -> None:
-        """Drop what is in flight and in memory alone; a QoS 2 message that the client may know is released."""
+        """Drop messages in flight that are only in memory; a QoS 2 message that the client may have seen is released."""
         inflight = self._inflight
         if inflight is None:
             return
@@ -302,12 +366,13 @@ class LogFlow(Flow):
             message = delivery.message
             if message is None or message.timestamp:
                 continue
-            self._let_go(delivery)
             self._drop_for_memory(message)
             if delivery.qos == 2 and delivery.is_sent:
+                self._let_go(delivery)
                 delivery.message = None
                 delivery.is_released = True
             else:
+                self._take_out(delivery)
                 del inflight[packet_id]
                 self.state.counters.inflight_lost += 1
         self.note_change()
@@ -316,25 +381,31 @@ class LogFlow(Flow):
 
     def restore(self, packet_id: int, delivery: Delivery) -> None:
         """Restore messages that were in flight when the process ended; they are on disk, so they are ready."""
+        self._unpack()
+        before = None if self._inflight is None else self._inflight.get(packet_id)
+        if before is not None:
+            self._take_out(before)
         delivery.is_sent = True
         self._put_inflight(packet_id, delivery)
 
     def forget(self, packet_id: int) -> None:
-        """Its message is no longer available."""
+        """Remove a delivery whose message is no longer available."""
         delivery = None if self._inflight is None else self._inflight.pop(packet_id, None)
         if delivery is not None:
-            self._let_go(delivery)
+            self._take_out(delivery)
             self.state.counters.inflight_lost += 1
             self.note_change()
 
     def has_room(self) -> bool:
-        """Whether the window takes another message."""
+        """Whether the window has room for another message."""
         return self._is_open() and not self._queue and not self._resend
 
     def inflight_items(self) -> list[tuple[int, Delivery]]:
-        """What is in flight, by packet id, in the order of sending: what the client has not seen comes last."""
+        """Deliveries in flight by packet id, in the order of sending; those the client has not seen come last."""
         sent: list[tuple[int, Delivery]] = []
         waiting: list[tuple[int, Delivery]] = []
+        if self._packed is not None:
+            return _unpacked(self._packed)
         if self._inflight is not None:
             for item in self._inflight.items():
                 delivery = item[1]
@@ -343,3 +414,16 @@ class LogFlow(Flow):
                 else:
                     waiting.append(item)
         return sent + waiting
+
+
+def _unpacked(packed: bytes) -> list[tuple[int, Delivery]]:
+    """Deliveries by packet id, as ``LogFlow.pack`` wrote them."""
+    found: list[tuple[int, Delivery]] = []
+    for packet_id, flags, shard, timestamp in _PACKED.iter_unpack(packed):
+        delivery = Delivery(None, UNKNOWN, flags & 3, bool(flags & 4))
+        delivery.is_released = bool(flags & 8)
+        delivery.is_sent = bool(flags & 16)
+        delivery.shard = shard
+        delivery.timestamp = timestamp
+        found.append((packet_id, delivery))
+    return found

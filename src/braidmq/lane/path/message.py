@@ -8,7 +8,7 @@ from braidmq.lane.records.records import Record
 
 
 class Message:
-    """Topic, payload and forwardable properties in wire form; immutable once it was delivered."""
+    """Topic, payload and forwardable properties in wire form; immutable once it has been delivered."""
 
     __slots__ = (
         "expires_at", "expiry_offset", "payload", "properties", "publisher", "qos", "retain", "shard", "timestamp", "topic",
@@ -24,7 +24,7 @@ class Message:
         self.expires_at = 0.0  # on the monotonic clock; 0: never
         self.expiry_offset = -1
         self.shard = 0
-        self.timestamp = 0  # its place in the log; 0: this copy is not recorded
+        self.timestamp = 0  # its position in the log; 0: this copy is not recorded
 
     def set_properties(self, properties: bytes, expires_at: float, expiry_offset: int) -> None:
         """Attach encoded properties; ``expiry_offset`` is where the message expiry's value is in them, or -1."""
@@ -33,7 +33,7 @@ class Message:
         self.expiry_offset = expiry_offset
 
     def set_position(self, shard: int, timestamp: int) -> None:
-        """Set where it is recorded and committed; called before the message is delivered."""
+        """Set its position in the log, after its commit and before it is delivered."""
         self.shard = shard
         self.timestamp = timestamp
 
@@ -44,7 +44,7 @@ class Message:
         return copy
 
     def in_place_of(self, original: Message) -> Message:
-        """A copy that stands for the original's record: whatever a hook has made of it, it is still that record."""
+        """A copy at the position of ``original``, which it replaces: a hook may change a message, but not its record."""
         copy = self.unrecorded()
         copy.set_position(original.shard, original.timestamp)
         return copy
@@ -58,12 +58,12 @@ class Message:
         return to_wall(self.expires_at, wall_offset()) if self.expires_at else 0
 
     def cost(self) -> int:
-        """Bytes that this message counts for in a queue's bound."""
+        """The bytes that this message counts towards a queue's limit."""
         return len(self.topic) + len(self.payload) + len(self.properties)
 
 
 def from_scan(scan: Scanner, topic: bytes, publisher: str, now: float) -> Message:
-    """The message of the PUBLISH that the scanner stands on; ``now`` is used only if it expires."""
+    """The message of the scanner's current PUBLISH; ``now`` is used only if it expires."""
     message = Message(topic, scan.payload(), scan.qos, scan.retain, publisher)
     if scan.properties_bytes:
         expires_at = now + scan.expiry if scan.expiry_at >= 0 else 0.0
@@ -72,7 +72,7 @@ def from_scan(scan: Scanner, topic: bytes, publisher: str, now: float) -> Messag
 
 
 def from_record(shard: int, record: Record) -> Message:
-    """The message of a record, with its place in the log."""
+    """The message of a record, with its position in the log."""
     message = Message(record.topic, record.payload, record.qos, record.retain, record.publisher)
     properties = record.properties
     if properties:

@@ -1,6 +1,6 @@
 """The bytes waiting to be written to one client.
 
-This is the plain form and the contract; ``outbox.pyx`` is the compiled one, and a build puts it in this module's place.
+This is the plain form and the contract; a build compiles ``outbox.pyx`` to replace it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _varint(n: int) -> bytes:
 
 
 class Outbox:
-    """Frames in the order in which they are to be written; ``size`` is how many bytes wait."""
+    """Frames in the order in which they will be written; ``size`` is the number of waiting bytes."""
 
     __slots__ = ("_data",)
 
@@ -31,7 +31,7 @@ class Outbox:
 
     @property
     def size(self) -> int:
-        """How many bytes wait."""
+        """The number of waiting bytes."""
         return len(self._data)
 
     def push(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class Outbox:
         self._data += data
 
     def push_frame(self, scan: Scanner) -> None:
-        """Append the frame that the scanner stands on, unchanged."""
+        """Append the scanner's current frame, unchanged."""
         self._data += scan.frame()
 
     def push_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
@@ -62,7 +62,7 @@ class Outbox:
         expiry_offset: int,
         frame_max: int,
     ) -> int:
-        """Append a PUBLISH and give its size, or 0 if it is above ``frame_max``.
+        """Append a PUBLISH and return its size, or 0 if it exceeds ``frame_max``.
 
         ``packet_id`` 0: none. ``identifiers``: subscription identifiers as encoded properties. ``alias`` above 0 sends the
         topic and its alias, below 0 the alias in place of the topic. ``expiry`` below 0 leaves the message expiry as it is.
@@ -91,9 +91,9 @@ class Outbox:
         return taken
 
     def send_to(self, fd: int) -> int:
-        """Give this socket what it takes at once and keep the rest; how many bytes went. An error counts as none.
+        """Write to this socket as much as it accepts now and keep the rest; returns the number of bytes, 0 on an error.
 
-        The socket must not block. Whoever writes the rest meets the same error and deals with it.
+        The socket must be non-blocking. The writer of the rest meets the same error and handles it.
         """
         try:
             sent = os.write(fd, self._data)

@@ -16,7 +16,7 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void* data, size_t size, int flags)
 
 cdef enum:
-    KEPT_CAPACITY = 256  # an idle client keeps no more than this
+    KEPT_CAPACITY = 256  # the most that an idle client keeps allocated
 
 
 cdef inline Py_ssize_t varint_bytes(Py_ssize_t n) noexcept:
@@ -38,7 +38,7 @@ cdef class Outbox:
         free(self.data)
 
     cdef char* room(self, Py_ssize_t n) except NULL:
-        """Make place for ``n`` more bytes and give its address; the caller fills all of it."""
+        """Make room for ``n`` more bytes and return its address; the caller must fill all of it."""
         cdef Py_ssize_t need = self.size + n, capacity
         cdef char* grown
         if need > self.capacity:
@@ -144,7 +144,7 @@ cdef class Outbox:
         return sent
 
     cdef void shrink(self) noexcept:
-        """Be empty, and keep no more than a little memory."""
+        """Clear the outbox and free all but a little memory."""
         self.size = 0
         if self.capacity > KEPT_CAPACITY:
             free(self.data)

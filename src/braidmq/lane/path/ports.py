@@ -1,4 +1,4 @@
-"""What the lane passes on for the layers above it: ``storage`` fills ``Change`` and ``Refusal``, the broker the rest."""
+"""Types that the lane passes between higher layers: ``storage`` implements ``Change`` and ``Refusal``, the broker the rest."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 
 class Change:
-    """A row to be set or removed, in a form of the store's own: others only pass it on, to be written with a message or rows."""
+    """A row to set or remove, in the store's internal form: others only pass it on, to be written with a message or rows."""
 
     __slots__ = ()
 
 
 class Refusal(Protocol):
-    """Why something was not stored. ``is_in_doubt``: it must be neither acknowledged nor denied."""
+    """Why something was not stored. ``is_in_doubt``: it must be neither acknowledged nor rejected."""
 
     @property
     def reason(self) -> str:
-        """In words."""
+        """The reason as text."""
         ...
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it may be on disk all the same."""
+        """Whether it may be on disk nevertheless."""
         ...
 
 
 class SharedGroup(Protocol):
-    """A shared group, as far as the flow of a member has to do with it."""
+    """A shared group, as the flow of a member sees it."""
 
     def on_settled(self, delivery: Delivery) -> None:
-        """A member has acknowledged or refused a message, or let go of its packet id."""
+        """A member has acknowledged or rejected a message, or released its packet id."""
         ...
 
 
@@ -45,7 +45,7 @@ class Distributor(Protocol):
         ...
 
     def hand_out_deferred(self) -> None:
-        """Offer what the group's flow has deferred."""
+        """Offer the messages that the group's flow has deferred."""
         ...
 
     def fall_behind(self) -> None:

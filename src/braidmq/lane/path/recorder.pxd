@@ -19,8 +19,6 @@ cdef class Producer:
     cdef public long long sequence
     cdef readonly bint stops
     cdef public bint is_stopped, is_keyed
-    cdef public object row
-    cdef public Message sent
 
 
 @cython.freelist(1024)
@@ -75,7 +73,7 @@ cdef class Recorder:
     cpdef Pending await_rows(self, Message message, Flow flow, Outlet channel, int ack_qos, int packet_id)
     cpdef void change(self, object change) except *
     @cython.locals(block=Block)
-    cdef void mark(self, Producer producer, Message message) except *
+    cdef void mark(self, Producer producer, Message sent, object key_row) except *
     @cython.locals(pending=Pending)
     cpdef void conclude(self, list pendings, dict stamps) except *
     @cython.locals(pending=Pending)

@@ -1,11 +1,11 @@
 """Recording: messages are collected during a turn of the loop, and delivered and acknowledged after their commit.
 
-All recorded messages pass here in the order of arrival, so the log has each publisher's messages in their order.
+All recorded messages pass through here in the order of arrival, so the log has each publisher's messages in order.
 The messages of a turn form a *block*: the log writes it as a whole, and calls back once for all of it.
 
 Committed messages are *shown* to their subscribers one after the other, and each is acknowledged when all have been offered it. A
 turn of the loop shows a bounded number; the rest waits in the *backlog*, and no later message overtakes it. A message whose
-route is WIDE is shown in parts: between two parts subscriptions may come and go, so each flow remembers the number of the
+route is WIDE is shown in parts: between two parts subscriptions may be added or removed, so each flow stores the number of the
 last such message it was offered, and no flow starts to follow the log in between.
 """
 
@@ -25,42 +25,40 @@ from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import VALUE_BYTES_MAX, encode_record
 
 _NO_MATCHING_SUBSCRIBERS = 0x10
-# A client has one message of this size or more on its way to the disk at a time: all clients wait for the same fsync, which takes
-# longer the more bytes there are.
+# A client may have only one message of at least this size on its way to the disk: all clients wait for the same fsync, which
+# takes longer with more bytes.
 LARGE_BYTES = 128 * 1024
 _LARGE_BYTES = LARGE_BYTES
 _VALUE_BYTES_MAX = VALUE_BYTES_MAX
-# What a message that waits for its commit costs beside its bytes.
+# The overhead in bytes of a message that waits for its commit.
 _PENDING_COST = 300
-# What it costs to show a message, beside its deliveries.
+# The cost of showing a message, in addition to its deliveries.
 _SHOW_WORK = 2
-# A message in parts: so many looks at the budget in a turn.
+# How often the budget of a turn is checked while a message is shown in parts.
 _PARTS = 20
-# The backlog from which on publishers wait, until it is half of that.
+# Publishers wait from this backlog on, until it has fallen to half of it.
 _LATE_BYTES = 8 * 1024 * 1024
 _LATE_MESSAGES = 10_000
 _NO_BOUND = 1 << 60
-_WIDE = WIDE  # as a number of the compiled form
+_WIDE = WIDE  # a C constant in the compiled form
 
 
 class Producer:
-    """A client that numbers its messages; the number of the last one is written with what is recorded of them."""
+    """A client that numbers its messages; the number of the last one is written together with its records."""
 
-    __slots__ = ("is_keyed", "is_stopped", "name", "row", "sent", "sequence", "shard", "stops")
+    __slots__ = ("is_keyed", "is_stopped", "name", "sequence", "shard", "stops")
 
     def __init__(self, name: bytes, shard: int, sequence: int, stops: bool) -> None:
         self.name = name
-        self.shard = shard  # its home
+        self.shard = shard  # of its records
         self.sequence = sequence  # of its last PUBLISH
-        self.stops = stops  # what comes after a message that was refused is not wanted
-        self.is_stopped = False  # and such a one there was
-        self.is_keyed = False  # its messages have keys, and go the long way
-        self.row: Change | None = None  # of the key of the message at hand, to be written with it
-        self.sent: Message | None = None  # the message at hand as the client sent it, if it goes the long way
+        self.stops = stops  # after a rejected message, all later ones are rejected as well
+        self.is_stopped = False  # a message was rejected
+        self.is_keyed = False  # its messages have keys, and take the slow path
 
 
 class Pending:
-    """A message, or rows alone, that waits for the log."""
+    """A message, or only rows, waiting for the log."""
 
     __slots__ = (
         "ack_qos", "channel", "flow", "is_delivered", "is_refused", "message", "on_commit", "on_refused", "packet_id", "place",
@@ -70,20 +68,20 @@ class Pending:
     def __init__(self, message: Message, flow: Flow | None) -> None:
         self.message = message
         self.flow = flow  # of the publisher; None: the broker itself
-        self.channel: Outlet | None = None  # whom to acknowledge, if ``ack_qos``
+        self.channel: Outlet | None = None  # to acknowledge on, if ``ack_qos``
         self.ack_qos = 0
         self.packet_id = 0
         self.shard = 0
-        self.place = -1  # among the block's entries of this shard; -1: it is not recorded
-        self.timestamp = 0  # once it is committed
+        self.place = -1  # index among the block's entries of this shard; -1: not recorded
+        self.timestamp = 0  # set at the commit
         self.is_delivered = True
         self.is_refused = False  # it will not be stored
-        self.on_commit: Callable[[], None] | None = None  # called before the message is shown to anybody
+        self.on_commit: Callable[[], None] | None = None  # called before the message is shown to its subscribers
         self.on_refused: Callable[[], None] | None = None
 
 
 class Block:
-    """What one turn has collected."""
+    """The records and rows that one turn has collected."""
 
     __slots__ = ("_pendings", "_producers", "_recorder", "changes", "entries", "size_bytes")
 
@@ -93,20 +91,20 @@ class Block:
         self.size_bytes = 0
         self._recorder = recorder
         self._pendings: list[Pending] = []
-        self._producers: dict[Producer, tuple[int, Message]] | None = None  # and the last message of each
+        self._producers: dict[Producer, tuple[int, Message]] | None = None  # with the last message of each
 
     def add(self, pending: Pending) -> None:
         """Add a waiter."""
         self._pendings.append(pending)
 
     def mark(self, producer: Producer, message: Message) -> None:
-        """The message that was added last is this producer's."""
+        """The message that was added last belongs to this producer."""
         if self._producers is None:
             self._producers = {}
         self._producers[producer] = (producer.sequence, message)
 
     def marks(self) -> list[tuple[int, bytes, int, int]]:
-        """The producers whose messages these are: shard, name, last sequence, and crc32 of that message's topic and payload."""
+        """The producers of these messages: shard, name, last sequence, and crc32 of that message's topic and payload."""
         if self._producers is None:
             return []
         return [
@@ -115,13 +113,13 @@ class Block:
         ]
 
     def stop_producers(self) -> None:
-        """It will be refused: from now on nothing of a producer may be recorded that wants nothing after that."""
+        """The block will be rejected: from now on record nothing of producers that stop at a rejected message."""
         if self._producers is not None:
             for producer in self._producers:
                 producer.is_stopped = producer.stops
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
-        """All of it is on disk, with these timestamps: deliver and acknowledge, in the order of arrival."""
+        """The block is on disk, with these timestamps: deliver and acknowledge, in the order of arrival."""
         self._recorder.conclude(self._pendings, stamps)
 
     def refused(self, refusal: Refusal) -> None:
@@ -131,7 +129,7 @@ class Block:
 
 
 class Recorder:
-    """Between the channels and the log. Its owner hands blocks to the log, at the end of a turn."""
+    """Collects messages from the channels for the log. Its owner passes the block to the log at the end of a turn."""
 
     __slots__ = (
         "_backlog", "_block", "_congested", "_current", "_is_due", "_is_faulty", "_last_route", "_last_topic", "_last_version",
@@ -141,26 +139,26 @@ class Recorder:
 
     def __init__(self, lane: Lane, on_block: Callable[[], None]) -> None:
         self.lane = lane
-        self.on_block = on_block  # called when a block begins: it is to be taken at the end of the turn
+        self.on_block = on_block  # called when a block begins: its owner must take it at the end of the turn
         self.deliver: Callable[[Message, Route, Flow | None], int] | None = None  # for routes with flags
         self.on_fault: Callable[[Exception], None] | None = None
         self.is_congested = False  # publishers must wait
-        self.is_late = False  # and this is a reason: the backlog is long
-        self.on_late: Callable[[], None] | None = None  # called when that changes
-        self.on_more: Callable[[], None] | None = None  # asks for ``go_on`` in another turn; None: all is shown at once
+        self.is_late = False  # one reason for that: the backlog is long
+        self.on_late: Callable[[], None] | None = None  # called when ``is_late`` changes
+        self.on_more: Callable[[], None] | None = None  # requests ``go_on`` in another turn; None: all is shown at once
         self.backlog_bytes = 0
         self._backlog: deque[Pending] = deque()  # committed and not shown
-        self._queued = 0  # how many
-        self._current: Pending | None = None  # what is being shown
-        self._reached = 0  # of its destinations
+        self._queued = 0  # its length
+        self._current: Pending | None = None  # the one being shown
+        self._reached = 0  # its destinations so far
         self._is_faulty = False
         self._congested: Flow | None = None  # a session whose queue it has filled
         self._targets: list[Subscription] | None = None  # if it is shown in parts
-        self._place = 0  # among these
+        self._place = 0  # index of the next target
         self._part_version = -1
         self._is_due = False
         self._turn = -1
-        self._left = 0  # work that may still be done in this turn
+        self._left = 0  # remaining work of this turn
         self._block: Block | None = None
         self._last_topic = b""
         self._last_route: Route | None = None
@@ -182,15 +180,15 @@ class Recorder:
     def record(
         self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int, session_only: bool
     ) -> Pending:
-        """Record a message; deliver it, and acknowledge it to the channel if ``ack_qos``, after the commit.
+        """Record a message; after the commit deliver it, and acknowledge it to the channel if ``ack_qos``.
 
-        One that is too large for a record is refused at once.
+        A message that is too large for a record is rejected at once.
         """
         pending = Pending(message, flow)
         pending.channel = channel
         pending.ack_qos = ack_qos
         pending.packet_id = packet_id
-        pending.shard = shard = 0 if flow is None else flow.home
+        pending.shard = shard = 0 if flow is None else flow.home_shard
         value = encode_record(
             message.topic, message.payload, message.qos, message.retain, message.publisher, message.properties,
             message.wall_expiry(), message.expiry_offset, 0, session_only,
@@ -210,7 +208,7 @@ class Recorder:
         return pending
 
     def await_rows(self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int) -> Pending:
-        """The same for a message that is not recorded, but must wait for rows that are written with it."""
+        """Like ``record``, for a message that is not recorded but must wait for rows that are written with it."""
         pending = Pending(message, flow)
         pending.channel = channel
         pending.ack_qos = ack_qos
@@ -224,18 +222,17 @@ class Recorder:
         """Add a row to the block of this turn."""
         self._open().changes.append(change)
 
-    def mark(self, producer: Producer, message: Message) -> None:
-        """What was collected last is a message of this producer's: write down with it how far the producer has come."""
+    def mark(self, producer: Producer, sent: Message, key_row: Change | None) -> None:
+        """Write the producer's sequence with what was collected last, its message ``sent``, and the row of that message's key."""
         block = self._open()
-        block.mark(producer, message if producer.sent is None else producer.sent)
-        if producer.row is not None:
-            block.changes.append(producer.row)
-            producer.row = None
+        block.mark(producer, sent)
+        if key_row is not None:
+            block.changes.append(key_row)
 
     # Showing
 
     def conclude(self, pendings: list[Pending], stamps: dict[int, list[int]]) -> None:
-        """These are committed: show them to their subscribers, and acknowledge; what is more than a turn's work, later."""
+        """These are committed: show them to their subscribers and acknowledge them, over several turns if they are many."""
         for pending in pendings:
             if pending.place >= 0:
                 pending.timestamp = stamps[pending.shard][pending.place]
@@ -244,7 +241,7 @@ class Recorder:
         self.lane.flush()
 
     def show(self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int) -> None:
-        """Show a message that nothing need be written for, in its turn; ``lane.flush`` must follow."""
+        """Show a message that needs no write, after those before it; ``lane.flush`` must follow."""
         pending = Pending(message, flow)
         pending.channel = channel
         pending.ack_qos = ack_qos
@@ -270,7 +267,7 @@ class Recorder:
         self.lane.flush()
 
     def finish(self) -> None:
-        """Show everything now, and from now on at once: the node stops."""
+        """Show everything now, and from now on at once: the node is stopping."""
         self.on_more = None
         self.go_on()
 
@@ -289,7 +286,7 @@ class Recorder:
 
     def _end_callback(self) -> None:
         """Report the remaining work."""
-        self._last_route = None  # it would hold on to sessions that are over
+        self._last_route = None  # it would keep ended sessions in memory
         waiting = self._queued
         self.lane.state.unshown = waiting + (self._current is not None)
         if self.lane.state.unshown and not self._is_due and self.on_more is not None:
@@ -321,9 +318,9 @@ class Recorder:
                 self._report(problem)
 
     def _advance(self) -> None:
-        """Show the message at hand to more of its destinations; when all were offered it, acknowledge it."""
+        """Show the current message to more of its destinations; when all were offered it, acknowledge it."""
         pending = self._current
-        assert pending is not None  # it was begun
+        assert pending is not None  # the caller has begun it
         state = self.lane.state
         before = state.work
         is_done = True
@@ -354,7 +351,7 @@ class Recorder:
         self._acknowledge(pending, _NO_MATCHING_SUBSCRIBERS if is_unheard else 0)
 
     def _deliver(self, pending: Pending) -> bool:
-        """False if the turn's work is done and there are more destinations."""
+        """Returns False if the turn's work is used up and there are more destinations."""
         lane = self.lane
         message = pending.message
         route = self._last_route
@@ -383,7 +380,7 @@ class Recorder:
                 state.part_shard = pending.shard
                 state.part_timestamp = pending.timestamp
         if self._targets is None or self._part_version != self.lane.routes.version:
-            # Subscriptions have come or gone: whoever was offered it is passed over.
+            # Subscriptions were added or removed: skip the flows that were already offered it.
             self._targets = route.targets
             self._part_version = self.lane.routes.version
             self._place = 0
@@ -411,12 +408,12 @@ class Recorder:
             finally:
                 state.is_deferring = False
             for subscription in some:
-                # Not before: a flow that falls behind at this very message has not been offered it.
+                # Only now: a flow that falls behind at this very message has not been offered it.
                 flow = subscription.flow
                 flow.seen = state.part_number
             if self._place < count and state.work - before >= self._left:
                 break
-        state.counters.dropped_no_subscribers = unheard  # of the parts
+        state.counters.dropped_no_subscribers = unheard  # undo the counts of single parts
         if self._place < count:
             return False
         if not self._reached:
@@ -434,7 +431,7 @@ class Recorder:
         if pending.ack_qos == 2 and flow is not None:
             times = flow.end_pending(pending.packet_id)
             if flow.channel is not None:
-                channel = flow.channel  # a client that has come back asks for it there
+                channel = flow.channel  # a client that has reconnected expects it there
         if channel is not None:
             for _ in range(times):
                 channel.settle(flow, pending.ack_qos, pending.packet_id, code)

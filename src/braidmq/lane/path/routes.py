@@ -1,11 +1,11 @@
 """Routes: the destinations of each topic.
 
-Exact subscriptions live in a dict keyed by topic, those with wildcards in `filter_trie`. What a topic resolves to, a *route*, is
-cached: it is rebuilt when an exact subscription of that very topic changes, or after any wildcard subscription has changed.
-Clients that connect and disconnect with exact topics therefore never empty the cache. The cache has two halves; when the fresh
+Exact subscriptions are in a dict keyed by topic, those with wildcards in `filter_trie`. The result of resolving a topic, a
+*route*, is cached: it is rebuilt when an exact subscription of that topic changes, or after any wildcard subscription has
+changed. So clients that connect and disconnect with exact topics never empty the cache. The cache has two halves; when the fresh
 one is full the aged one is discarded, which keeps used routes and bounds the rest.
 
-``version`` rises with every change; a kept route stays valid as long as the number is unchanged.
+``version`` rises with every change; a stored route stays valid as long as the number is unchanged.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from braidmq.lane.path.subscription import Subscription, merge_two
 
 # A QoS that no message has.
 NEVER = 3
-# What the inspector says of a topic that belongs into history, beside the flags of its own.
+# The inspector's flag for a topic that belongs to history.
 HISTORY = 1 << 16
-# A flag of the table's own: so many destinations that one turn of the loop does not do for them.
+# Set by the table itself: the route has too many destinations for one turn of the loop.
 WIDE = 1 << 17
 
-# A shared group chooses among its members: it costs as much as so many sessions.
+# The cost of a shared group, which selects a member, in sessions.
 GROUP_WEIGHT = 20
 
-# A cache of topics of 64 KiB would be all of the node's memory: longer ones than this are looked up each time.
+# A cache of topics of 64 KiB would use up the node's memory, so topics longer than this are looked up each time.
 CACHED_TOPIC_BYTES_MAX = 512
 
 
@@ -40,14 +40,14 @@ class Route:
         self.targets: list[Subscription] = []
         self.stale = True  # an exact subscription has changed
         self.wild_version = -1
-        self.flags = 0  # what the inspector said; not 0: the message takes the long way
-        self.record_qos = NEVER  # the least QoS that goes into history
-        self.keep_qos = NEVER  # the least QoS that is recorded, for history or for a durable session
+        self.flags = 0  # from the inspector; not 0: the message takes the slow path
+        self.record_qos = NEVER  # the lowest QoS that history records
+        self.keep_qos = NEVER  # the lowest QoS that is recorded, for history or for a durable session
 
 
 def _one_each(found: list[Subscription]) -> list[Subscription]:
     """One subscription for each session and for each group."""
-    # A group has a flow of its own and one filter: a member gets its share beside what it subscribed to itself.
+    # A group has a flow of its own and one filter: a member receives its share in addition to its own subscriptions.
     targets: list[Subscription] = []
     merged: dict[object, Subscription] = {}
     for subscription in found:
@@ -80,10 +80,10 @@ class RouteTable:
         self.count = 0
         self.filters = 0  # different ones
         self.system = 0  # subscriptions to topics that begin with "$"
-        self.visited = 0  # nodes on the way to routes that had to be built, ever: what resolving costs
-        self.inspector: Callable[[bytes], int] | None = None  # gives a route's flags
-        self.history_qos = NEVER  # the least QoS that is recorded where the inspector says HISTORY
-        self.weight_max = 0  # what a message's destinations may cost together before its route is WIDE; 0: no bound
+        self.visited = 0  # nodes visited to build routes since the start: the cost of resolving
+        self.inspector: Callable[[bytes], int] | None = None  # returns a route's flags
+        self.history_qos = NEVER  # the lowest QoS that is recorded where the inspector sets HISTORY
+        self.weight_max = 0  # the total cost of destinations above which a route is WIDE; 0: no bound
 
     def add(self, subscription: Subscription) -> bool:
         """Add or replace the flow's subscription to this filter; True if it is new."""
@@ -159,7 +159,7 @@ class RouteTable:
         return True
 
     def match_wild(self, topic: bytes) -> list[Subscription]:
-        """The wildcard subscriptions that a topic matches, in no order."""
+        """The wildcard subscriptions that match a topic, in no particular order."""
         visited = self._wild.visited
         found = self._wild.match(topic)
         self.visited += self._wild.visited - visited
@@ -179,7 +179,7 @@ class RouteTable:
                     self._build(route)
                     return route
             if len(self._fresh) >= self._cache_max:
-                # Routes let go here are no longer told of changes: the version keeps others from using them.
+                # Routes discarded here are no longer marked stale: the changed version keeps others from using them.
                 self._aged = self._fresh
                 self._fresh = {}
                 self.version += 1
@@ -218,9 +218,9 @@ class RouteTable:
         count = len(targets)
         if count * GROUP_WEIGHT <= self.weight_max:
             return False
-        self.visited += count >> 3  # building the route has taken that long, too
+        self.visited += count >> 3  # building the route takes time as well
         if is_flagged:
-            return True  # a hook may be asked for each of them
+            return True  # a hook may be called for each of them
         weight = count
         for subscription in targets:
             if subscription.group is not None:
@@ -234,7 +234,7 @@ class RouteTable:
         self.version += 1
 
     def subscriptions(self) -> Iterator[Subscription]:
-        """Every subscription; the table must not change meanwhile."""
+        """Every subscription; the table must not change during the iteration."""
         for held in self._exact.values():
             if isinstance(held, dict):
                 yield from held.values()

@@ -1,8 +1,8 @@
 """Finds complete frames in a receive buffer and parses PUBLISH and acknowledgements in place.
 
-This is the plain form and the contract; ``scanner.pyx`` is the compiled one, and a build puts it in this module's place. Both
-pass the same tests and agree with the codec in ``mqtt``. Nothing is copied until one of the ``bytes`` methods is called, and
-what they hand out stays valid after the buffer is used again.
+This is the plain form and the contract; a build compiles ``scanner.pyx`` to replace it. Both pass the same tests and agree with
+the codec in ``mqtt``. Nothing is copied until one of the ``bytes`` methods is called, and their results stay valid after the
+buffer is reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROTOCOL_ERROR = 0x82
 _TOPIC_NAME_INVALID = 0x90
 _TOPIC_ALIAS_INVALID = 0x94
 _PACKET_TOO_LARGE = 0x95
-_TOPIC_BYTES_MAX = 65535  # two bytes hold its length; what the broker makes itself might be longer
+_TOPIC_BYTES_MAX = 65535  # the length has two bytes; a topic that the broker builds might be longer
 
 
 def is_text(data: bytes) -> bool:
@@ -47,7 +47,7 @@ class Scanner:
     )  # fmt: skip
 
     def load(self, buffer: bytes | bytearray, have: int, frame_max: int) -> None:
-        """Start at the front of ``buffer``, of which ``have`` bytes are filled; refuse frames above ``frame_max``."""
+        """Start at the front of ``buffer``, of which ``have`` bytes are filled; reject frames above ``frame_max``."""
         if not isinstance(buffer, bytes | bytearray):
             raise TypeError("a Scanner reads bytes or bytearray")
         if have > len(buffer):
@@ -92,7 +92,7 @@ class Scanner:
         return FRAME
 
     def parse_publish(self, v5: bool) -> int:
-        """Take a client's PUBLISH apart; 0 or the reason code. The topic's own validity is left to ``topic_error``."""
+        """Parse a client's PUBLISH; returns 0 or the reason code. ``topic_error`` checks the topic itself."""
         p, k, end = self._p, self.body, self.end
         self.qos = (self.flags >> 1) & 3
         self.retain = bool(self.flags & 1)
@@ -144,10 +144,10 @@ class Scanner:
         p, k = self._p, self.properties_at
         end = k + self.properties_bytes
         seen = set()
-        late = 0  # of what is wrong with a value, not with the format: the format comes first
+        late = 0  # the reason code of an invalid value: errors of the format take precedence
 
         def text_end(at: int) -> int:
-            """Where the length-prefixed field at ``at`` ends, or -1 if it is cut."""
+            """Where the length-prefixed field at ``at`` ends, or -1 if it is truncated."""
             if end - at < 2:
                 return -1
             stop = at + 2 + (p[at] << 8 | p[at + 1])
@@ -220,10 +220,10 @@ class Scanner:
         return late
 
     def parse_ack(self, v5: bool) -> int:
-        """Take PUBACK, PUBREC, PUBREL or PUBCOMP apart; 0, a reason code, or -1 if it is not plain and the codec must look."""
+        """Parse PUBACK, PUBREC, PUBREL or PUBCOMP; returns 0, a reason code, or -1 if the codec must parse it."""
         p, n = self._p, self.end - self.body
         if self.flags != (2 if self.kind == 6 else 0):  # [MQTT-3.6.1-1]
-            # MQTT 3.1 alone has a DUP flag on PUBREL: the codec knows the version.
+            # Only MQTT 3.1 has a DUP flag on PUBREL: the codec knows the version.
             return -1 if self.kind == 6 and self.flags == 10 and not v5 else _MALFORMED
         if n < 2 or (n > 2 and not v5):
             return _MALFORMED
@@ -246,7 +246,7 @@ class Scanner:
         return bytes(self._p[self.payload_at : self.end])
 
     def properties(self) -> bytes:
-        """The PUBLISH's properties as they go to subscribers: without their length and without the topic alias."""
+        """The PUBLISH's properties as subscribers receive them: without their length and without the topic alias."""
         at, end = self.properties_at, self.properties_at + self.properties_bytes
         if self.properties_bytes == 0:
             return b""

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Finds complete frames in a receive buffer and parses PUBLISH and acknowledgements in place.
 
-The compiled form; ``scanner.py`` is its plain twin and has the contract of every method. Every read of ``p`` below is of an
+The compiled form; ``scanner.py`` is its plain twin and has the contract of every method. Every read of ``p`` below is at an
 offset that the lines before it have compared with the end of the frame.
 """
 
@@ -19,11 +19,11 @@ cdef enum:
     TOPIC_NAME_INVALID = 0x90
     TOPIC_ALIAS_INVALID = 0x94
     PACKET_TOO_LARGE = 0x95
-    TOPIC_BYTES_MAX = 65535  # two bytes hold its length; what the broker makes itself might be longer
+    TOPIC_BYTES_MAX = 65535  # the length has two bytes; a topic that the broker builds might be longer
 
 
 cdef int check_text(const unsigned char* p, Py_ssize_t n) noexcept nogil:
-    """0 if these bytes are UTF-8 as [MQTT-1.5.4-1] and [MQTT-1.5.4-2] want it, else MALFORMED."""
+    """0 if these bytes are UTF-8 as [MQTT-1.5.4-1] and [MQTT-1.5.4-2] require, else MALFORMED."""
     cdef Py_ssize_t i = 0
     cdef unsigned char c
     while i < n:
@@ -286,7 +286,7 @@ cdef class Scanner:
         cdef const unsigned char* p = self.p
         cdef Py_ssize_t n = self.end - self.body
         if self.flags != (2 if self.kind == 6 else 0):  # [MQTT-3.6.1-1]
-            # MQTT 3.1 alone has a DUP flag on PUBREL: the codec knows the version.
+            # Only MQTT 3.1 has a DUP flag on PUBREL: the codec knows the version.
             return -1 if self.kind == 6 and self.flags == 10 and not v5 else MALFORMED
         if n < 2 or (n > 2 and not v5):
             return MALFORMED

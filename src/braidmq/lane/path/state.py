@@ -38,7 +38,7 @@ class Counters:
 
 
 class State:
-    """Shared by reference. ``now`` is a coarse monotonic clock that the node moves on twice a second."""
+    """Shared by reference. ``now`` is a coarse monotonic clock that the node updates twice a second."""
 
     __slots__ = (
         "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "heavy", "held_bytes", "held_bytes_max",
@@ -51,47 +51,47 @@ class State:
         self.counters = Counters()
         self.now = 0.0
         self.dirty: list[Writer] = []  # channels with something to write
-        self.late: list[Writer] = []  # those that were written to in this turn already: they wait for its end
-        self.turn = 0  # of the event loop
+        self.late: list[Writer] = []  # those already written to in this turn: they wait for its end
+        self.turn = 0  # number of the current turn of the event loop
         self.turn_is_open = False
-        self.on_turn: Callable[[], None] | None = None  # asks for ``Lane.end_turn`` after the running callbacks
+        self.on_turn: Callable[[], None] | None = None  # requests ``Lane.end_turn`` after the running callbacks
         self.congested: Flow | None = None  # the session whose queue the last message filled
         self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
         self.outbox_bytes_max = outbox_bytes_max
         self.queued_messages = self.queued_bytes = 0  # in the queues of all sessions
-        self.unread_bytes = 0  # in the outboxes of clients that take nothing now
+        self.unread_bytes = 0  # in the outboxes of clients that do not read now
         self.unread_bytes_max = 1 << 62
         self.held_bytes = 0  # of messages in flight and queued, for all sessions
         self.held_bytes_max = 1 << 62
-        self.is_pressed = False  # it was above that; whoever sees to it takes this back
-        self.on_pressed: Callable[[], None] | None = None  # asks for somebody to see to it
+        self.is_pressed = False  # ``held_bytes`` was above its maximum; the handler of ``on_pressed`` resets this
+        self.on_pressed: Callable[[], None] | None = None  # requests that memory be released
         self.make_room: Callable[[Flow, int], bool] | None = None  # for a message of this cost in the queue of this flow
-        self.heavy: dict[Flow, None] = {}  # flows for which much is held; some may hold little again
+        self.heavy: dict[Flow, None] = {}  # flows that hold much memory; some may hold little again
         self.marks: list[int] = []  # by shard of the log: live followers were offered everything up to this timestamp
-        self.changed: list[LogFlow] = []  # durable flows whose cursor on disk is behind
-        self.unready: list[LogFlow] = []  # those whose next step must be on disk before it is on the wire
-        self.on_unready: Callable[[], None] | None = None  # asks for somebody to write them
+        self.changed: list[LogFlow] = []  # durable flows whose cursor on disk is outdated
+        self.unready: list[LogFlow] = []  # those whose next step must be on disk before it is sent
+        self.on_unready: Callable[[], None] | None = None  # requests that their cursors be written
         self.work = 0  # deliveries since the running callback began
         self.work_max = work_max
-        self.unshown = 0  # committed messages that not all of their destinations were offered yet
-        # The recorded message that is delivered in parts, over several turns; shard -1: there is none.
+        self.unshown = 0  # committed messages that were not yet offered to all of their destinations
+        # The recorded message that is being delivered in parts, over several turns; shard -1: none.
         self.part_number = 0  # counts such messages, recorded or not
         self.part_shard = -1
         self.part_timestamp = 0
-        self.is_deferring = False  # what is shown now is for very many: groups hand it out later
-        self.deferring: list[GroupFlow] = []  # flows of groups that have something to hand out since this was last emptied
+        self.is_deferring = False  # the current message has very many destinations: groups defer it
+        self.deferring: list[GroupFlow] = []  # flows of groups that have deferred messages since this was last emptied
         self.deferred_bytes = 0
         self.on_deferring: Callable[[], None] | None = None  # called for each of them
 
     def offered(self, seen: int) -> list[int]:
-        """The positions of a follower whose last message in parts had the number ``seen``: it was offered all of this."""
+        """The positions up to which a follower was offered everything; ``seen`` is the number of its last wide message."""
         positions = list(self.marks)
         if self.part_shard >= 0 and seen == self.part_number:
             positions[self.part_shard] = self.part_timestamp
         return positions
 
     def has_room_for(self, flow: Flow, cost: int) -> bool:
-        """Whether the queue of a flow may have a message of this cost although the node holds as much as it should."""
+        """Whether the queue of a flow may take a message of this cost although the node's held bytes are at their limit."""
         return self.make_room is not None and self.make_room(flow, cost)
 
     def drop(self, reason: str, client_id: str, topic: bytes) -> None:
@@ -100,6 +100,6 @@ class State:
             self.on_drop(reason, client_id, topic)
 
     def drop_expired(self, client_id: str, topic: bytes) -> None:
-        """A message expired before this client could be sent it: count it and tell."""
+        """A message expired before it could be sent to this client: count and report it."""
         self.counters.dropped_expired += 1
         self.drop("expired", client_id, topic)

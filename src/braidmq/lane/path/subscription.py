@@ -1,7 +1,7 @@
-"""One destination of messages: a subscription, or all of a session's that a topic matches, merged into one.
+"""One destination of messages: a subscription, or all matching subscriptions of a session, merged into one.
 
-What this destination gets of a message is decided here and nowhere else, whichever way the message comes: live, through hooks,
-from the log, by a shared group or as a retained message. Whether it has expired meanwhile, `expiry` decides.
+Only this module decides what a destination receives of a message (QoS, RETAIN, No Local), whichever way the message comes:
+live, through hooks, from the log, through a shared group or as a retained message. `expiry` decides whether it has expired.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """One destination: the flow of a session, or the one that stands for a group; at most one per flow and filter."""
+    """One destination: the flow of a session or of a shared group; at most one per flow and filter."""
 
     __slots__ = (
         "echo", "flow", "group", "identifiers", "is_behind", "is_durable", "no_local", "passes_frames", "prompt", "qos",
@@ -34,34 +34,34 @@ class Subscription:
         group: SharedGroup | None = None,
     ) -> None:
         self.flow = flow
-        self.is_durable = flow is not None and flow.is_durable  # here, too, for routes of thousands: their flows are far apart
+        self.is_durable = flow is not None and flow.is_durable  # copied: in wide routes, reading each flow would miss the cache
         self.topic_filter = topic_filter
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers  # as encoded PUBLISH properties
-        self.passes_frames = not identifiers and not no_local  # its copy of QoS 0, unless retained, is the publisher's very frame
+        self.passes_frames = not identifiers and not no_local  # QoS 0 frames, unless retained, are forwarded unchanged
         self.group = group
-        self.echo: Subscription | None = None  # if no_local: what the session's own messages are delivered by all the same
-        self.is_behind = False  # it still reads the log: recorded messages reach it there
-        self.prompt: Subscription | None = None  # if is_behind: what recorded messages are delivered by live all the same
+        self.echo: Subscription | None = None  # if no_local: the part that still receives the session's own messages
+        self.is_behind = False  # it still reads the log, and recorded messages reach it there
+        self.prompt: Subscription | None = None  # if is_behind: the part that still receives recorded messages live
 
     def qos_for(self, message: Message) -> int:
         """The QoS of its copy: the lower of the message's and its own [MQTT-3.8.4-8]."""
         return message.qos if message.qos < self.qos else self.qos
 
     def retain_for(self, message: Message) -> bool:
-        """The RETAIN flag of its copy [MQTT-3.3.1-12], [MQTT-3.3.1-13]; what was retained before it subscribed has it always."""
+        """The RETAIN flag of its copy [MQTT-3.3.1-12], [MQTT-3.3.1-13]; not for stored retained messages, which keep theirs."""
         return message.retain and self.retain_as_published
 
     def for_publisher(self, client_id: str) -> Subscription | None:
-        """What this client's messages are delivered by; None if No Local keeps them all from it [MQTT-3.8.3-3]."""
+        """The subscription that delivers this client's messages; None if No Local excludes them [MQTT-3.8.3-3]."""
         if not self.no_local or self.flow.client_id != client_id:
             return self
         return self.echo
 
     def live_for(self, message: Message) -> Subscription | None:
-        """What a message is delivered by at once; None if it is recorded and the subscriber, being behind, will read it."""
+        """The subscription that delivers a message now; None if it is recorded and the subscriber is behind and will read it."""
         if not self.is_behind or not message.timestamp:
             return self
         return self.prompt
@@ -78,7 +78,7 @@ def merge_two(first: Subscription, second: Subscription) -> Subscription:
         first.identifiers + second.identifiers,
     )
     if merged.no_local:
-        # [MQTT-3.8.3-3] takes out the one subscription that asked for it; the other still gets the session's own messages.
+        # [MQTT-3.8.3-3] excludes only the subscription with No Local; the other still receives the session's own messages.
         echoes = [echo for echo in (_echo(first), _echo(second)) if echo is not None]
         if echoes:
             merged.echo = echoes[0] if len(echoes) == 1 else merge_two(echoes[0], echoes[1])

@@ -11,6 +11,7 @@ from braidmq.lane.path.scanner import Scanner
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
+ALIAS_TOPIC_BYTES_MAX = 512  # of a topic that gets an alias, which stays in memory as long as the connection
 _NO_ALIASES: dict[bytes, int] = {}
 
 
@@ -25,20 +26,20 @@ class Writer(Upcalls):
     def __init__(self, state: State) -> None:
         self.state = state
         self.transport: Any = None
-        self.fd = -1  # of a transport that passes bytes on as they are: it may be written to directly
+        self.fd = -1  # of a transport that does not transform bytes, so that the socket may be written to directly
         self.outbox = Outbox()
         self.is_v5 = False
         self.is_traced = False
         self.is_dirty = False  # something waits in the outbox
-        self._is_urgent = False  # and should not wait for the end of the turn
+        self._is_urgent = False  # it should not wait for the end of the turn
         self.is_waiting = False
         self.turn = -1
-        self.frame_max_out = 268_435_460  # of what the client takes
+        self.frame_max_out = 268_435_460  # the client's Maximum Packet Size
         self.alias_out_max = 0
         self.bytes_sent = self.messages_sent = 0
         self._aliases_out = _NO_ALIASES  # a dict of its own once aliases are allowed
         self._writable = True
-        self._unread = 0  # bytes in the outbox that count as not taken by a slow client
+        self._unread = 0  # bytes in the outbox that count as unread by a slow client
 
     def allow_aliases(self, alias_out_max: int) -> None:
         """Use topic aliases up to this number, as the client's CONNECT allows."""
@@ -52,12 +53,12 @@ class Writer(Upcalls):
         if not self.is_dirty:
             self.is_dirty = True
             self.state.dirty.append(self)
-        elif not self._is_urgent and self.is_filling():  # it may be among those that wait for the end of the turn
+        elif not self._is_urgent and self.is_filling():  # it may be waiting for the end of the turn
             self._is_urgent = True
             self.state.dirty.append(self)
 
     def _count_unread(self, size: int) -> None:
-        """So much waits for a client that takes nothing now."""
+        """Count the bytes that wait for a client that does not read now."""
         self.state.unread_bytes += size - self._unread
         self._unread = size
 
@@ -73,7 +74,7 @@ class Writer(Upcalls):
         if self.is_traced:
             self.on_trace(False, bytes((first_byte, 3, packet_id >> 8, packet_id & 255, reason)))  # reason spelled out
         if not self.is_dirty:
-            # Nobody waits for an acknowledgement as for a message: those of one turn go together.
+            # Acknowledgements are less urgent than messages: those of one turn are written together.
             self.is_dirty = True
             self.state.late.append(self)
 
@@ -83,7 +84,7 @@ class Writer(Upcalls):
         aliases = self._aliases_out
         if self.alias_out_max:
             alias = -aliases.get(topic, 0)
-            if alias == 0 and len(aliases) < self.alias_out_max:
+            if alias == 0 and len(aliases) < self.alias_out_max and len(topic) <= ALIAS_TOPIC_BYTES_MAX:
                 alias = len(aliases) + 1
         size = self.outbox.push_publish(
             flags, topic, packet_id, self.is_v5, message.properties, subscription.identifiers, message.payload, alias, expiry,
@@ -115,11 +116,11 @@ class Writer(Upcalls):
 
     def is_clogged(self) -> bool:
         state = self.state
-        # Those who read get what there is; of the others, all have a bound together.
+        # Clients that read are not limited here; all others share one limit.
         return self.outbox.size >= state.outbox_bytes_max or (not self._writable and state.unread_bytes >= state.unread_bytes_max)
 
     def is_stuck(self) -> bool:
-        """Whether the client takes nothing: messages stop at the bound of the outbox, answers have as much again."""
+        """Whether the client does not read at all: messages stop at the outbox's limit, answers at twice that."""
         state = self.state
         if self._writable:
             return False
@@ -143,7 +144,7 @@ class Writer(Upcalls):
         self.bytes_sent += sent
         if self.fd >= 0 and self.outbox.send_to(self.fd) == sent:
             return
-        # It is the transport that waits until there is room, and that deals with a broken connection.
+        # The transport waits until there is room, and handles a broken connection.
         self.transport.write(self.outbox.take())
 
     def pause_writing(self) -> None:
@@ -151,6 +152,6 @@ class Writer(Upcalls):
         self._writable = False
 
     def forget_unread(self) -> None:
-        """The connection is over: nothing waits for its client any more."""
+        """The connection is closed: its bytes no longer count as unread."""
         if self._unread:
             self._count_unread(0)

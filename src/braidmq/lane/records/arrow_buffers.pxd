@@ -18,7 +18,7 @@ cdef class Block:
 
 cdef class Column:
     cdef Py_ssize_t rows, nulls
-    cdef Block validity  # None while there are no nulls
+    cdef Block validity  # None as long as there are no nulls
 
     cdef int mark(self) except -1
     cdef int mark_nulls(self, Py_ssize_t rows) except -1

@@ -1,8 +1,8 @@
 """Columns that grow row by row, in the memory layout of Arrow.
 
-This is the plain form and the contract; ``arrow_buffers.pyx`` is the compiled one, and a build puts it in this module's place.
-Nothing here knows Arrow's library: a column is a list of bytes-like objects, in the order and form of Arrow's specification.
-Rows are given in order, and a row that is left out is null.
+This is the plain form and the contract; a build compiles ``arrow_buffers.pyx`` to replace it. Nothing here depends on Arrow's
+library: a column is a list of bytes-like objects, in the order and form of Arrow's specification. Rows are set in order, and a
+row that is skipped is null.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 
 from braidmq.base.errors import Corruption
 
-# The number of nulls, and the buffers: first the validity, None without nulls, then those of the kind of column.
+# The number of nulls, and the buffers: first the validity, None without nulls, then those of the column's kind.
 Taken = tuple[int, list[bytes | None]]
 
 
 class Column:
-    """What all kinds have in common."""
+    """The common part of all kinds of columns."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
 
     def append(self, row: int, value: Any) -> None:
-        """Set the value of a row, which is later than all that were set."""
+        """Set the value of a row, which must come after all rows set before."""
         self._values += [None] * (row - len(self._values))
         self._values.append(value)
 
     def take(self, rows: int) -> Taken:
-        """Hand over so many rows, and begin anew. Raises Corruption for a text that is not UTF-8."""
+        """Return this many rows and start again empty. Raises Corruption for text that is not UTF-8."""
         values = self._values + [None] * (rows - len(self._values))
         self._values = []
         nulls = values.count(None)
@@ -41,7 +41,7 @@ class Column:
 
 
 class Flags(Column):
-    """Bits; no row may be left out."""
+    """Bits; no row may be skipped."""
 
     def _buffers(self, values: list[Any]) -> list[bytes]:
         return [_bits(values)]
@@ -59,7 +59,7 @@ class Numbers(Column):
 
 
 class Variable(Column):
-    """Texts or binaries, given as bytes: offsets, and the bytes."""
+    """Text or binary values, given as bytes: offsets, and the bytes."""
 
     def __init__(self, is_text: bool) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Variable(Column):
 
 
 class Pairs(Column):
-    """Lists of pairs of texts, never empty: offsets, offsets and bytes of the first ones, the same of the second ones."""
+    """Non-empty lists of pairs of text: offsets, offsets and bytes of the first elements, the same of the second."""
 
     def _buffers(self, values: list[Any]) -> list[bytes]:
         pairs = [pair for value in values for pair in value or ()]

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Columns that grow row by row, in the memory layout of Arrow.
 
-The compiled form; ``arrow_buffers.py`` is its plain twin and has the contract of everything here. Blocks of memory are handed over
-as they are: they have the buffer protocol, and live as long as Arrow needs them.
+The compiled form; ``arrow_buffers.py`` is its plain twin and has the contract of everything here. Blocks of memory are passed on
+without copying: they support the buffer protocol, and live as long as Arrow needs them.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -15,15 +15,15 @@ from braidmq.base.errors import Corruption
 
 cdef enum:
     BLOCK_BYTES_MIN = 256
-    # A block begins with the size that the last one of its column came to, up to this.
+    # A block starts with the final size of its column's previous block, up to this.
     HINT_BYTES_MAX = 8388608
 
-# Arrow's offsets have 31 bits. Whoever collects stops long before.
+# Arrow's offsets have 31 bits. Callers stop long before.
 cdef Py_ssize_t BLOCK_BYTES_MAX = 0x7FFFFFFF
 
 
 cdef class Block:
-    """Memory that grows, and that Arrow reads in place once it is handed over."""
+    """A growing buffer, which Arrow later reads in place."""
 
     def __cinit__(self, Py_ssize_t capacity=0):
         self.capacity = max(capacity, <Py_ssize_t>BLOCK_BYTES_MIN)
@@ -44,7 +44,7 @@ cdef class Block:
         cdef Py_ssize_t capacity = max(self.capacity * 2, self.size + more)
         cdef uint8_t* data
         if self.size + more > BLOCK_BYTES_MAX:
-            raise MemoryError("a column is larger than Arrow's offsets can say")
+            raise MemoryError("a column exceeds the range of Arrow's offsets")
         data = <uint8_t*>realloc(self.data, capacity)
         if data == NULL:
             raise MemoryError
@@ -90,7 +90,7 @@ cdef class Block:
         return 0
 
     cdef int put_bit(self, Py_ssize_t place, bint is_set) except -1:
-        """Set the next bit; those before it are set already."""
+        """Set the next bit; those before it are already set."""
         if place & 7 == 0:
             self.reserve(1)
             self.data[self.size] = 0
@@ -100,42 +100,42 @@ cdef class Block:
         return 0
 
     cdef Block fresh(self):
-        """An empty one for as much as this has."""
+        """An empty block with the capacity for as much as this one holds."""
         return Block(min(self.size + self.size // 8, <Py_ssize_t>HINT_BYTES_MAX))
 
 
 cdef class Column:
-    """Rows, and which of them are null; `validity` costs nothing while none is."""
+    """Rows, and which of them are null; `validity` costs nothing as long as there are no nulls."""
 
     cdef int mark(self) except -1:
-        """One more row, which has a value."""
+        """Add a row that has a value."""
         if self.validity is not None:
             self.validity.put_bit(self.rows, True)
         self.rows += 1
         return 0
 
     cdef int mark_nulls(self, Py_ssize_t rows) except -1:
-        """Nulls up to so many rows."""
+        """Fill up with nulls to this many rows."""
         if self.validity is None:
             self.validity = Block((rows + 7) // 8)
             self.validity.fill(0xFF, (self.rows + 7) // 8)
             if self.rows & 7:
                 self.validity.data[self.validity.size - 1] = <uint8_t>((1 << (self.rows & 7)) - 1)
-        # The rest of the last byte is 0 already.
+        # The rest of the last byte is already 0.
         self.validity.fill(0, (rows + 7) // 8 - self.validity.size)
         self.nulls += rows - self.rows
         self.rows = rows
         return 0
 
     cdef tuple begin_anew(self, list values):
-        """What `take` hands over."""
+        """The result of `take`."""
         taken = self.nulls, [self.validity, *values]
         self.rows = self.nulls = 0
         self.validity = None
         return taken
 
     cpdef tuple take(self, Py_ssize_t rows):
-        """Hand over so many rows, as the number of nulls and the buffers, and begin anew."""
+        """Return this many rows, as the number of nulls and the buffers, and start again empty."""
         raise NotImplementedError
 
 
@@ -157,7 +157,7 @@ cdef class Flags(Column):
 
 
 cdef class Numbers(Column):
-    """Numbers of 4 or 8 bytes; rows that are left out are null."""
+    """Numbers of 4 or 8 bytes; skipped rows are null."""
 
     def __cinit__(self, int width):
         self.width = width
@@ -185,7 +185,7 @@ cdef class Numbers(Column):
 
 
 cdef class Variable(Column):
-    """Texts or binaries; rows that are left out are null."""
+    """Text or binary values; skipped rows are null."""
 
     def __cinit__(self, bint is_text):
         self.is_text = is_text
@@ -210,7 +210,7 @@ cdef class Variable(Column):
         return 0
 
     cdef int check(self) except -1:
-        """Raise Corruption unless every row is UTF-8: so is all of it then, and every row begins with a character."""
+        """Raise Corruption unless every row is UTF-8: the whole must be, and every row must begin with a character."""
         cdef const uint8_t* p = self.data.data
         cdef const int32_t* begins = <const int32_t*>self.offsets.data
         cdef Py_ssize_t place, size = self.data.size
@@ -239,7 +239,7 @@ cdef class Variable(Column):
 
 
 cdef class Pairs(Column):
-    """Lists of pairs of texts; rows that are left out are null."""
+    """Lists of pairs of text; skipped rows are null."""
 
     def __cinit__(self):
         self.ends = Block()
@@ -248,7 +248,7 @@ cdef class Pairs(Column):
         self.values = Variable(True)
 
     cdef int add(self, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, Py_ssize_t value_size) except -1:
-        """One more pair of the row that `close` will end."""
+        """Add a pair to the row that `close` will end."""
         self.names.add(self.names.rows, name, name_size)
         return self.values.add(self.values.rows, value, value_size)
 

@@ -1,7 +1,7 @@
-"""Records as columns in the memory layout of Arrow: filtered and taken apart in one pass over what an iterator of a store gives.
+"""Records as columns in the memory layout of Arrow: filtered and decoded in one pass over a store's iterator.
 
-This is the plain form and the contract; ``columns.pyx`` is the compiled one, and a build puts it in this module's place. Nothing
-here knows Arrow's library: a column is a list of buffers, in the order and form that Arrow's specification gives them.
+This is the plain form and the contract; a build compiles ``columns.pyx`` to replace it. Nothing here depends on Arrow's library:
+a column is a list of buffers, in the order and form of Arrow's specification.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from braidmq.lane.records.scan import ENDED, FAR, PAUSED
 
 if TYPE_CHECKING:
     from braidmq.lane.records.arrow_buffers import Taken
-    from braidmq.lane.records.scan import Query
+    from braidmq.lane.records.scan import IndexQuery
 
-# Besides what `Matches.collect` says of the place where it stopped.
+# In addition to the results of `Matches.collect`.
 RAN_OUT = 3
 
-# The columns that can be asked for; their buffers in order, each a bytes-like object. `validity` is None without nulls.
+# The columns that can be selected; their buffers in order, each a bytes-like object. `validity` is None without nulls.
 #   numbers, flags                     validity, values (int32, int64, or bits for flags)
 #   texts, binaries                    validity, offsets (int32), bytes
 #   user_properties, lists of pairs    validity, offsets, offsets and bytes of the names, offsets and bytes of the values
-# Of them `position` is the record's timestamp. `size`, the bytes of its key and value, is for planning and no column of history.
+# `position` is the record's timestamp. `size`, the bytes of its key and value, is for planning and not a column of history.
 NARROW = (*sources(Kind.INT32), "size")  # of 32 bits
 NUMBERS = (*NARROW, *sources(Kind.INT64, Kind.TIME))
 FLAGS = sources(Kind.FLAG)
@@ -41,9 +41,9 @@ _NEAR = 32
 
 
 class Columns:
-    """The wanted columns of records, in the order in which they were found; `size_bytes` is that of their keys and values.
+    """The selected columns of records, in the order in which they were found; `size_bytes` is that of their keys and values.
 
-    After an exception it is of no use any more.
+    It must not be used after an exception.
     """
 
     __slots__ = ("size_bytes", "_rows", "_columns", "_wants_properties")
@@ -63,7 +63,7 @@ class Columns:
     def collect(
         self,
         pairs: Iterator[tuple[bytes, bytes]],
-        query: Query | None,
+        query: IndexQuery | None,
         filters: TopicFilters,
         excluded: TopicFilters | None,
         after: int,
@@ -72,12 +72,12 @@ class Columns:
         bytes_max: int,
         steps_max: int,
     ) -> tuple[int, bytes]:
-        """Append what is wanted of an epoch's pairs, until there are so many rows or bytes, or so many pairs were looked at.
+        """Append the matching records of an epoch's pairs until a maximum of rows, bytes or examined pairs is reached.
 
-        Wanted is what the query's index and the filters allow, `excluded` does not match, and is in (after, upto]. No query
-        allows every index. Returns ENDED if the query says so, FAR with the topic index where the next match can be, or else
-        PAUSED or, if there were no more pairs, RAN_OUT, both with the last key looked at, if any. Raises Corruption or UsageError
-        at a record that cannot be read.
+        A record matches if the query's index and the filters allow it, `excluded` does not match it, and it is in (after, upto].
+        Without a query every index matches. Returns ENDED if the query has no further matches, FAR with the topic index of the
+        next possible match, PAUSED, or RAN_OUT if there were no more pairs, the last two with the last key examined, if any.
+        Raises Corruption or UsageError at an unreadable record.
         """
         key = seen = target = b""
         passed = 0
@@ -89,7 +89,7 @@ class Columns:
                 return RAN_OUT, key
             key, value = pair
             if len(key) < KEY_BYTES:
-                raise Corruption("the key of a record is cut short")
+                raise Corruption("the key of a record is truncated")
             if query is not None:
                 index = key[8:-4]
                 if index < target:
@@ -113,7 +113,7 @@ class Columns:
         return (FAR, target) if query is not None and key[8:-4] < target else (PAUSED, key)
 
     def take(self) -> dict[str, Taken]:
-        """The columns by name, and begin anew. Raises Corruption for a text that is not UTF-8."""
+        """Return the columns by name and start again empty. Raises Corruption for text that is not UTF-8."""
         taken = {name: column.take(self._rows) for name, column in self._columns.items()}
         self._rows = self.size_bytes = 0
         return taken
@@ -151,7 +151,7 @@ def _make_column(name: str) -> Column:
 
 
 def _publisher(value: bytes) -> bytes:
-    """As it is in the record; `Record.publisher` would raise if it were no text."""
+    """The bytes in the record; `Record.publisher` would raise if they were not UTF-8."""
     begin = 6 + int.from_bytes(value[2:4], "big")
     return value[begin : begin + int.from_bytes(value[4:6], "big")]
 
@@ -184,9 +184,9 @@ def _read_properties(data: bytes) -> dict[str, object]:
             pairs.append((key, value))
             at += 4 + len(key) + len(value)
         else:
-            raise Corruption(f"a record has a property 0x{identifier:02X}, which no message has")
+            raise Corruption(f"a record has property 0x{identifier:02X}, which is not a property of messages")
     if at > len(data):
-        raise Corruption("the properties of a record are cut short")
+        raise Corruption("the properties of a record are truncated")
     if pairs:
         found["user_properties"] = pairs
     return found
@@ -198,5 +198,5 @@ def _text(data: bytes, at: int) -> bytes:
 
 def _piece(data: bytes, at: int, size: int) -> bytes:
     if at + size > len(data):
-        raise Corruption("the properties of a record are cut short")
+        raise Corruption("the properties of a record are truncated")
     return data[at : at + size]

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records as columns in the memory layout of Arrow: filtered and taken apart in one pass over what an iterator of a store gives.
+"""Records as columns in the memory layout of Arrow: filtered and decoded in one pass over a store's iterator.
 
-The compiled form; ``columns.py`` is its plain twin and has the contract of everything here. A field is copied once, from the value
-that the store's iterator made to the block that Arrow will read; no object is made for it.
+The compiled form; ``columns.py`` is its plain twin and has the contract of everything here. A field is copied once, from the
+value that the store's iterator returned to the block that Arrow will read, without creating an object for it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -30,7 +30,7 @@ NAMES = (*NUMBERS, *FLAGS, *TEXTS, *BINARIES, *PAIRS)
 
 cdef enum:
     NEAR = 32
-    PATIENCE = 8  # under a mask, this many steps cost less than finding out where to go
+    PATIENCE = 8  # under a mask, this many steps cost less than computing where to seek
     KEY_BYTES = 12
     HEADER_BYTES = 6
     F_RETAIN = 4
@@ -62,7 +62,7 @@ cdef Column make_column(str name):
 
 
 cdef inline bint is_masked(MaskQuery query, const uint8_t* index, Py_ssize_t width) noexcept:
-    """What query.matches says, without an object for the index."""
+    """The result of query.matches, without an object for the index."""
     cdef const uint8_t* mask = <const uint8_t*>PyBytes_AS_STRING(query.mask)
     cdef const uint8_t* pattern = <const uint8_t*>PyBytes_AS_STRING(query.pattern)
     cdef Py_ssize_t i
@@ -77,7 +77,7 @@ cdef inline bint is_masked(MaskQuery query, const uint8_t* index, Py_ssize_t wid
 cdef class Columns:
     cdef readonly long long size_bytes
     cdef Py_ssize_t rows
-    cdef dict columns  # by name, and each once more below, None if it is not wanted
+    cdef dict columns  # by name; each is also a field below, None if it is not selected
     cdef bint wants_properties
     cdef Variable topic, payload, client_id, content_type, response_topic, correlation_data
     cdef Numbers qos, publish_timestamp, payload_format, expires_at, position, size
@@ -129,7 +129,7 @@ cdef class Columns:
                 return RAN_OUT, key
             key, value = pair
             if PyBytes_GET_SIZE(key) < KEY_BYTES:
-                raise Corruption("the key of a record is cut short")
+                raise Corruption("the key of a record is truncated")
             p = <const uint8_t*>PyBytes_AS_STRING(key) + 8
             width = PyBytes_GET_SIZE(key) - KEY_BYTES
             if query is not None:
@@ -170,7 +170,7 @@ cdef class Columns:
         return PAUSED, key
 
     cdef int add(self, const uint8_t* v, Py_ssize_t value_size, long long timestamp, Py_ssize_t key_size) except -1:
-        """One more row of a value that `check_value` was asked about."""
+        """Add a row for a value that `check_value` has accepted."""
         cdef Py_ssize_t row = self.rows, topic_size = get16(v + 2), publisher_size = get16(v + 4), properties_size = 0
         cdef const uint8_t* p = v + HEADER_BYTES
         cdef int flags = v[1]
@@ -242,9 +242,9 @@ cdef class Columns:
                     p += 1
                 p += 1
             else:
-                raise Corruption(f"a record has a property 0x{identifier:02X}, which no message has")
+                raise Corruption(f"a record has property 0x{identifier:02X}, which is not a property of messages")
         if p > end:
-            raise Corruption("the properties of a record are cut short")
+            raise Corruption("the properties of a record are truncated")
         if count:
             self.user_properties.close(row, count)
         if payload_format >= 0 and self.payload_format is not None:
@@ -268,7 +268,7 @@ cdef class Columns:
 
 
 cdef const uint8_t* behind_text(const uint8_t* p, const uint8_t* end) except NULL:
-    """The place behind a text or binary whose length is at `p`."""
+    """The address after a text or binary value whose length is at `p`."""
     if p + 2 > end or p + 2 + get16(p) > end:
-        raise Corruption("the properties of a record are cut short")
+        raise Corruption("the properties of a record are truncated")
     return p + 2 + get16(p)

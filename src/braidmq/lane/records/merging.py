@@ -1,4 +1,4 @@
-"""Records of several runs, each in order of time, as one; and how far each of them has come."""
+"""Merges runs of records that are each in order of time, and notes the last timestamp of each shard."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from braidmq.lane.records.records import Record
 
 
 def merge_runs(runs: list[list[Record]], shards: list[int], upto: int) -> list[tuple[int, Record]]:
-    """Take the records at or below ``upto`` off the front of the runs: in order of time, each with its run's shard.
+    """Remove the records at or below ``upto`` from the runs; returns them in order of time, each with its run's shard.
 
-    Records of one timestamp stay in the order of their runs.
+    Records with equal timestamps stay in the order of their runs.
     """
     merged: list[tuple[int, Record]] = []
     count = len(runs)
@@ -28,7 +28,7 @@ def merge_runs(runs: list[list[Record]], shards: list[int], upto: int) -> list[t
             break
         records = runs[best]
         place = places[best]
-        # As long as no other run has an earlier one, it goes on with this.
+        # Continue with this run as long as no other has an earlier record.
         limit = upto + 1
         for run in range(count):
             if run != best and places[run] < len(runs[run]):
@@ -50,13 +50,13 @@ def merge_runs(runs: list[list[Record]], shards: list[int], upto: int) -> list[t
 
 
 def note_last(records: list[tuple[int, Record]], last: dict[int, int]) -> None:
-    """Set the timestamp of each shard that has a record here to that of its last one; ``last`` has all shards."""
+    """Set the timestamp of each shard with records here to that of its last record; ``last`` has all shards."""
     missing = set(last)
     previous: int | None = None
     for place in range(len(records) - 1, -1, -1):
         pair = records[place]
         shard = pair[0]
-        # Neighbours mostly are of one shard.
+        # Adjacent records mostly have the same shard.
         if shard is not previous and shard in missing:
             record = pair[1]
             last[shard] = record.timestamp

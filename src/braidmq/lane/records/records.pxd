@@ -7,7 +7,7 @@ cdef int check_value(bytes value) except -1
 cdef class Record:
     cdef readonly long long timestamp
     cdef readonly bytes value
-    # Where the fields are, once one of them was asked for: before that, payload_at is 0.
+    # Where the fields are; set when the first of them is read, before that payload_at is 0.
     cdef Py_ssize_t topic_end, publisher_end, properties_at, payload_at
 
     cdef void point(self) noexcept

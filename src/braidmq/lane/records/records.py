@@ -1,7 +1,7 @@
-"""Records of the log as bytes: build one, look into one without taking it apart, stamp and place many.
+"""Records of the log as bytes: build one, read fields without decoding all of it, assign timestamps and keys to many.
 
-This is the plain form and the contract; ``records.pyx`` is the compiled one, and a build puts it in this module's place.
-``braidmq.storage.format.record`` says what the bytes mean.
+This is the plain form and the contract; a build compiles ``records.pyx`` to replace it. ``braidmq.storage.format.record``
+describes the format.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from braidmq.base.errors import Corruption, UsageError
 VERSION = 1
 RETAIN, SESSION_ONLY, HAS_PUBLISHED_AT, HAS_EXPIRY, HAS_PROPERTIES = 4, 8, 16, 32, 64
 _HEADER_BYTES = 6
-# Of a record's key, without the topic index.
+# The bytes of a record's key without the topic index.
 KEY_BYTES = 12
 STATIC_ID_BYTES = 4
-# A record is one value of the database and is copied whole: MQTT's largest packet is 256 MiB, and nobody means that.
+# A record is one value of the database and is copied as a whole, so MQTT's largest packet, 256 MiB, would be too much.
 VALUE_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -32,13 +32,13 @@ def encode_record(
     published_at: int = 0,
     session_only: bool = False,
 ) -> bytes:
-    """The record's value; ``published_at`` 0 stands for the record's own timestamp, ``expires_at`` 0 for never.
+    """The record's value; ``published_at`` 0 means the record's own timestamp, ``expires_at`` 0 means never.
 
-    Raises ValueError if a field does not fit its place.
+    Raises ValueError if a field is out of range.
     """
     name = publisher.encode()
     if len(topic) > 0xFFFF or len(name) > 0xFFFF or not 0 <= qos <= 2 or expires_at < 0 or published_at < 0:
-        raise ValueError("a field of a record is out of its range")
+        raise ValueError("a field of a record is out of range")
     flags = qos | (RETAIN if retain else 0) | (SESSION_ONLY if session_only else 0)
     extras = b""
     if published_at:
@@ -55,9 +55,9 @@ def encode_record(
 
 
 class Record:
-    """One message of the log: its timestamp and its value, whose fields are read when they are asked for.
+    """One message of the log: its timestamp and its value, whose fields are decoded on access.
 
-    Raises UsageError if a newer version wrote the value, Corruption if it is not a whole record.
+    Raises UsageError if a newer version wrote the value, Corruption if it is not a complete record.
     """
 
     __slots__ = ("timestamp", "value", "_topic_end", "_publisher_end", "_properties_at", "_payload_at")
@@ -66,9 +66,9 @@ class Record:
         self.timestamp = timestamp
         self.value = value
         if value and value[0] > VERSION:
-            raise UsageError(f"a record has the format {value[0]}, newer than {VERSION}", "start the newer version again")
+            raise UsageError(f"a record has format {value[0]}, newer than {VERSION}", "use the newer version of braidmq")
         if len(value) < _HEADER_BYTES or value[0] != VERSION or value[1] & 3 == 3 or value[1] & 0x80:
-            raise Corruption(f"a record is not one of version {VERSION}")
+            raise Corruption(f"a record does not have format {VERSION}")
         flags = value[1]
         self._topic_end = _HEADER_BYTES + int.from_bytes(value[2:4], "big")
         self._publisher_end = self._topic_end + int.from_bytes(value[4:6], "big")
@@ -78,7 +78,7 @@ class Record:
             self._payload_at += 4 + int.from_bytes(value[self._properties_at : self._properties_at + 4], "big")
             self._properties_at += 4
         if self._payload_at > len(value) or self._properties_at > len(value):
-            raise Corruption("a record is cut short")
+            raise Corruption("a record is truncated")
 
     @property
     def topic(self) -> bytes:
@@ -117,7 +117,7 @@ class Record:
 
     @property
     def session_only(self) -> bool:
-        """Whether it was recorded for durable sessions alone and is hidden from history."""
+        """Whether it was recorded only for durable sessions and is hidden from history."""
         return bool(self.value[1] & SESSION_ONLY)
 
     @property
@@ -135,7 +135,7 @@ class Record:
 
     @property
     def expiry_offset(self) -> int:
-        """Where the value of Message Expiry Interval is in the properties; -1: nowhere."""
+        """Where the value of Message Expiry Interval is in the properties; -1: absent."""
         at = self._expiry_at()
         return int.from_bytes(self.value[at + 8 : at + 12], "big", signed=True) if at else -1
 
@@ -147,7 +147,7 @@ class Record:
 
 
 class TopicFilters:
-    """Topic filters that are asked about encoded records; filters and topics are valid ones."""
+    """Topic filters that match encoded records; filters and topics must be valid."""
 
     __slots__ = ("_everything", "_exact", "_wild", "_with_session_only")
 
@@ -158,7 +158,7 @@ class TopicFilters:
         self._wild = [each for each in filters if b"+" in each or b"#" in each]
 
     def matches(self, value: bytes) -> bool:
-        """Whether the record with this value is for a reader of these filters."""
+        """Whether one of the filters matches the topic of the record with this value."""
         if value[1] & SESSION_ONLY and not self._with_session_only:
             return False
         return self.matches_topic(value[_HEADER_BYTES : _HEADER_BYTES + int.from_bytes(value[2:4], "big")])
@@ -189,14 +189,14 @@ def record_key(epoch: bytes, index: bytes, offset: int) -> bytes:
 
 
 def key_offset(key: bytes) -> int:
-    """The offset from the epoch's start that a record's key ends with; raises Corruption if it is no such key."""
+    """The offset from the epoch's start at the end of a record's key; raises Corruption if the key is invalid."""
     if len(key) < KEY_BYTES:
-        raise Corruption("the key of a record is cut short")
+        raise Corruption("the key of a record is truncated")
     return int.from_bytes(key[-4:], "big")
 
 
 def check_entries(entries: list[tuple[bytes, bytes]], value_bytes_max: int) -> None:
-    """Raise ValueError if a topic is empty or too long, or a value too large; if it is no record, what `Record` raises."""
+    """Raise ValueError if a topic is empty or too long or a value too large, and what `Record` raises for an invalid value."""
     for topic, value in entries:
         if not 0 < len(topic) <= 0xFFFF:
             raise ValueError(f"a topic of {len(topic)} bytes cannot be recorded")
@@ -219,11 +219,11 @@ def place(
     records: list[Record],
     stamps: list[int],
 ) -> int:
-    """Stamp the entries from number ``len(rows)`` on and append their rows, records and stamps, as many as the epoch can take.
+    """Stamp the entries from number ``len(rows)`` on and append their rows, records and stamps, as many as fit the epoch.
 
-    A stamp is ``now``, or one more than the stamp before it, which is ``last`` for the first. The epoch takes what is stamped
-    before ``epoch_end``, fits ``bytes_left``, and is no more than ``count_left``. Returns the bytes that were used of it.
-    `check_entries` has accepted the entries.
+    A stamp is ``now``, but at least one more than the stamp before it, which is ``last`` for the first. The epoch takes at most
+    ``count_left`` entries and ``bytes_left`` bytes, with stamps before ``epoch_end``. Returns the bytes used. The entries must
+    have passed `check_entries`.
     """
     prefix = epoch_start.to_bytes(8, "big")
     used = 0

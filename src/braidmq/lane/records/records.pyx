@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records of the log as bytes: build one, look into one without taking it apart, stamp and place many.
+"""Records of the log as bytes: build one, read fields without decoding all of it, assign timestamps and keys to many.
 
 The compiled form; ``records.py`` is its plain twin and has the contract of everything here.
 """
@@ -73,7 +73,7 @@ def encode_record(bytes topic not None, bytes payload not None, long long qos, b
     cdef uint8_t* p
     if (PyBytes_GET_SIZE(topic) > 0xFFFF or PyBytes_GET_SIZE(name) > 0xFFFF or qos < 0 or qos > 2
             or expires_at < 0 or published_at < 0):
-        raise ValueError("a field of a record is out of its range")
+        raise ValueError("a field of a record is out of range")
     flags = <int>qos | (F_RETAIN if retain else 0) | (F_SESSION_ONLY if session_only else 0)
     size = HEADER_BYTES + PyBytes_GET_SIZE(topic) + PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(payload)
     if published_at:
@@ -106,13 +106,13 @@ def encode_record(bytes topic not None, bytes payload not None, long long qos, b
 
 
 cdef int check_value(bytes value) except -1:
-    """Prove that all fields are inside the value; it raises UsageError or Corruption otherwise."""
+    """Check that all fields are inside the value; raises UsageError or Corruption otherwise."""
     cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(value)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value), at
     if size and p[0] > V1:
-        raise UsageError(f"a record has the format {p[0]}, newer than {V1}", "start the newer version again")
+        raise UsageError(f"a record has format {p[0]}, newer than {V1}", "use the newer version of braidmq")
     if size < HEADER_BYTES or p[0] != V1 or p[1] & 3 == 3 or p[1] & 0x80:
-        raise Corruption(f"a record is not one of version {V1}")
+        raise Corruption(f"a record does not have format {V1}")
     at = HEADER_BYTES + get16(p + 2) + get16(p + 4)
     if p[1] & F_PUBLISHED_AT:
         at += 8
@@ -121,11 +121,11 @@ cdef int check_value(bytes value) except -1:
     if p[1] & F_PROPERTIES:
         at += 4 + (get32(p + at) if at + 4 <= size else 0)
     if at > size:
-        raise Corruption("a record is cut short")
+        raise Corruption("a record is truncated")
     return 0
 
 
-# As many as a replay reads ahead at a time: they come and go together.
+# As many as a replay reads ahead at a time: they are created and freed together.
 @cython.freelist(4096)
 cdef class Record:
 
@@ -135,7 +135,7 @@ cdef class Record:
         self.value = value
 
     cdef void point(self) noexcept:
-        """Find the fields; `check_value` has proved that they are there."""
+        """Locate the fields; `check_value` has checked that they are inside the value."""
         cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(self.value)
         cdef Py_ssize_t at
         self.topic_end = HEADER_BYTES + get16(p + 2)
@@ -221,7 +221,7 @@ cdef class Record:
 
 
 cdef Record make_record(long long timestamp, bytes value):
-    """A record of a value that `check_value` was asked about before."""
+    """A record of a value that `check_value` has accepted."""
     cdef Record record = Record.__new__(Record)
     record.timestamp = timestamp
     record.value = value
@@ -229,7 +229,7 @@ cdef Record make_record(long long timestamp, bytes value):
 
 
 cdef bint is_match(const char* f, Py_ssize_t f_size, const char* t, Py_ssize_t t_size) noexcept:
-    """Byte by byte: levels are short, so that looking for their ends first costs more."""
+    """Compares byte by byte: levels are short, so finding their ends first would cost more."""
     cdef const char* f_end = f + f_size
     cdef const char* t_end = t + t_size
     if f_size == 0 or (t_size > 0 and t[0] == b"$" and (f[0] == b"+" or f[0] == b"#")):
@@ -273,12 +273,12 @@ cdef class TopicFilters:
         cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(value)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(value), topic_size
         if size < HEADER_BYTES:
-            raise Corruption("a record is cut short")
+            raise Corruption("a record is truncated")
         if p[1] & F_SESSION_ONLY and not self.with_session_only:
             return False
         topic_size = get16(p + 2)
         if HEADER_BYTES + topic_size > size:
-            raise Corruption("a record is cut short")
+            raise Corruption("a record is truncated")
         return self.match(<const char*>p + HEADER_BYTES, topic_size)
 
     def matches(self, bytes value not None):
@@ -302,7 +302,7 @@ def record_key(bytes epoch not None, bytes index not None, unsigned long long of
 
 def key_offset(bytes key not None):
     if PyBytes_GET_SIZE(key) < C_KEY_BYTES:
-        raise Corruption("the key of a record is cut short")
+        raise Corruption("the key of a record is truncated")
     return get32(<const uint8_t*>PyBytes_AS_STRING(key) + PyBytes_GET_SIZE(key) - 4)
 
 
@@ -349,7 +349,7 @@ def place(list entries not None, list indexes not None, long long last, long lon
         records.append(make_record(stamp, value))
         stamps.append(stamp)
         rows.append((key, value))
-        # Neighbours mostly have the same pattern.
+        # Adjacent records mostly have the same pattern.
         if (seen is None or PyBytes_GET_SIZE(index) < C_STATIC_ID_BYTES
                 or memcmp(PyBytes_AS_STRING(seen), PyBytes_AS_STRING(index), C_STATIC_ID_BYTES) != 0):
             static_ids.add(index[:C_STATIC_ID_BYTES])

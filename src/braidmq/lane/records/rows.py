@@ -1,4 +1,4 @@
-"""Rows that are read one by one and may have to be asked for again."""
+"""An iterator over rows that reopens itself when RocksDB ends it early."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = tuple[bytes, bytes]
 class Rows:
     """The rows of several runs, one after the other.
 
-    At the end of a run, ``next_run`` is called with its last row, or None if it had none; it returns another run, or None.
+    At the end of a run, ``next_run`` is called with its last row, or None if it was empty; it returns another run, or None.
     """
 
     __slots__ = ("_last", "_next_run", "_run")
@@ -32,7 +32,7 @@ class Rows:
             run = self._next_run(self._last) if self._next_run is not None else None
             self._last = None
             if run is None:
-                # It has ended for good, and keeps nothing alive.
+                # It has ended, and must not keep anything in memory.
                 self._next_run = None
                 self._run = iter(())
                 raise StopIteration

@@ -1,6 +1,6 @@
-"""What a scan of one epoch has found: collected in order of topics, then put in order of time and read in pieces.
+"""The matches of a scan of one epoch: collected in order of topics, then sorted by time and read in pieces.
 
-This is the plain form and the contract; ``scan.pyx`` is the compiled one, and a build puts it in this module's place.
+This is the plain form and the contract; a build compiles ``scan.pyx`` to replace it.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Protocol
 
 from braidmq.lane.records.records import Record, TopicFilters, key_offset
 
-# What `Matches.collect` says about the place where it stopped.
+# The results of `Matches.collect`: why it stopped.
 ENDED, PAUSED, FAR = 0, 1, 2
 
 # A seek costs about as much as this many steps.
 _NEAR = 32
-# What a kept key or value takes in memory beside its bytes.
+# The overhead in memory of a stored key or value.
 _COST = 53
 
 
-class Query(Protocol):
-    """The part of all topic indexes that one scan asks for."""
+class IndexQuery(Protocol):
+    """The set of topic indexes that a scan searches for."""
 
     def matches(self, index: bytes, /) -> bool:
-        """Whether records of this topic index are wanted."""
+        """Whether the set contains this topic index."""
 
     def ratchet(self, index: bytes, /) -> bytes | None:
-        """The smallest wanted topic index that is not below this one; None if there is none."""
+        """The smallest topic index of the set that is not below this one; None if there is none."""
 
 
 class Matches:
-    """Records of one epoch; `size_bytes` is what they take in memory. Without values it holds their keys."""
+    """Records of one epoch; `size_bytes` is their size in memory. Without values it holds their keys."""
 
     __slots__ = ("size_bytes", "_found", "_has_values")
 
@@ -46,16 +46,16 @@ class Matches:
     def collect(
         self,
         pairs: Iterator[tuple[bytes, bytes]],
-        query: Query | None,
+        query: IndexQuery | None,
         filters: TopicFilters,
         offset_max: int,
         steps_max: int,
     ) -> tuple[int, bytes]:
-        """Keep what is wanted of the epoch's pairs, looking at ``steps_max`` of them at most.
+        """Store the matching records of the epoch's pairs, examining at most ``steps_max`` of them.
 
-        Wanted is what the query's index, the filters and an offset up to ``offset_max`` allow; no query allows every index.
-        Returns ENDED, PAUSED with the last key looked at, or FAR with the topic index where the next match can be.
-        Raises Corruption or UsageError at a record that cannot be read.
+        A record matches if the query's index and the filters allow it and its offset is at most ``offset_max``; without a query
+        every index matches. Returns ENDED, PAUSED with the last key examined, or FAR with the topic index of the next possible
+        match. Raises Corruption or UsageError at an unreadable record.
         """
         key = seen = target = b""
         passed = 0
@@ -89,11 +89,11 @@ class Matches:
         return (FAR, target) if query is not None and key[8:-4] < target else (PAUSED, key)
 
     def order(self) -> None:
-        """Put everything in order of time, each record once; to be called when all is collected."""
+        """Sort by time and remove duplicates; must be called after the last ``collect``."""
         self._found = sorted(dict(self._found).items())
 
     def read(self, epoch_start: int, position: int, count_max: int, bytes_max: int) -> tuple[list[Record], int]:
-        """The records later than a position and the bytes of their values: one at least, until one of the bounds is reached."""
+        """The records after a position and the bytes of their values: at least one, up to the first bound that is reached."""
         records: list[Record] = []
         size = 0
         for offset, value in self._later(position - epoch_start, count_max):
@@ -104,7 +104,7 @@ class Matches:
         return records, size
 
     def read_keys(self, epoch_start: int, position: int, count_max: int) -> list[bytes]:
-        """The keys of the records later than a position, if keys are what is kept."""
+        """The keys of the records after a position, if it holds keys."""
         return [key for _, key in self._later(position - epoch_start, count_max)]
 
     def _later(self, offset: int, count_max: int) -> list[tuple[int, bytes]]:

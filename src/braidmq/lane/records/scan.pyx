@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What a scan of one epoch has found: collected in order of topics, then put in order of time and read in pieces.
+"""The matches of a scan of one epoch: collected in order of topics, then sorted by time and read in pieces.
 
-The compiled form; ``scan.py`` is its plain twin and has the contract of every method. What counts here is memory: tens of
-thousands of objects would be cold when they are touched again, in another order, and free themselves one by one. So the bytes
-go into blocks, which never move because copying megabytes takes milliseconds, and objects are made when they are read.
+The compiled form; ``scan.py`` is its plain twin and has the contract of every method. Memory access dominates here: tens of
+thousands of objects would be out of the cache when they are read in another order, and would be freed one by one. So the bytes
+go into blocks, which never move because copying megabytes takes milliseconds, and objects are created when they are read.
 
-Where a record's bytes are is one number, which stands beside its offset in what is sorted: no table lies in between that would
-be read in no order. The number counts units of 8 bytes: the upper bits are those of the block, the lower ones those within it.
+The location of a record's bytes is one number, which is sorted together with its offset: a table in between would be read in
+random order. The number counts units of 8 bytes: the upper bits are the block, the lower ones the unit within it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,12 +23,12 @@ ENDED, PAUSED, FAR = 0, 1, 2
 
 cdef enum:
     NEAR = 32
-    PATIENCE = 8  # under a mask, this many steps cost less than finding out where to go
+    PATIENCE = 8  # under a mask, this many steps cost less than computing where to seek
     COST = 53
     BLOCK_BYTES = 262144
     FIRST_BLOCK_BYTES = 4096
     BLOCK_SHIFT = 15  # units of a block, as bits
-    BLOCKS_MAX = 131072  # what is left of 32 bits
+    BLOCKS_MAX = 131072  # the remaining bits of 32
     UNIT_BYTES = 8
     GROUP = 16
     LINE_BYTES = 64
@@ -40,7 +40,7 @@ cdef extern from *:
 
 cdef struct Kept:
     Py_ssize_t size
-    uint8_t data[1]  # so many as the size says
+    uint8_t data[1]  # as many as the size says
 
 
 cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
@@ -48,7 +48,7 @@ cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
 
 
 cdef inline bint is_masked(MaskQuery query, const uint8_t* index, Py_ssize_t width) noexcept:
-    """What query.matches says, without an object for the index."""
+    """The result of query.matches, without an object for the index."""
     cdef const uint8_t* mask = <const uint8_t*>PyBytes_AS_STRING(query.mask)
     cdef const uint8_t* pattern = <const uint8_t*>PyBytes_AS_STRING(query.pattern)
     cdef Py_ssize_t i
@@ -147,7 +147,7 @@ cdef class Matches:
         cdef Kept* kept
         if self.count == self.capacity:
             self.grow()
-        # One that is larger than a block has a block of its own, so that its place is the first there.
+        # A record larger than a block has a block of its own, and is the first there.
         if room > self.block_bytes - self.used:
             self.add_block(room)
         place = (<uint64_t>(self.block_count - 1) << BLOCK_SHIFT) | <uint64_t>(self.used // UNIT_BYTES)
@@ -161,7 +161,7 @@ cdef class Matches:
         return 0
 
     cdef inline Kept* kept(self, Py_ssize_t i) noexcept:
-        # A literal of 32 bits would be a Python object here.
+        # A 32-bit literal would become a Python object here.
         cdef uint32_t place = <uint32_t>self.places[i]
         return <Kept*>(self.blocks[place >> BLOCK_SHIFT] + (place & ((1 << BLOCK_SHIFT) - 1)) * UNIT_BYTES)
 
@@ -179,7 +179,7 @@ cdef class Matches:
                 return ENDED, b""
             key, value = pair
             if PyBytes_GET_SIZE(key) < KEY_BYTES:
-                raise Corruption("the key of a record is cut short")
+                raise Corruption("the key of a record is truncated")
             p = <const uint8_t*>PyBytes_AS_STRING(key) + 8
             width = PyBytes_GET_SIZE(key) - KEY_BYTES
             offset = get32(p + width)
@@ -236,7 +236,7 @@ cdef class Matches:
         self.count = last
 
     cdef Py_ssize_t later(self, long long offset) noexcept:
-        """The number of the first record above the offset."""
+        """The index of the first record above the offset."""
         cdef Py_ssize_t low = 0, high = self.count, middle
         while low < high:
             middle = (low + high) // 2
@@ -261,7 +261,7 @@ cdef class Matches:
         if not self.has_values:
             raise TypeError("these matches have no values")
         while i < end and size < bytes_max:
-            # Records are far from each other and mostly in no cache: the processor waits for a whole group of them at once.
+            # Records are scattered and mostly not in a cache: prefetching lets the processor wait for a whole group at once.
             count = min(GROUP, end - i)
             for j in range(count):
                 group[j] = self.kept(i + j)

@@ -1,9 +1,8 @@
-"""Parts that every layout of the log is made of: hashes of topic levels, queries by bit mask, a cache.
+"""Building blocks of every layout of the log: hashes of topic levels, queries by bit mask, a cache.
 
-A topic index is a string of bytes. A `MaskQuery` looks at the first bytes of one, so many as its mask has: bits that
-are set in the mask must be as in the pattern, the others are free. A scan walks such a set by stepping to the next
-key while keys match, and by ratcheting otherwise: from a key that does not match to the smallest one above it that
-could.
+A topic index is a string of bytes. A `MaskQuery` compares its first bytes, as many as the mask has: bits that are set in the
+mask must equal those of the pattern, the others are free. A scan walks such a set by stepping to the next key while keys match,
+and by ratcheting otherwise: from a key that does not match to the smallest one above it that could.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from zlib import crc32
 
-# Longer topics are rare, and a cache full of them would be all of the memory.
+# Longer topics are rare, and a cache full of them would use up the memory.
 CACHED_TOPIC_BYTES_MAX = 512
 
-# Numbers of the compiled form, where literals of this size would be objects.
+# C constants in the compiled form, where literals of this size would be objects.
 _FACTOR = 0x9E3779B1
 _BITS = 0xFFFFFFFF
 
@@ -23,27 +22,27 @@ _pack = Struct(">I").pack
 
 
 def hash_level(level: bytes) -> int:
-    """32 bits for a topic level or for several joined by slashes; part of the format on disk, never to change."""
-    # A checksum tells short names that differ a little apart for certain. Its bits are linear in those of the name, so
-    # that a few of them alone might not; the high bits of the product depend on all of them.
+    """A 32-bit hash of a topic level or of several joined by slashes; part of the disk format, so it must never change."""
+    # A checksum reliably distinguishes short names that differ a little. Its bits are linear in those of the name, so a few
+    # of them alone might not; the high bits of the product depend on all of them.
     checksum = crc32(level)
     return (checksum * _FACTOR) & _BITS
 
 
 def level_key(level: bytes) -> bytes:
-    """The hash of a topic level as it stands in an index."""
+    """The hash of a topic level in the form of an index."""
     return _pack(hash_level(level))
 
 
 class BitField:
-    """Where the bits of one level are in an index that is a number; `ones` has them all set."""
+    """The bits of one level in an index taken as a number; `ones` has them all set."""
 
     __slots__ = ("_limit", "_tables", "ones")
 
     def __init__(self, places: Sequence[int]) -> None:
-        """`places` says for each bit of the field, the lowest first, which bit of the index it is; there are 32 at most."""
+        """`places` has, for each bit of the field, the lowest first, its bit in the index; there are 32 at most."""
         self._limit = 0xFFFFFFFF >> (32 - len(places))
-        # A table for each byte of the field: what its values look like spread over the index.
+        # A table for each byte of the field: its values spread over the index.
         self._tables: list[list[int]] = []
         for start in range(0, len(places), 8):
             table = [0]
@@ -53,7 +52,7 @@ class BitField:
         self.ones = sum([1 << place for place in places])
 
     def place(self, level: bytes) -> int:
-        """An index that has the hash of the level in this field, which is never 0 then, and nothing else."""
+        """An index with the hash of the level in this field, which is then never 0, and no other bits."""
         value = 1 + (hash_level(level) * self._limit >> 32)
         index = 0
         for table in self._tables:
@@ -63,9 +62,9 @@ class BitField:
 
 
 class MaskQuery:
-    """All indexes whose first bytes, under a mask, are as in the pattern; with an empty mask, all indexes.
+    """All indexes whose first bytes, under a mask, equal the pattern; with an empty mask, all indexes.
 
-    The pattern is as long as the mask and has no bit that is not in the mask.
+    The pattern is as long as the mask and has no bits outside it.
     """
 
     __slots__ = ("is_prefix", "mask", "pattern", "static")
@@ -97,22 +96,22 @@ class MaskQuery:
             return index
         pattern, mask = self.pattern, self.mask
         if self.is_prefix:
-            # All that matches lies together.
+            # All matches are contiguous.
             return pattern if index < pattern else None
         width = len(mask)
-        # A shorter index is as good as one that goes on with zeros.
+        # A shorter index is equivalent to one padded with zeros.
         start = index[:width].ljust(width, b"\0")
         i = self._agreeing(start)
         if i == width:
             return start
         at = bytearray(start)
-        # The highest bit that is wrong, with all bits below it.
+        # The highest differing bit, with all bits below it.
         low = (at[i] ^ pattern[i]) & mask[i]
         low |= low >> 1
         low |= low >> 2
         low |= low >> 4
         if (pattern[i] & low) > (at[i] & mask[i] & low):
-            # It must become 1: what is above stays, what is below becomes as small as the pattern allows.
+            # It must become 1: the bits above stay, those below become as small as the pattern allows.
             at[i] = (at[i] & ~low) | pattern[i]
         else:
             # It must become 0, so a free bit above it has to rise. Masked bits, set to 1, let the carry through.
@@ -126,7 +125,7 @@ class MaskQuery:
         return bytes(at[: i + 1]) + pattern[i + 1 :]
 
     def _agreeing(self, index: bytes) -> int:
-        """How many bytes from the start on are as they must be, in an index that is not shorter than the mask."""
+        """The number of leading bytes that match, in an index that is at least as long as the mask."""
         pattern, mask = self.pattern, self.mask
         width = len(mask)
         i = 0
@@ -139,7 +138,7 @@ EVERY_INDEX = MaskQuery(b"", b"")
 
 
 class IndexCache:
-    """Remembers what `compute` gave for a topic; has two halves, of which the older one is let go when the newer one is full."""
+    """Caches the results of `compute` by topic; has two halves, the older of which is discarded when the newer one is full."""
 
     __slots__ = ("_aged", "_compute", "_fresh", "_half")
 

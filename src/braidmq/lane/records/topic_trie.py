@@ -1,24 +1,24 @@
 """A trie that learns which levels of the topics vary, and gives each pattern of the others a number.
 
-The first names seen below a node become *exact* edges. A node that has as many of them as its threshold says gets a
-*varying* edge, which every name not seen before takes from then on. The path of a topic, without the names at varying
-edges, is its static part, with an id of four bytes; the names are in the index as hashes:
+The first names seen below a node become *exact* edges. A node that has reached its threshold of them gets a *varying* edge,
+which every new name takes from then on. The path of a topic, without the names at varying edges, is its static part, with an
+id of four bytes; the names are in the index as hashes:
 
     static id (4) | hash of a varying level (4) ...
 
-Rules, and why a topic never changes its place:
+Rules, and why the index of a topic never changes:
 
-- Edges are only added. An exact edge wins over the varying one, and a node with a varying edge gets no further exact
-  ones. So the edge that a name takes today is the one that it took when it was first seen.
+- Edges are only added. An exact edge takes precedence over the varying one, and a node with a varying edge gets no further exact
+  ones. So a name always takes the edge that it took when it was first seen.
 - The end of a topic is an entry of its own, which has the static id; it is never a wildcard.
 - Topics that begin with `$` have a root of their own: wildcards at the first level do not match them.
 - Levels below the deepest one of the trie are joined and always vary: the *tail*.
 - Names of more than 255 bytes always vary.
-- The trie has a bound. From three quarters of it on, names not seen before vary at once, whatever the threshold. At
-  the bound, nothing is learned any more: topics that fit no pattern *overflow*, with reserved ids that only say how
-  many levels there are, and all levels vary.
+- The trie is bounded. From three quarters of the bound on, new names vary at once, regardless of the threshold. At the bound,
+  nothing more is learned: topics that fit no pattern *overflow*, with reserved ids that only tell the number of levels, and all
+  levels vary.
 
-Everything depends on the entries alone, so that a trie made of the same entries is the same trie.
+The state depends only on the entries, so a trie restored from the same entries is the same trie.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from operator import attrgetter
 from braidmq.base.errors import Corruption
 from braidmq.lane.records.topic_index import MaskQuery, level_key
 
-# Kinds of entries, as they are on disk.
+# Kinds of entries, as stored on disk.
 EXACT = 0
 VARYING = 1
 END = 2
 TAIL = 3
 
-# Numbers of the roots; entries have those from FIRST_ID up to the overflow ids, which end in the number of levels.
+# Numbers of the roots; entries have numbers from FIRST_ID up to the overflow ids, which end in the number of levels.
 ROOT = 0
 DOLLAR_ROOT = 1
 FIRST_ID = 2
@@ -53,7 +53,7 @@ Entry = tuple[int, int, int, bytes]
 
 
 class PatternNode:
-    """A place in the trie. `end` and `tail` are static ids, empty until a topic needs one."""
+    """A node of the trie. `end` and `tail` are static ids, empty until a topic needs one."""
 
     __slots__ = ("children", "end", "number", "tail", "varying")
 
@@ -66,7 +66,7 @@ class PatternNode:
 
 
 class PatternTrie:
-    """Indexes topics by learned patterns. `fresh` has the entries made since its owner last emptied it."""
+    """Indexes topics by learned patterns. `fresh` has the entries added since its owner last emptied it."""
 
     __slots__ = ("_dollar_root", "_eager_from", "_root", "_thresholds", "entries", "entries_max", "fresh", "next_id")
 
@@ -81,11 +81,11 @@ class PatternTrie:
         self.fresh: list[Entry] = []
 
     def is_full(self) -> bool:
-        """Whether nothing can be learned any more; once so, it stays so."""
+        """Whether nothing more can be learned; it never becomes False again."""
         return self.entries >= self.entries_max or self.next_id >= OVERFLOW
 
     def index(self, topic: bytes) -> bytes:
-        """The index of a topic; a new structure is learned."""
+        """The index of a topic; learns its structure if it is new."""
         levels = topic.split(b"/", DEPTH_MAX)
         has_tail = len(levels) > DEPTH_MAX
         depth_end = DEPTH_MAX if has_tail else len(levels)
@@ -146,10 +146,10 @@ class PatternTrie:
     def plan(self, levels: list[bytes], is_open: bool, queries_max: int) -> list[MaskQuery] | None:
         """The queries of a filter, one for each static id; None if they would be more than `queries_max`.
 
-        `levels` are those of the filter, `is_open` says that a `#` was behind them; there is at least one.
+        `levels` are those of the filter, `is_open` means that a `#` followed them; there is at least one.
         """
         root = self._dollar_root if levels[0].startswith(b"$") else self._root
-        # The walk goes on with groups of nodes that share the pattern and the mask of the varying levels above them.
+        # The walk proceeds with groups of nodes that share the pattern and the mask of the varying levels above them.
         groups = [([root], b"", b"")]
         for level in levels[:DEPTH_MAX]:
             reached: list[tuple[list[PatternNode], bytes, bytes]] = []
@@ -186,8 +186,8 @@ class PatternTrie:
         return found if len(found) <= queries_max else None
 
     def restore(self, entries: Iterable[Entry]) -> None:
-        """Take in entries that were `fresh` in another trie with the same thresholds and bound, in the order of their numbers."""
-        # Each with its depth: rows that were mixed up must not make a trie deeper than walks expect.
+        """Add entries that were `fresh` in another trie with the same thresholds and bound, in the order of their numbers."""
+        # Each with its depth: corrupt rows must not create a trie deeper than walks expect.
         nodes = {ROOT: (self._root, 0), DOLLAR_ROOT: (self._dollar_root, 0)}
         for number, kind, parent_number, level in entries:
             if parent_number not in nodes or number in nodes or not FIRST_ID <= number < OVERFLOW:
@@ -205,14 +205,14 @@ class PatternTrie:
             elif kind == TAIL and not parent.tail:
                 parent.tail = number.to_bytes(4, "big")
             else:
-                raise Corruption(f"entry {number} of a topic trie is too deep, there twice or of an unknown kind ({kind})")
+                raise Corruption(f"entry {number} of a topic trie is too deep, a duplicate or of an unknown kind ({kind})")
             self.entries += 1
             self.next_id = max(self.next_id, number + 1)
 
     def bequeath(self, heir: PatternTrie) -> None:
-        """Make the paths that have a varying edge in an empty trie too, nearest to the root first, to half of its bound at most.
+        """Copy the paths with a varying edge to an empty trie, nearest to the root first, up to half of its bound.
 
-        Ends are not made: patterns that are no longer used cost the heir's readers nothing.
+        Ends are not copied: patterns that are no longer used cost the heir's readers nothing.
         """
         wild: set[int] = set()
         for root in (self._root, self._dollar_root):
@@ -231,7 +231,7 @@ class PatternTrie:
 
 
 def _below(nodes: list[PatternNode], is_any: bool, level: bytes) -> tuple[list[PatternNode], list[PatternNode]]:
-    """Where exact and where varying edges lead: those of any name, or those that the name of a level takes."""
+    """The nodes that exact and that varying edges lead to: for any name, or for the name of a level."""
     exact: list[PatternNode] = []
     varying: list[PatternNode] = []
     for node in nodes:
@@ -248,7 +248,7 @@ def _below(nodes: list[PatternNode], is_any: bool, level: bytes) -> tuple[list[P
 
 
 def _find_wild(node: PatternNode, is_below_varying: bool, wild: set[int]) -> bool:
-    # As deep as the trie, which is DEPTH_MAX at most.
+    # The recursion is as deep as the trie, at most DEPTH_MAX.
     is_wild = is_below_varying or node.varying is not None
     if node.varying is not None:
         _find_wild(node.varying, True, wild)

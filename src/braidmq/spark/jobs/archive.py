@@ -25,24 +25,24 @@ from braidmq.spark.jobs.tables.parquet_table import ParquetTable, own_place
 from braidmq.spark.jobs.tables.tables import BatchName, Compacted, Kind, Written, open_table
 
 PARTITIONED_BY: Final = ("date", "pattern")
-# Its rows go from the tasks to files, so that only the number of batches costs. Those of a Delta table pass through the driver.
+# Tasks write Parquet rows directly to files, so large batches are cheap. Rows of a Delta table pass through the driver.
 _PARQUET_BATCH_BYTES: Final = "2GiB"
 _LEVELS: Final = "_levels"
-# A directory's name has 255 bytes at most, and `pattern=` and the marks for slashes are a part of it.
+# A directory name has at most 255 bytes, including `pattern=` and escaped slashes.
 _PATTERN_BYTES_MAX: Final = 200
 
 
 def with_partitions(frame: DataFrame, patterns: Patterns) -> DataFrame:
-    """The frame with the columns that the table is partitioned by: the day (UTC) that a record was stored on, and its pattern."""
+    """Add the columns that the table is partitioned by: the day (UTC) on which a record was stored, and its pattern."""
     split = frame.withColumn(_LEVELS, levels_of(F.col("topic")))
     added = {"date": F.to_date("store_timestamp"), "pattern": pattern_of(F.col(_LEVELS), patterns)}
     return split.withColumns(added).drop(_LEVELS)
 
 
 def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None, patterns_max: int) -> Patterns:
-    """The patterns of a table: those given, else those that it has, else those that the topics of the history suggest.
+    """The patterns of a table: those given, else those stored with it, else those learned from the topics of the history.
 
-    The latter are kept, so that a topic stays in its partition; raises UsageError if there is no place to keep them.
+    Learned patterns are stored, so that a topic stays in its partition; raises UsageError if they cannot be stored.
     """
     if given is not None:
         patterns = read_patterns(given)
@@ -69,12 +69,12 @@ def patterns_for(history: HistoryOptions, given: Path | None, kept: Path | None,
 def learn_patterns(history: HistoryOptions, patterns_max: int) -> Patterns:
     """Learn the patterns with the most records from a sample of the history.
 
-    Raises UsageError if there is nothing to learn from.
+    Raises UsageError if no records match.
     """
     with history.client() as client:
         counts = sample_topics(client, history.asking.filters)
     if not counts:
-        hint = "give --patterns, or start when there are records"
+        hint = "give --patterns, or start again when there are records"
         raise UsageError("no records match, so no patterns can be learned", hint)
     proposal = propose(TopicStats(topic, records) for topic, records in counts.items())
     fitting = [each.pattern for each in proposal.patterns if len(quote(each.pattern, safe="")) <= _PATTERN_BYTES_MAX]

@@ -1,4 +1,4 @@
-"""`compact`: few large files instead of many small ones, without a moment at which a reader sees both or neither."""
+"""`compact`: merges many small files into few large ones atomically: a reader sees either set, never both or neither."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from braidmq.spark.jobs.tables.tables import Compacted, Kind
 
 
 def old_enough(directory: Path, until: datetime | None) -> bool:
-    """Whether the day in a directory's path is over by then; None is at the end of time. A directory without a day always is."""
+    """Whether the day in a directory's path ended before `until` (None: no limit). True for a directory without a day."""
     if until is None:
         return True
     days = [part.removeprefix("date=") for part in directory.parts if part.startswith("date=")]
     try:
         return all(datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=1) <= until for day in days)
     except ValueError:
-        return False  # such as a day that is null
+        return False  # such as a null day
 
 
 @job_command("compact", history=False, pace=False)
@@ -73,7 +73,7 @@ def _compact_parquet(job: Job, table: ParquetTable, target_bytes: int, until: da
     def compact(directory: str) -> Compacted:
         return ParquetTable(root).compact(Path(directory), target_bytes)
 
-    # Each directory is a task, wherever there is a free core; they do not know of each other.
+    # One task per directory; the tasks are independent.
     context = job.spark.sparkContext
     at_once = context.defaultParallelism * 4
     with Display(job.name) as display:

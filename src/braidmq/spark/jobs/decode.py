@@ -26,15 +26,15 @@ from braidmq.spark.jobs.sparkplug.payload import COLUMNS
 from braidmq.spark.jobs.sparkplug.state import KeptBirths
 from braidmq.spark.jobs.tables.ownership import own_tables
 from braidmq.spark.jobs.tables.parquet_table import own_place
-from braidmq.spark.jobs.tables.tables import BatchName, Kind, Table, Written, open_table
+from braidmq.spark.jobs.tables.tables import BatchName, Kind, OutputTable, Written, open_table
 
 _WHY_NAMELESS: Final = " metrics: their births are older than the start: start earlier (--from), or request a rebirth"
 _WHY_BIRTHS_ARE_LOST: Final = (
-    "decode: the known births are in the checkpoint of the query before; metrics that have an alias only get no name until "
+    "decode: the known births are in the checkpoint of the previous query; metrics that have only an alias get no name until "
     "the next birth of their node"
 )
-# So many known metrics, at some hundred bytes each, are sent to every task. Spark would go by the size of their file, in which
-# names that are alike cost next to nothing.
+# Up to this many known metrics, at some hundred bytes each, are broadcast to every task. Spark would decide by the size of their
+# file, in which similar names compress to almost nothing.
 _SENT_WHOLE_MAX: Final = 300_000
 
 
@@ -86,12 +86,12 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
     check_service(job, checkpoint)
     if ownership.start is not None and format_ == "sparkplug":
         click.echo(_WHY_BIRTHS_ARE_LOST, err=True)
-    stream = job.stream()  # which starts Spark: it reads schemas
+    stream = job.stream()  # starts Spark, which is needed to parse schemas
     schema = None if ddl is None else parse_schema(ddl)
 
     def each_batch(frame: DataFrame, batch: BatchName) -> None:
         nonlocal written, refused, schema
-        # Kept for a moment: it is looked at for a schema, and goes to two tables, but is read once.
+        # Cached: it is used to infer a schema and for two tables, but should be read once.
         with _held(frame):
             if schema is None:
                 schema = schema_for(frame, format_, kept)
@@ -101,7 +101,7 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
 
     def each_sparkplug_batch(frame: DataFrame, batch: BatchName) -> None:
         nonlocal written, refused, nameless
-        # Here it is what Python has decoded that is kept: it is looked at for births, too.
+        # Here the decoded rows are cached, since they are also searched for births.
         with _held(decode(frame, format_, parse_schema(COLUMNS))) as rows:
             added, unresolved = append_metrics(good, rows, KeptBirths(frame.sparkSession, checkpoint), batch)
             written += added
@@ -122,10 +122,10 @@ def command(job: Job, output: str, format_: Format, ddl: str | None, quarantine:
     )
 
 
-def append_metrics(table: Table, rows: DataFrame, kept: KeptBirths, batch: BatchName) -> tuple[Written, int]:
-    """Add the metrics of decoded Sparkplug messages, named by the births before them; tells how many aliases were without one.
+def append_metrics(table: OutputTable, rows: DataFrame, kept: KeptBirths, batch: BatchName) -> tuple[Written, int]:
+    """Append the metrics of decoded Sparkplug messages, named by the births before them; also returns the number of unnamed ones.
 
-    A batch that is in the table already is not counted again.
+    A batch that is already in the table is not counted again.
     """
     births = kept.before(batch.number)
     news = births_and_deaths(rows)
@@ -139,7 +139,7 @@ def append_metrics(table: Table, rows: DataFrame, kept: KeptBirths, batch: Batch
         seen = Observation()
         found = metrics(rows, births).observe(seen, F.count_if("is_unresolved").alias("unresolved"))
         added = table.append(found.drop("is_unresolved"), batch)
-        # Spark counts while it writes; where nothing was written there is nothing to wait for.
+        # Spark counts while it writes; if nothing was written, the count never arrives.
         return added, seen.get["unresolved"] if added.rows else 0
 
 
@@ -154,7 +154,7 @@ def _held(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def schema_for(frame: DataFrame, format_: Format, kept: Path | None) -> StructType:
-    """The schema of a table for which none is given: the one that it has, else what a batch suggests, which is kept."""
+    """The schema of a table if none is given: the stored one, else one inferred from a batch, which is then stored."""
     if kept is None:
         raise UsageError("an inferred schema can be kept only in a local directory", "give --schema")
     if kept.exists():

@@ -1,7 +1,7 @@
 """`rollup`: aggregates over windows of event time, per pattern, device and numeric field. Runs on the driver.
 
-A row of the result is about one field of the payloads, or about the messages themselves (`field` is empty). A window is written
-once, when the watermark has passed its end; what comes later than that is dropped, and counted in the summary.
+A row of the result describes one field of the payloads, or the messages themselves (`field` is empty). A window is written once,
+when the watermark has passed its end; messages that arrive later are dropped and counted in the summary.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from braidmq.spark.jobs.tables.ownership import own_tables
 from braidmq.spark.jobs.tables.parquet_table import own_place
 from braidmq.spark.jobs.tables.tables import BatchName, Kind, Written, open_table
 
-# Silence is measured in so many slots of a window: its state stays small, however many messages it has.
+# Silence is measured in slots of a window, so that its state stays small however many messages it has.
 SLOTS: Final = 240
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _WHY_NOT_ADOPTED: Final = "windows that are still open exist only in the checkpoint"
-# The field of a payload that is nothing but a number.
+# The field name for a payload that is a plain number.
 BARE: Final = "value"
 
 
@@ -45,7 +45,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise UsageError for what cannot be."""
+        """Raise UsageError for invalid values."""
         if self.window_s < 1 or self.window_s != int(self.window_s):
             raise UsageError(f"a window cannot last {self.window_s:g} s", "use a whole number of seconds, at least one")
         if self.watermark_s < 0:
@@ -53,7 +53,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roll_up(frame: DataFrame, patterns: Patterns, windows: Windows) -> DataFrame:
-    """The figures of each window, pattern, device and field; a stream gives those of windows that are over."""
+    """The figures of each window, pattern, device and field; a stream yields them when a window has closed."""
 
     windows.check()
     seconds = int(windows.window_s)
@@ -86,9 +86,9 @@ def roll_up(frame: DataFrame, patterns: Patterns, windows: Windows) -> DataFrame
 
 
 def measurements(frame: DataFrame, patterns: Patterns, windows: Windows) -> DataFrame:
-    """A row for each message and one for each of its numbers: event time, pattern, device, field, value, slot of the window.
+    """One row per message and one per number in it: event time, pattern, device, field, value, slot of the window.
 
-    A message whose event time cannot be read counts at the time it was stored.
+    A message without a valid event time counts at the time it was stored.
     """
 
     topic = F.col("topic")
@@ -107,7 +107,7 @@ def measurements(frame: DataFrame, patterns: Patterns, windows: Windows) -> Data
 
 
 def _numbers(windows: Windows) -> Column:
-    """The numbers in a payload: those asked for, or all at the top of a JSON object; one that is the event time is none."""
+    """The numbers in a payload: the requested ones, or all at the top level of a JSON object except the event time."""
 
     def named(name: Column, text: Column) -> Column:
         return F.struct(name.alias("field"), text.try_cast("double").alias("value"))
@@ -127,7 +127,7 @@ def _numbers(windows: Windows) -> Column:
 
 
 def _silence(slots: Column) -> Column:
-    """The largest number of slots in a row without a message, from the beginning of the window to its end."""
+    """The longest run of slots without a message in the window."""
 
     edges = F.concat(F.array(F.lit(-1)), F.sort_array(slots), F.array(F.lit(SLOTS)))
     steps = F.sequence(F.lit(1), F.size(edges) - 1)
@@ -149,7 +149,7 @@ def _silence(slots: Column) -> Column:
 @click.option(
     "--fields",
     default="",
-    help="Numbers to aggregate, as temperature,motor.speed.  [default: all at the top of a JSON object, or the payload itself]",
+    help="Numbers to aggregate: temperature,motor.speed.  [default: all at the top level of a JSON object, or the payload]",
 )
 @click.option(
     "--device-level",

@@ -40,13 +40,13 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "expires_at": (TimestampType,),
 }
 REQUIRED: Final = ("topic", "payload")
-# What history tells of a message that was read, and a publisher cannot ask for.
+# Columns of history that a publisher cannot set.
 READ_ONLY: Final = tuple(column.name for column in COLUMNS if column.name not in _COLUMNS)
 _KEYS: Final = (*_INTEGERS, *_BYTES)
 
 
 def check_columns(schema: StructType, key_column: str) -> dict[str, int]:
-    """The places of the columns that a message is made of, and of `keyColumn` as `key`; raises in words if they do not fit."""
+    """The indexes of the message columns, and of `keyColumn` as `key`; raises ConfigError or UsageError if they do not fit."""
     places: dict[str, int] = {}
     unknown = []
     for place, field in enumerate(schema.fields):

@@ -1,7 +1,7 @@
 """Dead letters: rows that the broker rejected, as JSON lines with everything needed to examine and resend them.
 
-A line is written before the row's number is given up, so that none is lost with a task; a task that runs again may write the same
-line again, which has the same producer, batch, partition and row.
+A line is written before the row's number is given up, so no row is lost with a task. A task that runs again may write the same
+line again, with the same producer, batch, partition and row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from braidmq.base.errors import UsageError
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A row that was refused. `payload` is base64."""
+    """A rejected row. `payload` is base64."""
 
     producer: str
     batch: int
@@ -33,7 +33,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 def make_letter(row: dict[str, Any], topic: bytes | None, payload: bytes) -> DeadLetter:
-    """The letter of a row; `row` has the fields that are no bytes."""
+    """Make the letter of a row; `row` has the fields other than topic and payload."""
     name = None if topic is None else topic.decode(errors="replace")
     return DeadLetter(topic=name, payload=base64.b64encode(payload).decode(), **row)
 
@@ -49,12 +49,12 @@ class DeadLetters:
         self._files = 0
 
     def add(self, letter: DeadLetter) -> None:
-        """Keep a letter; it is safe after `flush`."""
+        """Add a letter; it is durable after `flush`."""
         self._waiting.append(letter)
         self.count += 1
 
     def flush(self) -> None:
-        """Write down what waits; raises UsageError if that cannot be done."""
+        """Write pending letters; raises UsageError if that fails."""
         if not self._waiting:
             return
         lines = b"".join(json.dumps(msgspec.structs.asdict(letter)).encode() + b"\n" for letter in self._waiting)
@@ -67,7 +67,7 @@ class DeadLetters:
     def _write(self, lines: bytes) -> None:
         folder, *rest = self._parts
         if "://" not in self._path:
-            # One file that grows, for there may be a flush for each row.
+            # Append to one file, since there may be a flush per row.
             directory = os.path.join(self._path, folder, rest[0])
             os.makedirs(directory, exist_ok=True)
             with open(os.path.join(directory, f"{rest[1]}.jsonl"), "ab") as file:

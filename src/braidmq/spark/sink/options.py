@@ -55,13 +55,13 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     qos: int
     key_column: str
     producer_name: str
-    dead_letter_path: str  # empty: a row that is refused fails the task
+    dead_letter_path: str  # empty: a rejected row fails the task
     fails_on_partition_change: bool
     skips_earlier_batches: bool
     in_flight_max: int
     call_s: float
     retry_s: float
-    unknown: tuple[str, ...]  # options that are not ours, by name
+    unknown: tuple[str, ...]  # names of unknown options
 
     def __repr__(self) -> str:
         return f"WriteOptions({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -72,7 +72,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Read what `df.write` or `df.writeStream` was given; raises ConfigError that names the option and the remedy."""
+    """Parse the options of `df.write` or `df.writeStream`; raises ConfigError with the option and the remedy."""
     table = OptionTable(options, WRITE_OPTIONS, foreign_options.WRITE)
     security = table.security()
     if security.password and not security.user:
@@ -129,7 +129,7 @@ def _server(text: str, wants_tls: bool) -> Server:
             hint = f"that is an address to read from; {hint}"
         raise ConfigError("servers", f"{scheme}:// is not a scheme of an MQTT server", hint)
     if "@" in rest:
-        # Not repeated here: what is before the @ may be a password.
+        # Not quoted: the part before the @ may contain a password.
         raise ConfigError("servers", "contains credentials", "use the options user and password")
     is_tls = scheme == "mqtts" if separator else wants_tls
     host, colon, port = rest.rstrip("/").rpartition(":")

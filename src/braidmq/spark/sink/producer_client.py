@@ -1,6 +1,6 @@
-"""A connection that publishes as an idempotent producer: the bulk client, and what the broker says to producers.
+"""A connection that publishes as an idempotent producer: the bulk client plus the producer protocol.
 
-Which rows to send, and what to do when the connection is gone, is for `publisher`.
+`publisher` decides which rows to send, and what to do when the connection is lost.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _KEEP_ALIVE_S: Final = 600
 
 
 class TakenOver(UsageError):
-    """Another attempt publishes under the same client id now; this one must not go on."""
+    """Another attempt now publishes under the same client id; this one must stop."""
 
 
 class LaterBatch(UsageError):
-    """The broker has something of a later batch of this producer; `sequence` is in it."""
+    """The broker has messages of a later batch of this producer; `sequence` belongs to it."""
 
     def __init__(self, detail: str, sequence: int) -> None:
         super().__init__(detail, "another query uses this producer name")
@@ -37,7 +37,7 @@ class LaterBatch(UsageError):
 
 
 class WrongShard(Exception):
-    """The client id does not have the shard of the name of its keys; `shards` says how many there are."""
+    """The client id does not map to the shard of its producer name; `shards` is the number of shards."""
 
     def __init__(self, shards: int) -> None:
         super().__init__(shards)
@@ -47,9 +47,9 @@ class WrongShard(Exception):
 class Joined(Struct, frozen=True):
     """The contents of a CONNACK."""
 
-    sequence: int  # everything up to it was dealt with
+    sequence: int  # everything up to it is settled
     check: int | None  # of the message with that sequence
-    parts: int  # one more than the highest part of the producer that came for the batch
+    parts: int  # one more than the highest part of the producer seen for the batch
     receive_maximum: int
     packet_bytes_max: int
 
@@ -59,7 +59,7 @@ class ProducerClient(BulkClient):
 
     @classmethod
     def dial(cls, server: Server, options: WriteOptions) -> ProducerClient:
-        """Connect to a server, with TLS if it wants that. Raises ConnectionLost, or UsageError if no other attempt can help."""
+        """Connect to a server, with TLS if its address says so. Raises ConnectionLost, or UsageError if a retry cannot help."""
         return cls.open(
             str(server),
             server.host,
@@ -71,9 +71,9 @@ class ProducerClient(BulkClient):
         )
 
     def join(self, client_id: str, user_properties: dict[str, str], options: WriteOptions) -> Joined:
-        """CONNECT as a producer; returns when the broker has settled what was under way before.
+        """CONNECT as a producer; returns when the broker has settled messages of earlier connections.
 
-        Raises ConnectionLost, WrongShard, LaterBatch, or UsageError if no other attempt can help.
+        Raises ConnectionLost, WrongShard, LaterBatch, or UsageError if a retry cannot help.
         """
         login = Connect(
             client_id,
@@ -105,7 +105,7 @@ class ProducerClient(BulkClient):
 
 def _refusal(packet: Connack, told: dict[str, str], server: str) -> Exception:
     said = packet.properties.reason_string
-    detail = f"{server} refused the connection: {reason_in_words(packet.reason)}{f', {said}' if said else ''}"
+    detail = f"{server} rejected the connection: {reason_in_words(packet.reason)}{f', {said}' if said else ''}"
     if packet.reason == Reason.CLIENT_IDENTIFIER_NOT_VALID and SHARDS in told:
         return WrongShard(int(told[SHARDS]))
     if SEQUENCE in told:

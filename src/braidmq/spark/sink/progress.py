@@ -1,13 +1,13 @@
 """The progress of a partition: which rows are settled, where to resume after a reconnect, which numbers to give up.
 
 Rows are counted from 1, and row n is the message with the sequence base + n. A row is *settled* when the broker has acknowledged
-it, or has refused it and the refusal is dealt with. The broker counts what it has recorded; this counts the rest:
+it, or has rejected it and the rejection is handled. The broker counts what it has recorded; this counts the rest:
 
-- A row that was refused has used its number, but on disk the broker is behind it as long as nothing follows.
-- So is it for rows that are acknowledged and not recorded, because history does not cover their topics.
+- A rejected row has used its number, but the broker's count on disk stays behind it until another row follows.
+- The same is true of rows that are acknowledged but not recorded, because history does not cover their topics.
 
-So on a new connection the numbers of settled rows are *given up*, as one range; it counts only if the broker's own count reaches
-up to it. No row is ever passed over of which nobody knows what became of it.
+So on a new connection the numbers of settled rows are *given up*, as one range; it is valid only if the broker's own count
+reaches up to it. No row is ever skipped whose fate is unknown.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from __future__ import annotations
 from braidmq.base.errors import UsageError
 
 
-class Progress:
+class SettledRows:
     """The settled rows of one attempt at a partition."""
 
     def __init__(self) -> None:
-        self.settled = 0  # every row up to this one is
+        self.settled = 0  # every row up to this one is settled
         self.begun_at = -1  # what the broker had when this attempt began
-        self._early: set[int] = set()  # settled rows that are further on
-        self._refused: set[int] = set()  # rows that were refused, and are dealt with; not yet among the settled ones
+        self._early: set[int] = set()  # settled rows beyond that
+        self._refused: set[int] = set()  # rejected and handled rows beyond `settled`
         self._is_behind = False  # the broker did not know of settled rows
 
     def acknowledge_next(self, count: int) -> None:
-        """The next rows after the settled ones are acknowledged, in order."""
+        """Record that the next `count` rows after the settled ones are acknowledged."""
         self.settled += count
         self._absorb()
 
     def acknowledge(self, row: int) -> None:
-        """A row is acknowledged."""
+        """Record that a row is acknowledged."""
         if row == self.settled + 1:
             self.settled = row
             self._absorb()
@@ -39,7 +39,7 @@ class Progress:
             self._early.add(row)
 
     def refuse(self, row: int) -> None:
-        """A row was refused for good, and nothing more is to be done about it."""
+        """Record that a row was permanently rejected, and that the rejection is handled."""
         if row > self.settled:
             self._refused.add(row)
             self._absorb()
@@ -51,9 +51,9 @@ class Progress:
             self._refused.discard(self.settled)
 
     def give_up(self) -> tuple[int, int] | None:
-        """The rows whose numbers are to be given up with the next CONNECT, first and last; None if there are none."""
+        """The first and last row whose numbers the next CONNECT must give up; None if there are none."""
         if self._refused and not self._is_behind:
-            # What is before them was under way when the connection ended. If it was recorded, the numbers follow on that.
+            # Rows before them were in flight when the connection ended. If they were recorded, the given-up numbers follow them.
             first = last = min(self._refused)
             while last + 1 in self._refused:
                 last += 1
@@ -61,9 +61,9 @@ class Progress:
         return (self.begun_at + 1, self.settled) if self.settled > self.begun_at >= 0 else None
 
     def join(self, row: int) -> bool:
-        """The broker says that it is at this row. False: connect again, for it does not know of rows that are settled.
+        """Take the broker's position. Returns False if a new connection is needed because the broker does not know settled rows.
 
-        Raises UsageError if it has lost what it had.
+        Raises UsageError if the broker has lost rows.
         """
         if self.begun_at < 0:
             self.begun_at = row
@@ -72,7 +72,7 @@ class Progress:
                 f"the broker had {self.begun_at} messages of this partition and now reports {row}",
                 "is it another broker, or was it restored from a backup?",
             )
-        # What is further on is sent again, and acknowledged or refused again.
+        # Later rows are sent again, and acknowledged or rejected again.
         self._early.clear()
         self._refused = {each for each in self._refused if each > row}
         self.settled = max(self.settled, row)

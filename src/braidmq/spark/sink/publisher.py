@@ -1,7 +1,7 @@
 """Publishes the rows of one partition, each once and in order, over as many connections as needed.
 
-Rows are sent as far as the broker's window allows, and kept until they are settled. When the connection is gone, the broker says
-on the next one how far it has come, and what is behind that is sent again. `progress` has the rules.
+Rows are sent as far as the broker's window allows, and kept until they are settled. After a lost connection, the broker reports
+its position on the next one, and later rows are sent again. `progress` has the rules (P2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import FAILURE, Reason
 from braidmq.spark.sink.options import WriteOptions
 from braidmq.spark.sink.producer_client import Joined, LaterBatch, ProducerClient, TakenOver, WrongShard
-from braidmq.spark.sink.progress import Progress
+from braidmq.spark.sink.progress import SettledRows
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
 ROWS_BITS: Final = 32
@@ -34,11 +34,11 @@ _SHARDS_USUAL: Final = 4
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_MAX_S: Final = 3.0
 
-# Called with the row's number, batch and place in it, the reason and the detail; raises if that fails the task.
+# Called with the row's number, its batch and index in it, the reason and the detail; raises if that fails the task.
 OnRefused = Callable[[int, RowBatch, int, int, str], None]
 
 
-class Part(Struct, frozen=True):
+class ProducerPart(Struct, frozen=True):
     """The producer, batch and partition of some rows; `keys` if rows are identified by keys."""
 
     producer: str
@@ -48,11 +48,11 @@ class Part(Struct, frozen=True):
 
     @property
     def base(self) -> int:
-        """The sequence before that of the first row."""
+        """The sequence number before that of the first row."""
         return self.batch << ROWS_BITS
 
     def client_id(self, shards: int) -> str:
-        """The producer's client id. All that share keys have the home shard of their producer."""
+        """The producer's client id. Producers that share keys must map to the shard of their common name."""
         plain = f"{self.producer}-{self.partition}"
         if not self.keys:
             return plain
@@ -62,7 +62,7 @@ class Part(Struct, frozen=True):
 
 
 class _Queued(Struct):
-    """Rows that were given and are not settled; `first` is the number of the batch's row 0."""
+    """A batch with rows that are not settled; `first` is the number of its row 0."""
 
     batch: RowBatch
     first: int
@@ -73,39 +73,39 @@ class _Queued(Struct):
 
 
 class RowPublisher:
-    """One attempt at a partition: `open`, `add` batches, `finish`. Blocks, and raises what ends the attempt."""
+    """One attempt at a partition: `open`, `add` batches, `finish`. Blocks; raises the error that ends the attempt."""
 
-    def __init__(self, part: Part, options: WriteOptions, maker: RowMaker, on_refused: OnRefused) -> None:
+    def __init__(self, part: ProducerPart, options: WriteOptions, maker: RowMaker, on_refused: OnRefused) -> None:
         self.part = part
-        self.progress = Progress()
+        self.progress = SettledRows()
         self.resumed_at = 0  # rows that an earlier attempt had published
-        self.parts = 0  # one more than the highest partition of which the broker knows in this batch
-        self.is_done = False  # the broker has a later batch, and this one is to be skipped
+        self.parts = 0  # one more than the highest partition of this batch that the broker knows
+        self.is_done = False  # the broker has a later batch, so this one is skipped
         self._options = options
         self._maker = maker
         self._on_refused = on_refused
         self._client: ProducerClient | None = None
         self._queue: deque[_Queued] = deque()
-        self._given = 0  # rows that `add` has got
-        self._next = 1  # the row to be sent next
+        self._given = 0  # rows passed to `add`
+        self._next = 1  # the next row to send
         self._first = 1  # the first row of this connection, with packet id 1
         self._window = 1
         self._packet_bytes_max = 0
-        self._checks: dict[int, int] = {}  # by row: what the broker says that it was
-        self._refused_since: dict[int, float] = {}  # rows that are refused for what may pass
-        self._told: set[int] = set()  # refused rows that were reported
+        self._checks: dict[int, int] = {}  # check values by row, as the broker reported them
+        self._refused_since: dict[int, float] = {}  # rows rejected for a reason that may pass
+        self._told: set[int] = set()  # rejected rows already reported
         self._shards = _SHARDS_USUAL
         self._server = random.randrange(len(options.servers))
         self._tried_until = 0.0
         self._backoff = Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S, spread=True)
         self._has_silent = False  # there were rows with QoS 0
         self._is_pinged = False
-        self._is_refused = False  # a row was, on this connection
+        self._is_refused = False  # a row was rejected on this connection
 
     # Rows
 
     def open(self) -> None:
-        """Connect, and learn how far an earlier attempt has come. Raises UsageError if the broker has a later batch."""
+        """Connect, and learn the position of an earlier attempt. Raises UsageError if the broker has a later batch."""
         self._begin_trying()
         try:
             self._reconnect()
@@ -115,7 +115,7 @@ class RowPublisher:
             self.is_done = True
 
     def add(self, batch: RowBatch) -> None:
-        """Publish rows that come after those given before; returns when all are sent or kept to be sent again."""
+        """Publish the next rows; returns when all are sent, or kept to be sent again."""
         if not len(batch):
             return
         queued = _Queued(batch, self._given + 1)
@@ -138,7 +138,7 @@ class RowPublisher:
         self._drive(self._given, self._given - self._window)
 
     def finish(self) -> None:
-        """Wait until every row is settled, and leave."""
+        """Wait until every row is settled, and disconnect."""
         missing = [row for row in self._checks if row > self._given]
         if missing or self.resumed_at > self._given:
             raise _changed(
@@ -152,7 +152,7 @@ class RowPublisher:
         self._client.leave()
 
     def close(self) -> None:
-        """Drop the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -163,7 +163,7 @@ class RowPublisher:
                 raise _changed(f"row {row} of this partition is not the one that an earlier attempt published as its last")
 
     def _refuse_unsent(self, row: int, reason: int, detail: str) -> None:
-        """Settle a row that cannot be sent: it uses its number once everything before it is settled."""
+        """Settle a row that cannot be sent: its number is used up once all rows before it are settled."""
         if row <= self.progress.settled:
             return
         self._drive(row - 1, row - 1)
@@ -183,7 +183,7 @@ class RowPublisher:
     # Sending
 
     def _drive(self, sent: int, settled: int) -> None:
-        """Go on until rows up to these are sent, and settled."""
+        """Work until rows up to `sent` are sent and rows up to `settled` are settled."""
         while self._next <= sent or self.progress.settled < settled:
             try:
                 self._step(sent)
@@ -196,7 +196,7 @@ class RowPublisher:
         assert client is not None
         in_flight = self._next - 1 - self.progress.settled
         room = self._window - in_flight
-        # A few large writes are worth more than many small ones.
+        # Few large writes are faster than many small ones.
         share = max(1, self._window // 4)
         if self._next <= sent and room >= min(share, sent - self._next + 1):
             self._send(client, min(sent, self._next + share - 1))
@@ -227,7 +227,7 @@ class RowPublisher:
         return (row - self._first) % PACKET_ID_MAX + 1
 
     def _row_of(self, packet_id: int) -> int:
-        """The row that has this packet id: at most one in flight has."""
+        """The row in flight with this packet id; there is at most one."""
         row = self.progress.settled + 1
         return row + (packet_id - self._id_of(row)) % PACKET_ID_MAX
 
@@ -270,11 +270,11 @@ class RowPublisher:
         self._report(row, reason, "")
         self.progress.refuse(row)
         if not self.part.keys:
-            # The broker takes nothing after that on this connection.
+            # After that, the broker accepts nothing more on this connection.
             raise ConnectionLost("a row was rejected")
 
     def _end(self, client: ProducerClient) -> None:
-        """The broker has said goodbye: raise what that means."""
+        """Raise the error for a DISCONNECT of the broker."""
         goodbye = client.goodbye
         assert goodbye is not None
         said = goodbye.properties.reason_string
@@ -288,7 +288,7 @@ class RowPublisher:
         raise UsageError(detail, "unless another reason is given, a row with QoS 0 was rejected: use QoS 1 to find out which")
 
     def _confirm(self) -> None:
-        """There were rows without an answer: see that the broker has taken them."""
+        """Make sure that the broker has received rows that are not acknowledged (QoS 0)."""
         self._is_pinged = True
         while self._is_pinged:
             client = self._client
@@ -308,7 +308,7 @@ class RowPublisher:
         self._backoff.reset()
 
     def _recover(self, lost: ConnectionLost) -> None:
-        """Look at what came before the end, then connect again."""
+        """Process what arrived before the connection ended, then connect again."""
         client = self._client
         if client is not None:
             try:
@@ -322,7 +322,7 @@ class RowPublisher:
         self._reconnect()
 
     def _reconnect(self) -> None:
-        """Connect until the broker and we agree on where to go on."""
+        """Connect until the broker and this attempt agree on where to continue."""
         if self._client is not None:
             self._client.leave()
             self._client = None
@@ -368,7 +368,7 @@ class RowPublisher:
             return True
         row = joined.sequence - self.part.base
         if row > ROWS_MAX:
-            # Only of a broker that did not keep names yet: others do not let such a producer in.
+            # Only from brokers that did not store names yet: others reject such a producer.
             raise LaterBatch(f"a later batch of {self.part.producer} has begun", joined.sequence)
         self.parts = joined.parts
         is_new = self.progress.begun_at < 0
@@ -382,7 +382,7 @@ class RowPublisher:
         return True
 
     def _wait(self, lost: ConnectionLost) -> None:
-        """Let some time pass before the next attempt; raises Unavailable if there was enough of it."""
+        """Wait before the next attempt; raises Unavailable when the time limit is reached."""
         pause_s = self._backoff.next()
         if monotonic() + pause_s > self._tried_until:
             raise Unavailable(f"rows could not be published for {self._options.retry_s:g} s: {lost.detail}")
@@ -392,15 +392,15 @@ class RowPublisher:
 def _changed(detail: str) -> UsageError:
     return UsageError(
         f"{detail}: a batch that is retried must have the same partitions with the same rows in the same order",
-        "give keyColumn, if the number of partitions changes or the plan has no order; another producerName, if these are other "
+        "set keyColumn if the number of partitions changes or the plan has no order, or another producerName if these are other "
         "rows",
     )
 
 
-def _earlier(part: Part, known: int) -> UsageError:
+def _earlier(part: ProducerPart, known: int) -> UsageError:
     return UsageError(
         f"the broker has batch {known} of {part.producer}, and this is batch {part.batch}: "
-        "the checkpoint is new, or an older one, and nobody can tell whether these rows were published",
-        "give another producerName to publish them, or the checkpoint that belongs to this one; "
-        "if all batches have the rows that they had then, set onEarlierBatch to skip",
+        "the checkpoint is new or older, so it is unknown whether these rows were published",
+        "to publish them, set another producerName, or use the checkpoint that belongs to this name; "
+        "if all batches have the same rows as before, set onEarlierBatch to skip",
     )

@@ -1,6 +1,6 @@
-"""Encodes rows as PUBLISH frames: Arrow columns are unpacked once, and any range of rows is encoded at once.
+"""Encodes rows as PUBLISH packets: Arrow columns are unpacked once, and a range of rows is encoded at once.
 
-The codec in `braidmq.mqtt` makes one packet at a time, ten times slower; a test holds what is made here equal to it.
+The codec in `braidmq.mqtt` encodes one packet at a time, ten times slower; a test checks that the results are equal.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from braidmq.mqtt.wire import TEXT_BYTES_MAX, write_varint
 _TOPICS_CACHED_MAX: Final = 100_000
 _EXPIRY_MAX: Final = 0xFFFF_FFFF
 _HASH_BYTES: Final = 16
-# Texts and their bytes are the same there.
+# In these columns, a string means the same as its UTF-8 bytes.
 _SENT_AS_BYTES: Final = ("correlation_data", "key")
 _NULL_KEY: Final = "the key is null"
-# A user property with the key alone, up to the 32 digits of the hash: length of the properties, identifier, name, length.
+# A single user property with the key, up to the 32 digits of the hash: property length, identifier, name, length.
 _KEY_PROPERTY: Final = b"%c%b\x00%c" % (len(KEY_HEAD) + 2 + 2 * _HASH_BYTES, KEY_HEAD, 2 * _HASH_BYTES)
 _NO_PROPERTIES: Final = b"\0"
-# By packet id: the id, and the length of no properties.
+# By packet id: the encoded id, and an empty property length.
 _PLAIN_IDS: Final = [number.to_bytes(2, "big") + _NO_PROPERTIES for number in range(PACKET_ID_MAX + 1)]
 _IDS: Final = [each[:2] for each in _PLAIN_IDS]
 
@@ -67,7 +67,7 @@ class _Topics(dict[bytes | None, bytes]):
 _HEADERS: Final = {first: _Headers(first) for first in range(0x30, 0x36)}
 
 
-class Problem(Exception):
+class RowProblem(Exception):
     """A row that cannot become a message: the reason code a broker would send, and an explanation."""
 
     def __init__(self, reason: int, detail: str) -> None:
@@ -77,16 +77,16 @@ class Problem(Exception):
 
 
 class RowBatch:
-    """Some rows, counted from 0, ready to be encoded. `problems` has those that no message can be made of."""
+    """Rows, counted from 0, ready to be encoded. `problems` has the rows that cannot become messages."""
 
     def __init__(
         self, topics: list[bytes], payloads: list[bytes], firsts: list[int] | int, properties: list[bytes] | None
     ) -> None:
         self.topics = topics
         self.payloads = payloads
-        self.problems: dict[int, Problem] = {}
+        self.problems: dict[int, RowProblem] = {}
         self._firsts = firsts  # first bytes: QoS and retain
-        self._properties = properties  # with their length; None: no row has any
+        self._properties = properties  # including their length; None: no row has properties
 
     def __len__(self) -> int:
         return len(self.topics)
@@ -98,25 +98,25 @@ class RowBatch:
 
     @property
     def common_qos(self) -> int | None:
-        """The QoS of all rows; None if they differ, or might."""
+        """The QoS of all rows; None if they may differ."""
         return self._firsts >> 1 & 3 if isinstance(self._firsts, int) else None
 
     def check(self, row: int) -> int:
-        """The check value of a row, as the broker has it."""
+        """The check value of a row, as the broker computes it."""
         return message_check(self.topics[row], self.payloads[row])
 
     def size_max(self, row: int) -> int:
-        """The bytes of a row's frame, or a few more."""
+        """An upper bound of the packet size of a row, at most a few bytes too large."""
         properties = 0 if self._properties is None else len(self._properties[row])
         return len(self.topics[row]) + len(self.payloads[row]) + properties + 16
 
     def size_bound(self) -> int:
-        """A bound for `size_max` of all rows."""
+        """An upper bound of `size_max` over all rows."""
         properties = 0 if self._properties is None else max(map(len, self._properties), default=0)
         return max(map(len, self.payloads), default=0) + TEXT_BYTES_MAX + properties + 16
 
     def encode(self, start: int, end: int, first_id: int, topics: _Topics) -> bytes:
-        """The frames of these rows; a row's packet id is one more than the last row's, 1 after 65535."""
+        """Encode these rows as packets; packet ids are consecutive, 1 after 65535."""
         ids = [
             *range(first_id, min(first_id + end - start, PACKET_ID_MAX + 1)),
             *range(1, first_id + end - start - PACKET_ID_MAX),
@@ -145,7 +145,7 @@ class RowBatch:
 
 
 class RowMaker:
-    """Takes batches of one schema apart; for executors."""
+    """Unpacks batches of one schema; for executors."""
 
     def __init__(self, places: Mapping[str, int], qos: int) -> None:
         self.topics = _Topics()
@@ -158,7 +158,7 @@ class RowMaker:
         payloads = _bytes(batch.column(self._places["payload"]))
         if batch.column(self._places["payload"]).null_count:
             payloads = [b"" if payload is None else payload for payload in payloads]
-        problems: dict[int, Problem] = {}
+        problems: dict[int, RowProblem] = {}
         rows = RowBatch(topics, payloads, self._firsts(batch, problems), self._properties(batch, problems))
         self._check_topics(topics, problems)
         rows.problems = problems
@@ -167,7 +167,7 @@ class RowMaker:
                 topics[row] = b""
         return rows
 
-    def _firsts(self, batch: pa.RecordBatch, problems: dict[int, Problem]) -> list[int] | int:
+    def _firsts(self, batch: pa.RecordBatch, problems: dict[int, RowProblem]) -> list[int] | int:
         given = [self._column(batch, name, problems) for name in ("qos", "retain")]
         if given == [None, None]:
             return 0x30 | self._qos << 1
@@ -177,12 +177,12 @@ class RowMaker:
         for row, (qos, retain) in enumerate(zip(qos_of, retain_of, strict=True)):
             level = self._qos if qos is None else qos
             if not 0 <= level <= 2:
-                problems[row] = Problem(Reason.QOS_NOT_SUPPORTED, f"the QoS is {level}")
+                problems[row] = RowProblem(Reason.QOS_NOT_SUPPORTED, f"the QoS is {level}")
                 level = 0
             firsts.append(0x30 | level << 1 | bool(retain))
         return firsts[0] if len(set(firsts)) == 1 else firsts
 
-    def _properties(self, batch: pa.RecordBatch, problems: dict[int, Problem]) -> list[bytes] | None:
+    def _properties(self, batch: pa.RecordBatch, problems: dict[int, RowProblem]) -> list[bytes] | None:
         texts = ("content_type", "response_topic", "correlation_data", "user_properties")
         names = ("payload_format", *texts, "message_expiry_interval", "expires_at", "key")
         found = {name: self._column(batch, name, problems) for name in names}
@@ -197,11 +197,11 @@ class RowMaker:
             try:
                 properties.append(write_properties(_properties_of(fields, now, found["key"] is not None), PacketType.PUBLISH))
             except (UsageError, ProtocolViolation, UnicodeEncodeError, OverflowError) as problem:
-                problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"a property cannot be sent: {problem}")
+                problems[row] = RowProblem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"a property cannot be sent: {problem}")
                 properties.append(_NO_PROPERTIES)
         return properties
 
-    def _column(self, batch: pa.RecordBatch, name: str, problems: dict[int, Problem]) -> list[Any] | None:
+    def _column(self, batch: pa.RecordBatch, name: str, problems: dict[int, RowProblem]) -> list[Any] | None:
         place = self._places.get(name)
         if place is None:
             return None
@@ -213,11 +213,11 @@ class RowMaker:
         try:
             found: list[Any] = column.to_pylist()
         except (ValueError, OverflowError):
-            # A text of Spark may have any bytes, and a time any year: see which rows these are.
+            # Strings of Spark may contain invalid UTF-8, and times any year: find the affected rows.
             found = [_value(name, each, row, problems) for row, each in enumerate(column)]
         return found
 
-    def _check_topics(self, topics: Sequence[bytes | None], problems: dict[int, Problem]) -> None:
+    def _check_topics(self, topics: Sequence[bytes | None], problems: dict[int, RowProblem]) -> None:
         bad: dict[bytes | None, str] = {}
         for topic in set(topics):
             try:
@@ -227,27 +227,27 @@ class RowMaker:
         if bad:
             for row, topic in enumerate(topics):
                 if topic in bad:
-                    problems[row] = Problem(Reason.TOPIC_NAME_INVALID, bad[topic])
+                    problems[row] = RowProblem(Reason.TOPIC_NAME_INVALID, bad[topic])
 
 
-def _keys_alone(keys: list[Any], problems: dict[int, Problem]) -> list[bytes]:
-    """The properties of rows that have nothing but keys, which is how most of them are."""
+def _keys_alone(keys: list[Any], problems: dict[int, RowProblem]) -> list[bytes]:
+    """The properties of rows that have only keys, the most common case."""
     properties = []
     for row, key in enumerate(keys):
         if key is None:
-            problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, _NULL_KEY)
+            problems[row] = RowProblem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, _NULL_KEY)
             properties.append(_NO_PROPERTIES)
         else:
             properties.append(_KEY_PROPERTY + _hash_key(key).encode())
     return properties
 
 
-def _value(name: str, value: pa.Scalar, row: int, problems: dict[int, Problem]) -> Any:
+def _value(name: str, value: pa.Scalar, row: int, problems: dict[int, RowProblem]) -> Any:
     """The value of a row; None and a problem if Python cannot represent it."""
     try:
         return value.as_py()
     except (ValueError, OverflowError) as problem:
-        problems[row] = Problem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} cannot be read: {problem}")
+        problems[row] = RowProblem(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} cannot be read: {problem}")
         return None
 
 
@@ -258,7 +258,7 @@ def _properties_of(fields: dict[str, Any], now: datetime, has_key: bool) -> Prop
     if expiry is not None and not 0 <= expiry <= _EXPIRY_MAX:
         raise UsageError(f"a message cannot expire after {expiry} s")
     pairs = fields["user_properties"] or ()
-    # A map comes as pairs, an array of structs as mappings.
+    # Maps arrive as pairs, arrays of structs as mappings.
     user_properties = tuple(tuple(each.values()) if isinstance(each, dict) else each for each in pairs)
     if any(each is None or None in each for each in user_properties):
         raise UsageError("a user property is null")
@@ -277,13 +277,13 @@ def _properties_of(fields: dict[str, Any], now: datetime, has_key: bool) -> Prop
 
 
 def _hash_key(key: bytes | int) -> str:
-    # A number is its digits.
+    # Numbers are hashed as decimal digits.
     raw = key if isinstance(key, bytes) else str(key).encode()
     return blake2b(raw, digest_size=_HASH_BYTES).hexdigest()
 
 
 def _bytes(column: pa.Array) -> list[bytes]:
-    """Texts or bytes as bytes, without a way over Python's texts."""
+    """Strings or bytes as bytes, without creating Python strings."""
     is_large = column.type in (pa.large_string(), pa.large_binary())
     found: list[bytes] = column.cast(pa.large_binary() if is_large else pa.binary()).to_pylist()
     return found

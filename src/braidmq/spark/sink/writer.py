@@ -1,8 +1,8 @@
-"""`df.write` and `df.writeStream` with `format("braidmq")`: rows become messages, each published once and in order by partition.
+"""`df.write` and `df.writeStream` with `format("braidmq")`: rows become messages, each published once, in order per partition.
 
-A task publishes as a producer of its own, `<query>-<partition>` for a stream, and numbers its rows from the base of the batch on.
-On the next connection the broker says what it has recorded of them, so that a task, a driver or a broker that is started again
-goes on where the last one was. `docs/spark.md` says what that needs.
+Each task publishes as its own producer, `<query>-<partition>` for a stream, and numbers its rows from the base of the batch. On
+the next connection the broker reports what it has recorded of them, so a restarted task, driver or broker continues where the
+last one stopped. `docs/spark.md` lists the requirements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from braidmq.spark.option_table import warn_of_unknown
 from braidmq.spark.sink.columns import check_columns
 from braidmq.spark.sink.dead_letters import DeadLetters, make_letter
 from braidmq.spark.sink.options import WriteOptions, parse_write_options
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from braidmq.spark.source.format import restore
 
@@ -50,7 +50,7 @@ _warned_of: set[tuple[str, ...]] = set()
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """What a task did: rows that an earlier attempt had published, that it published, and that were refused; or nothing."""
+    """The result of a task: rows published by an earlier attempt, rows it published, and rejected rows."""
 
     producer: str
     batch: int
@@ -62,10 +62,10 @@ class TaskReport(WriterCommitMessage):
 
 
 class Sink:
-    """What writers have in common; pickled to the executors, so it holds values only."""
+    """Shared by all writers; pickled to the executors, so it holds only values."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """On the driver; connects to nothing."""
+        """Runs on the driver; opens no connection."""
         if overwrite:
             raise UsageError(
                 'mode("overwrite") is not supported: published messages cannot be taken back',
@@ -77,11 +77,11 @@ class Sink:
     def __reduce__(self) -> tuple[Any, ...]:
         return restore, (type(self).__module__, type(self).__name__), self.__dict__
 
-    def _part(self) -> Part:
+    def _part(self) -> ProducerPart:
         raise NotImplementedError
 
     def _publish(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """On an executor: publish the rows of a task."""
+        """Publish the rows of a task; runs on an executor."""
         part = self._part()
         options = self._options
         maker = RowMaker(self._places, options.qos)
@@ -104,10 +104,10 @@ class Sink:
         return TaskReport(part.producer, part.batch, part.partition, resumed, rows - resumed - letters.count, letters.count)
 
     def _check_partitions(self, reports: list[TaskReport]) -> None:
-        """On the driver, when all tasks are done: did an earlier attempt have more of them?
+        """Check whether an earlier attempt had more partitions; runs on the driver when all tasks are done.
 
-        A task cannot tell, for Spark does not say how many there are. What further ones published is in the log, and others have
-        published it again now.
+        A task cannot check, since Spark does not tell it how many there are. What the extra ones published is in the log, and has
+        now been published again by others.
         """
         if self._options.key_column or not reports or any(each.is_skipped for each in reports):
             return
@@ -125,11 +125,11 @@ class Sink:
         log.warning("%s", detail)
 
     def _further_rows(self, producer: str, batch: int, first: int) -> dict[int, int]:
-        """By partition, from the first to the last that the broker knows of: the rows that were published, if there are any."""
+        """The rows published by partition, from `first` to the last that the broker knows; omits partitions without rows."""
         found: dict[int, int] = {}
         partition, end = first, first + 1
         while partition < end:
-            publisher = RowPublisher(Part(producer, batch, partition), self._options, RowMaker(self._places, 0), _never)
+            publisher = RowPublisher(ProducerPart(producer, batch, partition), self._options, RowMaker(self._places, 0), _never)
             try:
                 publisher.open()
             finally:
@@ -140,15 +140,22 @@ class Sink:
         return found
 
 
-def _letters(part: Part, options: WriteOptions) -> DeadLetters:
+def _letters(part: ProducerPart, options: WriteOptions) -> DeadLetters:
     attempt = uuid.uuid4().hex[:12]
     return DeadLetters(options.dead_letter_path, part.producer, part.batch, part.partition, attempt)
 
 
 def _refuse(
-    part: Part, options: WriteOptions, letters: DeadLetters, row: int, batch: RowBatch, place: int, reason: int, detail: str
+    part: ProducerPart,
+    options: WriteOptions,
+    letters: DeadLetters,
+    row: int,
+    batch: RowBatch,
+    place: int,
+    reason: int,
+    detail: str,
 ) -> None:
-    """A row was refused: keep it, or fail."""
+    """Write a rejected row to the dead letters, or fail."""
     topic, payload = batch.topics[place], batch.payloads[place]
     words = f"{reason_in_words(reason)}{f', {detail}' if detail else ''}"
     if not options.dead_letter_path:
@@ -167,40 +174,42 @@ def _refuse(
         "detail": words,
     }
     letters.add(make_letter(fields, topic, payload))
-    # With keys a row that was refused is refused again, so there is time; else its number is given up after this.
+    # With keys, a rejected row is rejected again later, so there is no hurry; otherwise its number is given up after this.
     if not part.keys or letters.count % _LETTERS_AT_ONCE == 0:
         letters.flush()
 
 
 class BatchSink(Sink):
-    """A batch. Tasks of one write know each other by a name that the driver makes, unless `producerName` gives one."""
+    """Writes a batch. The tasks of one write share a name that the driver generates, unless `producerName` is given."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite)
         warn_of_unknown(self._options.unknown)
         self._name = self._options.producer_name or f"write-{uuid.uuid4()}"
 
-    def _part(self) -> Part:
-        return Part(self._name, 0, _context().partitionId(), bool(self._options.key_column))
+    def _part(self) -> ProducerPart:
+        return ProducerPart(self._name, 0, _context().partitionId(), bool(self._options.key_column))
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         reports = _tell(messages)
-        if self._options.producer_name:  # else no other write has its name
+        if self._options.producer_name:  # otherwise the name is unique to this write
             self._check_partitions(reports)
 
 
 class StreamSink(Sink):
-    """A stream: the batch and the query are known to the task, by properties that Spark gives it."""
+    """Writes a stream: tasks learn the batch and the query from properties that Spark sets."""
 
-    def _part(self) -> Part:
+    def _part(self) -> ProducerPart:
         context = _context()
         batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
         if batch is None or query is None:
             raise UsageError("Spark did not pass batch and query to the task", "this version of Spark is not supported")
-        return Part(self._options.producer_name or query, int(batch), context.partitionId(), bool(self._options.key_column))
+        return ProducerPart(
+            self._options.producer_name or query, int(batch), context.partitionId(), bool(self._options.key_column)
+        )
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        # A writer is made twice for each batch, but commits come to a process that Spark keeps.
+        # Spark creates two writers per batch, but keeps the process that receives the commits.
         if self._options.unknown not in _warned_of:
             _warned_of.add(self._options.unknown)
             warn_of_unknown(self._options.unknown)
@@ -243,7 +252,7 @@ class ArrowWriter(BatchSink, DataSourceArrowWriter):
 
 
 class RowStreamWriter(StreamSink, DataSourceStreamWriter):
-    """Writes a stream on Spark 4.0, which knows rows only."""
+    """Writes a stream on Spark 4.0, which supports only rows."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         return self._publish(to_batches(iterator))
@@ -256,7 +265,7 @@ class RowStreamWriter(StreamSink, DataSourceStreamWriter):
 
 
 def to_batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
-    """Spark's rows as Arrow's batches, with columns in the same places."""
+    """Convert Spark's rows to Arrow batches with the same columns."""
     while taken := list(islice(rows, _ROWS_AT_ONCE)):
         columns = [pa.array([_plain(value) for value in column]) for column in zip(*taken, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, names=[str(place) for place in range(len(columns))])
@@ -266,7 +275,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, datetime):
-        return value.astimezone(UTC)  # Spark gives the wall clock of the worker's own zone
+        return value.astimezone(UTC)  # Spark returns local time of the worker
     if isinstance(value, dict):
         return [{"name": name, "value": text} for name, text in value.items()]
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The backlog of a stream, asked from the service only as often as it is worth the work.
+"""The backlog of a stream, cached to limit the load on the service.
 
-A count may cost the service as much as a small read, and Spark asks for offsets a hundred times a second while there is nothing
-to do. So an answer is good for a while.
+A count may cost the service as much as a small read, and Spark asks for offsets a hundred times a second while idle. So answers
+are cached for a while.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from braidmq.flight import wire
 
-# For how long a count is good enough.
+# How long a count is cached.
 _FRESH_S: Final = 1.0
 
 Positions = Mapping[int, int]
 
 
 class BacklogMeter:
-    """Counts what is between two places, for one query. `ask` is a call to the service, and may raise BraidError."""
+    """Counts the rows between two positions, for one query. `ask` calls the service, and may raise BraidError."""
 
     def __init__(self, ask: Callable[[Positions, Positions], wire.Backlog], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -29,7 +29,7 @@ class BacklogMeter:
         self._asked_at: float | None = None
 
     def rows_after(self, start: Positions, end: Positions) -> int:
-        """Rows between the two; as of a moment ago if the start was the same then."""
+        """Rows between the two; may be cached if the start is the same."""
         if _is_empty(start, end):
             return 0
         if not self._is_fresh or start != self._start:
@@ -37,7 +37,7 @@ class BacklogMeter:
         return self._backlog.rows
 
     def behind(self, start: Positions, end: Positions) -> dict[str, Any]:
-        """The same as a progress report has it; of a moment ago even if the start has moved on, and an estimate then."""
+        """The same for a progress report; may be cached even if the start has changed, and is an estimate then."""
         if _is_empty(start, end):
             return {"rows": 0, "isEstimate": False}
         if not self._is_fresh:

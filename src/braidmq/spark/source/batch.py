@@ -15,7 +15,7 @@ from braidmq.flight.client import HistoryClient
 from braidmq.spark.option_table import warn_of_unknown
 from braidmq.spark.source import offsets
 from braidmq.spark.source.options import EARLIEST, LATEST, parse_read_options
-from braidmq.spark.source.reading import Reading, place_of, to_partitions
+from braidmq.spark.source.reading import Reading, range_bound, to_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -24,19 +24,24 @@ if TYPE_CHECKING:
 
 
 class BatchReader(Reading, DataSourceReader):
-    """A range that is fixed when Spark plans; each action on a DataFrame plans again."""
+    """A range that is fixed when Spark plans; each action on a DataFrame plans anew."""
 
     def partitions(self) -> Sequence[InputPartition]:
         warn_of_unknown(self._options.unknown)
         with self._connect() as client:
-            start, end = self._places(client)
+            start, end = self._bounds(client)
             return self._cut(client, self._options.filters, start, end)
 
-    def _places(self, client: HistoryClient) -> tuple[wire.Place, wire.Place]:
-        return place_of(self._options.start or EARLIEST, client), place_of(self._options.end or LATEST, client)
+    def _bounds(self, client: HistoryClient) -> tuple[wire.RangeBound, wire.RangeBound]:
+        return range_bound(self._options.start or EARLIEST, client), range_bound(self._options.end or LATEST, client)
 
     def _cut(
-        self, client: HistoryClient, filters: Sequence[str], start: wire.Place, end: wire.Place, forgiven: Set[int] = frozenset()
+        self,
+        client: HistoryClient,
+        filters: Sequence[str],
+        start: wire.RangeBound,
+        end: wire.RangeBound,
+        forgiven: Set[int] = frozenset(),
     ) -> list[InputPartition]:
         planning = self._plan(client, filters, start, end, forgiven)
         for bound in (self._options.start, self._options.end):
@@ -46,7 +51,7 @@ class BatchReader(Reading, DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """The same, and filters of the query are taken over. Spark refuses a reader that can do this unless its own switch is on."""
+    """The same with filter pushdown. Spark rejects a reader with this method unless its own setting enables pushdown."""
 
     _pushed: Pushed | None = None
 
@@ -64,19 +69,19 @@ class PushingReader(BatchReader):
         if not pushed.filters:
             return []
         with self._connect() as client:
-            start, end = self._places(client)
+            start, end = self._bounds(client)
             if not pushed.has_bounds:
                 return self._cut(client, pushed.filters, start, end)
             shards = client.shards()
             first = offsets.start_at(start, shards)
-            # Who starts at the beginning misses nothing, also where the query's own bound is before what is kept.
+            # A read from the beginning has no gaps, even if the query's own bound is before the earliest record.
             forgiven = {shard for shard, position in first.items() if not position}
-            first_place, last_place = _narrowed(first, offsets.end_at(end, shards), pushed, start.gone)
-            return self._cut(client, pushed.filters, first_place, last_place, forgiven)
+            first_bound, last_bound = _narrowed(first, offsets.end_at(end, shards), pushed, start.gone)
+            return self._cut(client, pushed.filters, first_bound, last_bound, forgiven)
 
 
 def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for these options; raises ConfigError if this Spark cannot do what they ask for."""
+    """The reader for these options; raises ConfigError if this version of Spark does not support them."""
     if not parse_read_options(options).pushdown:
         return BatchReader(options, schema)
     if not hasattr(pyspark.sql.datasource, "Filter"):
@@ -86,9 +91,9 @@ def make_reader(options: dict[str, str], schema: StructType) -> DataSourceReader
 
 def _narrowed(
     first: Mapping[int, int], last: Mapping[int, int], pushed: Pushed, gone: wire.Gone
-) -> tuple[wire.Place, wire.Place]:
+) -> tuple[wire.RangeBound, wire.RangeBound]:
     """The range within the bounds of the query."""
     starts = {shard: max(position, pushed.after) for shard, position in first.items()}
     ends = {shard: position if pushed.until is None else min(position, pushed.until) for shard, position in last.items()}
-    start = wire.Place(positions=wire.to_wire(starts), gone=gone)
-    return start, wire.Place(positions=offsets.ends_to_ask_for(starts, ends))
+    start = wire.RangeBound(positions=wire.to_wire(starts), gone=gone)
+    return start, wire.RangeBound(positions=offsets.ends_to_ask_for(starts, ends))

@@ -1,7 +1,7 @@
 """Options of other sources and sinks, with the braidmq options that replace them.
 
-Whoever moves a query from Kafka and changes the format only would otherwise read from another start, without a limit or as
-another user, and see nothing but a warning. So these options are refused, with ours in the message.
+A query moved from Kafka by changing only the format would otherwise read from another start, without a limit or as another user,
+with only a warning. So these options are rejected, and the message names ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 _SECURITY: Final = "use user and password, or token; and tls, tls.caFile, tls.certFile, tls.keyFile"
 _NO_KAFKA: Final = "braidmq is not a Kafka client: use servers, user, password, token, tls.* and timeout; remove this one"
 
-# By name in lower case. A name that ends with a dot stands for all that begin with it.
+# By lower-case name. A name that ends with a dot matches all names that begin with it.
 READ: Final[Mapping[str, str]] = {
     "subscribe": 'use topicFilter, or load("plant/#")',
     "subscribepattern": "use topicFilter: + stands for one level of a topic, # for all that follow",
@@ -40,7 +40,7 @@ READ: Final[Mapping[str, str]] = {
     "maxfilespertrigger": "use maxRowsPerTrigger or maxBytesPerTrigger",
     "minoffsetspertrigger": "use minRowsPerTrigger, with maxTriggerDelay",
     "maxrecordsperpartition": "use maxRowsPerPartition or maxBytesPerPartition",
-    "includeheaders": "use the column user_properties, which is always there; columns chooses others",
+    "includeheaders": "use the column user_properties, which is always included; the option columns selects others",
     "kafkaconsumer.polltimeoutms": "use timeout",
     "fetchoffset.": "use retryTimeout",
 }

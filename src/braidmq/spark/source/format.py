@@ -1,4 +1,4 @@
-"""Spark's format `braidmq`. Made in many processes, some of them without what braidmq needs: this module imports pyspark only."""
+"""Spark's format `braidmq`. Loaded in many processes, some without our dependencies: this module imports only pyspark."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class BraidDataSource(DataSource):
-    """History as rows, and rows as messages. All options are in docs/spark.md; nothing connects before it is asked for data."""
+    """History as rows, and rows as messages. docs/spark.md lists all options; connections are opened only to transfer data."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Raises UsageError if this Python lacks something: Spark itself would only say that a worker did not connect."""
+        """Raises UsageError if this Python lacks a dependency: Spark would only say that a worker did not connect."""
         super().__init__(options)
         check_requirements()
 
@@ -61,10 +61,10 @@ class BraidDataSource(DataSource):
 
 
 def _opener() -> Callable[[str, MutableMapping[str, str]], DataSource]:
-    """What makes a source of a pickle, in a process that may not know yet where braidmq is."""
+    """A function that unpickles a source in a process that may not have braidmq on its path yet."""
 
-    # Spark lets the process that plans a stream look for the files of `--py-files` in a directory that nobody fills. A function
-    # inside a function is pickled as code, not by its name, and so can run there and name the place.
+    # The process that plans a stream looks for the files of `--py-files` in a directory that Spark never fills. A nested function
+    # is pickled by value, not by name, so it can run there and add the path.
     def open_source(place: str, options: MutableMapping[str, str]) -> DataSource:
         import sys
         from importlib.util import find_spec
@@ -79,7 +79,7 @@ def _opener() -> Callable[[str, MutableMapping[str, str]], DataSource]:
 
 
 def restore(module: str, name: str) -> Any:
-    """Unpickle a reader on an executor; raises UsageError if the Python there lacks something."""
+    """Unpickle a reader on an executor; raises UsageError if the Python there lacks a dependency."""
     check_requirements()
     kind = getattr(import_module(module), name)
     return kind.__new__(kind)

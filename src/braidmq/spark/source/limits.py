@@ -1,4 +1,4 @@
-"""The limits of a streaming batch, in the classes that Spark has since 4.2; earlier versions pass none."""
+"""The limits of a streaming batch, as classes of Spark 4.2 and later; earlier versions pass none."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ else:
             ReadMinRows,
             SupportsTriggerAvailableNow,
         )
-    except ImportError:  # Spark 4.0 and 4.1, which never call what needs these
+    except ImportError:  # Spark 4.0 and 4.1 never call methods that need these
 
         class ReadLimit:
-            """No limit is ever given there."""
+            """A stand-in; those versions never pass a limit."""
 
         class SupportsTriggerAvailableNow:
-            """Not known there: the engine itself stops at what was there when it began."""
+            """A stand-in; in those versions the engine itself stops at the data that existed at the start."""
 
         ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = ReadLimit
 

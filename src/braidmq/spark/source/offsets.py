@@ -1,20 +1,24 @@
-"""Offsets of the stream, and the arithmetic of batches. Pure: what the service says comes in, offsets come out.
+"""Offsets of the stream, and the arithmetic of batches. No I/O: answers of the service go in, offsets come out.
 
-An offset is `{"version": 3, "log": "<id>", "filters": ["<topic filter>", ...], "shards": {"0": <position>, ...}}`; a batch is
-`(start, end]` of every shard, of the filters that its end names. While a stream that began at the earliest record has not come to
-what some class of a shard had lost before, the offset says that, too: `"gone": {"0": {"<class>": <position>}}`. The end of the
-first batch says where it began: `"began": {"shards": ..., "gone": ...}`. Spark keeps the ends of batches only; when it runs the
-first one again it asks anew where the stream begins, which may be elsewhere by then. Before version 3 offsets had no filters,
-and before version 2 neither `gone` nor `began`; a checkpoint without filters takes over those that it is read with. What is
-reported as the latest offset has `"behind"` as well, for people. Rules:
+An offset is `{"version": 3, "log": "<id>", "filters": ["<topic filter>", ...], "shards": {"0": <position>, ...}}`. A batch is the
+range `(start, end]` of every shard, for the filters in its end. Two optional fields:
 
-- Spark compares offsets as texts, so that one range has one text: shards are in order of their numbers.
-- A shard that an offset does not name begins at its beginning: shards that are new are read whole.
-- An end is nowhere below its start, also if the service has just restarted and knows less than it did.
-- With a target (`availableNow`) nothing goes past it, and shards that came after it wait for the next run.
-- Positions are tokens, and mean something in their log only. 0 is the beginning: who starts there misses nothing, ever.
-- A stream is nowhere at 0 once it has begun, but where each shard began then, at 1 at least: what retention takes from then on is
-  told, and what it had taken before, in whichever class, is not. Old checkpoints that are at 0 begin with their next batch.
+- `"gone": {"0": {"<class>": <position>}}`: what a class of a shard had lost to retention when the stream began at the earliest
+  record. It is dropped once the stream has passed that position.
+- `"began": {"shards": ..., "gone": ...}`, only in the end of the first batch: the start of that batch. Spark stores only the ends
+  of batches; when it repeats the first batch it asks again where the stream begins, which may have changed by then.
+
+Version 2 had no filters, version 1 neither `gone` nor `began`. A checkpoint without filters adopts those of the query that reads
+it. The latest offset in progress reports also has `"behind"`, for people. Rules:
+
+- Spark compares offsets as text, so each range has exactly one text: shards are sorted by number.
+- A shard that an offset does not name begins at its beginning: new shards are read whole.
+- An end is never below its start, even if the service has just restarted and knows less than before.
+- With a target (`availableNow`) nothing goes past it; shards created after it wait for the next run.
+- A batch has the same rows whenever it is read (P1).
+- Positions are opaque, and valid only in their log. 0 is the beginning: a read from there never has a gap.
+- Once a stream has begun, no shard is at 0, but at its earliest position at that moment, at least 1: what retention deletes from
+  then on is reported; what it had deleted before, in any class, is not. Old checkpoints at 0 are settled with their next batch.
 """
 
 from __future__ import annotations
@@ -33,16 +37,16 @@ VERSION: Final = 3
 _POSITIONS_ONLY: Final = 1
 _WITHOUT_FILTERS: Final = 2
 _BEGINNING: Final = 0
-# Where a stream starts in a shard that has no record yet: what retention takes of the first ones is then told.
+# The start of a stream in a shard without records: if retention deletes the first ones, that is then reported.
 _BEFORE_ALL: Final = 1
 _FILTERS_SHOWN: Final = 5
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """How far each shard of a log is read; without a log only if a person wrote it.
+    """The position of each shard of a log; `log` is None only in offsets written by hand.
 
-    `gone` is how much of the classes of a shard was gone when the reader began, where that is more than the position. `began` is
-    the beginning of the stream's first batch, in the end of that batch. `filters` are what was read, sorted; None if nobody said.
+    `gone` is what had been deleted of the classes of a shard when the reader began, where that is later than the position.
+    `began` is the start of the stream's first batch, in the end of that batch. `filters` are sorted; None if unknown.
     """
 
     shards: dict[int, int]
@@ -52,30 +56,30 @@ class Offset(msgspec.Struct, frozen=True):
     filters: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What goes into a checkpoint: one text for one offset."""
+        """The form stored in a checkpoint; equal offsets have equal text."""
         data: dict[str, Any]
         if self.filters is not None:
-            data = {"version": VERSION, "log": self.log, "filters": list(self.filters), **self._places()}
+            data = {"version": VERSION, "log": self.log, "filters": list(self.filters), **self._position_fields()}
         else:
             version = _WITHOUT_FILTERS if self.gone or self.began else _POSITIONS_ONLY
-            data = {"version": version, "log": self.log, **self._places()}
-        return data | {"began": self.began._places()} if self.began else data
+            data = {"version": version, "log": self.log, **self._position_fields()}
+        return data | {"began": self.began._position_fields()} if self.began else data
 
-    def _places(self) -> dict[str, Any]:
+    def _position_fields(self) -> dict[str, Any]:
         shards = wire.to_wire(self.shards)
         return {"shards": shards, "gone": wire.gone_to_wire(self.gone)} if self.gone else {"shards": shards}
 
     def is_at(self, other: Offset) -> bool:
-        """Whether both are the same place, wherever a batch that ends there began."""
+        """Whether both are at the same positions, regardless of `began`."""
         return (self.shards, self.log, self.gone) == (other.shards, other.log, other.gone)
 
-    def to_place(self) -> wire.Place:
+    def to_bound(self) -> wire.RangeBound:
         """The start of a range that continues from here."""
-        return wire.Place(positions=wire.to_wire(self.shards), gone=wire.gone_to_wire(self.gone))
+        return wire.RangeBound(positions=wire.to_wire(self.shards), gone=wire.gone_to_wire(self.gone))
 
 
 def parse_offset(data: object) -> Offset:
-    """Read an offset of a checkpoint, or the short form `{"0": position}`; raises UsageError for what is none."""
+    """Read an offset of a checkpoint, or the short form `{"0": position}`; raises UsageError if it is invalid."""
     if not isinstance(data, dict):
         raise UsageError("this is not an offset of braidmq", "an offset must be a JSON object")
     log: object = data.get("log")
@@ -98,7 +102,7 @@ def parse_offset(data: object) -> Offset:
         raise UsageError("this is not an offset of braidmq", "`log` must be a string")
     if not isinstance(began, dict | None):
         raise UsageError("this is not an offset of braidmq", "the start of a batch must be a JSON object")
-    found = _parse_places(data, log, None if began is None else _parse_places(began, log, None))
+    found = _parse_positions(data, log, None if began is None else _parse_positions(began, log, None))
     return structs.replace(found, filters=_parse_filters(filters))
 
 
@@ -110,7 +114,7 @@ def _parse_filters(data: object) -> tuple[str, ...] | None:
     return to_filters(data)
 
 
-def _parse_places(data: dict[str, Any], log: str | None, began: Offset | None) -> Offset:
+def _parse_positions(data: dict[str, Any], log: str | None, began: Offset | None) -> Offset:
     shards, gone = data.get("shards"), data.get("gone", {})
     if not _are_positions(shards):
         raise UsageError("this is not an offset of braidmq", "positions of shards must be numbers")
@@ -131,17 +135,17 @@ def _are_positions(data: object) -> TypeGuard[wire.Positions]:
 
 
 def to_filters(filters: Iterable[str]) -> tuple[str, ...]:
-    """Topic filters as an offset has them: one text for the same ones."""
+    """Topic filters in the form of an offset: sorted, without duplicates."""
     return tuple(sorted(set(filters)))
 
 
 def check_filters(offset: Offset, filters: Iterable[str]) -> None:
-    """Raise UsageError if the offset is of a query that read other topics than these filters do."""
+    """Raise UsageError if the offset belongs to a query with other topic filters."""
     now = to_filters(filters)
     if offset.filters is None or offset.filters == now or (_cover(offset.filters, now) and _cover(now, offset.filters)):
         return
     raise UsageError(
-        f"the checkpoint is of the topic filters {_in_words(offset.filters)}, but the query has {_in_words(now)}",
+        f"the checkpoint belongs to the topic filters {_in_words(offset.filters)}, but the query has {_in_words(now)}",
         "older records of other filters would never be read: use a new checkpoint for them, or the filters of this one; "
         "with the option onFilterChange=continue the query reads the new filters from the checkpoint on",
     )
@@ -175,47 +179,47 @@ def check_shards(offset: Offset, shards: wire.Shards) -> None:
 
 
 def latest_of(shards: wire.Shards) -> dict[int, int]:
-    """Where each shard ends now."""
+    """The current end of each shard."""
     return {shard: state.latest for shard, state in _states(shards).items()}
 
 
-def start_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
-    """The position after which each shard is read, of a range that begins at this place. A time to come is now."""
+def start_at(bound: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
+    """The position after which each shard is read for this start. A time in the future means now."""
     latest = latest_of(shards)
-    if place.positions is not None:
-        return dict.fromkeys(latest, _BEGINNING) | wire.from_wire(place.positions)
-    if place.time is not None:
-        return {shard: max(min(place.time - 1, end), _BEFORE_ALL) for shard, end in latest.items()}
-    if place.at == "latest":
+    if bound.positions is not None:
+        return dict.fromkeys(latest, _BEGINNING) | wire.from_wire(bound.positions)
+    if bound.time is not None:
+        return {shard: max(min(bound.time - 1, end), _BEFORE_ALL) for shard, end in latest.items()}
+    if bound.at == "latest":
         return {shard: max(end, _BEFORE_ALL) for shard, end in latest.items()}
     return dict.fromkeys(latest, _BEGINNING)
 
 
-def begin_at(place: wire.Place, shards: wire.Shards) -> Offset:
-    """Where a stream begins that is to begin at this place."""
-    return settle(Offset(start_at(place, shards), shards.log, wire.gone_from_wire(place.gone)), shards)
+def begin_at(bound: wire.RangeBound, shards: wire.Shards) -> Offset:
+    """The offset at which a stream with this start begins."""
+    return settle(Offset(start_at(bound, shards), shards.log, wire.gone_from_wire(bound.gone)), shards)
 
 
 def settle(start: Offset, shards: wire.Shards) -> Offset:
-    """The same, but what is at the beginning of a shard is where that is now. Shards that it does not name stay so."""
+    """Replace positions of 0 by the current start of the shard. Shards that the offset does not name are left out."""
     states = {shard: state for shard, state in _states(shards).items() if not start.shards.get(shard)}
     begun = {shard: max(states[shard].earliest, _BEFORE_ALL) for shard in start.shards if shard in states}
     found = start.shards | begun
     return Offset(found, start.log, _beyond(found, start.gone | {shard: state.gone for shard, state in states.items()}))
 
 
-def end_at(place: wire.Place, shards: wire.Shards) -> dict[int, int]:
-    """The last position of each shard, of a range that ends at this place."""
+def end_at(bound: wire.RangeBound, shards: wire.Shards) -> dict[int, int]:
+    """The last position of each shard for this end."""
     latest = latest_of(shards)
-    if place.positions is not None:
-        return latest | wire.from_wire(place.positions)
-    if place.time is not None:
-        return {shard: min(place.time - 1, end) for shard, end in latest.items()}
-    return latest if place.at == "latest" else dict.fromkeys(latest, _BEGINNING)
+    if bound.positions is not None:
+        return latest | wire.from_wire(bound.positions)
+    if bound.time is not None:
+        return {shard: min(bound.time - 1, end) for shard, end in latest.items()}
+    return latest if bound.at == "latest" else dict.fromkeys(latest, _BEGINNING)
 
 
 def bounds(start: Offset, latest: Mapping[int, int], target: Offset | None) -> dict[int, int]:
-    """How far each shard may be read at most; shards that are left out of it are not touched."""
+    """The maximum position of each shard; shards not in the result are not read."""
     known = set(latest) if target is None else set(target.shards)
     ends = {shard: position for shard, position in latest.items() if shard in known}
     if target is not None:
@@ -233,18 +237,18 @@ def end_of_batch(start: Offset, limits: Mapping[int, int], advanced: Mapping[int
 
 
 def ends_to_ask_for(start: Mapping[int, int], ends: Mapping[int, int]) -> wire.Positions:
-    """The ends for the service, all shards named; 0 where nothing is wanted, so that it does not wait to have come that far."""
+    """The ends to request, for all shards; 0 where nothing is wanted, so that the service does not wait for them."""
     least = {shard: max(start.get(shard, _BEGINNING), _BEFORE_ALL) for shard in ends}
     return wire.to_wire({shard: end if end > least[shard] else _BEGINNING for shard, end in ends.items()})
 
 
 def is_empty(start: Offset, end: Offset) -> bool:
-    """Whether nothing can be between the two."""
+    """Whether there can be no records between the two."""
     return all(position <= start.shards.get(shard, 0) for shard, position in end.shards.items())
 
 
 def _beyond(positions: Mapping[int, int], gone: Mapping[int, wire.Positions]) -> dict[int, wire.Positions]:
-    """What of the classes was gone beyond these positions; that is all that matters of it."""
+    """The part of `gone` that is later than these positions; only that part matters."""
     found = {}
     for shard, classes in gone.items():
         further = {name: position for name, position in classes.items() if position > positions.get(shard, _BEGINNING)}

@@ -42,7 +42,7 @@ READ_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
 )
 
-# As of Kafka's source, from which the option is known.
+# The default of Kafka's source, from which users know the option.
 _DELAY_S: Final = 15 * 60.0
 _TABLE_HINT: Final = (
     'write .option("topicFilter", "plant/#") or .load("plant/#"); options of CREATE TABLE do not reach a Python source: '
@@ -51,7 +51,7 @@ _TABLE_HINT: Final = (
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Where a read begins or ends: a word, a time as it was written, or an offset."""
+    """The start or end of a read: a keyword, a time as written, or an offset."""
 
     at: Literal["earliest", "latest"] | None = None
     moment: str | None = None
@@ -68,7 +68,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[str]
     access: Access
     filters: list[str]
-    start: Bound | None  # None: what is usual for a batch or for a stream
+    start: Bound | None  # None: the default of a batch or a stream
     end: Bound | None
     rows_max: int | None
     bytes_max: int | None
@@ -84,7 +84,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     pushdown: bool
     call_s: float
     retry_s: float
-    unknown: tuple[str, ...]  # options that are not ours, by name
+    unknown: tuple[str, ...]  # names of unknown options
 
     @property
     def on_loss(self) -> Literal["fail", "skip"]:
@@ -93,7 +93,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Read what `spark.read` or `spark.readStream` was given; raises ConfigError that names the option and the remedy."""
+    """Parse the options of `spark.read` or `spark.readStream`; raises ConfigError with the option and the remedy."""
     table = OptionTable(options, READ_OPTIONS, foreign_options.READ)
     _check_pace(table)
     access = parse_access(table)
@@ -189,7 +189,7 @@ def _bound(table: OptionTable, which: str) -> Bound | None:
 
 
 def _checked(name: str, parse: Callable[[], T]) -> T:
-    """What `parse` gives; what it has against it is said about the option `name`."""
+    """The result of `parse`; its errors are raised as ConfigError of the option `name`."""
     try:
         return parse()
     except UsageError as problem:

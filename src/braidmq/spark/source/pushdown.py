@@ -1,8 +1,8 @@
 """Filter pushdown: the service applies filters of a query, so fewer records leave the broker. Needs Spark 4.1.
 
-Taken over, so that Spark does not look again: `topic = `, `topic IN`, a prefix of whole levels, and comparisons of
-`store_timestamp` and `position`, which are the same number. A prefix that ends within a level narrows the read, and Spark does
-the rest. Everything else is left to Spark.
+Pushed down completely: `topic = `, `topic IN`, a prefix of whole levels, and comparisons of `store_timestamp` and `position`,
+which are the same number. A prefix that ends within a level narrows the read, and Spark filters the rest. All other filters are
+left to Spark.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from braidmq.base.errors import ProtocolViolation
 from braidmq.flight.times import to_microseconds
 from braidmq.mqtt.topics import check_filter, check_topic_name, matches, overlaps
 
-# Each topic is a search of its own for the service; a longer list is better read once and filtered by Spark.
+# The service searches for each topic separately; a longer list is better read once and filtered by Spark.
 _TOPICS_MAX: Final = 100
 _POSITIONS: Final = ("position", "store_timestamp")
 
 
 class Pushed(msgspec.Struct, frozen=True):
-    """What is left to read: these filters (none: nothing), positions above `after` and up to `until`."""
+    """The narrowed read: filters (empty: nothing), positions above `after` and up to `until`."""
 
     filters: list[str]
     after: int = 0
@@ -48,7 +48,7 @@ class Pushed(msgspec.Struct, frozen=True):
 
 
 def push(filters: Sequence[str], offered: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Narrow a read of these topic filters by what Spark offers; gives also those that Spark must apply itself."""
+    """Narrow a read of these topic filters by the offered ones; also returns those that Spark must apply itself."""
     pushed, left = Pushed(list(filters)), []
     for each in offered:
         pushed, is_exact = _narrow(pushed, each)
@@ -60,7 +60,7 @@ def push(filters: Sequence[str], offered: Iterable[Filter]) -> tuple[Pushed, lis
 def _narrow(pushed: Pushed, offered: Filter) -> tuple[Pushed, bool]:
     match offered:
         case IsNotNull((name,)) if name in ("topic", *_POSITIONS):
-            return pushed, True  # they never are null
+            return pushed, True  # these columns are never null
         case EqualTo(("topic",), str() as topic) | EqualNullSafe(("topic",), str() as topic):
             return _to_topics(pushed, [topic]), True
         case In(("topic",), topics) if len(topics) <= _TOPICS_MAX and all(isinstance(each, str) for each in topics):
@@ -100,7 +100,7 @@ def _to_topics(pushed: Pushed, topics: Iterable[str]) -> Pushed:
 
 def _to_prefix(pushed: Pushed, prefix: str) -> tuple[Pushed, bool]:
     levels, slash, rest = prefix.rpartition("/")
-    # `+/#` is at least one more level, if only an empty one: exactly what can follow a slash.
+    # `+/#` matches one or more levels, even empty ones: exactly what can follow a slash.
     narrower = f"{levels}/+/#"
     if not slash or not _is_filter(narrower) or "+" in levels or "#" in levels:
         return pushed, False
@@ -117,7 +117,7 @@ def intersect(a: str, b: str) -> str | None:
     levels_a, levels_b = a.split("/"), b.split("/")
     found: list[str] = []
     for index in range(max(len(levels_a), len(levels_b))):
-        # From its # on, a filter takes whatever the other one asks for, even nothing.
+        # From its # on, a filter matches whatever the other one requires, including nothing.
         if levels_a[index : index + 1] == ["#"]:
             return "/".join([*found, *levels_b[index:]])
         if levels_b[index : index + 1] == ["#"]:

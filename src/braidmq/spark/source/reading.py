@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from braidmq.flight import wire
 from braidmq.flight.client import HistoryClient, Planning
 from braidmq.flight.errors import DataLoss, describe_gaps, from_wire_gaps
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 from braidmq.spark.source.format import restore
 from braidmq.spark.source.offsets import ends_to_ask_for
 from braidmq.spark.source.options import Bound, ReadOptions, parse_read_options
@@ -24,17 +24,17 @@ from braidmq.spark.source.schema import arrow_schema, columns_of
 
 log = logging.getLogger("braidmq.spark")
 
-# Spark has no way to say LIMIT to a source. A first batch of a few rows lets `limit(10)` and `show()` end early.
+# Spark cannot pass LIMIT to a source. A small first batch lets `limit(10)` and `show()` end early.
 _HEAD_ROWS: Final = 256
 
 
-# What is made anew from the options where a reader arrives.
+# Derived from the options again after unpickling.
 _LOCAL: Final = ("_options", "_client", "_backlog")
 
 
 @contextmanager
 def losses_in_words() -> Iterator[None]:
-    """Let DataLoss say how a query can go on in spite of it."""
+    """Add to DataLoss how the query can continue."""
     try:
         yield
     except DataLoss as loss:
@@ -43,10 +43,10 @@ def losses_in_words() -> Iterator[None]:
 
 
 class Reading:
-    """The options and the schema of one read. Pickled, it is checked first where it arrives; it has no connection of its own."""
+    """The options and schema of one read. Unpickling checks the requirements first; it holds no connection."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        """Raises ConfigError or UsageError for what cannot be."""
+        """Raises ConfigError or UsageError for invalid options."""
         self._raw_options = options
         self._schema = schema
         columns_of(schema, self._options.columns)
@@ -57,8 +57,8 @@ class Reading:
         return restore, (kind.__module__, kind.__name__), state
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, on an executor. Each once, also if the server is lost on the way."""
-        # Spark's stand-in for a plan without parts is nothing before 4.2, then a part without a value.
+        """The rows of a part, each exactly once even if the server is lost meanwhile. Runs on an executor."""
+        # For a plan without parts, Spark passes None before 4.2, and a part without a value since then.
         if partition is None or partition.value is None:
             return
         expected = arrow_schema(self._schema)
@@ -82,11 +82,16 @@ class Reading:
 
     @losses_in_words()
     def _plan(
-        self, client: HistoryClient, filters: Sequence[str], start: wire.Place, end: wire.Place, forgiven: Set[int] = frozenset()
+        self,
+        client: HistoryClient,
+        filters: Sequence[str],
+        start: wire.RangeBound,
+        end: wire.RangeBound,
+        forgiven: Set[int] = frozenset(),
     ) -> Planning:
-        """The parts of a range, at least `minPartitions` where the range has that many; gaps that are let pass are warned of.
+        """Plan a range into parts, at least `minPartitions` if the range allows it; tolerated gaps are logged.
 
-        What is missing of the shards that are `forgiven` was not asked for; what they lose from now on is a loss.
+        Gaps of `forgiven` shards are ignored; what these shards lose from now on is a loss.
         """
         wanted = self._options.partitions_min
         plan = wire.Plan(
@@ -100,9 +105,9 @@ class Reading:
         )
         planning = client.plan(plan)
         if 0 < len(planning.parts) < wanted:
-            # Up to the end that was settled, so that nothing more gets in.
+            # Up to the end planned before, so that the range does not grow.
             settled = ends_to_ask_for(wire.from_wire(planning.planned.start), wire.from_wire(planning.planned.end))
-            again = msgspec.structs.replace(plan, end=wire.Place(positions=settled), partitions=wanted)
+            again = msgspec.structs.replace(plan, end=wire.RangeBound(positions=settled), partitions=wanted)
             planning = Planning(planning.planned, client.plan(again).parts)
         gaps = {shard: gap for shard, gap in from_wire_gaps(planning.planned.gaps).items() if shard not in forgiven}
         if gaps and self._options.fail_on_data_loss:
@@ -114,15 +119,15 @@ class Reading:
         return Planning(planning.planned, parts)
 
 
-def place_of(bound: Bound, client: HistoryClient) -> wire.Place:
-    """Where a bound is on the wire; times that are relative are so to the clock of the service."""
+def range_bound(bound: Bound, client: HistoryClient) -> wire.RangeBound:
+    """Convert a bound to its wire format; relative times refer to the clock of the service."""
     if bound.offset is not None:
-        return bound.offset.to_place()
+        return bound.offset.to_bound()
     if bound.moment is not None:
-        return to_place(bound.moment, lambda: client.shards().now)
-    return wire.Place(at=bound.at)
+        return to_bound(bound.moment, lambda: client.shards().now)
+    return wire.RangeBound(at=bound.at)
 
 
 def to_partitions(tickets: Sequence[wire.Ticket]) -> list[InputPartition]:
-    """Parts as Spark ships them: bytes, which any Python can unpickle."""
+    """Parts in a form that Spark can send: bytes, which any Python can unpickle."""
     return [InputPartition(wire.encode(ticket)) for ticket in tickets]

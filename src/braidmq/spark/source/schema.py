@@ -41,9 +41,9 @@ def struct_of(names: Sequence[str] | None) -> StructType:
 
 
 def columns_of(schema: StructType, chosen: Sequence[str] | None) -> list[str]:
-    """The columns that a schema asks for, in its order; raises UsageError if they are not those of history.
+    """The columns of a schema, in its order; raises UsageError if they are not columns of history.
 
-    `chosen` is the option `columns`, which a schema of one's own replaces and must not contradict.
+    `chosen` is the option `columns`, which a user's schema replaces and must not contradict.
     """
     names = columns.choose(schema.names).names
     wrong = [field for field in schema.fields if field.dataType != _TYPES[field.name]]
@@ -57,5 +57,5 @@ def columns_of(schema: StructType, chosen: Sequence[str] | None) -> list[str]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Exactly what Spark expects of the first batch; fields that a user declared NOT NULL included."""
+    """The schema that Spark expects of the first batch, including NOT NULL declarations of the user."""
     return pa.schema([columns.SCHEMA.field(field.name).with_nullable(field.nullable) for field in schema.fields])

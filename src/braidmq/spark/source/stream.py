@@ -1,7 +1,7 @@
 """`spark.readStream.format("braidmq")`: history as a stream, exactly once with idempotent sinks.
 
-Lives in one process of the driver for as long as the query runs; `read` runs on executors, in copies. Spark 4.2 tells the start
-and the limit of each batch. 4.0 and 4.1 tell nothing, so that there a batch begins where the last planned one ended.
+Runs in one process of the driver for the lifetime of the query; `read` runs on executors, in copies. Spark 4.2 passes the start
+and the limit of each batch. 4.0 and 4.1 do not, so a batch begins where the last planned one ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from braidmq.spark.source.limits import (
 )
 from braidmq.spark.source.offsets import Offset, parse_offset
 from braidmq.spark.source.options import LATEST
-from braidmq.spark.source.reading import Reading, log, losses_in_words, place_of, to_partitions
+from braidmq.spark.source.reading import Reading, log, losses_in_words, range_bound, to_partitions
 
 
 class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,7 +40,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
     _clock = staticmethod(time.monotonic)
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        """Raises ConfigError or UsageError for what cannot be."""
+        """Raises ConfigError or UsageError for invalid options."""
         super().__init__(options, schema)
         if self._options.end is not None:
             name = "endingOffsets" if self._options.end.moment is None else "endingTimestamp"
@@ -48,31 +48,31 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._initial: Offset | None = None
         self._target: Offset | None = None
         self._latest: Offset | None = None
-        # For Spark 4.0 and 4.1 only: the end of the last batch that was planned, and the one that was offered.
+        # For Spark 4.0 and 4.1 only: the ends of the last planned and the last offered batch.
         self._planned: Offset | None = None
         self._offered: Offset | None = None
         self._is_told_starts = True
         self._noted: dict[int, int] | None = None
         self._warnings: set[str] = set()
-        self._ended_at: Mapping[int, int] = {}  # the last batch that was offered
+        self._ended_at: Mapping[int, int] = {}  # the end of the last offered batch
         self._began_batch_at: float | None = None
         self._can_count = True
         self._is_warned_of_options = False
 
     def initialOffset(self) -> dict[str, Any]:
         self._warn_of_options()
-        place = place_of(self._options.start or LATEST, self._client)
+        bound = range_bound(self._options.start or LATEST, self._client)
         shards = self._client.shards()
         given = self._options.start.offset if self._options.start else None
         if given is not None:
             offsets.check_log(given, shards.log)
             offsets.check_shards(given, shards)
-        initial = structs.replace(offsets.begin_at(place, shards), filters=self._filters)
+        initial = structs.replace(offsets.begin_at(bound, shards), filters=self._filters)
         self._initial = self._planned = initial
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """The end of the next batch. Without arguments, as Spark 4.0 and 4.1 call it, limits are kept as far as that goes."""
+        """The end of the next batch. Called without arguments by Spark 4.0 and 4.1; limits are then kept as far as possible."""
         self._warn_of_options()
         if start is None:
             self._is_told_starts = False
@@ -89,7 +89,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return (structs.replace(end, began=first) if first is not None and first == self._initial else end).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark knows one limit at a time; latestOffset keeps the other one as well.
+        # Spark supports one limit at a time; latestOffset applies the other one as well.
         if self._options.rows_max is not None:
             return ReadMaxRows(self._options.rows_max)
         if self._options.bytes_max is not None:
@@ -103,9 +103,9 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = Offset(offsets.latest_of(shards), shards.log)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the log ends, and how much of the filters is left up to there after the batch that was offered last.
+        """The end of the log, and how many matching rows are left up to there after the last offered batch.
 
-        This is the one figure that Spark shows of a Python source: it has no hook for the metrics of `sources[].metrics`.
+        This is the only figure that Spark shows of a Python source: it cannot set `sources[].metrics`.
         """
         if self._latest is None:
             return None
@@ -127,17 +127,17 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._planned = last
         if offsets.is_empty(first, last):
             return []
-        until = wire.Place(positions=offsets.ends_to_ask_for(first.shards, last.shards))
-        # Those that the batch was offered with: if it runs again it has the same rows.
+        until = wire.RangeBound(positions=offsets.ends_to_ask_for(first.shards, last.shards))
+        # The filters that the batch was offered with: a repeated batch has the same rows.
         filters = self._options.filters if last.filters is None else last.filters
-        planning = self._plan(self._client, filters, first.to_place(), until)
+        planning = self._plan(self._client, filters, first.to_bound(), until)
         offsets.check_log(first, planning.planned.log)
         offsets.check_log(last, planning.planned.log)
-        # A shard that the end does not name came later; it belongs to a later batch.
+        # A shard that the end does not name was created later and belongs to a later batch.
         return to_partitions([ticket for ticket, _ in planning.parts if ticket.shard in last.shards])
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to here is dealt with. A hint, which comes late or, for the last batch of a run, never."""
+        """Everything up to here is processed. Only a hint: it comes late, and never for the last batch of a run."""
         self._note(parse_offset(end))
 
     def stop(self) -> None:
@@ -156,7 +156,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return BacklogMeter(ask)
 
     def _cannot_count(self, problem: BraidError) -> None:
-        """A service of an older version does not know how to, and is not asked again; others may have no time."""
+        """Warn once. An older service cannot count and is not asked again; others may be busy."""
         self._can_count = not isinstance(problem, UsageError)
         told = f"the history service cannot report the remaining rows: {problem}"
         self._warn_once(told if self._options.rows_min is None else f"{told}; minRowsPerTrigger is ignored")
@@ -166,7 +166,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return offsets.to_filters(self._options.filters)
 
     def _check_filters(self, kept: Offset) -> None:
-        """Raise UsageError if the checkpoint is of other filters, unless the options say that this is meant."""
+        """Raise UsageError if the checkpoint belongs to other filters, unless the options allow it."""
         try:
             offsets.check_filters(kept, self._options.filters)
         except UsageError as problem:
@@ -179,7 +179,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         shards = self._client.shards()
         offsets.check_log(start, shards.log)
         start = offsets.settle(start, shards)
-        # What a batch starts from, the batch before has finished with.
+        # Everything before the start of a batch has been processed.
         self._note(start)
         self._latest = Offset(offsets.latest_of(shards), shards.log)
         within = offsets.bounds(start, self._latest.shards, self._target)
@@ -200,7 +200,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return offsets.end_of_batch(start, within, wire.from_wire(self._client.advance(advance).end))
 
     def _has_too_few(self, start: Mapping[int, int], within: Mapping[int, int]) -> bool:
-        """Whether the next batch is to wait for more rows: there are too few, and the last batch was not long ago."""
+        """Whether the next batch should wait for more rows: there are too few, and the last batch was recent."""
         least, now = self._options.rows_min, self._clock()
         if least is None:
             return False
@@ -218,22 +218,22 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         limited = self._options.rows_max is not None or self._options.bytes_max is not None
         if limited:
             self._warn_once(
-                "this Spark does not tell a source the start of a batch or its trigger: the first batch after a restart "
-                "and that of availableNow are not limited; Spark 4.2 does better"
+                "this version of Spark does not pass the start and the trigger of a batch to a source: "
+                "the first batch after a restart and that of availableNow are not limited; use Spark 4.2 or later"
             )
         if self._planned is None:
-            # Restarted from a checkpoint that this process was not told of.
+            # Restarted from a checkpoint that this process does not know.
             shards = self._client.shards()
             return Offset(offsets.latest_of(shards), shards.log)
         end = self._next(self._planned, is_limited=True)
         if self._offered is not None:
-            # Offered and not planned yet: Spark must not see an offset go back.
+            # Offered but not planned yet: offsets must not go back.
             end = offsets.end_of_batch(end, offsets.bounds(self._offered, end.shards, None))
         self._offered = end
         return end
 
     def _note(self, offset: Offset) -> None:
-        """Tell the broker, if the reader has a name. It must not fail a query: the next one says more."""
+        """Report the position of a named reader. Failures do not stop the query: the next report replaces this one."""
         if not self._options.reader_name or offset.shards == self._noted:
             return
         try:
@@ -243,7 +243,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._warn_once(f"the position of {self._options.reader_name!r} could not be sent to the broker: {problem}")
 
     def _warn_of_options(self) -> None:
-        """In the one process that lives as long as the query: others parse the options as well."""
+        """Warn in this process only, which lives as long as the query: others parse the options as well."""
         if not self._is_warned_of_options:
             self._is_warned_of_options = True
             warn_of_unknown(self._options.unknown)

@@ -11,15 +11,15 @@ from braidmq.base.errors import UsageError
 
 
 class Batch:
-    """Changes that are written together or not at all, in the order they were put in.
+    """Changes that are written together or not at all, in the order in which they were added.
 
-    ``Store.write`` uses it up, also if that fails.
+    ``Store.write`` consumes it, even if the write fails.
     """
 
     __slots__ = ("_handles", "_raw")
 
     def __init__(self, handles: dict[str, ColumnFamily]) -> None:
-        """Made by ``Store.batch``."""
+        """Created by ``Store.batch``."""
         self._handles = handles
         self._raw: WriteBatch | None = WriteBatch(raw_mode=True)
 
@@ -28,7 +28,7 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the batch will take in the write-ahead log."""
+        """The size of the batch in the write-ahead log, in bytes."""
         return self._open().size_in_bytes()
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
@@ -39,7 +39,7 @@ class Batch:
             self._refuse(family)
 
     def put_all(self, family: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many rows; a good deal faster than one by one."""
+        """Set many rows; much faster than one by one."""
         try:
             put, handle = self._raw.put, self._handles[family]  # type: ignore[union-attr]
             for key, value in rows:
@@ -48,7 +48,7 @@ class Batch:
             self._refuse(family)
 
     def delete(self, family: str, key: bytes) -> None:
-        """Remove one row, if it is there."""
+        """Remove one row, if it exists."""
         try:
             self._open().delete(key, self._handles[family])
         except KeyError:
@@ -62,18 +62,18 @@ class Batch:
             self._refuse(family)
 
     def take(self) -> WriteBatch:
-        """Hand the changes over to the store; the batch is used up."""
+        """Pass the changes to the store; the batch cannot be used again."""
         raw = self._open()
         self._raw = None
         return raw
 
     def _open(self) -> WriteBatch:
         if self._raw is None:
-            raise UsageError("this batch has been written already", "make a new one")
+            raise UsageError("this batch has already been written", "create a new one")
         return self._raw
 
     def _refuse(self, family: str) -> NoReturn:
-        # What is left is rocksdict itself: a KeyError for a key, a ValueError for a value that is not bytes.
+        # What remains comes from rocksdict: KeyError for a key, ValueError for a value that is not bytes.
         self._open()
         if family not in self._handles:
             raise UsageError(f"the store has no family {family!r}", "open the store with it")

@@ -1,10 +1,10 @@
 """Group commit: one thread calls fsync for all writes collected so far.
 
 The loop writes without waiting (``wrote``); the thread takes the newest number *before* it starts a flush, so everything up to
-that number was written before the flush began and is on disk when it returns. Writes that come meanwhile are the next group.
+that number was written before the flush began and is on disk when it returns. Writes made meanwhile form the next group.
 
 A flush that fails is the last one. The kernel may have dropped the pages it could not write and report success on the next
-call, so a second fsync that works proves nothing about what the first one was for.
+call, so a later successful fsync proves nothing about the data of the failed one.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import threading
 import time
 from collections.abc import Callable
 
-# How long closing waits for a flush that is under way; a disk that needs longer does not come back.
+# How long closing waits for a running flush; a disk that needs longer will not recover.
 CLOSE_TIMEOUT_S = 30.0
 
-# How long a thread waits for the interpreter lock before its holder must give way. A busy loop gives the lock up for an instant
-# at every poll and takes it back before this thread has woken, and the wait begins anew. So it must be shorter than the time
-# between two polls. Beside a loop that polls every 1.5 ms a thread waited up to 600 ms with Python's 5 ms, 12 ms with 0.5 ms. At
-# 20,000 recorded messages a second the polls are 0.3 ms apart: half of them were acknowledged after 1.4 ms, and 1.1 ms with this.
+# How long a thread waits for the interpreter lock before its holder must release it. A busy loop releases the lock for an instant
+# at every poll and takes it again before this thread has woken, and the wait restarts. So it must be shorter than the time
+# between two polls. With a loop that polled every 1.5 ms, a thread waited up to 600 ms with Python's default of 5 ms, and 12 ms
+# with 0.5 ms. At 20,000 recorded messages a second the polls are 0.3 ms apart: the median acknowledgement took 1.4 ms, and 1.1 ms
+# with this value.
 SWITCH_INTERVAL_S = 0.00005
 
 
-# How long after a commit the thread counts as idle. Those who publish one message after the other come again sooner.
+# How long after a commit the thread counts as idle. Clients that publish one message after the other are faster than this.
 IDLE_S = 0.01
 
-# The longest commit of late is that of the last one to two such spans.
+# The longest recent commit is that of the last one to two such periods.
 RECENT_S = 10.0
 
 
@@ -43,15 +44,15 @@ class Committer:
         before: Committer | None = None,
         on_time: Callable[[bool], None] = lambda is_idle: None,
     ) -> None:
-        """Start with everything up to ``number`` committed; the figures go on from those of the committer ``before``.
+        """Start with everything up to ``number`` committed; statistics continue from those of the committer ``before``.
 
-        ``on_time(is_idle)`` is called after each commit that was told, and once more, idle, when none follows.
+        ``on_time(is_idle)`` is called after each reported commit, and once more, with True, if none follows.
         """
         self.commits: int = before.commits if before is not None else 0
         self.commit_s_total: float = before.commit_s_total if before is not None else 0.0
         self.commit_s_max: float = before.commit_s_max if before is not None else 0.0
         self._on_time = on_time
-        self._is_fresh = False  # there was a commit since ``on_time`` was last told that there is none
+        self._is_fresh = False  # there was a commit since ``on_time`` was last called with True
         self.committed_at = 0.0  # on the monotonic clock; 0: never
         self._span_began = 0.0
         self._span_s_max = self._span_before_s_max = 0.0
@@ -78,12 +79,12 @@ class Committer:
             self._changed.notify()
 
     def hold(self) -> None:
-        """Begin no flush until ``release``."""
+        """Start no flush until ``release``."""
         with self._changed:
             self._is_held = True
 
     def release(self) -> None:
-        """Go on after ``hold``."""
+        """Continue after ``hold``."""
         with self._changed:
             self._is_held = False
             self._changed.notify()
@@ -122,7 +123,7 @@ class Committer:
                 self._on_committed(number)
                 self._on_time(False)
                 self._is_fresh = True
-        except Exception as problem:  # whatever it was, nothing is committed from now on, and that must not go unseen
+        except Exception as problem:  # whatever it is, nothing is committed from now on, which must be reported
             self._flush_began = 0.0
             self._on_failed(problem)
 
@@ -139,7 +140,7 @@ class Committer:
         self._span_s_max = max(self._span_s_max, taken_s)
 
     def _next_group(self) -> int | None:
-        """The number to commit up to, the one that is committed if there was no other for a while, None at the end."""
+        """The number to commit up to; the committed one if there was no write for a while; None at the end."""
         with self._changed:
             while True:
                 if self._written > self._committed and not self._is_held:

@@ -1,7 +1,7 @@
 """A cursor over the rows of one family.
 
-rocksdict's own iterator has three traps that this one does not: its lower bound sets the upper one, a damaged block ends it as
-quietly as the end of the data does, and stepping it at its end kills the process.
+It avoids three traps of rocksdict's iterator: its lower bound sets the upper one, a damaged block ends it silently as the end of
+the data does, and stepping it at its end kills the process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from braidmq.storage.engine.rocksdb import read_problem
 
 
 class Cursor:
-    """A place in a family, moving forwards, between bounds that it never leaves; sees what was written when it was made.
+    """Moves forwards through a family, between fixed bounds; sees the rows that were written before it was created.
 
-    ``key`` and ``value`` may be called while ``valid``. A cursor that is alive keeps the directory locked after ``Store.close``.
+    ``key`` and ``value`` may be called while ``valid``. A live cursor keeps the directory locked after ``Store.close``.
     """
 
     __slots__ = ("key", "valid", "value", "_is_valid", "_iterator", "_lower", "_path", "_step")
@@ -27,14 +27,14 @@ class Cursor:
     value: Callable[[], bytes]
 
     def __init__(self, iterator: RdictIter, lower: bytes, path: Path) -> None:
-        """Made by ``Store.cursor``; stands nowhere until ``seek``."""
+        """Created by ``Store.cursor``; has no position until ``seek``."""
         self._iterator = iterator
         self._lower = lower
         self._path = path
         self._step = iterator.next
         self._is_valid = iterator.valid
         self.valid = False
-        # Bound straight to the engine: a Python frame in between would cost a third of a step.
+        # Bound directly to the engine: a Python frame in between would cost a third of a step.
         self.key = iterator.key
         self.value = iterator.value
 

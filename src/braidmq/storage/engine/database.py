@@ -1,4 +1,4 @@
-"""An open database with its column families: the store's own, or a view of it that can only be read.
+"""An open database with its column families: the store's own, or a read-only view of it.
 
 `sequence` is RocksDB's number of the last row written. It rises by one for every row, in the order of the writes, and is part of
 the write-ahead log: two databases with the same number hold the same rows.
@@ -18,7 +18,7 @@ from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY, Tuning, family_option
 
 
 class Database(RocksReads):
-    """Made by `open` or `open_read_only`; reads may come from any thread."""
+    """Created by `open` or `open_read_only`; reads may come from any thread."""
 
     def __init__(self, db: Rdict, path: Path, log_id: bytes) -> None:
         """Use `open` or `open_read_only`."""
@@ -30,7 +30,7 @@ class Database(RocksReads):
 
     @classmethod
     def open(cls, path: Path, families: Sequence[str], tuning: Tuning, *, salvage: bool = False) -> Database:
-        """Open the directory for writing, or make it, with these families at least; see `Store.open`."""
+        """Open or create the directory for writing, with at least these families; see `Store.open`."""
         cache = Cache(tuning.block_cache_bytes)
         db = open_engine(path, tuning, cache, salvage=salvage)
         try:
@@ -50,7 +50,7 @@ class Database(RocksReads):
 
     @classmethod
     def open_read_only(cls, path: Path, tuning: Tuning) -> Database:
-        """Open what is in the directory now, without a lock and without changing it. The write-ahead log is read into memory."""
+        """Open the directory as it is now, without a lock and without changing it. Reads the write-ahead log into memory."""
         cache = Cache(tuning.block_cache_bytes // 8)
         try:
             names = Rdict.list_cf(str(path), Options(raw_mode=True))
@@ -86,15 +86,15 @@ class Database(RocksReads):
         return rows
 
     def number(self, name: str) -> int:
-        """A property of the whole database, 0 if it is not known."""
+        """A property of the whole database, 0 if it is unknown."""
         return self.db.property_int_value(name) or 0
 
     def sum_of(self, name: str) -> int:
-        """A property of the families, added up."""
+        """The sum of a property over all families."""
         return sum(rows.property_int_value(name) or 0 for rows in self.families.values())
 
     def max_of(self, name: str) -> int:
-        """A property of the families, that of the worst."""
+        """The maximum of a property over all families."""
         return max(rows.property_int_value(name) or 0 for rows in self.families.values())
 
     def close(self) -> None:

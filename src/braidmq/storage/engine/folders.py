@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names of a directory's files to the disk: a new file may be gone after a power cut without this. Blocks."""
+    """Sync a directory: without it a new file may be missing after a power cut. Blocks."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

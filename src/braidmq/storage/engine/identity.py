@@ -10,7 +10,7 @@ from rocksdict import Rdict, WriteBatch
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY
 
-# Of everything in the directory. One rung up whenever a row or a key changes its form; what is newer is not touched.
+# Of everything in the directory. It rises by one whenever a row or a key changes its format; newer formats are not opened.
 FORMAT_VERSION = 1
 
 _FORMAT_KEY = b"format"
@@ -21,7 +21,7 @@ def identify(db: Rdict, path: Path) -> bytes:
     """Check the format of the database, or write it into a new one, and return the log's id."""
     row: bytes | None = db.get(_FORMAT_KEY)
     if row is None:
-        # Made, and then cut off before its first row: as good as new. Anything else is not ours, or no longer whole.
+        # Created and interrupted before its first row: equivalent to a new one. Anything else is not a log, or is incomplete.
         if next(iter(db.keys()), None) is not None or Rdict.list_cf(str(path)) != [DEFAULT_FAMILY]:
             raise Corruption(f"the database in {path} has no format version; it is not a log, or it is incomplete")
         log_id = os.urandom(16)

@@ -1,17 +1,19 @@
 """The mark of a log: how far it was on disk, stored outside the files it describes.
 
 A write-ahead log that was removed or truncated looks as if it had never contained more. So the number of the last row known
-to be on disk (`Database.sequence`) is written to a small file beside the log, and a node that finds less does not start.
+to be on disk (`Database.sequence`) is written to a small file beside the log, and a node that finds fewer rows does not start.
 
 - The mark is never ahead of the disk: it is written after the fsync that it describes. So it never rejects a complete log.
-- It may lag behind. It is written without an fsync of its own, 10 ms after the last commit or, when there is always a next one,
-  every 50 ms: a process that is killed leaves it exact or that much behind, a power cut as far as the kernel had it written.
-- With ``history.durability = "os"`` nothing is synced while the node runs: the mark tells what was there at the last start or
-  orderly stop.
-- Two slots are written in turns, each with a checksum, so that one of them is always whole.
+- It may lag behind. It is written without an fsync of its own, 10 ms after the last commit or, under constant load, every 50 ms:
+  a killed process leaves it exact or that much behind, a power cut leaves what the kernel had written.
+- With ``history.durability = "os"`` nothing is synced while the node runs: the mark describes the last start or orderly stop.
+- Two slots with checksums are written alternately, so that one of them is always valid.
 
-It does not notice an older file of the write-ahead log that is missing while a newer one is there, and it is no defence against
-those who change the mark as well.
+An older file of the write-ahead log may be missing while the newest is there, and then RocksDB starts without a word. So the mark
+lists those files, too, and a start compares: what RocksDB still needs by its MANIFEST must be there. A file is listed once it was
+there before an fsync, since a power cut may take the name of a newer one.
+
+The mark is no defence against those who change it as well.
 """
 
 from __future__ import annotations
@@ -30,25 +32,33 @@ import msgspec
 from braidmq.base.errors import Corruption
 from braidmq.storage.engine.database import Database
 from braidmq.storage.engine.folders import sync_folder
+from braidmq.storage.engine.manifest import oldest_journal
 from braidmq.storage.engine.rocksdb import Tuning
 
 log = logging.getLogger("braidmq.storage")
 
-_MAGIC: Final = b"BMQMARK1"
-_SLOT: Final = struct.Struct(">8sQ16sQQQ")  # magic, turn, log id, sequence, newest log file and its length; then crc32 of it all
+_MAGIC: Final = b"BMQMARK2"
+_JOURNALS_MAX: Final = 50
+# Magic, turn, log id, sequence, newest log file and its length, log files that are there or zeros; then crc32 of it all.
+_SLOT: Final = struct.Struct(f">8sQ16sQQQ{_JOURNALS_MAX}Q")
 _SLOT_BYTES: Final = 512  # a sector: it is written as a whole
 _CHECK: Final = struct.Struct(">I")
 _LAG_S: Final = 0.05
+_AGAIN_S: Final = 1.0  # after which to try again when the mark could not be written
 _LOOK_S: Final = 1.0  # between two looks at the names of the log files
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """So far this log was on disk. As a hint, number and length of the newest file of its write-ahead log; 0 if there is none."""
+    """So far this log was on disk. As a hint, number and length of the newest file of its write-ahead log; 0 if there is none.
+
+    `journals` are the numbers of those log files that were there before the last fsync.
+    """
 
     log_id: bytes
     sequence: int
     journal: int = 0
     journal_bytes: int = 0
+    journals: tuple[int, ...] = ()
 
 
 def mark_path(log_path: Path) -> Path:
@@ -57,7 +67,7 @@ def mark_path(log_path: Path) -> Path:
 
 
 def read_mark(path: Path) -> Mark | None:
-    """The mark in a file, None if there is none; one that cannot be read is told of in the log, and taken for none."""
+    """The mark in a file; None if it is missing, or unreadable, which is logged."""
     found = _read_slots(path)
     if found is None:
         return None
@@ -79,20 +89,25 @@ def _read_slots(path: Path) -> list[tuple[int, Mark]] | None:
         fields = data[first : first + _SLOT.size]
         check = data[first + _SLOT.size : first + _SLOT.size + _CHECK.size]
         if len(check) == _CHECK.size and _CHECK.unpack(check)[0] == zlib.crc32(fields):
-            magic, turn, *values = _SLOT.unpack(fields)
+            magic, turn, log_id, sequence, journal, length, *journals = _SLOT.unpack(fields)
             if magic == _MAGIC:
-                slots.append((turn, Mark(*values)))
+                slots.append((turn, Mark(log_id, sequence, journal, length, tuple(filter(None, journals)))))
     return slots
 
 
 def check_before(path: Path, mark: Mark, tuning: Tuning) -> None:
-    """Raise Corruption if the log in `path` has less than its mark says; nothing is changed. Blocks.
+    """Raise Corruption if the log in `path` has less than its mark says; changes nothing. Blocks.
 
-    Only what looks as if something were missing is opened, to be read: opening it for writing would drop files that may be found
-    again. A log file that is not there may also have become part of the tables.
+    The log is opened, read-only, only if something seems to be missing: opening it for writing would drop files that may still be
+    recovered. A missing log file may also have become part of the tables.
     """
     if not (path / "CURRENT").exists():
         raise Corruption(_words(path, "its files are missing"))
+    needed = oldest_journal(path)
+    missing = [each for each in mark.journals if needed is not None and each >= needed and not _journal_path(path, each).exists()]
+    # The newest one may have had nothing that counts: the number of rows tells.
+    if missing and missing[0] != mark.journal:
+        raise Corruption(_words(path, f"{_journal_path(path, missing[0]).name}, a file of its write-ahead log, is missing"))
     if mark.journal and _length(_journal_path(path, mark.journal)) < mark.journal_bytes:
         view = Database.open_read_only(path, tuning)
         try:
@@ -102,7 +117,7 @@ def check_before(path: Path, mark: Mark, tuning: Tuning) -> None:
 
 
 def check_opened(database: Database, mark: Mark) -> None:
-    """Raise Corruption if an open log is another one, or has less, than its mark says."""
+    """Raise Corruption if an open log is not the one of the mark, or has less than the mark says."""
     if database.log_id != mark.log_id:
         raise Corruption(_words(database.path, "the directory now holds a different log"))
     missing = mark.sequence - database.sequence
@@ -113,7 +128,7 @@ def check_opened(database: Database, mark: Mark) -> None:
 def _words(path: Path, what: str) -> str:
     return (
         f"the log in {path} has lost acknowledged data: {what} ({mark_path(path)} records its last state). "
-        "Bring back the missing files or restore a backup; to continue with the remaining data, "
+        "Put back the missing files or restore a backup; to continue with the remaining data, "
         f"use `braidmq salvage --data-dir {path.parent} --accept-loss`"
     )
 
@@ -129,14 +144,19 @@ def _length(file: Path) -> int:
         return 0
 
 
+def journals_in(path: Path) -> tuple[int, ...]:
+    """The numbers of the files of a write-ahead log, in order."""
+    return tuple(sorted(int(each.stem) for each in path.glob("*.log") if each.stem.isdigit()))
+
+
 def newest_journal(path: Path) -> tuple[int, int]:
     """Number and length of the newest file of a write-ahead log; zeros if there is none."""
-    newest = max((each for each in path.glob("*.log") if each.stem.isdigit()), key=lambda each: int(each.stem), default=None)
-    return (0, 0) if newest is None else (int(newest.stem), _length(newest))
+    journals = journals_in(path)
+    return (journals[-1], _length(_journal_path(path, journals[-1]))) if journals else (0, 0)
 
 
 class MarkFile:
-    """Writes the mark of one log; used by one thread at a time. A file that cannot be written is told of once."""
+    """Writes the mark of one log; used by one thread at a time. One that cannot be written is told of once, and tried again."""
 
     def __init__(self, log_path: Path, log_id: bytes, sequence: int) -> None:
         """Start with the current state on disk."""
@@ -145,8 +165,11 @@ class MarkFile:
         self._log_id = log_id
         self._sequence = self._written = sequence
         self._journal = (0, 0)
+        self._found: tuple[int, ...] = ()  # log files at the last look
+        self._journals: tuple[int, ...] = ()  # and those that an fsync has followed
         self._written_at = self._looked_at = -_LOOK_S
         self._file = -1
+        self._failed_at = 0.0  # when it could not be written; 0: it can
         self._turn = max((turn for turn, _ in _read_slots(self._path) or ()), default=0)
         self._create()
 
@@ -160,40 +183,56 @@ class MarkFile:
             partial.rename(self._path)
             sync_folder(self._path.parent)
         except OSError as problem:
-            self._give_up(problem)
+            self._put_off(problem)
+        else:
+            if self._failed_at:
+                log.warning("%s is written again", self._path)
+            self._failed_at = 0.0
 
     def synced(self, sequence: int) -> None:
         """Rows up to this one are on disk."""
         self._sequence = sequence
+        self._journals = self._found
 
     def catch_up(self, *, is_idle: bool) -> None:
         """Write the mark if it is behind, when the committer is idle or the mark is due."""
-        if self._sequence != self._written and (is_idle or time.monotonic() - self._written_at >= _LAG_S):
+        if self._sequence == self._written:
+            return
+        now = time.monotonic()
+        if self._file < 0:
+            if now - self._failed_at >= _AGAIN_S:
+                self._create()
+        elif is_idle or now - self._written_at >= _LAG_S:
             try:
                 self._write()
             except OSError as problem:
-                self._give_up(problem)
+                self._put_off(problem)
 
     def close(self, sequence: int | None) -> None:
         """Write how far the log is on disk, if known, and close the file."""
         if sequence is not None:
             self._sequence = sequence
+            self._journals = self._found = ()  # all rows are in tables
+        if self._file < 0 and self._failed_at:
+            self._create()
         if self._file >= 0:
             try:
                 self._write()
                 os.fsync(self._file)
             except OSError as problem:
-                self._give_up(problem)
+                self._put_off(problem)
             else:
                 os.close(self._file)
                 self._file = -1
 
     def _look(self, now: float) -> None:
-        """Measure the newest log file. It may have more than is synced; then a start looks closer, and that is all."""
-        with suppress(OSError):  # there may be no descriptor for it
+        """Measure the newest log file. It may contain more than is synced; then the next start only checks more thoroughly."""
+        with suppress(OSError):  # there may be no free descriptor
             if now - self._looked_at >= _LOOK_S:
                 self._looked_at = now
-                self._journal = newest_journal(self._log_path)
+                self._found = journals_in(self._log_path)
+                newest = self._found[-1] if self._found else 0
+                self._journal = newest, _length(_journal_path(self._log_path, newest)) if newest else 0
             else:
                 self._journal = self._journal[0], _length(_journal_path(self._log_path, self._journal[0]))
 
@@ -203,12 +242,16 @@ class MarkFile:
         self._written_at = now = time.monotonic()
         self._look(now)
         self._turn += 1
-        fields = _SLOT.pack(_MAGIC, self._turn, self._log_id, self._sequence, *self._journal)
+        journals = self._journals[-_JOURNALS_MAX:]
+        unused = (0,) * (_JOURNALS_MAX - len(journals))
+        fields = _SLOT.pack(_MAGIC, self._turn, self._log_id, self._sequence, *self._journal, *journals, *unused)
         os.pwrite(self._file, fields + _CHECK.pack(zlib.crc32(fields)), self._turn % 2 * _SLOT_BYTES)
         self._written = self._sequence
 
-    def _give_up(self, problem: OSError) -> None:
-        log.warning("cannot write %s (%s): the next start may not notice lost log files", self._path, problem)
+    def _put_off(self, problem: OSError) -> None:
+        if not self._failed_at:
+            log.warning("cannot write %s (%s): the next start may not notice lost log files", self._path, problem)
+        self._failed_at = time.monotonic()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,5 +1,5 @@
-"""Opening the store of a log: the number of shards, which never changes, and the classes are written down before their families
-are made; that records are written by the classes of now, afterwards (`settle_classes`)."""
+"""Opens the store of a log. The number of shards, which never changes, and the classes are stored before their families are
+created; that records are written by the current classes is stored afterwards (`settle_classes`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braidmq.base.config.settings import HistorySettings
 from braidmq.base.errors import ConfigError, Corruption
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY, Disk, Tuning
 from braidmq.storage.engine.store import Store
-from braidmq.storage.ports import Batch
+from braidmq.storage.ports import StoreBatch
 from braidmq.storage.shard.classes import (
     CLASS_PREFIX,
     CLASSES_END,
@@ -35,9 +35,9 @@ def family_of(shard: int, class_name: str = "") -> str:
 def open_log_store(
     path: Path, settings: HistorySettings, tuning: Tuning | None, disk: Disk | None
 ) -> tuple[Store, list[LogClass]]:
-    """Open the store with its families, or make it; also the classes that it has or is to have.
+    """Open or create the store with its families; also returns its current and configured classes.
 
-    Raises ConfigError if it was made with another number of shards, or classes overlap.
+    Raises ConfigError if it was created with another number of shards, or classes overlap.
     """
     check_classes(settings)
     store = Store.open(path, (), durability=settings.durability, tuning=tuning, disk=disk, is_marked=True)
@@ -52,14 +52,14 @@ def open_log_store(
     except BaseException:
         store.close()
         raise
-    # A new log, a new class, or one whose making was cut off: what they are is on disk, so making the families again is safe.
+    # A new log, a new class, or one whose creation was interrupted: its rows are on disk, so creating the families again is safe.
     store.close()
     store = Store.open(path, families, durability=settings.durability, tuning=tuning, disk=disk, is_marked=True)
     return store, classes
 
 
 def _note_classes(store: Store, settings: HistorySettings) -> list[LogClass]:
-    """The classes, with their rows brought up to date."""
+    """The classes; updates their rows."""
     stored = {
         key[len(CLASS_PREFIX) :].decode(): decode_class(value)
         for key, value in store.items(DEFAULT_FAMILY, CLASS_PREFIX, CLASSES_END)
@@ -76,12 +76,12 @@ def _note_classes(store: Store, settings: HistorySettings) -> list[LogClass]:
 
 
 def are_settled(classes: Iterable[LogClass]) -> bool:
-    """Whether records were written by these very topics before; else all epochs are to be closed with `settle_classes`."""
+    """Whether records were already written by exactly these topics; if not, all epochs must be closed with `settle_classes`."""
     return all(each.row == each.settled for each in classes)
 
 
-def settle_classes(batch: Batch, classes: Iterable[LogClass]) -> None:
-    """Put into the batch that records are written by these topics from it on."""
+def settle_classes(batch: StoreBatch, classes: Iterable[LogClass]) -> None:
+    """Store in the batch that records are written by these topics from now on."""
     for each in classes:
         batch.put(DEFAULT_FAMILY, _class_key(each), encode_class(each.settled))
 

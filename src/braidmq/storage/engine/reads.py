@@ -1,4 +1,4 @@
-"""Reading rows of a RocksDB database, whichever way it was opened."""
+"""Reads rows of a RocksDB database, however it was opened."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from braidmq.storage.engine.rocksdb import read_problem
 
 
 class RocksReads:
-    """The reads that a database and a secondary have in common; they may come from any thread."""
+    """The read operations of a database and of a secondary; they may come from any thread."""
 
     path: Path
 
     def family(self, name: str) -> Rdict:
-        """The rows of a column family; raises UsageError if there is none of this name."""
+        """The rows of a column family; raises UsageError if it does not exist."""
         raise NotImplementedError
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -40,7 +40,7 @@ class RocksReads:
         start = lower
 
         def next_run(last: tuple[bytes, bytes] | None) -> Iterator[tuple[bytes, bytes]] | None:
-            # The iterator does not say why it ended. A cursor does: it raises on damage, and finds what a passing error hid.
+            # The iterator does not say why it ended. A cursor does: it raises on damage, and finds what a transient error hid.
             nonlocal start
             found = self.first_from(family, start if last is None else last[0] + b"\x00", upper)
             if found is None:
@@ -51,15 +51,15 @@ class RocksReads:
         return Rows(next_run, self.run(family, lower, upper))
 
     def run(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The same rows as fast as possible, opened before this returns, but damage ends it as quietly as the end does.
+        """The same rows as fast as possible, opened before this returns; but damage ends it silently.
 
-        At its end ask `first_from` whether it was the end.
+        When it ends, call `first_from` to check whether that was the end of the data.
         """
         rows = self.family(family)
         return cast("Iterator[tuple[bytes, bytes]]", rows.items(read_opt=_below(upper), from_key=lower))
 
     def first_from(self, family: str, key: bytes, upper: bytes) -> bytes | None:
-        """The first key that is not below this one, None if there is none before `upper`; raises Corruption for damage."""
+        """The first key not below this one; None if there is none before `upper`. Raises Corruption for damage."""
         cursor = self.cursor(family, key, upper)
         cursor.seek(key)
         return cursor.key() if cursor.valid else None

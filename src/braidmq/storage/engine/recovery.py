@@ -1,17 +1,17 @@
 """Reopening a database after a fault, while the node runs.
 
-RocksDB takes a file that cannot be opened (no descriptor left), a failed write or a failed fsync for the end: it refuses every
-write from then on, and nothing that rocksdict has makes it go on. Opening it again does, once the cause is gone. What was written
-is read from the write-ahead log then and comes into table files, which are synced; no fsync that has failed is tried again.
+After a file that cannot be opened (no free descriptor), a failed write or a failed fsync, RocksDB rejects every further write,
+and rocksdict has no call to resume it. Reopening the database does, once the cause is gone: RocksDB then reads what was written
+from the write-ahead log and moves it to table files, which it syncs; a failed fsync is never retried.
 
     in the thread                               on the loop
-    open a read-only view                 ->    reads come from the view
+    open a read-only view                 ->    reads use the view
     wait for readers in threads, close the failed database
-    open it for writing, compare, sync    ->    reads and writes go to it; what was written counts as committed
+    open it for writing, compare, sync    ->    reads and writes use it; everything written counts as committed
     close the view
 
-The database must hold then exactly what was written: if rows are missing, or there are others, what the node knows and what is on
-disk differ, and only a restart helps.
+The database must then hold exactly the rows that were written: if rows are missing or added, the state in memory differs from
+the disk, and only a restart helps.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 
 
 class Recovering(Protocol):
-    """The store, as far as its recovery needs it."""
+    """The store, as its recovery sees it."""
 
     def read_from(self, view: Database) -> None:
-        """On the loop: take all reads from here until `resume`."""
+        """On the loop: use this view for all reads until `resume`."""
 
     def let_go(self) -> None:
-        """In the thread: end what uses the failed database. Raises Unavailable if that takes too long."""
+        """In the thread: stop all use of the failed database. Raises Unavailable if that takes too long."""
 
     def resume(self, database: Database) -> None:
         """On the loop: continue with this database, which contains exactly the rows written."""
 
     def give_up(self, database: Database | None, reason: str) -> None:
-        """On the loop: it cannot go on. Reads may come from the database, if there is one."""
+        """On the loop: recovery is impossible. Reads may use the database, if there is one."""
 
 
 class _Stopped(Exception):
@@ -56,7 +56,7 @@ class _Stopped(Exception):
 
 
 class Recovery:
-    """One recovery; it tries until it works. `start`, then `stop` if the store is closed before that."""
+    """One recovery; it retries until it succeeds. `start`, then `stop` if the store is closed before that."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Recovery:
         self._thread.start()
 
     def stop(self) -> bool:
-        """End it; False if it did not end in time. What `read_from` was given last is then the store's to close."""
+        """End it; False if it did not end in time. Then the store must close the last database passed to `read_from`."""
         self._is_stopped.set()
         self._thread.join(_CLOSE_TIMEOUT_S)
         return not self._thread.is_alive()
@@ -107,7 +107,7 @@ class Recovery:
             except Corruption as problem:
                 self._end(None, str(problem))
                 return
-            except Exception as problem:  # whatever it was: it is tried again, and must not go unseen
+            except Exception as problem:  # whatever it is, it is retried and must be logged
                 if str(problem) != self._told:
                     log.warning("cannot reopen the log in %s yet: %s", self._path, problem)
                     self._told = str(problem)
@@ -142,7 +142,7 @@ class Recovery:
         assert self._failed is not None
         try:
             self._failed.close()
-        except Exception as problem:  # it says once more what its fault is
+        except Exception as problem:  # it reports its fault once more
             log.debug("the failed database in %s was closed: %s", self._path, problem)
         self._failed = None
 
@@ -150,7 +150,7 @@ class Recovery:
         self._on_loop(lambda: self._store.give_up(database, reason), database)
 
     def _on_loop(self, call: Callable[[], None], opened: Database | None) -> None:
-        """Call on the loop and wait for it; what was `opened` is closed if the store is closed instead."""
+        """Call on the loop and wait for it; closes `opened` if the store is closed instead."""
         done = threading.Event()
 
         def run() -> None:

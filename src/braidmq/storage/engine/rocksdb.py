@@ -1,7 +1,7 @@
 """How RocksDB is opened: its options, its column families, and readable errors.
 
-rocksdict raises a bare ``Exception`` for everything RocksDB reports, so the text is all there is to tell one from another. This
-module alone reads those texts; ``test_store_faults.py`` and ``test_store_disk.py`` bring about all but those of a failing fsync.
+rocksdict raises a bare ``Exception`` for everything RocksDB reports, so only the text distinguishes errors. Only this module
+parses those texts; ``test_store_faults.py`` and ``test_store_disk.py`` provoke all of them except those of a failing fsync.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Tuning(msgspec.Struct, frozen=True):
     memtables_bytes: int = 128 * MIB
     block_cache_bytes: int = 128 * MIB
     open_files_max: int = 1024
-    # Every memtable may have to be written out when the disk is at the reserve, and a compaction may be under way.
+    # When the disk is down to the reserve, every memtable may still have to be flushed, and a compaction may be running.
     reserve_bytes: int = 512 * MIB
 
 
@@ -36,11 +36,11 @@ class Disk:
     """The disk operations of the store; tests pass one that fails."""
 
     def flush(self, db: Rdict) -> None:
-        """Bring everything written before this call to the disk, without the interpreter lock; raises if it may not be there."""
+        """Sync everything written before this call, without the interpreter lock; raises if it may not be on disk."""
         db.flush_wal(True)
 
     def free_bytes(self, path: Path) -> int:
-        """Space that this process may still use on the disk of ``path``."""
+        """The free space for this process on the disk of ``path``."""
         numbers = os.statvfs(path)
         return numbers.f_bavail * numbers.f_frsize
 
@@ -48,9 +48,9 @@ class Disk:
 class Fault(enum.Enum):
     """What an engine error means for the writer."""
 
-    STALL = "stall"  # nothing is wrong, it cannot keep up
-    FULL = "full"  # no space left; RocksDB goes on by itself once there is some
-    LASTING = "lasting"  # it takes no write from now on, until it is opened again
+    STALL = "stall"  # no fault, but it cannot keep up
+    FULL = "full"  # no space left; RocksDB resumes by itself once there is some
+    LASTING = "lasting"  # it rejects all writes until it is reopened
 
 
 def classify(problem: Exception) -> Fault:
@@ -58,19 +58,19 @@ def classify(problem: Exception) -> Fault:
     text = str(problem)
     if "Write stall" in text:
         return Fault.STALL
-    # A file system may report a full disk as late as in fsync; then what was written is in doubt, as after any failed fsync.
+    # A file system may report a full disk only in fsync; then the writes are in doubt, as after any failed fsync.
     if "No space left on device" in text and "sync" not in text:
         return Fault.FULL
     return Fault.LASTING
 
 
 def is_damage(problem: Exception) -> bool:
-    """Whether the engine has found its own files damaged: opening them again does not help."""
+    """Whether the engine has found its own files damaged: reopening them does not help."""
     return "Corruption" in str(problem)
 
 
 def read_problem(problem: Exception, path: Path) -> BraidError:
-    """The error to raise for what a read reported."""
+    """The error to raise for a failed read."""
     text = str(problem)
     if "Corruption" in text:
         return Corruption(f"the log in {path} is damaged: {text}")
@@ -78,7 +78,7 @@ def read_problem(problem: Exception, path: Path) -> BraidError:
 
 
 def open_engine(path: Path, tuning: Tuning, cache: Cache, *, salvage: bool) -> Rdict:
-    """Open the database with the families that it has, or make an empty one in a directory that only its owner can enter."""
+    """Open the database with its families, or create an empty one in a directory that only its owner can enter."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         families = {name: family_options(tuning, cache) for name in _families_on_disk(path)}
@@ -97,7 +97,7 @@ def family_options(tuning: Tuning, cache: Cache) -> Options:
     """Options of one column family; the block cache is shared by all of them."""
     tables = BlockBasedOptions()
     tables.set_block_cache(cache)
-    tables.set_cache_index_and_filter_blocks(True)  # else their memory grows with the log, outside every bound
+    tables.set_cache_index_and_filter_blocks(True)  # otherwise their memory grows with the log, without a bound
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     tables.set_block_size(16 * 1024)  # records are read in runs; fewer, larger blocks compress better and need less index
     tables.set_bloom_filter(10, False)
@@ -122,27 +122,27 @@ def _database_options(tuning: Tuning, cache: Cache, *, salvage: bool) -> Options
     options = family_options(tuning, cache)
     options.create_if_missing(True)
     options.set_db_write_buffer_size(tuning.memtables_bytes)
-    # A family without traffic keeps the log of all others alive until its memtable is written out; this forces it.
+    # A family without traffic keeps the log files of all others until its memtable is flushed; this forces the flush.
     options.set_max_total_wal_size(2 * tuning.memtables_bytes)
     options.set_max_open_files(tuning.open_files_max)
     options.set_max_background_jobs(2)
-    # Table files go to the disk as they are written: else an fsync of the log would have to wait for all of one at once.
+    # Table files are synced while they are written: otherwise an fsync of the log would wait for a whole file at once.
     options.set_bytes_per_sync(MIB)
     options.set_avoid_unnecessary_blocking_io(True)  # files are deleted in the background, not by the loop that drops a cursor
     options.set_keep_log_file_num(4)
     options.set_max_log_file_size(4 * MIB)
     options.set_stats_dump_period_sec(0)
-    # A record cut short by a crash is the only damage that can be normal. Every other one may have hit acknowledged records.
+    # A record truncated by a crash is the only normal kind of damage. Any other may have hit acknowledged records.
     mode = DBRecoveryMode.point_in_time() if salvage else DBRecoveryMode.tolerate_corrupted_tail_records()
     options.set_wal_recovery_mode(mode)
     return options
 
 
 def open_problem(problem: Exception, path: Path) -> BraidError:
-    """The error to raise for what opening reported."""
+    """The error to raise for a failed opening."""
     text = str(problem)
     if "lock hold by current process" in text:
-        return UsageError(f"the log in {path} is open in this process already", "close it and drop all its cursors first")
+        return UsageError(f"the log in {path} is already open in this process", "close it and drop all its cursors first")
     if "While lock file" in text:
         return UsageError(
             f"the log in {path} is in use by {_holder(path)}", "stop it first, or use another data_dir for this node"

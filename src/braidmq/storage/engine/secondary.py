@@ -1,11 +1,11 @@
 """A RocksDB secondary: the database of a node, read by another process. It shows the log as of the last catch-up.
 
-A secondary is not a prefix of what was written (H2): a catch-up may miss rows, and shows rows that are not committed. Who reads
-decides by `log_files`, listed before and after a catch-up, whether it counts, and knows from elsewhere what is committed. What
-was seen once stays to be seen until the primary deletes it.
+A secondary is not a prefix of what was written (H2): a catch-up may miss rows, and shows rows that are not committed. The reader
+compares `log_files` before and after a catch-up to decide whether it is valid, and learns elsewhere what is committed. A row that
+was visible once stays visible until the primary deletes it.
 
-It writes nothing into the primary's directory but a file of rocksdict's own settings, with the content that it has. Rows that the
-primary adds to a family that was made after the opening make every later catch-up fail (H1): then it has to be opened again.
+It writes nothing into the primary's directory except a file of rocksdict's settings, with unchanged content. Rows that the
+primary adds to a family created after the opening make every later catch-up fail (H1): then it has to be reopened.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from braidmq.storage.engine.identity import LOG_ID_KEY, identify
 from braidmq.storage.engine.reads import RocksReads
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY, MIB, Tuning, family_options, read_problem
 
-# Blocks that are read again are those of indexes and of narrow searches; a scan of everything would not fit any cache.
+# Only the blocks of indexes and of narrow searches are reread; a scan of everything would not fit any cache.
 _TUNING: Final = Tuning(block_cache_bytes=64 * MIB)
 # A table may be compacted away between the reading of its name and its opening.
 _OPEN_TRIES: Final = 5
 
 
 class Secondary(RocksReads):
-    """A directory that another process has open for writing; made by `open`. Reads and `catch_up` may come from any thread."""
+    """A directory that another process has open for writing; created by `open`. Reads and `catch_up` may use any thread."""
 
     def __init__(self, db: Rdict, path: Path) -> None:
         """Use `Secondary.open`."""
@@ -38,7 +38,7 @@ class Secondary(RocksReads):
 
     @classmethod
     def open(cls, path: Path, scratch: Path, tuning: Tuning = _TUNING) -> Secondary:
-        """Read the log in `path`; files of its own go to `scratch`, which is made. Raises Unavailable, Corruption, UsageError."""
+        """Read the log in `path`; its own files go to `scratch`, which it creates. Raises Unavailable, Corruption, UsageError."""
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem: Exception | None = None
         for _ in range(_OPEN_TRIES):
@@ -48,7 +48,7 @@ class Secondary(RocksReads):
                 return cls._try_open(path, scratch, tuning)
             except (UsageError, Corruption):
                 raise
-            except Exception as found:  # rocksdict has no class of its own for what RocksDB reports
+            except Exception as found:  # rocksdict has no exception class for RocksDB's errors
                 problem = found
         if problem is None:
             raise Unavailable(f"there is no log in {path} yet")
@@ -59,9 +59,9 @@ class Secondary(RocksReads):
         cache = Cache(tuning.block_cache_bytes)
         names = [name for name in Rdict.list_cf(str(path), Options(raw_mode=True)) if name != DEFAULT_FAMILY]
         options = family_options(tuning, cache)
-        # Every table is held open from the moment it is known: the primary deletes those that it has compacted.
+        # Every table is kept open as soon as it is known: the primary deletes those that it has compacted.
         options.set_max_open_files(-1)
-        # Every catch-up starts so many threads for each family, whether there is a table to be opened or not; by itself 16.
+        # Every catch-up starts this many threads for each family, whether there is a table to open or not; the default is 16.
         options.set_max_file_opening_threads(1)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(MIB)
@@ -69,7 +69,7 @@ class Secondary(RocksReads):
         families = {name: family_options(tuning, cache) for name in names}
         db = Rdict(str(path), options, families, AccessType.secondary(str(scratch)))
         try:
-            # An opening may miss rows as a catch-up may.
+            # Like a catch-up, an opening may miss rows.
             if db.get(LOG_ID_KEY) is None:
                 raise Unavailable(f"the log in {path} is still being created")
             return cls(db, path)
@@ -79,15 +79,15 @@ class Secondary(RocksReads):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of all families that there were when it was opened."""
+        """The names of all families that existed when it was opened."""
         return tuple(self._families)
 
     def log_files(self) -> frozenset[str]:
-        """The names of the write-ahead log files that there are now."""
+        """The names of the current write-ahead log files."""
         return frozenset(each.name for each in self.path.glob("*.log"))
 
     def catch_up(self) -> None:
-        """Read what the primary has written since. Raises Unavailable or Corruption; what was there is there still then."""
+        """Read what the primary has written since. Raises Unavailable or Corruption and then still shows the old state."""
         try:
             self._db.try_catch_up_with_primary()
         except Exception as problem:
@@ -99,7 +99,7 @@ class Secondary(RocksReads):
         self._db.close()
 
     def family(self, name: str) -> Rdict:
-        """The rows of a column family; raises UsageError if there was none of this name at the opening."""
+        """The rows of a column family; raises UsageError if it did not exist at the opening."""
         rows = self._families.get(name)
         if rows is None:
             raise UsageError(f"the log in {self.path} had no column family {name!r} when it was opened", "reopen it")

@@ -1,16 +1,16 @@
 """The database of a node: rows in column families, written in batches, committed in groups.
 
-rocksdict is known here and in the modules beside (``engine``, ``database``, ``identity``, ``batch``, ``cursor``), and nowhere
-else. It holds the interpreter lock while it writes, so that a stalled engine would stop the whole node: every write is told to
-fail instead (``no_slowdown``), and fsync is left to the committer's thread, where the lock is free.
+Only this module and those beside it (``database``, ``identity``, ``batch``, ``cursor`` ...) use rocksdict. It holds the
+interpreter lock while it writes, so a stalled engine would stop the whole node: every write is set to fail instead
+(``no_slowdown``), and the committer's thread calls fsync, which releases the lock.
 
 How does a stopped store recover?
 
-- after a failed fsync, a lack of descriptors, or an error that nothing is known about: as soon as the directory can be opened
-  again, which is tried in a thread (``recovery``). Reads go on meanwhile, and what was written before waits;
-- after damage, or if the directory does not hold what was written: not before a restart. Reads go on;
-- after a full disk: as soon as there is space again. No flush may be tried in between, because RocksDB takes one that fails on
-  an unfinished log file for the end; left alone, it starts a new file by itself;
+- after a failed fsync, a lack of descriptors, or an unknown error: as soon as the directory can be reopened, which a thread
+  tries (``recovery``). Meanwhile reads continue, and earlier writes wait;
+- after damage, or if the directory does not hold what was written: only with a restart. Reads continue;
+- after a full disk: as soon as there is space again. No flush may be tried in between, because RocksDB treats a failed flush of
+  an unfinished log file as final; otherwise it starts a new file by itself;
 - after a stall: with the next write that is accepted.
 
 ``write``, ``check`` and ``close`` belong to one thread, the loop's. Reads may come from any.
@@ -35,7 +35,7 @@ from braidmq.storage.engine.batch import Batch
 from braidmq.storage.engine.committer import Committer
 from braidmq.storage.engine.cursor import Cursor
 from braidmq.storage.engine.database import Database
-from braidmq.storage.engine.health import HEALTHY, Figures, Health, State, judge
+from braidmq.storage.engine.health import HEALTHY, Health, HealthState, Measurements, judge
 from braidmq.storage.engine.mark import MarkFile, check_before, check_opened, mark_path, read_mark
 from braidmq.storage.engine.recovery import Recovery, waits_too_long
 from braidmq.storage.engine.rocksdb import Disk, Fault, Tuning, classify, is_damage
@@ -49,13 +49,13 @@ Durability = Literal["fsync", "os"]
 _RETRY_AFTER_STALL_S = 0.1
 _RETRY_AFTER_FULL_S = 10.0
 _RETRY_AFTER_RESTART_S = 60.0
-# Checks for which an engine may go on refusing writes although the disk has space again; it looks every five seconds itself.
+# For how many checks the engine may still reject writes although the disk has space again; it checks every five seconds itself.
 _FULL_CHECKS_MAX = 15
 _USERS_TIMEOUT_S = 10.0
 
 
 class Store:
-    """One directory, opened by one process. Make it with ``Store.open``, then ``start``; ``close`` ends it."""
+    """One directory, opened by one process. Create it with ``Store.open``, then ``start``; ``close`` ends it."""
 
     def __init__(
         self, database: Database, durability: Durability, tuning: Tuning, disk: Disk, mark: MarkFile | None = None
@@ -78,9 +78,9 @@ class Store:
         self._on_commit: Callable[[int], None] | None = None
         self._is_telling = False
         self._is_full = False
-        self._must_not_flush = False  # the engine itself ran into the end of the disk, and has not recovered yet
+        self._must_not_flush = False  # the engine itself met the full disk, and has not recovered yet
         self._checks_with_space = 0  # since then
-        self._failure: Health | None = None  # set by either thread, and taken back by a recovery
+        self._failure: Health | None = None  # set by either thread, and cleared by a recovery
         self._recovery: Recovery | None = None
         self._health = HEALTHY
         self._is_closed = False
@@ -99,11 +99,11 @@ class Store:
         salvage: bool = False,
         is_marked: bool = False,
     ) -> Store:
-        """Open the directory, or make it (0700), with these families at least. Blocks while the write-ahead log is read.
+        """Open or create the directory (0700) with at least these families. Blocks while the write-ahead log is read.
 
-        Raises UsageError (in use, or of a newer format), ConfigError (no directory, not writable), Corruption, Unavailable.
-        ``salvage`` accepts a damaged write-ahead log and keeps what comes before the damage: acknowledged records may be gone.
-        ``is_marked``: a log that has lost what its mark tells of is Corruption, unless it is salvaged, and the mark is kept.
+        Raises UsageError (in use, or a newer format), ConfigError (no directory, not writable), Corruption, Unavailable.
+        ``salvage`` accepts a damaged write-ahead log and keeps the data before the damage: acknowledged records may be lost.
+        ``is_marked``: maintain the mark, and raise Corruption for a log that has less than its mark says, unless salvaged.
         """
         place = Path(path)
         tuning = tuning or Tuning()
@@ -114,7 +114,7 @@ class Store:
         try:
             if mark is not None:
                 check_opened(database, mark)
-            # What was in the write-ahead log is in synced tables now.
+            # The content of the write-ahead log is now in synced tables.
             marker = MarkFile(place, database.log_id, database.sequence) if is_marked else None
         except BaseException:
             database.close()
@@ -147,7 +147,7 @@ class Store:
         return self._failure or self._health
 
     def start(self, loop_call: Callable[[Callable[[], None]], object], on_commit: Callable[[int], None]) -> None:
-        """Commit by itself from now on; ``on_commit(number)`` is called through ``loop_call`` (``loop.call_soon_threadsafe``)."""
+        """Start the commit thread; ``on_commit(number)`` is called through ``loop_call`` (``loop.call_soon_threadsafe``)."""
         if self._loop_call is not None:
             raise UsageError("the store has already been started")
         self._loop_call = loop_call
@@ -169,10 +169,10 @@ class Store:
         return Batch(self._database.handles)
 
     def write(self, batch: Batch, *, frees_space: bool = False) -> int:
-        """Write without waiting for the disk, and return the write's number; it counts once ``committed`` has reached it.
+        """Write without waiting for the disk, and return the write's number; it is durable once ``committed`` has reached it.
 
-        Raises Unavailable if the store is stopped or stalled: then nothing was written, and the batch is used up all the same.
-        A small batch that removes much (``frees_space``) is also written when only the reserve of the disk is left.
+        Raises Unavailable if the store is stopped or stalled: then nothing was written, but the batch cannot be used again.
+        A small batch that removes much (``frees_space``) may use the reserve of the disk.
         """
         changes = batch.take()
         has_reserve = frees_space and not self._must_not_flush
@@ -180,7 +180,7 @@ class Store:
             self._refuse_write()
         try:
             self._database.db.write(changes, self._write_options)
-        except Exception as problem:  # rocksdict has no class of its own for what RocksDB reports
+        except Exception as problem:  # rocksdict has no exception class for RocksDB's errors
             raise self._write_problem(problem) from problem
         self._written = number = self._written + 1
         if self._committer is not None:
@@ -193,7 +193,7 @@ class Store:
         return number
 
     def sync(self) -> int:
-        """Commit everything written, here and now, and return ``committed``; only before ``start``. Blocks."""
+        """Commit everything written in this call and return ``committed``; only before ``start``. Blocks."""
         if self._loop_call is not None:
             raise UsageError("a started store commits by itself", "wait for on_commit")
         if self._failure is not None or self._must_not_flush or self._is_closed:
@@ -215,14 +215,14 @@ class Store:
         return self._database.cursor(family, lower, upper)
 
     def items(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Every row with ``lower <= key < upper``, in order; of rows written meanwhile, any or none.
+        """Every row with ``lower <= key < upper``, in order; rows written meanwhile may or may not appear.
 
         The fastest way to read a run.
         """
         return self._database.items(family, lower, upper)
 
     def check(self) -> Health:
-        """Look at the engine and the disk, stop or resume accordingly, and return the health.
+        """Check the engine and the disk, stop or resume accordingly, and return the health.
 
         Takes well under a millisecond; call it every second.
         """
@@ -236,7 +236,7 @@ class Store:
             return self.health
         reserve = self._tuning.reserve_bytes
         if self._is_full:
-            # A quarter more than the reserve, or a disk at the edge would flap with every record.
+            # A quarter more than the reserve, or a disk at the limit would toggle with every record.
             if figures.free_bytes >= reserve + reserve // 4:
                 self._leave_full()
         elif figures.free_bytes < reserve:
@@ -260,7 +260,7 @@ class Store:
             self._fail(f"the disk of {self.path} has space again, but the storage engine has not resumed")
 
     def stats(self) -> dict[str, int]:
-        """Counters and sizes, those of all families added up; times in microseconds, -1 for what is not known."""
+        """Counters and sizes, summed over all families; times in microseconds, -1 if unknown."""
         committer = self._committer
         return {
             "written": self._written,
@@ -279,7 +279,7 @@ class Store:
         }
 
     def compact(self, family: str, lower: bytes, upper: bytes) -> None:
-        """Rewrite the tables of a range, which frees the space of what was removed from it. Takes its time: for a thread.
+        """Rewrite the tables of a range, which frees the space of its removed rows. Slow: call it from a thread.
 
         Closing the store waits for it.
         """
@@ -291,7 +291,7 @@ class Store:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """For a thread beside the loop: closing waits until it is done.
+        """For threads other than the loop's: closing waits until the block ends.
 
         Raises UsageError if the store is closed, Unavailable while it recovers from a failure.
         """
@@ -309,16 +309,16 @@ class Store:
                 self._users_changed.notify_all()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Make a directory with the database as it is now, tables as hard links; it can be opened as a store. For a thread."""
+        """Create a directory with the database as it is now, tables as hard links; it can be opened as a store. For a thread."""
         place = Path(path)
         if place.exists():
-            raise UsageError(f"{place} exists already", "use a directory that does not exist yet")
+            raise UsageError(f"{place} already exists", "use a directory that does not exist yet")
         if self._failure is not None or self._must_not_flush or self._is_closed:
             self._refuse_write()
         with self.kept_open():
             try:
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # A checkpoint flushes too, but with the interpreter lock held, so that the loop would wait for it.
+                # A checkpoint flushes as well, but it holds the interpreter lock, so the loop would wait for it.
                 for rows in self._database.families.values():
                     rows.flush(True)
                 Checkpoint(self._database.db).create_checkpoint(str(place))
@@ -327,9 +327,9 @@ class Store:
                 raise Unavailable(f"cannot create a checkpoint in {place}: {problem}") from problem
 
     def close(self) -> None:
-        """Commit what is written, if that is possible, and release the directory; blocks until done.
+        """Commit everything written, if possible, and release the directory; blocks until done.
 
-        Cursors that are still alive keep it locked.
+        Live cursors keep it locked.
         """
         with self._users_changed:
             if self._is_closed:
@@ -358,11 +358,11 @@ class Store:
     # Recovery
 
     def _recover(self) -> None:
-        """Begin to open the database again, unless that is under way or of no use."""
+        """Start to reopen the database, unless that is in progress or cannot help."""
         failure = self._failure
         if failure is None or failure.needs_restart or self._is_closed or self._recovery is not None:
             return
-        assert self._loop_call is not None  # else a failure needs a restart
+        assert self._loop_call is not None  # without it a failure needs a restart
         self._recovery = Recovery(self, self._database, self._tuning, self._disk, self._loop_call)
         self._recovery.start()
 
@@ -401,8 +401,8 @@ class Store:
         self._failure = None
         self._fail(reason, is_lasting=True)
 
-    def _measure(self) -> Figures:
-        return Figures(
+    def _measure(self) -> Measurements:
+        return Measurements(
             free_bytes=self._disk.free_bytes(self.path),
             is_write_stopped=bool(self._database.number("rocksdb.is-write-stopped")),
             delayed_write_rate=self._database.number("rocksdb.actual-delayed-write-rate"),
@@ -448,18 +448,18 @@ class Store:
         if self._failure is None:
             is_lasting = is_lasting or self._loop_call is None
             hope = "it is read-only until a restart" if is_lasting else "the node reopens it as soon as possible"
-            self._failure = Health(State.STOPPED, f"{reason}; {hope}", needs_restart=is_lasting)
+            self._failure = Health(HealthState.STOPPED, f"{reason}; {hope}", needs_restart=is_lasting)
             log.critical("%s", self._failure.reason)
 
     def _stop_full(self, reason: str) -> None:
         self._is_full = True
-        self._health = Health(State.STOPPED, reason)
+        self._health = Health(HealthState.STOPPED, reason)
         log.error("%s; the log accepts no writes until there is space", reason)
 
     def _write_problem(self, problem: Exception) -> Unavailable:
         match classify(problem):
             case Fault.STALL:
-                self._health = Health(State.STOPPED, "the storage engine is stalled until compaction catches up")
+                self._health = Health(HealthState.STOPPED, "the storage engine is stalled until compaction catches up")
                 return Unavailable(self._health.reason, _RETRY_AFTER_STALL_S)
             case Fault.FULL:
                 self._must_not_flush = True
@@ -468,12 +468,12 @@ class Store:
                 self._stop_full(f"the disk of {self.path} is full")
                 return Unavailable(self._health.reason, _RETRY_AFTER_FULL_S)
             case Fault.LASTING:
-                # What was written before may still be committed: that takes nothing but an fsync of files that are open.
+                # Earlier writes may still be committed: that needs only an fsync of open files.
                 self._fail(f"the log in {self.path} cannot be written ({problem})", is_damage(problem))
                 return Unavailable(self.health.reason, _RETRY_AFTER_FULL_S)
 
     def _can_write(self) -> bool:
-        """Ask the engine with a write of nothing, which it refuses as long as it is stopped."""
+        """Test the engine with an empty write, which it rejects while it is stopped."""
         try:
             self._database.db.write(WriteBatch(raw_mode=True), self._write_options)
         except Exception as problem:

@@ -6,9 +6,10 @@
     count of positions (2), count of outstanding records (4)
     positions (8 each)
     outstanding records             shard (2), timestamp (8) each
-    since (8 each)                  nothing, or as many as positions: where the log was when a group was made that began earlier
+    since (8 each)                  nothing, or as many as positions: the log's positions when a group with an earlier start
+                                    was created
 
-No text of MQTT holds U+0000, so the first 0x00 ends the group's name.
+MQTT strings cannot contain U+0000, so the first 0x00 ends the group's name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _POSITION_BYTES: Final = 8
 
 
 def group_key(name: str, topic_filter: str) -> bytes:
-    """The key of a group's row; raises UsageError if one of the two holds U+0000."""
+    """The key of a group's row; raises UsageError if the name or the filter contains U+0000."""
     if "\0" in name or "\0" in topic_filter:
         raise UsageError("the name and the filter of a group must not contain U+0000")
     return b"%b%b\0%b" % (GROUP_PREFIX, name.encode(), topic_filter.encode())
@@ -41,7 +42,7 @@ def group_key(name: str, topic_filter: str) -> bytes:
 def encode_group(row: GroupRow) -> bytes:
     """The value of a group's row; raises UsageError if it could not be read back."""
     if row.since and len(row.since) != len(row.positions):
-        raise UsageError("a group cannot be stored whose number of shards differs from its number of positions")
+        raise UsageError("a group cannot be stored: its since and its positions have different numbers of shards")
     try:
         head = _HEAD.pack(VERSION, len(row.positions), len(row.outstanding))
         positions = pack(f">{len(row.positions)}Q", *row.positions)
@@ -52,7 +53,7 @@ def encode_group(row: GroupRow) -> bytes:
 
 
 def decode_group(key: bytes, value: bytes) -> GroupRow:
-    """The group of a key and value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The group of a key and value; raises UsageError for a newer format, Corruption for an invalid row."""
     name, end, topic_filter = key[len(GROUP_PREFIX) :].partition(b"\0")
     if value and value[0] > VERSION:
         raise UsageError(

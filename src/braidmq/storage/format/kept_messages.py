@@ -1,14 +1,14 @@
-"""Keys and rows of messages that are kept outside of the log's order, version 1. Integers are big-endian.
+"""Keys and rows of messages that are stored outside the log's order, version 1. Integers are big-endian.
 
     0xEA | topic                        the retained message of a topic
-    0xEB | due (8) | number (8)         a delayed message: when it is due, in ms since 1970, and what tells it from others
+    0xEB | due (8) | number (8)         a delayed message: when it is due, in ms since 1970, and a number that makes it unique
 
 Both have the same value:
 
     version (1) = 1
     flags (1)                   bit 0: user name
     length (2), user name       if bit 0: of the publisher, UTF-8
-    record (`record.py`)        the rest; its published-at is when the message was put there
+    record (`record.py`)        the rest; its published-at is when the message was stored
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def delayed_key(due_ms: int, number: int) -> bytes:
 
 
 def delayed_due_ms(key: bytes) -> int:
-    """When the delayed message with this key is due; raises Corruption if it is no such key."""
+    """When the delayed message with this key is due; raises Corruption if the key is invalid."""
     if len(key) != _DELAYED_KEY.size:
         raise Corruption(f"the key of a delayed message has {len(key)} bytes, not {_DELAYED_KEY.size}")
     due_ms: int = _DELAYED_KEY.unpack(key)[1]
@@ -55,7 +55,7 @@ def delayed_due_ms(key: bytes) -> int:
 
 
 def encode_message(message: Message, user_name: str | None, expires_at: int, put_at: int) -> bytes:
-    """The value of a kept message's row; times are wall-clock microseconds, ``expires_at`` 0 means never.
+    """The value of a stored message's row; times are wall-clock microseconds, ``expires_at`` 0 means never.
 
     Raises UsageError if the message is too large.
     """
@@ -79,7 +79,7 @@ def encode_message(message: Message, user_name: str | None, expires_at: int, put
 
 
 def decode_message(value: bytes) -> tuple[Record, str | None]:
-    """The record and the user name of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The record and the user name of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     if value and value[0] > VERSION:
         raise UsageError(f"its row has the format {value[0]}, newer than {VERSION}", "use the newer version of braidmq")
     try:

@@ -1,13 +1,13 @@
 """Keys and rows of the batches of producers, version 1. Integers are big-endian, times are microseconds since 1970.
 
     0xED | length of the name (2) | name                     the batch that is open under a name: version (1) = 1, its base (8),
-                                                             when a producer last came for it (8), and the base (8) below which
-                                                             the keys of earlier batches are gone; version 2 has the number of
-                                                             its parts (4), flags (1) bit 0: it has an owner, and the owner's
-                                                             user name to the end, too
-    0xED | length of the name (2) | name | base (8) | key    a message of a batch that is recorded, by its key: version (1) = 1
+                                                             when a producer last used it (8), and the base (8) below which
+                                                             the keys of earlier batches are removed; version 2 also has the
+                                                             number of its parts (4), flags (1) bit 0: it has an owner, and
+                                                             the owner's user name to the end
+    0xED | length of the name (2) | name | base (8) | key    a recorded message of a batch, by its key: version (1) = 1
 
-A base has 63 bits, so the byte 0x80 after a name is above everything of that name.
+A base has 63 bits, so the byte 0x80 after a name sorts above all rows of that name.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _HAS_OWNER: Final = 1
 
 
 class BatchRow(Struct, frozen=True, gc=False):
-    """The batch that is open under a name, when a producer last came for it, and the base below which no keys are left.
+    """The batch that is open under a name, when a producer last used it, and the base below which no keys are left.
 
-    `parts` is one more than the highest number of a part that came for it; 0: none did that has a number. The name is its
-    owner's, if a user made it.
+    `parts` is one more than the highest number of a part that used it; 0: no numbered part did. The name belongs to the owner,
+    if a user created it.
     """
 
     base: int
@@ -56,7 +56,7 @@ def name_end(name: bytes) -> bytes:
 
 
 def message_key(name: bytes, base: int, key: bytes) -> bytes:
-    """The key of the row of a message that is recorded."""
+    """The key of the row of a recorded message."""
     return b"%b%b%b" % (batch_key(name), base.to_bytes(8, "big"), key)
 
 
@@ -79,7 +79,7 @@ def encode_batch(row: BatchRow) -> bytes:
 
 
 def decode_batch(value: bytes) -> BatchRow:
-    """The open batch of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The open batch of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     version = value[0] if value else 0
     if version > OWNED_VERSION:
         raise UsageError(

@@ -5,12 +5,12 @@
     topic length (2), publisher length (2)
     topic, publisher        UTF-8
     published at (8)        if bit 4; otherwise it is the record's own timestamp
-    expires at (8), expiry offset (4)      if bit 5: wall clock; where Message Expiry Interval is in the properties, -1: nowhere
+    expires at (8), expiry offset (4)      if bit 5: wall clock; where Message Expiry Interval is in the properties, -1: absent
     length (4), properties  if bit 6: forwardable properties in wire form
     payload                 the rest
 
-Integers are big-endian, times are microseconds since 1970. The ordinary record has six bytes more than its topic, publisher
-and payload. The code is in the lane, because every recorded message passes it twice.
+Integers are big-endian, times are microseconds since 1970. An ordinary record has six bytes more than its topic, publisher
+and payload. The code is in the lane, because every recorded message passes through it twice.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ __all__ = ["VALUE_BYTES_MAX", "VERSION", "Record", "decode_record", "encode_reco
 
 
 def decode_record(timestamp: int, value: bytes) -> Record:
-    """The record with this timestamp and value; Corruption if it is broken, UsageError if a newer version wrote it."""
+    """The record with this timestamp and value; Corruption if it is invalid, UsageError if a newer version wrote it."""
     return Record(timestamp, value)

@@ -4,10 +4,10 @@
     0xE0                                          the shard row, written with every batch: all that recovery needs (S7)
     0xE1 | epoch start (8)                        the row of a closed epoch
     0xE2 | generation (4)                         the row of a generation
-    0xE3 | generation (4) | suffix                a row of that generation's layout, which alone knows what is in it
-    0xE4 | producer                               the last sequence that a producer appended; version 2 has a check value, too
+    0xE3 | generation (4) | suffix                a row of that generation's layout, in the layout's own format
+    0xE4 | producer                               the last sequence that a producer appended; version 2 also has a check value
 
-Nothing but records is below 0xE0, so retention's `delete_range [0, floor)` cannot touch anything else.
+Only records are below 0xE0, so retention's `delete_range [0, floor)` cannot remove anything else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRODUCERS_END: Final = b"\xe5"
 TIMESTAMP_MAX: Final = 2**56 - 1
 # The offset of a key is four bytes, so an epoch ends before 71 minutes.
 OFFSET_MAX: Final = 2**32 - 1
-# More static ids than this are not written down, and any id may be in the epoch.
+# More static ids than this are not stored, and any id may be in the epoch.
 STATIC_IDS_MAX: Final = 256
 
 _SHARD: Final = Packed(">BQQIQIQQ")
@@ -45,7 +45,7 @@ _ANY_ID: Final = 0xFFFF
 
 
 class ShardRow(Struct, frozen=True, gc=False):
-    """The state of a shard: `epoch_start` 0 means that no epoch is open; what is below `floor` was removed."""
+    """The state of a shard: `epoch_start` 0 means that no epoch is open; records below `floor` were removed."""
 
     last: int = 0
     epoch_start: int = 0
@@ -57,7 +57,7 @@ class ShardRow(Struct, frozen=True, gc=False):
 
 
 class EpochRow(Struct, frozen=True, gc=False):
-    """The contents of an epoch: the timestamp of its last record, and its topics' static ids (None: any may be there)."""
+    """The contents of an epoch: the timestamp of its last record, and its topics' static ids (None: any)."""
 
     start: int
     end: int
@@ -75,7 +75,7 @@ class EpochLimits(Struct, frozen=True, gc=False):
 
 
 class GenerationRow(Struct, frozen=True, gc=False):
-    """How the epochs from `first_epoch` on are laid out, until the next generation's first."""
+    """The layout of the epochs from `first_epoch` on, until the next generation's first."""
 
     number: int
     first_epoch: int
@@ -85,7 +85,7 @@ class GenerationRow(Struct, frozen=True, gc=False):
 
 
 class ProducerRow(Struct, frozen=True, gc=False):
-    """The last sequence that a producer appended, when, and what it was the sequence of: crc32 of topic and payload, if known."""
+    """The last sequence that a producer appended, when, and the check value of that message (crc32 of topic and payload)."""
 
     sequence: int
     used_at: int
@@ -120,7 +120,7 @@ def encode_shard(row: ShardRow) -> bytes:
 
 
 def decode_shard(value: bytes) -> ShardRow:
-    """The shard row of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The shard row of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     _check(value, _SHARD.size, "shard", is_exact=True)
     return ShardRow(*_SHARD.unpack(value)[1:])
 
@@ -134,7 +134,7 @@ def encode_epoch(row: EpochRow) -> bytes:
 
 
 def decode_epoch(key: bytes, value: bytes) -> EpochRow:
-    """The epoch row of a key and value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The epoch row of a key and value; raises UsageError for a newer format, Corruption for an invalid row."""
     _check(value, _EPOCH.size, "epoch")
     _, end, count, size_bytes, id_count = _EPOCH.unpack_from(value)
     start = int.from_bytes(key[1:], "big")
@@ -155,7 +155,7 @@ def encode_generation(row: GenerationRow) -> bytes:
 
 
 def decode_generation(key: bytes, value: bytes) -> GenerationRow:
-    """The generation row of a key and value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The generation row of a key and value; raises UsageError for a newer format, Corruption for an invalid row."""
     _check(value, _GENERATION.size, "generation")
     _, first_epoch, count_max, bytes_max, age_max_us, name_bytes = _GENERATION.unpack_from(value)
     name_end = _GENERATION.size + name_bytes
@@ -167,14 +167,14 @@ def decode_generation(key: bytes, value: bytes) -> GenerationRow:
 
 
 def encode_producer(row: ProducerRow) -> bytes:
-    """The value of a producer's row: of version 1 without a check value, of version 2 with one."""
+    """The value of a producer's row: version 1 without a check value, version 2 with one."""
     if row.check is None:
         return _PRODUCER.pack(VERSION, row.sequence, row.used_at)
     return _CHECKED_PRODUCER.pack(PRODUCER_VERSION, row.sequence, row.used_at, row.check)
 
 
 def decode_producer(value: bytes) -> ProducerRow:
-    """The producer row of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The producer row of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     if value and value[0] == PRODUCER_VERSION:
         _check(value, _CHECKED_PRODUCER.size, "producer", is_exact=True, version=PRODUCER_VERSION)
         return ProducerRow(*_CHECKED_PRODUCER.unpack(value)[1:])

@@ -6,7 +6,7 @@
     0xE9 | client id | 0x00 | 0x03                 the will
     0xE9 | client id | 0x00 | 0x04 | packet id (2) a QoS 2 message that the client has not released
 
-No text of MQTT holds U+0000, so the first 0x00 ends the client id, and the rows of a session lie side by side, its own row first.
+MQTT strings cannot contain U+0000, so the first 0x00 ends the client id, and the rows of a session are adjacent, its own first.
 Every value begins with the version (1) = 1. Then:
 
     session       flags (1) bit 0: clean start, 1: user name, 2: stays anonymous; expiry in s (4), created at (8), ended at (8),
@@ -65,7 +65,7 @@ _QOS_BITS: Final = 3
 
 
 def session_prefix(client_id: str) -> bytes:
-    """What all keys of a session begin with, the 0x00 not included; raises UsageError if the client id holds U+0000."""
+    """The common prefix of a session's keys, without the 0x00; raises UsageError if the client id contains U+0000."""
     if "\0" in client_id:
         raise UsageError("a client id cannot contain U+0000")
     return SESSION_PREFIX + client_id.encode()
@@ -108,7 +108,7 @@ def encode_session(row: SessionRow) -> bytes:
 
 
 def decode_session(client_id: str, value: bytes) -> SessionRow:
-    """The session of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The session of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     try:
         _, flags, expiry_s, created_at, ended_at, guard = _SESSION.unpack_from(value)
         name = value[_SESSION.size :].decode() if flags & _HAS_USER_NAME else None
@@ -138,7 +138,7 @@ def encode_subscription(row: SubscriptionRow) -> bytes:
 
 
 def decode_subscription(client_id: str, written: str, value: bytes) -> SubscriptionRow:
-    """The subscription of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The subscription of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     try:
         version, flags, count = _SUBSCRIPTION.unpack_from(value)
         total = count * 2 if flags & _HAS_CURSOR else count
@@ -160,7 +160,7 @@ def decode_subscription(client_id: str, written: str, value: bytes) -> Subscript
 
 
 def encode_cursor(row: CursorRow) -> bytes:
-    """The value of the cursor's row. It is written for every few messages, so this is as short as it can be."""
+    """The value of the cursor's row. It is written for every few messages, so it is as short as possible."""
     pack_message = _MESSAGE.pack
     try:
         parts = [
@@ -185,7 +185,7 @@ def encode_cursor(row: CursorRow) -> bytes:
 
 
 def decode_cursor(client_id: str, value: bytes) -> CursorRow:
-    """The cursor of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The cursor of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     try:
         version, count, message_count = _CURSOR.unpack_from(value)
         if version != VERSION:
@@ -223,7 +223,7 @@ def encode_will(will: Will) -> bytes:
 
 
 def decode_will(client_id: str, value: bytes) -> Will:
-    """The will of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The will of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     try:
         version, flags, topic_bytes = _WILL.unpack_from(value)
         if version != VERSION:
@@ -237,13 +237,13 @@ def decode_will(client_id: str, value: bytes) -> Will:
 
 
 def check_received(client_id: str, value: bytes) -> None:
-    """Raise UsageError if a newer version wrote the row of a received message, Corruption if it is a broken one."""
+    """Raise UsageError if a newer version wrote the row of a received message, Corruption if it is invalid."""
     if value != RECEIVED_VALUE:
         raise broken(client_id, "received message", value)
 
 
 def broken(client_id: str, kind: str, value: bytes) -> UsageError | Corruption:
-    """What to raise for a value that is no row of version 1: UsageError if a newer version wrote it."""
+    """The error for a value that is not a row of version 1: UsageError if a newer version wrote it, else Corruption."""
     if value and value[0] > VERSION:
         return UsageError(
             f"the {kind} row of client {client_id!r} has the format {value[0]}, newer than {VERSION}",

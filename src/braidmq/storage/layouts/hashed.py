@@ -1,13 +1,12 @@
 """The `hashed` layout: a fixed number of bits for each of the first levels of a topic.
 
-Levels beyond the last field are joined with `/` and hashed as one. In each field 0 stands for a level that is not
-there, a value that no hash has, so that `a` and `a/b` are apart and neither is found by a search for the other. A
-filter becomes one query: the fields of its wildcards are left out of the mask.
+Levels beyond the last field are joined with `/` and hashed as one. In each field 0 means an absent level, a value that no hash
+has, so `a` and `a/b` differ and a search for one does not find the other. A filter becomes one query: the fields of its wildcards
+are not in the mask.
 
-The fields are put together in one of two ways. *Concatenated*, a filter is the better served the later its first
-wildcard comes. *Interleaved*, a Z-order curve, the highest bits of all fields come first, then the next ones:
-wildcards cost about the same anywhere. Either is an order of bits, so that the same mask and the same ratchet serve
-both.
+The fields are combined in one of two ways. *Concatenated*, a filter is faster the later its first wildcard is. *Interleaved*, as
+a Z-order curve, the highest bits of all fields come first, then the next ones: a wildcard costs about the same at any level.
+Either is an order of bits, so the same mask and ratchet work for both.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class HashedLayout:
 
     @classmethod
     def from_parameters(cls, parameters: bytes, rows: Iterable[Row] = (), next_id: int = 0) -> HashedLayout:
-        """The layout that gave these parameters; the default one if they are empty."""
+        """The layout with these parameters; the default one if they are empty."""
         if any(rows):
             raise Corruption("a generation of the hashed layout has trie rows")
         if not parameters:
@@ -69,20 +68,20 @@ class HashedLayout:
         return cls(tuple(bits), is_interleaved=bool(is_interleaved), next_id=next_id)
 
     def parameters(self) -> bytes:
-        """How the bits are shared out."""
+        """The bits of each level and their order."""
         return _HEAD.pack(_VERSION, self._is_interleaved, len(self._bits)) + bytes(self._bits)
 
     def describe(self) -> str:
-        """How the bits are shared out, in words."""
+        """The bits of each level and their order, as text."""
         order = "interleaved" if self._is_interleaved else "one after the other"
         return f"{', '.join(map(str, self._bits))} bits per level, {order}"
 
     def take_rows(self) -> list[Row]:
-        """None: everything is in the parameters."""
+        """Always empty: everything is in the parameters."""
         return []
 
     def return_rows(self, rows: Iterable[Row]) -> None:
-        """Nothing was taken."""
+        """Does nothing: there are no rows."""
 
     def plan(self, topic_filter: str) -> list[Query]:
         """One query, whatever the filter."""
@@ -94,7 +93,7 @@ class HashedLayout:
         for number, field in enumerate(self._fields):
             is_last = number == len(self._fields) - 1
             if number >= len(levels):
-                # Without # there is no such level in the topic either, which the field says by 0.
+                # Without # the topic has no such level either, which is 0 in the field.
                 mask |= 0 if is_open else field.ones
             elif is_last:
                 if not is_open and b"+" not in levels[number:]:
@@ -106,7 +105,7 @@ class HashedLayout:
         return [MaskQuery(pattern.to_bytes(self._width, "big"), mask.to_bytes(self._width, "big"))]
 
     def inherit(self, parameters: bytes = b"") -> HashedLayout:
-        """The same, or the one with the other parameters: there is nothing to hand on."""
+        """The same layout, or one with the other parameters: there is nothing to inherit."""
         return HashedLayout.from_parameters(parameters or self.parameters(), next_id=self.next_id)
 
     def _compute(self, topic: bytes) -> bytes:

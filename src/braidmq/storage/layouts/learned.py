@@ -1,9 +1,8 @@
 """The `learned` layout: topics are indexed by patterns that a trie learns while records are written.
 
-`braidmq.lane.records.topic_trie` has the trie and its rules. This is what goes to disk: an entry of the trie is a row, whose
-key ends in the entry's number, so that a parent is always read before what is below it. Numbers are given once in the
-life of a shard; those from a certain `next_id` on are what was learned after it, which lets a follower drop what its
-leader never sent.
+`braidmq.lane.records.topic_trie` has the trie and its rules; this module stores it. An entry of the trie is a row, whose key ends
+in the entry's number, so that a parent is always read before its children. Numbers are never reused in a shard (S8); those from a
+`next_id` on were learned after it, so a follower can drop entries that its leader never sent.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from braidmq.lane.records.topic_trie import DEPTH_MAX, EXACT, OVERFLOW, Entry, P
 from braidmq.storage.layouts.contract import CACHED_TOPICS_MAX, Query, Row, check_version
 from braidmq.storage.layouts.lessons import Lesson
 
-# How many names below a node are told apart before the level counts as varying: at the first level, and at all others.
+# How many names below a node are distinguished before the level counts as varying: at the first level, and at all others.
 THRESHOLDS: Final = (100, 10)
 
-# An entry takes about 180 bytes with a short name, and a name has 255 bytes at most: 12 MiB for a full trie, 28 at worst.
+# An entry takes about 180 bytes with a short name, and a name has at most 255 bytes: 12 MiB for a full trie, 28 at worst.
 ENTRIES_MAX: Final = 65_536
 
-# Beyond it, one walk over everything costs less than so many seeks in each epoch.
+# With more, one walk over everything costs less than that many seeks in each epoch.
 QUERIES_MAX: Final = 4096
 
-# Queries in plans that are kept, where a filter counts as one and a long one as several; one plan more may be on top.
+# The number of queries in cached plans, where a filter counts as one and a long one as several; one plan may exceed it.
 _PLANNED_MAX: Final = 8192
 
 _VERSION: Final = 1
@@ -61,7 +60,7 @@ class LearnedLayout:
         self._trie = PatternTrie(self._thresholds, entries_max, next_id)
         self._trie.restore(sorted(map(entry_of, rows)))
         self._returned: list[Row] = []
-        # A reader asks again for each epoch. Plans hold until something is learned, which takes a number.
+        # A reader plans again for each epoch. Plans stay valid until something is learned, which uses a number.
         self._plans: dict[str, list[Query]] = {}
         self._planned = 0
         self._planned_at = 0
@@ -69,7 +68,7 @@ class LearnedLayout:
 
     @classmethod
     def from_parameters(cls, parameters: bytes, rows: Iterable[Row] = (), next_id: int = 0) -> LearnedLayout:
-        """The layout that gave these parameters and rows; one with the default parameters if they are empty."""
+        """The layout with these parameters and rows; with the default parameters if they are empty."""
         if not parameters:
             return cls(rows=rows, next_id=next_id)
         check_version(cls.name, parameters, _VERSION)
@@ -85,16 +84,16 @@ class LearnedLayout:
 
     @property
     def entries(self) -> int:
-        """How much was learned, of at most `entries_max`."""
+        """The number of entries learned, at most `entries_max`."""
         return self._trie.entries
 
     @property
     def entries_max(self) -> int:
-        """How much can be learned."""
+        """The number of entries that can be learned."""
         return self._trie.entries_max
 
     def describe(self) -> str:
-        """The parameters, and how much was learned."""
+        """The parameters, and the number of entries learned."""
         names = ", ".join(map(str, self._thresholds))
         return f"{names} names per level, {self.entries} of {self.entries_max} entries"
 
@@ -104,7 +103,7 @@ class LearnedLayout:
         return _HEAD.pack(_VERSION, self._trie.entries_max, count) + struct.pack(f">{count}H", *self._thresholds)
 
     def take_rows(self) -> list[Row]:
-        """What was learned since the last call, and what was returned since."""
+        """The rows learned and returned since the last call."""
         if not self._trie.fresh and not self._returned:
             return []
         rows = [*self._returned, *map(_row, self._trie.fresh)]
@@ -113,11 +112,11 @@ class LearnedLayout:
         return rows
 
     def return_rows(self, rows: Iterable[Row]) -> None:
-        """Keep the rows of a batch that was not written: what was learned stays learned, so the next batch has to have them."""
+        """Keep the rows of a batch that was not written: the trie still has their entries, so the next batch needs them."""
         self._returned.extend(rows)
 
     def plan(self, topic_filter: str) -> list[Query]:
-        """A query for each static part that may have topics of the filter; if there were too many, one for everything."""
+        """A query for each static part that may have topics of the filter; if there are too many, one for everything."""
         if self._planned_at != self.next_id or self._planned > _PLANNED_MAX:
             self._plans = {}
             self._planned = 0
@@ -139,13 +138,13 @@ class LearnedLayout:
         return [EVERY_INDEX] if queries is None else [*queries]
 
     def inherit(self, parameters: bytes = b"") -> LearnedLayout:
-        """A layout that knows the paths with varying levels from the start, and nothing else."""
+        """A layout that starts with the paths with varying levels, and nothing else."""
         heir = LearnedLayout.from_parameters(parameters or self.parameters(), next_id=self.next_id)
         self._trie.bequeath(heir._trie)
         return heir
 
     def inherit_lesson(self, lesson: Lesson) -> LearnedLayout:
-        """A layout for a new generation that begins with what a lesson says; raises UsageError if its thresholds cannot be."""
+        """A layout for a new generation that starts with a lesson; raises UsageError if its thresholds are invalid."""
         first = self.next_id
         rows = [
             _row((first + place, kind, -1 - parent if parent < 0 else first + parent, name))
@@ -162,7 +161,7 @@ def _row(entry: Entry) -> Row:
 
 
 def entry_of(row: Row) -> Entry:
-    """The entry of the trie that a row holds; raises UsageError for a newer format, Corruption for a broken row."""
+    """The entry of the trie in a row; raises UsageError for a newer format, Corruption for an invalid row."""
     key, value = row
     check_version("row of the learned", value, _ROW_VERSION)
     if len(key) != _ROW_KEY.size or len(value) < _ROW.size:

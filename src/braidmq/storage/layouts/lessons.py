@@ -1,14 +1,14 @@
-"""What a new generation of the `learned` layout would do better: which patterns are only there because some names came first.
+"""How a new generation of the `learned` layout could improve: which patterns exist only because some names came first.
 
-The first names below a node are told apart, and each has patterns of its own; the names that came later share one. Once a level
-is known to vary, the first names need not be told apart any more, where what is below them looks like what is below the others:
+The first names below a node are distinguished, and each has patterns of its own; later names share one. Once a level is known
+to vary, the first names no longer need to be distinguished if the levels below them look like those below the others:
 
     devices/dev-1/temp, ... devices/dev-10/temp, devices/+/temp     ->     devices/+/temp
 
-A filter with a wildcard visits each pattern with a seek in every epoch, so that fewer patterns are fewer seeks. Names with a
-structure of their own below them stay told apart: to lose `temp` in the example would cost more than it gains.
+A filter with a wildcard visits each pattern with a seek in every epoch, so fewer patterns mean fewer seeks. Names with a
+structure of their own below them stay distinguished: losing `temp` in the example would cost more than it gains.
 
-A lesson can also be given: whoever has seen the whole history may know better which levels vary.
+A lesson can also come from outside: a job that has read the whole history may know better which levels vary.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.lane.records.topic_trie import DEPTH_MAX, DOLLAR_ROOT, EXACT, NAME_BYTES_MAX, ROOT, TAIL, VARYING, Entry
 from braidmq.mqtt.topics import check_filter
 
-# Below this a new generation costs more than it gains.
+# With a smaller gain, a new generation costs more than it saves.
 _FEWER_MIN = 16
 _TIMES_MIN = 2
-# All of them are entered in one turn of the loop. Filters are planned for up to as many.
+# All of them are added in one turn of the loop, and filters are planned for at most this many.
 PATTERNS_MAX = 4096
 
 
-class Place:
+class LessonNode:
     """A node of the trie; `ends` is how many kinds of topics end here."""
 
     __slots__ = ("children", "ends", "varying")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, Place] = {}
-        self.varying: Place | None = None
+        self.children: dict[bytes, LessonNode] = {}
+        self.varying: LessonNode | None = None
         self.ends: set[int] = set()
 
     def patterns(self) -> int:
@@ -44,7 +44,7 @@ class Place:
         return len(self.ends) + below + (self.varying.patterns() if self.varying is not None else 0)
 
     def simplify(self) -> None:
-        """Let names vary, from the deepest level up, whose structure the varying ones have too."""
+        """Let names vary, from the deepest level up, if the varying ones have the same structure."""
         for child in self.children.values():
             child.simplify()
         if self.varying is None:
@@ -55,16 +55,16 @@ class Place:
                 child.end_in(self.varying)
                 del self.children[name]
 
-    def is_like(self, other: Place) -> bool:
-        """Whether everything below has its place below the other one as well."""
+    def is_like(self, other: LessonNode) -> bool:
+        """Whether the other node has everything that is below this one."""
         for name, child in self.children.items():
             place = other.children.get(name, other.varying)
             if place is None or not child.is_like(place):
                 return False
         return self.varying is None or (other.varying is not None and self.varying.is_like(other.varying))
 
-    def end_in(self, other: Place) -> None:
-        """Let the topics of this place end where their like ends."""
+    def end_in(self, other: LessonNode) -> None:
+        """Let the topics of this node end in the corresponding nodes of the other."""
         other.ends |= self.ends
         for name, child in self.children.items():
             place = other.children.get(name, other.varying)
@@ -80,10 +80,10 @@ class Place:
 
 
 class Lesson(Struct, frozen=True):
-    """Patterns before and after, and the entries that a trie begins with which knows it: kind, place of the parent, name.
+    """Patterns before and after, and the entries of a trie that starts with the lesson: kind, index of the parent, name.
 
-    A parent is the place of an earlier entry in the list; ROOT and DOLLAR_ROOT are below zero, as `-1 - root`. Without thresholds
-    they stay as they are.
+    A parent is the index of an earlier entry in the list; ROOT and DOLLAR_ROOT are negative, `-1 - root`. Without thresholds
+    the current ones stay.
     """
 
     before: int
@@ -93,12 +93,12 @@ class Lesson(Struct, frozen=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether a new generation would read a good deal better."""
+        """Whether a new generation would read much faster."""
         return self.before - self.after >= _FEWER_MIN and self.before >= self.after * _TIMES_MIN
 
 
 def learn_from(entries: Iterable[Entry], entries_max: int) -> Lesson:
-    """What the entries of a trie teach, in at most so many entries for the next one."""
+    """The lesson from the entries of a trie, with at most ``entries_max`` entries for the next one."""
     roots = _places(entries)
     before = sum(root.patterns() for root in roots.values())
     for root in roots.values():
@@ -108,24 +108,24 @@ def learn_from(entries: Iterable[Entry], entries_max: int) -> Lesson:
 
 
 def lesson_of(patterns: Sequence[str], thresholds: Sequence[int] | None = None) -> Lesson:
-    """The lesson that says which levels vary: the `+` of these topic filters. UsageError for what no trie can begin with."""
+    """The lesson that the `+` levels of these topic filters vary. Raises UsageError for patterns that no trie can start with."""
     if not 0 < len(patterns) <= PATTERNS_MAX:
         raise UsageError(f"{len(patterns)} patterns cannot be learned", f"give 1 to {PATTERNS_MAX} patterns")
-    roots = {ROOT: Place(), DOLLAR_ROOT: Place()}
+    roots = {ROOT: LessonNode(), DOLLAR_ROOT: LessonNode()}
     for pattern in patterns:
         place = roots[DOLLAR_ROOT if pattern.startswith("$") else ROOT]
         for level in _levels(pattern):
             if level == b"+":
-                place.varying = below = place.varying or Place()
+                place.varying = below = place.varying or LessonNode()
             else:
-                below = place.children.setdefault(level, Place())
+                below = place.children.setdefault(level, LessonNode())
             place = below
     entries = _entries(roots, PATTERNS_MAX * DEPTH_MAX, is_whole=True)
     return Lesson(0, len(patterns), entries, None if thresholds is None else tuple(thresholds))
 
 
 def patterns_of(entries: Iterable[Entry]) -> list[str]:
-    """The patterns of a trie as topic filters, in order; one that ends in `#` is of topics deeper than the trie."""
+    """The patterns of a trie as topic filters, in order; one that ends in `#` stands for topics deeper than the trie."""
     found: list[str] = []
     todo = [(place, b"") for place in _places(entries).values()]
     while todo:
@@ -151,25 +151,25 @@ def _levels(pattern: str) -> list[bytes]:
     return levels
 
 
-def _places(entries: Iterable[Entry]) -> dict[int, Place]:
-    """The roots of the tree that the entries make."""
-    roots = {ROOT: Place(), DOLLAR_ROOT: Place()}
+def _places(entries: Iterable[Entry]) -> dict[int, LessonNode]:
+    """The roots of the tree of these entries."""
+    roots = {ROOT: LessonNode(), DOLLAR_ROOT: LessonNode()}
     places = dict(roots)
     for number, kind, parent, level in entries:
         above = places[parent]
         if kind == EXACT:
-            places[number] = above.children[level] = Place()
+            places[number] = above.children[level] = LessonNode()
         elif kind == VARYING:
-            places[number] = above.varying = Place()
+            places[number] = above.varying = LessonNode()
         else:
             above.ends.add(kind)
     return roots
 
 
-def _entries(roots: dict[int, Place], entries_max: int, *, is_whole: bool = False) -> list[tuple[int, int, bytes]]:
+def _entries(roots: dict[int, LessonNode], entries_max: int, *, is_whole: bool = False) -> list[tuple[int, int, bytes]]:
     """The paths with varying levels (all of them if `is_whole`), nearest to the root first.
 
-    Ends are not made, since nobody knows which are still used.
+    Ends are omitted, since it is unknown which are still used.
     """
     made: list[tuple[int, int, bytes]] = []
     todo = [(place, -1 - number, is_whole) for number, place in roots.items()]

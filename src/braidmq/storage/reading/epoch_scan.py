@@ -1,19 +1,23 @@
-"""Scans of one epoch for one set of filters: their result is a list in order of time, shared by all readers that ask for it.
+"""Scans of one epoch for one set of filters: their result is a list in order of time, shared by all readers that need it.
 
-An epoch is clustered by topic, so that reading it in order of time means to find its matches first. A scan does that in slices.
-Its list holds the values, or the keys if the values are too large; a reader that stops and resumes asks for the next chunk of
-the list and never scans the epoch again while the list is kept (S12).
+An epoch is clustered by topic, so reading it in order of time means finding its matches first. A scan does that in slices. Its
+list holds the values, or the keys if the values are too large; a reader that stops and resumes reads the next chunk of the list
+and never scans the epoch again while the list is in memory (S12).
 
 Memory is bounded by the number of lists and by their bytes, apart from what the last slice of a scan has added. An unfinished
-list counts with what it may come to. When there is no room left, readers have an order, the one that began first before all
-others, so that they neither wait for each other in a circle nor take each other's lists again and again:
+list counts with its expected size. When there is no room left, readers are served by seniority, the one that started first before
+all others, so that they neither wait for each other in a circle nor evict each other's lists again and again:
 
-- A list that nobody is in the middle of goes first: its readers have come to its end, are no more, or pause for long.
+- First to go is a list that no reader is in the middle of: its readers have reached its end, are gone, or pause for long.
 - Then the list of the youngest reader goes, but only for an older one; a younger one has to wait. A reader of several shards has
-  one place in the order.
-- Who has kept a list for long makes room for others too, and is then the youngest: a slow reader may keep what it has only while
-  nobody else wants it.
-- Wide filters leave a part of the room to narrow ones, so that looking up a topic does not wait for those who read everything.
+  one seniority.
+- A reader that has used a list for long makes room for others too, and is then the youngest: a slow reader keeps its list only
+  while no other reader needs the room.
+- Wide filters leave a part of the room to narrow ones, so that looking up a topic does not wait for readers of everything.
+
+A reader that has to wait is woken when room appears: a list was left by its last reader, or turned out smaller than expected.
+Only the oldest few are woken, because most room is for one list; each that finds room wakes the next. Rights that come with time
+alone, and readers that were dropped without `close`, are noticed by `tick`, which wakes all.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from heapq import nsmallest
 from math import inf
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
@@ -34,9 +39,9 @@ from braidmq.storage.ports import Reads
 
 
 class ScanLimits(NamedTuple):
-    """How a scan works: steps between two looks at the clock, and up to which size a list holds values.
+    """Limits of a scan: steps between two checks of the clock, and the size up to which a list holds values.
 
-    A larger list holds keys, and its values are fetched one by one when they are read. An ordinary epoch is not that large.
+    A larger list holds keys, and its values are fetched one by one when they are read. An ordinary epoch is smaller.
     """
 
     steps: int = 256
@@ -45,21 +50,23 @@ class ScanLimits(NamedTuple):
 
 DEFAULT_SCAN_LIMITS: Final = ScanLimits()
 
-# How many claims long a list is kept for a reader that goes on reading it slowly while others wait.
+# For how many claim periods a list is kept for a reader that reads it slowly while others wait.
 _TERM_CLAIMS: Final = 5
-# The part of all bytes that wide filters leave to narrow ones, and what a list of the latter is expected to need at most.
+# The part of all bytes that wide filters leave to narrow ones, and the maximum expected size of a list of the latter.
 _NARROW_PART: Final = 8
 _NARROW_BYTES: Final = 1024 * 1024
-# What a kept record takes beside its bytes.
+# The overhead in bytes of a stored record.
 _COST: Final = 53
-# Between two looks at the clock, whatever the number of steps: large values take their time to copy.
+# The most bytes between two checks of the clock: large values take time to copy.
 _STEP_BYTES: Final = 256 * 1024
-# Values that are fetched one by one between two looks at the clock.
+# The number of values that are fetched one by one between two checks of the clock.
 _FETCHES: Final = 16
+# Waiting readers that are woken when room appears.
+_WAKES: Final = 8
 
 
 class Seniority:
-    """The place of a reader in the order of all; a lower number is older."""
+    """The rank of a reader among all readers; a lower number is older."""
 
     __slots__ = ("number",)
 
@@ -67,15 +74,19 @@ class Seniority:
         self.number = number
 
 
-NOBODY: Final = Seniority(inf)
+NO_READER: Final = Seniority(inf)
 
 
-class Reader(Protocol):
-    """Who reads lists. It must be possible to refer to it weakly."""
+def _age(seniority: Seniority) -> float:
+    return seniority.number
+
+
+class ListReader(Protocol):
+    """A reader of lists. It must support weak references."""
 
     @property
     def seniority(self) -> Seniority:
-        """The same for all that are read as one."""
+        """Shared by all replays that are read as one."""
 
 
 class EpochScan:
@@ -92,13 +103,13 @@ class EpochScan:
         limits: ScanLimits = DEFAULT_SCAN_LIMITS,
         is_narrow: bool = False,
     ) -> None:
-        """`queries` None means that every topic index may match; `is_narrow` that a few topics do at most."""
+        """`queries` None means that every topic index may match, `is_narrow` that only a few topics do."""
         self.epoch_start = epoch.start
         self.upto = upto
         self.is_whole = False
         self.used_at = self.whole_at = 0.0
-        self.readers: WeakSet[Reader] = WeakSet()  # those that have not come to the end of the list
-        self.seniority = NOBODY  # of the oldest of them
+        self.readers: WeakSet[ListReader] = WeakSet()  # those that have not reached the end of the list
+        self.seniority = NO_READER  # of the oldest of them
         self._store = store
         self._family = family
         self._filters = filters
@@ -122,7 +133,7 @@ class EpochScan:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the list takes."""
+        """The memory of the list, in bytes."""
         return self._matches.size_bytes
 
     @property
@@ -132,11 +143,11 @@ class EpochScan:
 
     @property
     def claimed_bytes(self) -> int:
-        """Bytes that the list takes or, as long as it grows, is expected to come to."""
+        """The bytes of the list or, while it grows, its expected size."""
         return self.size_bytes if self.is_whole else max(self.size_bytes, self._expected_bytes)
 
     def advance(self, is_over: Callable[[], bool]) -> bool:
-        """Work until the list is whole or the time is over; True if it is whole."""
+        """Work until the list is complete or the time is over; True if it is complete."""
         while not self.is_whole:
             if not self._next_key and not self._begin_query():
                 self._matches.order()
@@ -153,7 +164,7 @@ class EpochScan:
         return False
 
     def _run(self, is_over: Callable[[], bool]) -> bool:
-        """Follow the present query; True if the time was over before it came to its end."""
+        """Run the current query; True if the time was over before its end."""
         pairs = self._store.items(self._family, self._next_key, self._end)
         while True:
             state, place = self._matches.collect(pairs, self._query, self._filters, self._offset_max, self._steps)
@@ -173,10 +184,10 @@ class EpochScan:
                 return True
 
     def read(self, position: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]) -> tuple[list[Record], int, bool]:
-        """The next records later than the position, the bytes of their values, and whether the list has no more.
+        """The next records after the position, the bytes of their values, and whether the list has no more.
 
-        At least one record, if there is one, until one of the bounds is reached. The caller has looked at the floor in this turn
-        of the loop: a value that is not there is Corruption.
+        Returns at least one record, if there is one, up to the first bound that is reached. The caller has checked the floor in
+        this turn of the loop: a missing value is Corruption.
         """
         if self._has_values:
             records, size = self._matches.read(self.epoch_start, position, count_max, bytes_max)
@@ -209,39 +220,40 @@ class ScanCache:
         claim_s: float = 1.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A reader that was not seen for `claim_s` has no right to its list any more."""
+        """A reader that has not read for `claim_s` loses the claim to its list."""
         self.scans_max = scans_max
         self.bytes_max = bytes_max
         self._claimed_bytes = 0
         self._claim_s = claim_s
         self._now = now
         self._scans: OrderedDict[object, EpochScan] = OrderedDict()  # least recently used first
-        self._left: OrderedDict[object, None] = OrderedDict()  # those whose readers have all left, in that order
+        self._left: OrderedDict[object, None] = OrderedDict()  # those that all readers have left, in that order
         self._began = 0
+        self._waiting: dict[Seniority, Callable[[], None]] = {}  # readers that wait for room
 
     def __len__(self) -> int:
         return len(self._scans)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the lists take."""
+        """The memory of all lists, in bytes."""
         return sum(scan.size_bytes for scan in self._scans.values())
 
     def seniority(self) -> Seniority:
-        """The place of a reader that begins now: behind all others."""
+        """The seniority of a reader that starts now: after all others."""
         self._began += 1
         return Seniority(self._began)
 
-    def find(self, key: object, reader: Reader) -> EpochScan | None:
-        """The scan with this key, if it is kept; it is then this reader's, too, until it leaves."""
+    def find(self, key: object, reader: ListReader) -> EpochScan | None:
+        """The scan with this key, if it is cached; then this reader also claims it, until it leaves."""
         scan = self._scans.get(key)
         if scan is not None:
             self._join(key, scan, reader)
             self._scans.move_to_end(key)
         return scan
 
-    def add(self, key: object, scan: EpochScan, reader: Reader) -> bool:
-        """Keep a new scan for this reader; False if there is no room for it and none that others must give."""
+    def add(self, key: object, scan: EpochScan, reader: ListReader) -> bool:
+        """Add a new scan for this reader; False if there is no room for it and no other reader must make room."""
         seniority = reader.seniority
         while len(self._scans) >= self.scans_max or self._is_full(scan, seniority, scan.claimed_bytes):
             if not self._let_one_go(seniority):
@@ -249,40 +261,65 @@ class ScanCache:
         self._scans[key] = scan
         self._claimed_bytes += scan.claimed_bytes
         self._join(key, scan, reader)
+        self._wake(1)
         return True
 
-    def leave(self, key: object, reader: Reader) -> None:
-        """The reader does not need the scan with this key any more."""
+    def when_room(self, seniority: Seniority, callback: Callable[[], None]) -> None:
+        """Call back once, when there may be room for this reader, later and perhaps within a call of another reader."""
+        self._waiting[seniority] = callback
+
+    def wait_no_more(self, seniority: Seniority) -> None:
+        """The reader is closed: it is not called back."""
+        self._waiting.pop(seniority, None)
+
+    def tick(self) -> None:
+        """Time has passed: wake every reader that waits."""
+        self._wake(len(self._waiting))
+
+    def _wake(self, count_max: int) -> None:
+        if not self._waiting:
+            return
+        for seniority in nsmallest(count_max, self._waiting, key=_age):
+            callback = self._waiting.pop(seniority, None)
+            if callback is not None:
+                callback()
+
+    def leave(self, key: object, reader: ListReader) -> None:
+        """The reader no longer needs the scan with this key."""
         scan = self._scans.get(key)
         if scan is not None:
             scan.readers.discard(reader)
             if not scan.readers:
                 self._left[key] = None
+                self._wake(_WAKES)
 
     def may_grow(self, scan: EpochScan) -> bool:
-        """Whether there is room for more of a scan that is kept; makes room if others must give it."""
-        # As long as it is smaller than expected, the room for it was taken before.
+        """Whether there is room for a cached scan to grow; makes room if others must give it."""
+        # While it is smaller than expected, its room is already reserved.
         while scan.size_bytes >= scan.claimed_bytes and self._is_full(scan, scan.seniority, 1):
             if not self._let_one_go(scan.seniority):
                 return False
         return True
 
     def advance(self, scan: EpochScan, is_over: Callable[[], bool]) -> bool:
-        """Work on a scan until it is whole or the time is over; True if it is whole. Ask `may_grow` before."""
-        self._claimed_bytes -= scan.claimed_bytes
+        """Work on a scan until it is complete or the time is over; True if it is complete. Check `may_grow` first."""
+        claimed_bytes = scan.claimed_bytes
+        self._claimed_bytes -= claimed_bytes
         if scan.advance(is_over):
             scan.whole_at = self._now()
         self._claimed_bytes += scan.claimed_bytes
+        if scan.claimed_bytes < claimed_bytes:
+            self._wake(_WAKES)
         return scan.is_whole
 
     def _is_full(self, scan: EpochScan, seniority: Seniority, more_bytes: int) -> bool:
         bytes_max = self.bytes_max if scan.is_narrow else self.bytes_max - self.bytes_max // _NARROW_PART
         if self._claimed_bytes + more_bytes <= bytes_max:
             return False
-        # Who is alone may pass the bound: a list that is larger than all room could never be read.
+        # A single reader may exceed the bound: otherwise a list larger than the bound could never be read.
         return any(each.seniority is not seniority or not each.readers for each in self._scans.values())
 
-    def _join(self, key: object, scan: EpochScan, reader: Reader) -> None:
+    def _join(self, key: object, scan: EpochScan, reader: ListReader) -> None:
         self._left.pop(key, None)
         scan.used_at = self._now()
         scan.readers.add(reader)
@@ -290,7 +327,7 @@ class ScanCache:
             scan.seniority = reader.seniority
 
     def _let_one_go(self, seniority: Seniority) -> bool:
-        """Drop a list for a reader of this place in the order; False if each of the others has a better right."""
+        """Drop a list for a reader of this seniority; False if all others have precedence."""
         if self._left:
             self._drop(next(iter(self._left)))
             return True

@@ -1,4 +1,4 @@
-"""Who follows the shards of a log live."""
+"""Live followers of the shards of a log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from braidmq.storage.append_queue import call_waiter
 OnRecords = Callable[[int, Sequence[Record]], None]
 
 
-class Following:
+class ShardFollower:
     """A follower of a shard; `stop` ends it at once."""
 
     __slots__ = ("callback", "is_active", "_followers")
 
-    def __init__(self, callback: OnRecords, followers: list[Following]) -> None:
+    def __init__(self, callback: OnRecords, followers: list[ShardFollower]) -> None:
         self.callback = callback
         self.is_active = True
         self._followers = followers
 
     def stop(self) -> None:
-        """Call no more, not even with records of a commit that is being handed out."""
+        """Stop the callbacks, even for a commit that is being handed out."""
         if self.is_active:
             self.is_active = False
             self._followers.remove(self)
@@ -31,17 +31,17 @@ class Followers:
     """The followers of all shards."""
 
     def __init__(self, shards: int) -> None:
-        self._by_shard: list[list[Following]] = [[] for _ in range(shards)]
+        self._by_shard: list[list[ShardFollower]] = [[] for _ in range(shards)]
 
-    def add(self, shard: int, callback: OnRecords) -> Following:
+    def add(self, shard: int, callback: OnRecords) -> ShardFollower:
         """Follow a shard from now on."""
-        following = Following(callback, self._by_shard[shard])
+        following = ShardFollower(callback, self._by_shard[shard])
         self._by_shard[shard].append(following)
         return following
 
     def hand_out(self, news: Sequence[tuple[int, Sequence[Record]]]) -> None:
-        """Tell the followers what their shards have committed; the watermarks are there already."""
-        # Who begins to follow in one of these calls could read these records before, and must not be given them again.
+        """Pass newly committed records to the followers; the watermarks have already risen."""
+        # A follower added in one of these calls could already read these records, and must not get them twice.
         now = [(shard, records, tuple(self._by_shard[shard])) for shard, records in news]
         for shard, records, followers in now:
             for following in followers:

@@ -1,11 +1,11 @@
 """One replay over all shards, and over several families of a shard, in order of time.
 
-Each family's replay runs ahead a little and says with its position how far it has looked. What lies at or below the position of
-every shard that has more to read is complete and can be put in order; what lies above it waits. A shard that has caught up holds
-nobody back: nothing committed is missing there. Hence everything that is committed when a call begins comes in order of time;
-what another shard commits later may be older than what was shown, because shards do not wait for each other.
+Each family's replay reads ahead a little, and its position tells how far it has read. Records at or below the positions of all
+shards that have more to read are complete and can be merged; later ones wait. A shard that has caught up does not delay others:
+nothing committed is missing there. So everything committed when a call begins is returned in order of time; a record that another
+shard commits later may be older than those already returned, because shards do not wait for each other.
 
-The position to go on from is one timestamp per shard, and counts what was handed out, not what was read ahead.
+The position to continue from is one timestamp per shard, and counts what was returned, not what was read ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from braidmq.lane.records.merging import merge_runs, note_last
 from braidmq.lane.records.records import Record
 from braidmq.storage.format.rows import TIMESTAMP_MAX
-from braidmq.storage.reading.reader import CHUNK_BYTES, SLICE_S, Gap, LogScan
+from braidmq.storage.reading.reader import CHUNK_BYTES, SLICE_S, RetentionGap, ShardScan
 
 # Read ahead of a shard in one go.
 _AHEAD_RECORDS: Final = 1024
@@ -25,9 +25,9 @@ _AHEAD_BYTES_MIN: Final = 16 * 1024
 
 
 class MergedScan:
-    """Replays of several families as one. Made by `MessageLog.replay`."""
+    """Replays of several families as one. Made by `DurableLog.replay`."""
 
-    def __init__(self, replays: Iterable[tuple[int, LogScan]], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, replays: Iterable[tuple[int, ShardScan]], now: Callable[[], float] = time.monotonic) -> None:
         """Replays with the shard that each one reads, families of one shard together."""
         pairs = list(replays)
         self._shards = [shard for shard, _ in pairs]
@@ -35,36 +35,47 @@ class MergedScan:
         self._now = now
         self._ahead: list[list[Record]] = [[] for _ in pairs]
         self._ordered: list[tuple[int, Record]] = []
-        self._given = 0  # of the ordered ones
-        self._handed = dict.fromkeys(self._shards, 0)  # the last timestamp of each shard that was handed out
+        self._given = 0  # the number of merged records that were returned
+        self._handed = dict.fromkeys(self._shards, 0)  # the last timestamp of each shard that was returned
         self._ahead_bytes_max = max(CHUNK_BYTES // max(len(pairs), 1), _AHEAD_BYTES_MIN)
         self._turn = 0
         self._is_waiting = False
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything committed was handed out."""
+        """Whether everything committed was returned."""
         is_empty = self._given == len(self._ordered) and not any(self._ahead)
         return is_empty and all(replay.is_caught_up for replay in self._replays)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the last call of `next` came to nothing because older readers have all the memory; try again a little later."""
+        """Whether the last call of `next` returned nothing because older readers use all the memory; retry a little later."""
         return self._is_waiting
 
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when `next` is worth another call; only while `is_waiting`. The callback only schedules work."""
+        for replay in self._replays:
+            if replay.is_waiting:
+                replay.when_ready(callback)
+
+    def close(self) -> None:
+        """The reader is gone: others may use its room. It is not called back any more."""
+        for replay in self._replays:
+            replay.close()
+
     def positions(self) -> dict[int, int]:
-        """Where to go on, for each shard: everything at or below was handed out or does not match."""
-        # Nothing of any shard that waits in order is earlier than the first of it.
+        """Where to continue, for each shard: everything at or below was returned or does not match."""
+        # No merged record that still waits is earlier than the first of them.
         done = self._ordered[self._given][1].timestamp - 1 if self._given < len(self._ordered) else TIMESTAMP_MAX
         found = dict.fromkeys(self._handed, done)
         for shard, replay, ahead in zip(self._shards, self._replays, self._ahead, strict=True):
             found[shard] = min(found[shard], ahead[0].timestamp - 1 if ahead else replay.position)
-        # A position of 0 would mean "from the earliest on" to the next reader, and hide what retention took meanwhile.
+        # To the next reader a position of 0 would mean "from the earliest on", and hide what retention deleted meanwhile.
         return {shard: max(position, self._handed[shard], 1) for shard, position in found.items()}
 
-    def take_gaps(self) -> dict[int, Gap]:
-        """What retention removed before it could be read, by shard, told once."""
-        gaps: dict[int, Gap] = {}
+    def take_gaps(self) -> dict[int, RetentionGap]:
+        """The records that retention deleted before they were read, by shard, reported once."""
+        gaps: dict[int, RetentionGap] = {}
         for shard, replay in zip(self._shards, self._replays, strict=True):
             gap = replay.take_gap()
             if gap is not None:
@@ -100,7 +111,7 @@ class MergedScan:
         return handed
 
     def _read_ahead(self, deadline: float) -> None:
-        """Let the families that have nothing waiting read on, as far as the time allows; the next call begins where this ends."""
+        """Read ahead in the families without waiting records, as time allows; the next call begins where this ends."""
         for _ in self._replays:
             place = self._turn % len(self._replays)
             replay = self._replays[place]
@@ -112,7 +123,7 @@ class MergedScan:
             self._turn += 1
 
     def _are_all_held(self) -> bool:
-        """Whether none of the families that have to be read on can be."""
+        """Whether all families that need to be read must wait."""
         pairs = zip(self._replays, self._ahead, strict=True)
         reading = [replay for replay, ahead in pairs if not ahead and not replay.is_caught_up]
         return bool(reading) and all(replay.is_waiting for replay in reading)

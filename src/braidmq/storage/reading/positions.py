@@ -1,4 +1,4 @@
-"""From the start of a read (`base.starts`) to positions, by shard."""
+"""Turns the start of a read (`base.start_position`) into positions, by shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braidmq.storage.format.rows import TIMESTAMP_MAX
 
 __all__ = ["EARLIEST", "Ago", "At", "Earliest", "Latest", "Start", "parse_start", "positions_at"]
 
-# The position before everything, to which nothing is ever missing; and the first one that is told of a gap.
+# The position before everything, for which gaps are never reported; and the first one for which they are.
 EARLIEST: Final = 0
 _BEFORE_ALL: Final = 1
 

@@ -1,11 +1,13 @@
-"""Reading a shard forwards from any position, in order of time, by topic filters: `start_replay`, then `next` as often as wanted.
+"""Reads a shard forwards from any position, in order of time, by topic filters: `start_replay`, then `next` as often as needed.
 
-A position is one timestamp: everything at or below it is done with. Hence a reader may stop anywhere, and whoever knows its
-position and filters goes on from there. The order of steps is a rule (S14), repeated for every epoch: first take the watermark,
-then plan the filters on the layout, then open iterators; records above that watermark are not shown. What a layout learns later
-belongs to later records only, so nothing can be missed.
+A position is one timestamp: everything at or below it has been read. So a reader may stop anywhere, and another can continue from
+its position with its filters. The order of steps is a rule (S14), repeated for every epoch: first take the watermark, then plan
+the filters on the layout, then open iterators; records above that watermark are not shown. What a layout learns later belongs to
+later records only, so nothing can be missed.
 
-Who has caught up to the tail is served from the tail. Both are in order of the same timestamps: there is no seam to fall into.
+A reader that has caught up with the tail reads from the tail. Both are ordered by the same timestamps, so nothing is lost or
+repeated in between. A call that fails may have moved the position past
+records that it did not return: start another scan then.
 """
 
 from __future__ import annotations
@@ -27,25 +29,25 @@ from braidmq.storage.shard.epoch_topics import TopicDirectory
 from braidmq.storage.shard.shard import Shard
 from braidmq.storage.shard.tail_block import TopicSearch
 
-# The event loop waits no longer than 2 ms for a reader: the last piece of work and the ordering of a full list come on top.
+# The event loop waits at most 2 ms for a reader, in addition to the last piece of work and the sorting of a full list.
 SLICE_S: Final = 0.0012
 CHUNK_BYTES: Final = 1024 * 1024
 
-# A query costs a seek, about as much as this many steps. With more queries than that, looking at every record is cheaper.
+# A query costs a seek, about as much as this many steps. With more queries than that, examining every record is cheaper.
 _SEEK_STEPS: Final = 32
-# The tail is looked at in pieces of this many records, so that filters that match little do not take the loop.
+# The tail is read in pieces of this many records, so that filters that match little do not block the loop.
 _TAIL_CHUNK: Final = 512
 
 
-class Gap(Struct, frozen=True, gc=False):
+class RetentionGap(Struct, frozen=True, gc=False):
     """Records later than `wanted` and earlier than `floor` were removed by retention before they were read."""
 
     wanted: int
     floor: int
 
-    def widened(self, other: Gap | None) -> Gap:
-        """One gap that says both; they are of the same shard."""
-        return self if other is None else Gap(min(self.wanted, other.wanted), max(self.floor, other.floor))
+    def widened(self, other: RetentionGap | None) -> RetentionGap:
+        """One gap that covers both; they are in the same shard."""
+        return self if other is None else RetentionGap(min(self.wanted, other.wanted), max(self.floor, other.floor))
 
 
 class LogReader:
@@ -69,29 +71,29 @@ class LogReader:
 
     def start_replay(
         self, filters: Sequence[str], start: int, *, with_session_only: bool = False, seniority: Seniority | None = None
-    ) -> LogScan:
-        """Read records later than the position `start`, or all there are from EARLIEST on, that match one of the filters.
+    ) -> ShardScan:
+        """Read records after the position `start`, or all from EARLIEST on, that match one of the filters.
 
-        Replays that are read as one share a seniority of `scans`. Records kept for durable sessions alone are hidden unless asked
-        for. Filters are valid ones, without `$share`.
+        Replays that are read as one share a seniority of `scans`. Session-only records are hidden unless requested. Filters must
+        be valid, without `$share`.
         """
         if not filters or start < 0:
             raise UsageError("a replay needs at least one filter and a non-negative position")
-        return LogScan(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
+        return ShardScan(self, tuple(sorted(set(filters))), start, with_session_only, seniority or self.scans.seniority())
 
     def plan(self, epoch: EpochRow, filters: tuple[str, ...]) -> list[Query] | None:
-        """The queries to run over an epoch; None if it is as well to look at every record."""
+        """The queries to run over an epoch; None if examining every record is as good."""
         layout = self.shard.generations.of(epoch.start).layout
         queries: list[Query] = []
         for topic_filter in filters:
             queries += (query for query in layout.plan(topic_filter) if _may_hold(epoch, query))
-            # A query that begins with the empty index begins with the first record: `#` and its like.
+            # A query that begins with the empty index begins with the first record: `#` for example.
             if len(queries) * _SEEK_STEPS > epoch.count or (queries and not queries[-1].first()):
                 return None
         return queries
 
     def is_closed(self, epoch: EpochRow) -> bool:
-        """Whether nothing will be added to it."""
+        """Whether nothing more will be added to it."""
         opened = self.shard.epochs.open
         return opened is None or opened.start != epoch.start
 
@@ -107,10 +109,10 @@ def _may_hold(epoch: EpochRow, query: Query) -> bool:
     return epoch.static_ids is None or query.static is None or query.static in epoch.static_ids
 
 
-class LogScan:
-    """One reader: `position` says how far it has come, matches or not.
+class ShardScan:
+    """One reader: `position` tells how far it has read, matches or not.
 
-    `is_waiting` says that the last call of `next` ended early because older readers have all the room for lists.
+    `is_waiting` means that the last call of `next` ended early because older readers use all the room for lists.
     """
 
     def __init__(
@@ -126,21 +128,33 @@ class LogScan:
         self._search = search if search.is_selective else None
         self.seniority = seniority
         self.is_waiting = False
-        self._gap: Gap | None = None
-        self._upto = 0  # how far the list goes that it reads from
+        self._gap: RetentionGap | None = None
+        self._upto = 0  # the end of the list that it reads
+        self._list_key: object | None = None  # of the list that it was given last
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether nothing committed is left to look at."""
+        """Whether everything committed was read."""
         return self.position >= self._shard.watermark
 
-    def take_gap(self) -> Gap | None:
-        """What retention removed before it could be read, told once."""
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when there may be room; only while `is_waiting`. Scans that are read as one wait as one."""
+        self._reader.scans.when_room(self.seniority, callback)
+
+    def close(self) -> None:
+        """The reader is gone: others may use its room, and it waits for none."""
+        self._reader.scans.wait_no_more(self.seniority)
+        if self._list_key is not None:
+            self._reader.scans.leave(self._list_key, self)
+            self._list_key = None
+
+    def take_gap(self) -> RetentionGap | None:
+        """The records that retention deleted before they were read, reported once."""
         gap, self._gap = self._gap, None
         return gap
 
     def next(self, count_max: int, *, slice_s: float = SLICE_S, bytes_max: int = CHUNK_BYTES) -> list[Record]:
-        """The next records in order of time, at most this many and about so many bytes.
+        """The next records in order of time, at most this many and about ``bytes_max`` bytes.
 
         An empty list means that nothing was found within the slice; `is_caught_up` tells whether there can be more.
         """
@@ -172,7 +186,7 @@ class LogScan:
     def _heed_floor(self) -> None:
         floor = self._shard.floor
         if self.position < floor - 1:
-            self._gap = Gap(self._gap.wanted if self._gap is not None else self.position, floor)
+            self._gap = RetentionGap(self._gap.wanted if self._gap is not None else self.position, floor)
             self.position = floor - 1
 
     def _from_tail(
@@ -208,7 +222,7 @@ class LogScan:
     def _from_epochs(
         self, watermark: int, count_max: int, bytes_max: int, is_over: Callable[[], bool]
     ) -> tuple[list[Record], int] | None:
-        """The next matches of the epoch after the position and their bytes; None if the time was over before there was a list."""
+        """The next matches of the epoch after the position and their bytes; None if the list was not complete in time."""
         epoch = self._shard.epochs.after(self.position)
         if epoch is None or epoch.start > watermark:
             self.position = watermark
@@ -227,6 +241,7 @@ class LogScan:
             if not self._reader.scans.add(self._key(epoch), scan, self):
                 self.is_waiting = True
                 return None
+        self._list_key = self._key(epoch)
         if not self._is_whole(scan, epoch, is_over):
             return None
         found, size, is_end = scan.read(self.position, count_max, bytes_max, is_over)
@@ -237,7 +252,7 @@ class LogScan:
 
     def _known_scan(self, epoch: EpochRow, watermark: int) -> EpochScan | None:
         scans = self._reader.scans
-        # A list that this reader is in the middle of stays the right one, although the watermark has risen.
+        # A list that this reader is in the middle of stays valid, although the watermark has risen.
         if self.position < self._upto:
             scan = scans.find(self._key(epoch), self)
             if scan is not None:

@@ -1,1 +1,1 @@
-"""What is stored beside records: sessions, retained and delayed messages, groups, producers, readers."""
+"""Rows stored with the records: sessions, retained and delayed messages, groups, producers, readers."""

@@ -1,4 +1,4 @@
-"""Rows that are written together with records, and the answer when a write is not to be had."""
+"""Rows that are written together with records, and why a write was rejected."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from braidmq.base.errors import UsageError
 from braidmq.lane.path.ports import Change as Change
-from braidmq.storage.ports import Batch
+from braidmq.storage.ports import StoreBatch
 
-# First bytes of keys that are left to what is kept with the log: readers, sessions, retained and delayed messages.
+# First bytes of keys for rows stored with the log: readers, sessions, retained and delayed messages.
 ROWS_LOWER: Final = b"\xe8"
 ROWS_UPPER: Final = b"\xf0"
 
-# What a change costs beside its bytes, roughly.
+# The approximate overhead of a change in bytes.
 _CHANGE_COST: Final = 100
 
 
@@ -28,27 +28,25 @@ class Put(Change, Struct, frozen=True, gc=False):
 
 
 class Delete(Change, Struct, frozen=True, gc=False):
-    """Remove a row of a shard, if it is there."""
+    """Remove a row of a shard, if it exists."""
 
     shard: int
     key: bytes
 
 
-class Refusal(Struct, frozen=True, gc=False):
-    """Why something was not stored, and when to try again.
+class WriteRefusal(Struct, frozen=True, gc=False):
+    """Why something was not stored, and when to retry.
 
-    `is_in_doubt`: it was written, and whether that reached the disk is not known. It must be neither acknowledged nor denied.
-    `is_fenced`: a newer connection of the client id owns it now. Trying again is of no use.
+    `is_in_doubt`: it was written, but it is unknown whether it reached the disk. It must be neither acknowledged nor rejected.
     """
 
     reason: str
     retry_after_s: float
     is_in_doubt: bool = False
-    is_fenced: bool = False
 
 
 def check_change(change: Change, shards: int) -> int:
-    """About how many bytes it takes; raises UsageError if it is outside of what the log leaves to its users."""
+    """Its approximate size in bytes; raises UsageError if callers of the log may not change this row."""
     match change:
         case Put(_, key, value):
             size = len(key) + len(value)
@@ -61,8 +59,8 @@ def check_change(change: Change, shards: int) -> int:
     return size + _CHANGE_COST
 
 
-def put_change(batch: Batch, families: Sequence[str], change: Change) -> None:
-    """Put a change into a batch; `families` are those of the rows, by shard."""
+def put_change(batch: StoreBatch, families: Sequence[str], change: Change) -> None:
+    """Add a change to a batch; `families` are those of the rows, by shard."""
     match change:
         case Put(shard, key, value):
             batch.put(families[shard], key, value)

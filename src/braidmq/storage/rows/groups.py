@@ -1,4 +1,4 @@
-"""Cursors of shared groups as rows of the log, each in the shard of the group and its filter, whose leader hands out (S10)."""
+"""Cursors of shared groups as rows of the log, each in the shard of the group and its filter, whose leader assigns (S10)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from braidmq.broker.ports import GroupRow
 from braidmq.storage.format.group_rows import GROUP_PREFIX, GROUPS_END, decode_group, encode_group, group_key
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 
 
 class LogGroups:
-    """The rows of shared groups; fills `broker.ports.GroupStore`."""
+    """The rows of shared groups; implements `broker.ports.GroupStore`."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
 
     def put(self, row: GroupRow) -> Put:
@@ -21,18 +21,18 @@ class LogGroups:
         return Put(self._shard_of(row.name, row.topic_filter), group_key(row.name, row.topic_filter), encode_group(row))
 
     def remove(self, name: str, topic_filter: str) -> Delete:
-        """Remove a group, if it is there."""
+        """Remove a group, if it exists."""
         return Delete(self._shard_of(name, topic_filter), group_key(name, topic_filter))
 
     def load(self) -> Iterator[GroupRow]:
         """Every group as of the last flush, one at a time.
 
-        Raises UsageError if a newer version wrote a row, Corruption if one is broken.
+        Raises UsageError if a newer version wrote a row, Corruption if a row is invalid.
         """
         for shard in range(self._log.shards):
             for key, value in self._log.rows(shard, GROUP_PREFIX, GROUPS_END):
                 yield decode_group(key, value)
 
     def _shard_of(self, name: str, topic_filter: str) -> int:
-        # The format gives a group the shard that a client id of this text would have.
+        # By the format, a group has the shard that a client id with this text would have.
         return self._log.shard_of(f"{name}\0{topic_filter}")

@@ -1,4 +1,4 @@
-"""A kept message between memory, where it expires by the monotonic clock, and its row, where it does so by the wall clock."""
+"""Converts stored messages between memory, where they expire by the monotonic clock, and rows, which use the wall clock."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from braidmq.storage.format.kept_messages import decode_message, encode_message
 
 
 class MessageRows:
-    """Makes the rows of kept messages, and messages of rows; ``wall`` and ``now`` are the two clocks, in seconds."""
+    """Converts messages to rows and back; ``wall`` and ``now`` are the two clocks, in seconds."""
 
     def __init__(self, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
         self._now = now
 
     def row_of(self, message: Message, user_name: str | None) -> bytes:
-        """The value of the message's row; raises UsageError if the message is too large to be kept."""
+        """The value of the message's row; raises UsageError if the message is too large to be stored."""
         wall = self._wall()
         return encode_message(message, user_name, to_wall(message.expires_at, wall - self._now()), round(wall * 1e6))
 
     def message_of(self, value: bytes, name: str) -> StoredMessage:
-        """The message of a row's value, expired or not; ``name`` is what errors call it.
+        """The message of a row's value, expired or not; errors refer to it by ``name``.
 
-        Raises UsageError if a newer version wrote the row, Corruption if it is broken.
+        Raises UsageError if a newer version wrote the row, Corruption if it is invalid.
         """
         try:
             record, user_name = decode_message(value)

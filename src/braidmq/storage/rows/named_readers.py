@@ -1,15 +1,15 @@
-"""Readers with a name (queries, links, groups): their positions are kept with the log, and they may pin what they have not read.
+"""Named readers (queries, links, groups): their positions are stored with the log, and they may pin records not yet read.
 
-A reader has one row in each shard it has a position in, so that a shard that moves takes it along:
+A reader has one row in each shard it has a position in, so that the row moves with the shard:
 
     0xE8 | name    version (1) = 1, flags (1) bit 0: pins, position (8), saved at (8)
                    version 2: the same, and the owner's user name to the end
                    version 3: flags have bit 1 if there is an owner; length of the owner's user name (2), that name,
-                   and what the reader reads: topic filters with a zero byte between them, to the end
+                   and the reader's topic filters, separated by zero bytes, to the end
 
-What is known here is what is committed: a position that is not on disk yet neither moves the pin nor shows. Retention is
-written after the positions that it heeds, and the database loses writes only from the end, so a crash cannot keep a removal
-and forget the position that allowed it.
+Only committed positions count here: a position that is not on disk yet neither moves the pin nor shows. Retention is written
+after the positions that it respects, and the database loses writes only at the end, so a crash cannot keep a deletion and lose
+the position that allowed it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from msgspec import Struct, structs
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.storage.format.rows import TIMESTAMP_MAX, EpochRow
-from braidmq.storage.rows.changes import Change, Delete, Put, Refusal
+from braidmq.storage.rows.changes import Change, Delete, Put, WriteRefusal
 from braidmq.storage.shard.shard import Shard
 
 READER_PREFIX: Final = b"\xe8"
 READERS_END: Final = b"\xe9"
 NAME_BYTES_MAX: Final = 255
-# Every reader is in memory and is looked at by every retention step.
+# Every reader is in memory, and every retention step examines it.
 READERS_MAX: Final = 10_000
 
 _VERSION: Final = 1
@@ -39,14 +39,14 @@ _FILTERED_VERSION: Final = 3
 _ROW: Final = Packed(">BBQQ")
 _PINS: Final = 1
 _OWNED: Final = 2
-# Filters of a reader are in memory and in each of its rows. Of a reader with more than this, nobody knows what it reads.
+# Filters of a reader are in memory and in each of its rows. Those of a reader with more than this are not stored.
 _FILTERS_BYTES_MAX: Final = 1024
 
 
 class ReaderPlace(Struct, frozen=True, gc=False):
-    """Where a reader is in one shard: everything at or below the position is done with. It is its owner's, if a user made it.
+    """The position of a reader in one shard: everything at or below it has been read; and its owner, if a user created it.
 
-    `filters` are what it reads; empty if that is not known.
+    `filters` are its topic filters; empty if unknown.
     """
 
     position: int
@@ -57,9 +57,9 @@ class ReaderPlace(Struct, frozen=True, gc=False):
 
 
 class Lag(Struct, frozen=True, gc=False):
-    """How far a reader is behind in one shard: records it has still to look at, exact to an epoch, and time.
+    """How far a reader is behind in one shard, in unread records and in time.
 
-    The estimate takes the records of the epoch that it is in as spread evenly over its time.
+    The count is exact for whole epochs; within an epoch, records are assumed to be spread evenly over its time.
     """
 
     records_max: int
@@ -68,14 +68,14 @@ class Lag(Struct, frozen=True, gc=False):
 
 
 class Writes(Protocol):
-    """What the readers ask of the log."""
+    """What the readers need of the log."""
 
     def change(
         self,
         changes: Iterable[Change],
         *,
         on_commit: Callable[[], None],
-        on_refused: Callable[[Refusal], None],
+        on_refused: Callable[[WriteRefusal], None],
     ) -> None:
         """Write rows with the next flush."""
 
@@ -93,7 +93,7 @@ def encode_place(place: ReaderPlace) -> bytes:
 
 
 def decode_place(value: bytes) -> ReaderPlace:
-    """The place in a row's value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The position in a row's value; raises UsageError for a newer format, Corruption for an invalid row."""
     if value and value[0] > _FILTERED_VERSION:
         known = _FILTERED_VERSION
         raise UsageError(f"a reader's row has the format {value[0]}, newer than {known}", "use the newer version of braidmq")
@@ -116,26 +116,26 @@ def decode_place(value: bytes) -> ReaderPlace:
 
 
 class NamedReaders:
-    """The named readers of a log. Made by `MessageLog`."""
+    """The named readers of a log. Created by `DurableLog`."""
 
     def __init__(self, log: Writes, shards: Sequence[Iterable[Shard]], now: Callable[[], int]) -> None:
         self._log = log
         self._shards = shards
         self._now = now
         self._places: dict[str, dict[int, ReaderPlace]] = {}
-        # Saved and not on disk yet: they count towards the bound.
+        # Saved but not on disk yet: they count towards the limit.
         self._coming: dict[str, int] = {}
-        # Whose each reader is, those that are not on disk yet included, and how many each owner has; None: nobody's.
+        # The owner of each reader, including those not on disk yet, and the number of readers per owner; None: no owner.
         self._owners: dict[str, str | None] = {}
         self._owned: Counter[str | None] = Counter()
 
     def recover(self, shard: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take in the rows of a shard."""
+        """Load the rows of a shard."""
         for key, value in rows:
             name = key[len(READER_PREFIX) :].decode()
             places = self._places.setdefault(name, {})
             place = decode_place(value)
-            # Mostly the same in all shards: kept once.
+            # Usually the same in all shards: stored once.
             known = next((each.filters for each in places.values() if each.filters == place.filters), place.filters)
             places[shard] = structs.replace(place, filters=known)
             self._own(name, self.owner(name))
@@ -149,7 +149,7 @@ class NamedReaders:
         return sorted(self._places)
 
     def places(self, name: str) -> dict[int, ReaderPlace]:
-        """Where a reader is, by shard; empty if there is no such reader."""
+        """The position, owner and filters of a reader, by shard; empty if there is no such reader."""
         return dict(self._places.get(name, {}))
 
     def positions(self, name: str) -> dict[int, int]:
@@ -182,7 +182,7 @@ class NamedReaders:
         return {number: _lag(shard, positions.get(number, 0)) for number, shard in enumerate(self._shards)}
 
     def pins(self, shard: int) -> list[int]:
-        """The positions in a shard above which records are still wanted."""
+        """The positions in a shard after which records are still needed."""
         found = (places.get(shard) for places in self._places.values())
         return [place.position for place in found if place is not None and place.pins]
 
@@ -195,18 +195,18 @@ class NamedReaders:
         filters: Sequence[str] = (),
         pins: bool,
         on_saved: Callable[[], None],
-        on_refused: Callable[[Refusal], None],
+        on_refused: Callable[[WriteRefusal], None],
     ) -> None:
-        """Set a reader's positions in these shards, forwards or back; makes the reader if there is none of this name.
+        """Set a reader's positions in these shards, forwards or back; creates the reader if it does not exist.
 
-        Whether they may is the caller's business; the owner is kept with the positions, and so are the filters that it reads.
+        The caller checks permissions; the owner and the filters are stored with the positions.
 
-        `on_saved` is called once they are on disk. Raises UsageError for a bad name or position, or one reader too many.
+        `on_saved` is called once they are on disk. Raises UsageError for an invalid name or position, or too many readers.
         """
         key = READER_PREFIX + _check_name(name)
         known = self._places.keys() | self._coming.keys()
         if name not in known and len(known) >= READERS_MAX:
-            raise UsageError(f"there are {READERS_MAX} named readers already", "forget unused ones")
+            raise UsageError(f"there are already {READERS_MAX} named readers", "forget unused ones")
         if not positions:
             raise UsageError("a named reader needs a position in at least one shard")
         for shard, position in positions.items():
@@ -224,15 +224,15 @@ class NamedReaders:
             self._places.setdefault(name, {}).update(places)
             on_saved()
 
-        def refuse(refusal: Refusal) -> None:
+        def refuse(refusal: WriteRefusal) -> None:
             self._arrived(name)
             self._settle_owner(name)
             on_refused(refusal)
 
         self._log.change(changes, on_commit=adopt, on_refused=refuse)
 
-    def drop(self, name: str, *, on_dropped: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
-        """Forget a reader, in all shards, and what it pins; `on_dropped` is called once that is on disk."""
+    def drop(self, name: str, *, on_dropped: Callable[[], None], on_refused: Callable[[WriteRefusal], None]) -> None:
+        """Remove a reader and its pins from all shards; `on_dropped` is called once that is on disk."""
         key = READER_PREFIX + _check_name(name)
         changes = [Delete(shard, key) for shard in range(len(self._shards))]
         self._log.change(changes, on_commit=partial(self._dropped, name, on_dropped), on_refused=on_refused)
@@ -256,7 +256,7 @@ class NamedReaders:
                 del self._owned[owner]
 
     def _settle_owner(self, name: str) -> None:
-        """A change of the reader came to nothing, or it is gone: count what is on disk, unless there is more to come."""
+        """A change of the reader failed, or it was removed: count what is on disk, unless more changes are pending."""
         if name in self._coming:
             return
         if name in self._places:
@@ -285,7 +285,7 @@ def _lag(families: Iterable[Shard], position: int) -> Lag:
 
 
 def _left(epoch: EpochRow, position: int) -> int:
-    """How many of an epoch's records are later than the position, if they are spread evenly."""
+    """The number of an epoch's records after the position, if they are spread evenly."""
     if position < epoch.start:
         return epoch.count
     return min(-(-epoch.count * (epoch.end - position) // (epoch.end - epoch.start)), epoch.count - 1) or 1
@@ -294,5 +294,5 @@ def _left(epoch: EpochRow, position: int) -> int:
 def _check_name(name: str) -> bytes:
     encoded = name.encode()
     if not 0 < len(encoded) <= NAME_BYTES_MAX:
-        raise UsageError(f"the name of a reader has 1 to {NAME_BYTES_MAX} bytes, not {len(encoded)}")
+        raise UsageError(f"the name of a reader must have 1 to {NAME_BYTES_MAX} bytes, not {len(encoded)}")
     return encoded

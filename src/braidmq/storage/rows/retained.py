@@ -9,32 +9,32 @@ from braidmq.base.errors import Corruption
 from braidmq.broker.ports import StoredMessage
 from braidmq.lane.path.message import Message
 from braidmq.storage.format.kept_messages import RETAINED_END, RETAINED_PREFIX, retained_key
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 from braidmq.storage.rows.messages import MessageRows
 
 
 class LogRetained:
-    """The rows of retained messages; fills `broker.ports.RetainedRows`."""
+    """The rows of retained messages; implements `broker.ports.RetainedRows`."""
 
     def __init__(
-        self, log: MessageLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
+        self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
-        self._turn_writer = MessageRows(wall, now)
+        self._messages = MessageRows(wall, now)
 
     def put(self, message: Message, user_name: str | None) -> Put:
-        """Set the retained message of its topic; raises UsageError if it is too large to be kept."""
-        return Put(self._shard_of(message.topic), retained_key(message.topic), self._turn_writer.row_of(message, user_name))
+        """Set the retained message of its topic; raises UsageError if it is too large to be stored."""
+        return Put(self._shard_of(message.topic), retained_key(message.topic), self._messages.row_of(message, user_name))
 
     def remove(self, topic: bytes) -> Delete:
         """Remove the retained message of a topic, if there is one."""
         return Delete(self._shard_of(topic), retained_key(topic))
 
     def load(self) -> Iterator[StoredMessage]:
-        """Every retained message as of the last flush, one at a time, those included that have expired meanwhile.
+        """Every retained message as of the last flush, one at a time, including expired ones.
 
-        Raises UsageError if a newer version wrote a row, Corruption if one is broken.
+        Raises UsageError if a newer version wrote a row, Corruption if a row is invalid.
         """
         for shard in range(self._log.shards):
             for key, value in self._log.rows(shard, RETAINED_PREFIX, RETAINED_END):
@@ -47,11 +47,11 @@ class LogRetained:
 
     def _stored(self, topic: bytes, value: bytes) -> StoredMessage:
         name = f"the retained message of topic {topic.decode(errors='replace')!r}"
-        stored = self._turn_writer.message_of(value, name)
+        stored = self._messages.message_of(value, name)
         if stored.message.topic != topic:
             raise Corruption(f"{name} belongs to another topic, {stored.message.topic.decode(errors='replace')!r}")
         return stored
 
     def _shard_of(self, topic: bytes) -> int:
-        # The format gives a topic the shard that a client id of the same text would have.
+        # By the format, a topic has the shard that a client id with the same text would have.
         return self._log.shard_of(topic.decode())

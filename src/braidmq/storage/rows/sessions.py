@@ -1,4 +1,4 @@
-"""Durable sessions as rows of the log, each in the home shard of its client id; `format.session_rows` says how they look.
+"""Durable sessions as rows of the log, each in the shard of its client id; `format.session_rows` defines their format.
 
 Nothing is written here: the caller receives changes and writes them through the log, in one batch with everything they depend on.
 """
@@ -12,16 +12,16 @@ from braidmq.base.errors import Corruption
 from braidmq.broker.ports import CursorRow, SessionRow, StoredSession, SubscriptionRow
 from braidmq.mqtt.packets import Will
 from braidmq.storage.format import session_rows as rows
-from braidmq.storage.log import MessageLog
+from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Change, Delete, Put
 
 _NO_CURSOR: Final = CursorRow((), ())
 
 
 class LogSessions:
-    """The rows of sessions; fills `broker.ports.SessionStore`."""
+    """The rows of sessions; implements `broker.ports.SessionStore`."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: DurableLog) -> None:
         self._log = log
 
     def put_session(self, row: SessionRow) -> Put:
@@ -29,12 +29,12 @@ class LogSessions:
         return Put(self._log.shard_of(row.client_id), rows.session_key(row.client_id), rows.encode_session(row))
 
     def put_subscription(self, client_id: str, row: SubscriptionRow) -> Put:
-        """Set a subscription, in place of one with the same written filter."""
+        """Set a subscription, replacing one with the same written filter."""
         key = rows.subscription_key(client_id, row.written)
         return Put(self._log.shard_of(client_id), key, rows.encode_subscription(row))
 
     def remove_subscription(self, client_id: str, written: str) -> Delete:
-        """Remove a subscription, if it is there."""
+        """Remove a subscription, if it exists."""
         return Delete(self._log.shard_of(client_id), rows.subscription_key(client_id, written))
 
     def put_cursor(self, client_id: str, row: CursorRow) -> Put:
@@ -50,18 +50,18 @@ class LogSessions:
         return Delete(self._log.shard_of(client_id), rows.will_key(client_id))
 
     def put_received(self, client_id: str, packet_id: int) -> Put:
-        """Note that a QoS 2 message with this packet id was taken; belongs in the batch of its record (S1)."""
+        """Note that a QoS 2 message with this packet id was received; must be in the batch of its record (S1)."""
         return Put(self._log.shard_of(client_id), rows.received_key(client_id, packet_id), rows.RECEIVED_VALUE)
 
     def remove_received(self, client_id: str, packet_id: int) -> Delete:
-        """Forget a packet id that the client has released."""
+        """Remove a packet id that the client has released."""
         return Delete(self._log.shard_of(client_id), rows.received_key(client_id, packet_id))
 
     def remove_session(self, client_id: str, written: Iterable[str], received: Iterable[int]) -> list[Change]:
         """Remove the session's rows, with those of these subscriptions and packet ids, which must be all that it has.
 
-        One range would say it shorter, but each range that was removed makes every later read of the shard slower: after 10 000
-        of them a read took a millisecond.
+        One range would be shorter, but each removed range makes every later read of the shard slower: after 10 000 of them a read
+        took a millisecond.
         """
         shard = self._log.shard_of(client_id)
         keys = [rows.session_key(client_id), rows.cursor_key(client_id), rows.will_key(client_id)]
@@ -70,9 +70,9 @@ class LogSessions:
         return [Delete(shard, key) for key in keys]
 
     def load(self) -> Iterator[StoredSession]:
-        """Every session as of the last flush, one at a time; one whose cursor was never put has none of the positions.
+        """Every session as of the last flush, one at a time; without a stored cursor a session has no positions.
 
-        Raises UsageError if a newer version wrote a row, Corruption if one is broken or belongs to no session.
+        Raises UsageError if a newer version wrote a row, Corruption if a row is invalid or belongs to no session.
         """
         for shard in range(self._log.shards):
             yield from _sessions(self._log.rows(shard, rows.SESSION_PREFIX, rows.SESSIONS_END))
@@ -80,7 +80,7 @@ class LogSessions:
 
 def _sessions(found: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredSession]:
     stored: StoredSession | None = None
-    owner = b""  # the beginning of the session's keys, 0x00 included
+    owner = b""  # the prefix of the session's keys, including the 0x00
     for key, value in found:
         if stored is None or not key.startswith(owner):
             if stored is not None:

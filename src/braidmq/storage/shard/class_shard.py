@@ -1,8 +1,8 @@
 """One shard of the log with its classes: a family for each, one order of timestamps over all of them.
 
-A position of the shard is one timestamp, whatever the class: stamps are given in the order of the appends, and all families are
-written and committed in one batch. So every family is complete up to the same watermark, the shard's, and readers put the records
-of several families in order by their timestamps.
+A position of the shard is one timestamp, whatever the class: records are stamped in the order of the appends, and all families
+are written and committed in one batch. So every family is complete up to the same watermark, the shard's, and readers merge the
+records of several families by their timestamps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from braidmq.lane.records.records import Record
-from braidmq.storage.ports import Batch
+from braidmq.storage.ports import StoreBatch
 from braidmq.storage.shard.classes import ClassTable
 from braidmq.storage.shard.clock import StampOrder
 from braidmq.storage.shard.shard import Entry, Shard
@@ -20,7 +20,7 @@ class LogShard:
     """The families of one shard, by number of the class; the log seals, adopts and discards each of them."""
 
     def __init__(self, classes: ClassTable, make_family: Callable[[int, StampOrder], Shard]) -> None:
-        """`make_family` makes the family of a class."""
+        """`make_family` creates the family of a class."""
         self._classes = classes
         order = StampOrder()
         self.families = [make_family(number, order) for number in range(len(classes))]
@@ -30,7 +30,7 @@ class LogShard:
 
     @property
     def main(self) -> Shard:
-        """The family of all records without a class, and of all rows."""
+        """The family of all rows and of the records without a class."""
         return self.families[0]
 
     @property
@@ -44,7 +44,7 @@ class LogShard:
             family.recover()
         self._level()
 
-    def append(self, batch: Batch, entries: list[Entry]) -> list[int]:
+    def append(self, batch: StoreBatch, entries: list[Entry]) -> list[int]:
         """Stamp the records and put them into the batch, as `Shard.append` does, each in the family of its class."""
         if len(self.families) == 1:
             return self.main.append(batch, entries)
@@ -54,7 +54,7 @@ class LogShard:
         return stamps
 
     def commit(self, number: int) -> list[Record]:
-        """Every write up to this number is on disk: the records that became visible by it, in order of time."""
+        """Every write up to this number is on disk; returns the records that became visible, in order of time."""
         news = [records for family in self.families if (records := family.commit(number))]
         self._level()
         if len(news) <= 1:
@@ -62,7 +62,7 @@ class LogShard:
         return sorted((record for records in news for record in records), key=_timestamp)
 
     def _level(self) -> None:
-        """Raise all families to one watermark: none has a record between its own last one and this."""
+        """Raise all families to one watermark: none has a record between its own and this one."""
         watermark = max(family.watermark for family in self.families)
         for family in self.families:
             family.watermark = watermark

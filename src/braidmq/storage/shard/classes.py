@@ -1,21 +1,21 @@
 """Log classes: topics whose records are kept for longer or shorter than the rest.
 
-A class has a column family of its own in each shard, so that its retention is one growing range of keys again. Which class a
-record is of is decided by its topic when it is written; filters of two classes must not overlap, so that a topic has one answer.
-Class 0 is the log itself, with all topics that no class names.
+A class has a column family of its own in each shard, so that its retention is one growing range of keys as well. A record's topic
+decides its class when it is written; filters of two classes must not overlap, so that every topic has exactly one. Class 0 is the
+log itself, with all topics that no class names.
 
-What a class was told is kept with the log, one row for each in the default family:
+The settings of a class are stored with the log, one row for each in the default family:
 
     "class:" | name     version (1) = 1, MessagePack of [topics that it ever had, age in microseconds, bytes or nil,
                         topics that it has or nil]
 
-- All topics that it ever had: a reader looks into a class for what may have been written there at any time.
-- Its retention: a class that is configured no longer gets nothing new and goes on by the last one until it is empty. Its records
-  stay readable so long.
-- The topics that it has, sorted: those by which records are written. When they change, a topic may move to another family; then
-  all open epochs are closed, in one batch with this field. So of two epochs with records of one topic the one that begins earlier
-  has the earlier ones, whatever families they are in: readers that go epoch by epoch rely on it. Where the field is nil, or not
-  there (rows of the first days), it counts as changed.
+- All topics that it ever had: a reader searches a class for everything that may ever have been written there.
+- Its retention: a class that is no longer configured gets no new records and keeps its last retention until it is empty. Until
+  then its records stay readable.
+- Its current topics, sorted: those by which records are written. When they change, a topic may move to another family; then all
+  open epochs are closed, in one batch with this field. So of two epochs with records of one topic the one that begins earlier
+  has the earlier records, whatever their families: readers that go epoch by epoch rely on it. If the field is nil or missing
+  (rows of early versions), it counts as changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASS_PREFIX: Final = b"class:"
 CLASSES_END: Final = b"class;"
 
 _VERSION: Final = 1
-# Topics whose class is remembered.
+# The number of topics whose class is cached.
 _REMEMBERED_MAX: Final = 32_768
 
 
@@ -52,9 +52,9 @@ class ClassRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogClass(msgspec.Struct, frozen=True):
-    """A class of a log that is open; without topics of its own if it is configured no longer.
+    """A class of an open log; without topics if it is no longer configured.
 
-    In its row `current` is what records were written by so far, until `settled` is on disk.
+    `current` in its row are the topics by which records were written so far, until `settled` is on disk.
     """
 
     name: str
@@ -63,7 +63,7 @@ class LogClass(msgspec.Struct, frozen=True):
 
     @property
     def settled(self) -> ClassRow:
-        """Its row once records are written by its topics of now."""
+        """Its row once records are written by its current topics."""
         return structs.replace(self.row, current=tuple(sorted(set(self.topics))))
 
     def retention(self, pin_times: int) -> LogRetention:
@@ -72,7 +72,7 @@ class LogClass(msgspec.Struct, frozen=True):
 
 
 def retention_bytes(key: str, text: str) -> int | None:
-    """The limit of a configuration key, None if there is none; raises ConfigError."""
+    """The limit of a configuration key, None if it is empty; raises ConfigError."""
     if not text:
         return None
     try:
@@ -82,7 +82,7 @@ def retention_bytes(key: str, text: str) -> int | None:
 
 
 def check_classes(settings: HistorySettings) -> None:
-    """Raise ConfigError if a filter of a class is none, or two classes claim the same topic."""
+    """Raise ConfigError if a filter of a class is invalid, or two classes match the same topic."""
     for name, each in settings.classes.items():
         for topic_filter in each.topics:
             try:
@@ -105,7 +105,7 @@ def check_classes(settings: HistorySettings) -> None:
 
 
 def merge_classes(settings: HistorySettings, rows: Mapping[str, ClassRow]) -> list[LogClass]:
-    """The classes that are configured or were, by name, with the rows that are to be there."""
+    """The configured and the former classes, by name, with the rows to store."""
     found = []
     for name in sorted(settings.classes.keys() | rows.keys()):
         row = rows.get(name)
@@ -127,7 +127,7 @@ def encode_class(row: ClassRow) -> bytes:
 
 
 def decode_class(value: bytes) -> ClassRow:
-    """The row of a value; raises UsageError for a newer format, Corruption for a broken row."""
+    """The row of a value; raises UsageError for a newer format, Corruption for an invalid row."""
     if value and value[0] > _VERSION:
         raise UsageError(
             f"the row of a class has the format {value[0]}, newer than {_VERSION}", "use the newer version of braidmq"
@@ -139,7 +139,7 @@ def decode_class(value: bytes) -> ClassRow:
 
 
 class ClassTable:
-    """Which class a topic is of, by number: 0, or one more than its place in `classes`."""
+    """The class of each topic, by number: 0, or one more than its index in `classes`."""
 
     def __init__(self, classes: Sequence[LogClass] = ()) -> None:
         self.classes = tuple(classes)
@@ -147,7 +147,7 @@ class ClassTable:
         self._known: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """The number of classes, the log itself included."""
+        """The number of classes, including the log itself."""
         return len(self.classes) + 1
 
     def class_of(self, topic: bytes) -> int:
@@ -162,7 +162,7 @@ class ClassTable:
         return found
 
     def runs(self, topics: Iterable[bytes]) -> Iterator[tuple[int, int, int]]:
-        """Neighbours of one class, as class, first and end."""
+        """Runs of adjacent topics of one class, as class, first and end."""
         first = number = 0
         current: int | None = None
         for number, topic in enumerate(topics):
@@ -175,7 +175,7 @@ class ClassTable:
             yield current, first, number + 1
 
     def may_hold(self, number: int, filters: Sequence[str]) -> bool:
-        """Whether a class may have records that one of the filters matches. The log itself always may."""
+        """Whether a class may have records that match one of the filters. The log itself always may."""
         if number == 0:
             return True
         ever = self.classes[number - 1].row.topics

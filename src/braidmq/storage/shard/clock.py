@@ -1,8 +1,8 @@
 """The clock that stamps the log (S15).
 
-It is the clock of the time since boot plus an offset to the wall clock, taken at the start. Afterwards the offset only creeps
-towards the wall clock and never jumps: a wall clock that is a year ahead for a second would otherwise stamp records into the
-future, and everything that asks for "the last day" would be wrong for a year. A wall clock that is far away raises an alarm.
+It is the time since boot plus an offset to the wall clock, taken at the start. Afterwards the offset only creeps towards the wall
+clock and never jumps: a wall clock that is a year ahead for a second would otherwise stamp records into the future, and every
+query for "the last day" would be wrong for a year. A wall clock that is far off raises an alarm.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final
 
 from msgspec import Struct
 
-# What adjtime does too: half a millisecond in a second. Fast enough for the drift of a quartz, too slow to do harm.
+# As adjtime does: half a millisecond per second. Fast enough for the drift of a quartz, too slow to do harm.
 SLEW_PPM: Final = 500
 ALARM_US: Final = 10_000_000
 
 
 class ClockAlarm(Struct, frozen=True, gc=False):
-    """The wall clock is `ahead_us` ahead of the log's time (negative: behind); `reason` says it in words."""
+    """The wall clock is `ahead_us` ahead of the log's clock (negative: behind); `reason` is the text for the operator."""
 
     ahead_us: int
     reason: str
 
 
 def boot_us() -> int:
-    """Microseconds since boot; unlike the monotonic clock it goes on while the machine is suspended."""
+    """Microseconds since boot; unlike the monotonic clock, including the time in which the machine was suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
@@ -36,7 +36,7 @@ def wall_us() -> int:
 
 
 class StampOrder:
-    """The latest timestamp given, shared by all that is stamped in one order; one whose write failed counts too."""
+    """The latest timestamp, shared by everything that is stamped in one order; timestamps of failed writes count too."""
 
     __slots__ = ("last",)
 
@@ -55,15 +55,15 @@ class ShardClock:
         self._behind_log_until = 0
 
     def now(self) -> int:
-        """The time to stamp with, before the caller makes it strictly rising."""
+        """The time for a stamp; the caller makes stamps strictly rising."""
         return self._boot() + self._offset
 
     def recovered(self, last: int) -> None:
-        """Tell the last timestamp found on disk: a clock behind it is an alarm until it has caught up."""
+        """Set the last timestamp found on disk: a clock behind it raises an alarm until it has caught up."""
         self._behind_log_until = max(self._behind_log_until, last)
 
     def check(self) -> ClockAlarm | None:
-        """Creep towards the wall clock; call it every second or so. Returns what an operator has to know."""
+        """Creep towards the wall clock; call it about every second. Returns an alarm for the operator, if there is one."""
         boot = self._boot()
         away = self._wall() - (boot + self._offset)
         step_max = (boot - self._checked_at) * SLEW_PPM // 1_000_000

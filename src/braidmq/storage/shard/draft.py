@@ -11,7 +11,7 @@ from braidmq.storage.shard.generations import Generation
 
 
 class ProducerMark(NamedTuple):
-    """How far a producer has come: its last sequence, and crc32 of topic and payload of what that was, if it is known."""
+    """The last sequence of a producer, and the check value (crc32 of topic and payload) of that message, if known."""
 
     sequence: int
     check: int | None = None
@@ -21,7 +21,7 @@ NO_MARK: Final = ProducerMark(0)
 
 
 class Draft:
-    """The next state of a shard; dropped if the batch fails. `epoch_start` is 0 while no epoch is open."""
+    """The next state of a shard; discarded if the batch fails. `epoch_start` is 0 while no epoch is open."""
 
     __slots__ = (
         "last",
@@ -59,7 +59,7 @@ class Draft:
         self.row: ShardRow | None = None  # set when it is sealed
 
     def add_generation(self, generation: Generation) -> None:
-        """Write what follows by a new generation."""
+        """Write the following records with a new generation."""
         self.generation = generation
         self.generations.append(generation)
 

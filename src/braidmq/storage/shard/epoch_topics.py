@@ -1,8 +1,8 @@
-"""An in-memory list of the topic indexes of a closed epoch, for many readers that search it mostly in vain.
+"""An in-memory list of the topic indexes of a closed epoch, for many readers that mostly find nothing in it.
 
-To find out that an epoch has nothing for a filter takes a seek for each query. Thousands of sessions that come back at once, each
-with a topic of its own, would seek in every epoch. So when an epoch was searched in vain often within a short time, it is walked
-once, in slices, and the rest of them are answered from the list of its indexes. What is closed does not change.
+Finding out that an epoch has nothing for a filter takes a seek for each query. Thousands of sessions that return at once, each
+with a topic of its own, would seek in every epoch. So an epoch in which many searches have found nothing within a short time is
+walked once, in slices, and further searches are answered from the list of its indexes. Closed epochs do not change.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import EPOCH_BYTES, Query, index_of
 from braidmq.storage.ports import Reads
 
-# An epoch is walked when it was searched in vain this often within so many seconds.
+# An epoch is walked after this many searches without a match within this many seconds.
 MISSES: Final = 100
 MISSES_WITHIN_S: Final = 1.0
 
-# All lists of a directory together; one epoch may take a quarter of it.
+# For all lists of a directory together; one epoch may use a quarter of it.
 _BYTES_MAX: Final = 4 * 1024 * 1024
 _MISSED_MAX: Final = 1024
-# What an index costs in memory beside its bytes.
+# The overhead in memory of an index.
 _INDEX_COST: Final = 41
 # After this many records of one topic a seek to the next topic is cheaper.
 _SAME_MAX: Final = 24
-# Records between two looks at the clock.
+# The number of records between two checks of the clock.
 _STEPS: Final = 64
-# A query with gaps is followed through so many of them; it may then as well be run.
+# A query with gaps is checked across at most this many of them; beyond that, running it costs no more.
 _GAPS_MAX: Final = 16
 
 
 class EpochTopics:
-    """The indexes of one epoch; `advance` until `is_whole`, then ask."""
+    """The indexes of one epoch; `advance` until `is_whole`, then query."""
 
     def __init__(self, store: Reads, family: str, epoch: EpochRow, bytes_max: int) -> None:
         self.is_whole = False
@@ -49,13 +49,13 @@ class EpochTopics:
         self._is_complete = True
 
     def advance(self, is_over: Callable[[], bool]) -> bool:
-        """Walk on until the end of the epoch or of the time; True at the end."""
+        """Walk until the end of the epoch or of the time; True at the end of the epoch."""
         while not self.is_whole and not is_over():
             self._walk(is_over)
         return self.is_whole
 
     def _walk(self, is_over: Callable[[], bool]) -> None:
-        """Go on until a seek is due; a read that fails is done again from where it began."""
+        """Continue until a seek is due; a failed read is repeated from where it began."""
         count, size_bytes = len(self._indexes), self.size_bytes
         try:
             self._walk_on(is_over)
@@ -78,7 +78,7 @@ class EpochTopics:
                     break
             same += 1
             if same > _SAME_MAX:
-                self._next_key = key[:-4] + b"\xff\xff\xff\xff\0"  # no index is the beginning of another
+                self._next_key = key[:-4] + b"\xff\xff\xff\xff\0"  # no index is a prefix of another
                 return
             if step % _STEPS == 0 and is_over():
                 self._next_key = key + b"\0"
@@ -108,7 +108,7 @@ class EpochTopics:
 
 
 class TopicDirectory:
-    """The lists of one family's closed epochs, those that are worth it; bounded in bytes."""
+    """The lists of those closed epochs of a family for which they pay off; bounded in bytes."""
 
     def __init__(self, store: Reads, family: str, now: Callable[[], float] = time.monotonic, bytes_max: int = _BYTES_MAX) -> None:
         self._store = store
@@ -120,7 +120,7 @@ class TopicDirectory:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the lists take."""
+        """The memory of the lists, in bytes."""
         return sum(each.size_bytes for each in self._known.values())
 
     def note_miss(self, epoch: EpochRow) -> None:
@@ -136,7 +136,7 @@ class TopicDirectory:
             self._known[epoch.start] = EpochTopics(self._store, self._family, epoch, self._bytes_max // 4)
 
     def narrow(self, epoch: EpochRow, queries: Iterable[Query], is_over: Callable[[], bool]) -> list[Query] | None:
-        """Those of the queries that may find something in this closed epoch; None if the time was over before that was known."""
+        """The queries that may find something in this closed epoch; None if the time was over before that was known."""
         topics = self._known.get(epoch.start)
         if topics is None:
             return [*queries]

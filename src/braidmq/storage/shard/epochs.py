@@ -13,12 +13,12 @@ from braidmq.storage.format.rows import STATIC_IDS_MAX, EpochRow
 
 
 def are_listable(static_ids: AbstractSet[bytes]) -> bool:
-    """Whether an epoch can say that it holds these and no others: they are few, and ids at all (short indexes have none)."""
+    """Whether an epoch can list exactly these ids: they are few, and all are ids (short indexes have none)."""
     return len(static_ids) <= STATIC_IDS_MAX and all(len(each) == STATIC_ID_BYTES for each in static_ids)
 
 
 class OpenEpoch:
-    """The epoch that records are appended to; `static_ids` is None when any may be in it."""
+    """The epoch that records are appended to; `static_ids` is None if any may be in it."""
 
     __slots__ = ("start", "end", "count", "size_bytes", "static_ids")
 
@@ -30,7 +30,7 @@ class OpenEpoch:
         self.static_ids = static_ids
 
     def add_static_ids(self, static_ids: set[bytes]) -> None:
-        """Note the ids of new records; beyond a bound any id may be there."""
+        """Add the ids of new records; beyond a bound, any id may be in it."""
         if self.static_ids is not None:
             self.static_ids |= static_ids
             if not are_listable(self.static_ids):
@@ -48,12 +48,12 @@ class OpenEpoch:
 
 
 class EpochDirectory:
-    """Closed epochs, given in order of time, and the open one after them."""
+    """The closed epochs, in order of time, and the open one after them."""
 
     def __init__(self, closed: Iterable[EpochRow] = ()) -> None:
         self._closed: list[EpochRow] = []
         self._starts: list[int] = []
-        # There may be very many epochs, and figures are asked for often.
+        # There may be very many epochs, and the totals are read often.
         self._closed_count = self._closed_bytes = 0
         self.open: OpenEpoch | None = None
         for epoch in closed:
@@ -84,7 +84,7 @@ class EpochDirectory:
 
     def close(self, epoch: EpochRow) -> None:
         """Add a closed epoch; it is later than all others."""
-        # Epochs in a row mostly hold the same patterns: one set then serves them all.
+        # Consecutive epochs mostly have the same patterns and can share one set.
         if self._closed and epoch.static_ids == self._closed[-1].static_ids:
             epoch = structs.replace(epoch, static_ids=self._closed[-1].static_ids)
         self._closed.append(epoch)
@@ -97,7 +97,7 @@ class EpochDirectory:
         return self._closed[bisect_left(self._starts, first) : bisect_left(self._starts, end)]
 
     def after(self, position: int) -> EpochRow | None:
-        """The first epoch with a record later than the position."""
+        """The first epoch with a record after the position."""
         place = max(bisect_right(self._starts, position) - 1, 0)
         for epoch in self._closed[place : place + 2]:
             if epoch.end > position:

@@ -19,14 +19,14 @@ from braidmq.storage.format.rows import (
     layout_prefix,
 )
 from braidmq.storage.layouts.contract import Layout, Row
-from braidmq.storage.ports import Batch, Reads
+from braidmq.storage.ports import Reads, StoreBatch
 
 
 class MakeLayout(Protocol):
     """Restores a layout from its stored state."""
 
     def __call__(self, name: str, parameters: bytes, rows: Iterable[Row], next_id: int) -> Layout:
-        """The layout, which gives every topic the index that it had; ids that it hands out begin at `next_id`."""
+        """The layout, in which every topic has the index that it had; new ids begin at `next_id`."""
 
 
 class Generation:
@@ -38,33 +38,33 @@ class Generation:
         self.row = row
         self.layout = layout
 
-    def write(self, batch: Batch, family: str) -> None:
-        """Put the generation's row into the batch."""
+    def write(self, batch: StoreBatch, family: str) -> None:
+        """Add the generation's row to the batch."""
         batch.put(family, generation_key(self.row.number), encode_generation(self.row))
 
-    def write_layout(self, batch: Batch, family: str) -> list[Row]:
-        """Put the layout's new rows into the batch; returns them, for `return_rows` if the batch fails."""
+    def write_layout(self, batch: StoreBatch, family: str) -> list[Row]:
+        """Add the layout's new rows to the batch; returns them, for `return_rows` if the batch fails."""
         rows = self.layout.take_rows()
         prefix = layout_prefix(self.row.number)
         for suffix, value in rows:
             batch.put(family, prefix + suffix, value)
         return rows
 
-    def erase(self, batch: Batch, family: str) -> None:
-        """Remove every row of the generation, its records excepted."""
+    def erase(self, batch: StoreBatch, family: str) -> None:
+        """Remove every row of the generation except its records."""
         batch.delete(family, generation_key(self.row.number))
         batch.delete_range(family, layout_prefix(self.row.number), layout_prefix(self.row.number + 1))
 
 
 class Generations:
-    """The generations of a shard in order of time; the last one is written to."""
+    """The generations of a shard in order of time; the last one takes the writes."""
 
     def __init__(self, generations: list[Generation]) -> None:
         self._generations = generations
 
     @classmethod
     def load(cls, store: Reads, family: str, make: MakeLayout, next_id: int) -> Generations:
-        """Read the rows and make the layouts."""
+        """Read the rows and restore the layouts."""
         found = []
         for key, value in store.items(family, GENERATION_PREFIX, LAYOUT_PREFIX):
             row = decode_generation(key, value)
@@ -85,7 +85,7 @@ class Generations:
         return self._generations[-1]
 
     def add(self, generation: Generation) -> None:
-        """Let a later generation follow."""
+        """Add a later generation."""
         self._generations.append(generation)
 
     def of(self, epoch_start: int) -> Generation:
@@ -96,7 +96,7 @@ class Generations:
         return self._generations[place - 1]
 
     def ended_before(self, floor: int) -> list[Generation]:
-        """The generations of which nothing is left at or above the floor, whether records were there or not."""
+        """The generations that end before the floor, whether they had records or not."""
         nexts = self._generations[1:]
         return [each for each, after in zip(self._generations, nexts, strict=False) if after.row.first_epoch <= floor]
 

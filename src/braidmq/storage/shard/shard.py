@@ -2,17 +2,17 @@
 
 The life of a batch, all in one turn of the loop:
 
-    append(batch, ...), add_generation, raise_floor     any number of times, into a draft; nothing that readers see changes
+    append(batch, ...), add_generation, raise_floor     any number of times, into a draft; invisible to readers
     seal(batch)                                         rows of layout, producers and generations, and the shard row
-    store.write(batch)                                  yields a number, or raises and has written nothing
-    adopt(number) | discard()                           the draft becomes the shard's state, or never was
+    store.write(batch)                                  returns a number, or raises and has written nothing
+    adopt(number) | discard()                           the draft becomes the shard's state, or is discarded
 
 and later commit(number), when that write is on disk: the watermark rises and the records enter the tail.
 
-- A record's timestamp is max(last + 1, clock): unique, strictly rising, gaps are legal. It is the record's identity.
-- The stamp comes first; whether the open epoch can still take it is asked afterwards (S7).
+- A record's timestamp is max(last + 1, clock): unique and strictly rising, with gaps. It is the record's identity.
+- A record is stamped first; then the shard checks whether the open epoch can still take it (S7).
 - The shard row is in every batch, so that recovery need not search for the last record, which is not under the last key.
-- A failed write leaves nothing behind, except for what the layout learned: its rows go into the next batch.
+- A failed write leaves no trace, except for what the layout has learned: its rows go into the next batch.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from braidmq.storage.format.rows import (
 from braidmq.storage.layouts.contract import Layout
 from braidmq.storage.layouts.learned import LearnedLayout
 from braidmq.storage.layouts.lessons import Lesson
-from braidmq.storage.ports import Batch, Reads
+from braidmq.storage.ports import Reads, StoreBatch
 from braidmq.storage.shard.clock import ShardClock, StampOrder
 from braidmq.storage.shard.draft import NO_MARK, Draft, ProducerMark
 from braidmq.storage.shard.epochs import EpochDirectory, OpenEpoch, are_listable
 from braidmq.storage.shard.generations import Generation, Generations, MakeLayout, check_limits
 from braidmq.storage.shard.tail import Tail
 
-# Topic, and the record as `encode_record` makes it.
+# Topic, and the record as `encode_record` returns it.
 Entry = tuple[bytes, bytes]
 
 _PRODUCERS_CACHED_MAX: Final = 10_000
@@ -61,12 +61,12 @@ _RECORDS_LOWER: Final = bytes(8)
 
 
 def records_below(floor: int) -> tuple[bytes, bytes]:
-    """The keys between which all records of epochs that begin below the floor are."""
+    """The range of keys with all records of epochs that begin below the floor."""
     return _RECORDS_LOWER, floor.to_bytes(8, "big")
 
 
 class ShardOptions(NamedTuple):
-    """How a new shard begins, and how much of any shard is kept in memory."""
+    """How a new shard begins, and how much of a shard is kept in memory."""
 
     layout: str = "learned"
     parameters: bytes = b""
@@ -89,7 +89,7 @@ class Shard:
         options: ShardOptions = DEFAULT_OPTIONS,
         order: StampOrder | None = None,
     ) -> None:
-        """Families that share an `order` are stamped as one."""
+        """Families that share an `order` have one sequence of timestamps."""
         self.family = family
         self.floor = 0
         self.watermark = 0
@@ -109,11 +109,11 @@ class Shard:
 
     @property
     def last(self) -> int:
-        """The latest timestamp given to a record that was written, committed or not."""
+        """The latest timestamp of a written record, committed or not."""
         return self._row.last
 
     def recover(self) -> None:
-        """Read the shard's rows, records excepted; what is found counts as committed. Raises Corruption, UsageError."""
+        """Read the shard's rows, except records; everything found counts as committed. Raises Corruption, UsageError."""
         value = self._store.get(self.family, SHARD_KEY)
         if value is None:
             if next(self._store.items(self.family, b"\x00", SHARD_KEY), None) is not None:
@@ -136,15 +136,15 @@ class Shard:
 
     # Appending
 
-    def append(self, batch: Batch, entries: list[Entry]) -> list[int]:
-        """Stamp the records, which `check_entries` has accepted, and put them into the batch; returns their timestamps."""
+    def append(self, batch: StoreBatch, entries: list[Entry]) -> list[int]:
+        """Stamp the records, which must have passed `check_entries`, and add them to the batch; returns their timestamps."""
         draft = self._begin()
         index_of = draft.generation.layout.index
-        # All of it before the first put: a topic that the layout refuses leaves no half of an append in the batch.
+        # All indexes before the first put: a topic that the layout rejects must not leave half of an append in the batch.
         indexes = [index_of(topic) for topic, _ in entries]
         return self._place(batch, draft, entries, indexes)
 
-    def _place(self, batch: Batch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
+    def _place(self, batch: StoreBatch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
         limits = draft.generation.row.limits
         now = self._clock.now()
         bytes_max = limits.bytes_max
@@ -176,18 +176,18 @@ class Shard:
             if len(rows) < len(entries):
                 self._close_epoch(batch, draft)
                 draft.epoch_start = max(now, last + 1)
-                # A record that is larger than an epoch has one of its own.
+                # A record larger than an epoch gets an epoch of its own.
                 bytes_max = max(limits.bytes_max, len(entries[len(rows)][1]) + len(indexes[len(rows)]) + KEY_BYTES)
         self._order.last = last
         batch.put_all(self.family, rows)
         return stamps
 
     def mark_producer(self, producer: bytes, mark: ProducerMark) -> None:
-        """Note how far a producer has come; what this batch appends is its, too."""
+        """Set the last sequence of a producer, written with its records of this batch."""
         self._begin().producers[producer] = mark
 
     def producer_mark(self, producer: bytes) -> ProducerMark:
-        """How far a producer has come, the open draft included."""
+        """The last sequence of a producer, including the open draft."""
         if self._draft is not None and producer in self._draft.producers:
             return self._draft.producers[producer]
         known = self._producers.get(producer)
@@ -204,8 +204,8 @@ class Shard:
         if len(self._producers) > _PRODUCERS_CACHED_MAX:
             self._producers.popitem(last=False)
 
-    def expire_producers(self, batch: Batch, unused_since: int, after: bytes = b"", count_max: int = 1000) -> bytes | None:
-        """Remove rows of producers that were silent since then, looking at some; returns where to go on, None at the end."""
+    def expire_producers(self, batch: StoreBatch, unused_since: int, after: bytes = b"", count_max: int = 1000) -> bytes | None:
+        """Remove rows of producers unused since then, examining some; returns where to continue, None at the end."""
         producer = after
         lower = PRODUCER_PREFIX + after + b"\0" if after else PRODUCER_PREFIX
         for number, (key, value) in enumerate(self._store.items(self.family, lower, PRODUCERS_END)):
@@ -222,15 +222,15 @@ class Shard:
 
     def add_generation(
         self,
-        batch: Batch,
+        batch: StoreBatch,
         layout: str,
         parameters: bytes = b"",
         limits: EpochLimits | None = None,
         lesson: Lesson | None = None,
     ) -> int:
-        """Let a new generation begin with the next record; returns its number.
+        """Start a new generation with the next record; returns its number.
 
-        The same layout inherits what was learned or, given a lesson, what that says. Raises UsageError if it cannot be taught.
+        The same layout inherits what was learned, or starts with the lesson, if given. Raises UsageError if it cannot learn.
         """
         limits = limits or self._options.limits
         check_limits(limits)
@@ -248,12 +248,12 @@ class Shard:
             made = self._make_layout(layout, parameters, (), old.layout.next_id)
         self._close_epoch(batch, draft)
         row = GenerationRow(old.row.number + 1, draft.last + 1, layout, made.parameters(), limits)
-        # Rows that the old layout still owes belong to records of this very batch.
+        # Rows that the old layout has not returned yet belong to records of this batch.
         draft.layout_rows.append((old, old.write_layout(batch, self.family)))
         draft.add_generation(Generation(row, made))
         return row.number
 
-    def drop_generation(self, batch: Batch, number: int) -> int:
+    def drop_generation(self, batch: StoreBatch, number: int) -> int:
         """Remove the records of the oldest generation by raising the floor above them; returns the floor."""
         known = list(self.generations)
         if len(known) < 2 or known[0].row.number != number:
@@ -261,17 +261,17 @@ class Shard:
         first = known[1].row.first_epoch
         floor = self.raise_floor(batch, first)
         if all(epoch.start >= first or epoch.end < floor for epoch in self.epochs):
-            # Nothing is left of it, or nothing was in it that the floor could follow.
+            # It has no records left, or never had any for the floor to follow.
             self._set_floor(batch, self._begin(), max(floor, first))
         return self._begin().floor
 
-    def raise_floor(self, batch: Batch, floor: int) -> int:
-        """Remove the epochs that end below the floor; returns the floor that there is then, exact to an epoch.
+    def raise_floor(self, batch: StoreBatch, floor: int) -> int:
+        """Remove the epochs that end below the floor; returns the resulting floor, which lies between epochs.
 
-        Nothing that is not committed is removed. An open epoch that is wholly below the floor is closed first.
+        Uncommitted records are not removed. An open epoch that is entirely below the floor is closed first.
         """
         draft = self._begin()
-        # As it will be after this batch, which may have closed an epoch or made the open one longer.
+        # The state after this batch, which may have closed an epoch or extended the open one.
         epochs = [(epoch.start, epoch.end) for epoch in (*self.epochs.closed, *draft.closed)]
         if draft.epoch_start:
             epochs.append((draft.epoch_start, draft.last))
@@ -284,7 +284,7 @@ class Shard:
         self._set_floor(batch, draft, end + 1)
         return draft.floor
 
-    def _set_floor(self, batch: Batch, draft: Draft, floor: int) -> None:
+    def _set_floor(self, batch: StoreBatch, draft: Draft, floor: int) -> None:
         draft.floor = floor
         lower, upper = records_below(floor)
         batch.delete_range(self.family, lower, upper)
@@ -293,12 +293,12 @@ class Shard:
         for generation in draft.ended:
             generation.erase(batch, self.family)
 
-    def close_epoch(self, batch: Batch) -> None:
-        """Let the next record begin an epoch, if one is open."""
+    def close_epoch(self, batch: StoreBatch) -> None:
+        """Close the open epoch, if there is one: the next record begins a new one."""
         if self.epochs.open is not None:
             self._close_epoch(batch, self._begin())
 
-    def _close_epoch(self, batch: Batch, draft: Draft) -> None:
+    def _close_epoch(self, batch: StoreBatch, draft: Draft) -> None:
         if not draft.epoch_start:
             return
         known = self.epochs.open
@@ -329,8 +329,8 @@ class Shard:
         layout = self._make_layout(options.layout, options.parameters, (), 0)
         return Generation(GenerationRow(1, 0, options.layout, layout.parameters(), options.limits), layout)
 
-    def seal(self, batch: Batch) -> None:
-        """Put everything into the batch that goes with its records; nothing may be added to the draft afterwards."""
+    def seal(self, batch: StoreBatch) -> None:
+        """Add to the batch everything that belongs to its records; the draft must not be extended afterwards."""
         draft = self._draft
         if draft is None:
             return
@@ -354,7 +354,7 @@ class Shard:
         batch.put(self.family, SHARD_KEY, encode_shard(draft.row))
 
     def discard(self) -> None:
-        """Forget the draft: its batch was not written."""
+        """Drop the draft: its batch was not written."""
         if self._draft is not None:
             for generation, rows in self._draft.layout_rows:
                 generation.layout.return_rows(rows)
@@ -395,7 +395,7 @@ class Shard:
             self.epochs.open = opened
 
     def commit(self, number: int) -> list[Record]:
-        """Every write up to this number is on disk: returns the records that became visible by it, in order."""
+        """Every write up to this number is on disk; returns the records that became visible, in order."""
         visible: list[Record] = []
         while self._uncommitted and self._uncommitted[0][0] <= number:
             _, records, size_bytes = self._uncommitted.popleft()

@@ -9,19 +9,19 @@ from typing import Final
 from braidmq.lane.records.records import Record
 from braidmq.storage.shard.tail_block import BLOCK_RECORDS, TailBlock, TopicSearch
 
-# What a record costs in memory beside its bytes.
+# The overhead in memory of a record.
 _RECORD_COST: Final = 160
 
 
 class Tail:
-    """Every committed record later than `start`, bounded in bytes, indexes included: the oldest go first."""
+    """Every committed record after `start`, bounded in bytes including indexes: the oldest are dropped first."""
 
     def __init__(self, start: int, bytes_max: int) -> None:
         self.start = start
         self.bytes_max = bytes_max
         self._records_bytes = 0
         self._index_bytes = 0
-        self._blocks: list[TailBlock] = []  # none is empty, and all but the last are full
+        self._blocks: list[TailBlock] = []  # none is empty, and all except the last are full
 
     def __len__(self) -> int:
         return sum(len(block.records) - block.head for block in self._blocks)
@@ -55,7 +55,7 @@ class Tail:
                 del self._blocks[0]
 
     def since(self, position: int, count_max: int = 1 << 30) -> list[Record] | None:
-        """The records later than the position, `count_max` at most; None if some of them are no longer here."""
+        """The records after the position, at most `count_max`; None if some of them are no longer in the tail."""
         if position < self.start:
             return None
         found: list[Record] = []
@@ -69,9 +69,9 @@ class Tail:
     def search(
         self, search: TopicSearch, position: int, watermark: int, is_over: Callable[[], bool]
     ) -> tuple[list[Record], int] | None:
-        """Records later than the position that may match, in order, and how far that goes: at the end, to the watermark.
+        """Records after the position that may match, in order, and the position they reach: at the end, the watermark.
 
-        It ends with the first block that has any, at the end, or when the time is over. None if some are no longer here.
+        Stops after the first block that has any, at the end, or when the time is over. None if some are no longer in the tail.
         """
         if position < self.start:
             return None
@@ -85,7 +85,7 @@ class Tail:
         return [], watermark
 
     def _block_after(self, position: int) -> int:
-        """The number of the first block that has a record later than the position."""
+        """The index of the first block with a record after the position."""
         return bisect_right(self._blocks, position, key=_last_timestamp)
 
 

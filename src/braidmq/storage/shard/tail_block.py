@@ -1,7 +1,7 @@
 """A run of records of the tail with a topic index, so that many readers find their records without scanning all.
 
-The first reader goes through the records; an index is made when a second one comes, because it costs more than one pass. A filter
-is looked up by its topic, or by what it has before its first wildcard, among the distinct topics of the block in order.
+The first reader scans the records; the index is built for the second one, because it costs more than one pass. A filter is looked
+up by its topic, or by the part before its first wildcard, among the sorted distinct topics of the block.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Final
 
 from braidmq.lane.records.records import Record, TopicFilters, encode_record
 
-# To index a block takes well under a millisecond.
+# Indexing a block takes well under a millisecond.
 BLOCK_RECORDS: Final = 2048
 
-# What an indexed topic costs beside its bytes, and an indexed record.
+# The overhead in bytes of an indexed topic, and of an indexed record.
 _TOPIC_COST: Final = 250
 _PLACE_COST: Final = 8
-# With more filters than that, going through the records is as good.
+# With more filters than this, scanning the records is as fast.
 _FILTERS_MAX: Final = 64
-# Topics are UTF-8, which has no such byte: it is above everything that begins alike.
+# UTF-8 does not contain this byte: it sorts above everything with the same prefix.
 _ABOVE: Final = b"\xff"
-# Keeps the places of those that follow.
+# Keeps the indexes of those that follow.
 _FORGOTTEN: Final = Record(0, encode_record(b"", b"", 0, False, ""))
 
 
 class TopicSearch:
-    """Filters in the form that an index can be asked with."""
+    """Filters in the form for a search in the index."""
 
     __slots__ = ("exact", "matcher", "prefixes")
 
     def __init__(self, filters: Sequence[str], matcher: TopicFilters) -> None:
-        """`matcher` is made of the same filters."""
+        """`matcher` must have the same filters."""
         self.matcher = matcher
         self.exact: list[bytes] = []
         self.prefixes: list[bytes] = []
@@ -43,12 +43,12 @@ class TopicSearch:
                 self.exact.append(name)
                 continue
             if name == prefix + b"#" and prefix:
-                self.exact.append(prefix[:-1])  # the level above # is matched too
+                self.exact.append(prefix[:-1])  # # also matches its parent level
             self.prefixes.append(prefix)
 
     @property
     def is_selective(self) -> bool:
-        """Whether an index says more than a pass over all records would."""
+        """Whether an index is faster than a pass over all records."""
         return all(self.prefixes) and len(self.exact) + len(self.prefixes) <= _FILTERS_MAX
 
 
@@ -58,7 +58,7 @@ def _first_wildcard(name: bytes) -> int:
 
 
 class TailBlock:
-    """Records in order of time, from `head` on; the earlier ones are forgotten."""
+    """Records in order of time, from `head` on; the earlier ones were dropped."""
 
     __slots__ = ("_indexed", "_is_wanted", "_places", "_topics", "head", "index_bytes", "records")
 
@@ -66,10 +66,10 @@ class TailBlock:
         self.records: list[Record] = []
         self.head = 0
         self.index_bytes = 0
-        self._is_wanted = False  # a reader went through it before
+        self._is_wanted = False  # a reader has scanned it before
         self._indexed = 0  # records in the index
         self._places: dict[bytes, list[int]] = {}
-        self._topics: list[bytes] = []  # those of the index in order; made again when it has grown
+        self._topics: list[bytes] = []  # the topics of the index, sorted; rebuilt when it has grown
 
     def forget_first(self) -> Record:
         """Remove the earliest record and return it."""
@@ -79,11 +79,11 @@ class TailBlock:
         return record
 
     def later(self, position: int) -> int:
-        """The place of the first record later than the position."""
+        """The index of the first record after the position."""
         return bisect_right(self.records, position, lo=self.head, key=timestamp_of)
 
     def find(self, search: TopicSearch, position: int) -> list[Record]:
-        """The records later than the position that may match, in order; all others do not."""
+        """The records after the position that may match, in order; all others do not."""
         begin = self.later(position)
         if not self._is_wanted:
             self._is_wanted = True
@@ -99,7 +99,7 @@ class TailBlock:
         return [records[place] for place in places]
 
     def is_known_without(self, search: TopicSearch) -> bool:
-        """Whether the index says at once that nothing matches."""
+        """Whether the index shows without a scan that nothing matches."""
         return self._indexed == len(self.records) and not search.prefixes and self._places.keys().isdisjoint(search.exact)
 
     def _find_topics(self, search: TopicSearch) -> set[bytes]:
@@ -129,5 +129,5 @@ class TailBlock:
 
 
 def timestamp_of(record: Record) -> int:
-    """What records are in order of."""
+    """The sort key of records."""
     return record.timestamp

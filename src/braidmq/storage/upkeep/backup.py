@@ -1,13 +1,13 @@
-"""Backups: a directory with a checkpoint of the log, the small files beside it, and a manifest that vouches for all of them.
+"""Backups: a directory with a checkpoint of the log, the small files beside it, and a manifest with their checksums.
 
     DIR/manifest.json      format, version, log id, time, and size and SHA-256 of every file
-    DIR/log/               the log, whole as of one moment
-    DIR/overrides.toml     what was set at run time, if anything was
+    DIR/log/               the log, consistent as of one moment
+    DIR/overrides.toml     the values set at run time, if there are any
     DIR/bans.json          bans, if there are any
 
-Both ways a directory is filled under another name and renamed when it is whole and on disk: what has the right name is complete.
-A restored log gets an id of its own. Its past is that of the old one and its future is not, and whoever tells logs apart by their
-id, such as a link that drops what it has seen, must not take one for the other (L2).
+Backup and restore both fill a directory under a temporary name and rename it once it is complete and on disk: a directory with
+the final name is complete. A restored log gets a new id. It shares its past with the old one but not its future, and a reader
+that identifies logs by their id, such as a link that drops what it has seen, must not confuse them (L2).
 
 Everything here blocks: it is for threads and for commands.
 """
@@ -42,7 +42,7 @@ _CHECKPOINT_NAME: Final = "backup.partial"
 _PIECE_BYTES: Final = 1024 * 1024
 
 OnProgress = Callable[[int, int], None]
-"""Told the bytes done and the bytes in all, about once a MiB; what it raises ends the work, and nothing is left of it."""
+"""Called with the bytes done and the total about once per MiB; an exception from it aborts the work and removes its files."""
 
 
 class BackupFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +83,7 @@ def remove_leftovers(data_dir: Path) -> None:
 def check_target(target: Path, data_dir: Path) -> None:
     """Raise UsageError unless a backup can be made there."""
     if target.exists() or target.is_symlink():
-        raise UsageError(f"{target} exists already", "use a directory that does not exist yet")
+        raise UsageError(f"{target} already exists", "use a directory that does not exist yet")
     if not target.parent.is_dir():
         raise UsageError(f"directory {target.parent} does not exist", "create it, or use another one")
     if target.parent.resolve().is_relative_to(data_dir.resolve()):
@@ -93,13 +93,13 @@ def check_target(target: Path, data_dir: Path) -> None:
 def make_backup(
     checkpoint: Callable[[Path], None], log_id: str, data_dir: Path, target: Path, on_progress: OnProgress
 ) -> Manifest:
-    """Make the directory ``target`` from a checkpoint and the files beside the log, on disk when it returns.
+    """Create the directory ``target`` from a checkpoint and the files beside the log; it is on disk when this returns.
 
-    Tables are hard links if the disk is the same. Raises what `check_target` and ``checkpoint`` raise, Unavailable if a file
-    cannot be written.
+    Tables are hard links if they are on the same disk. Raises what `check_target` and ``checkpoint`` raise, and Unavailable if a
+    file cannot be written.
     """
     check_target(target, data_dir)
-    # Inside the data directory, where tables are linked. Elsewhere the engine would copy them, with the interpreter lock held.
+    # Inside the data directory, where tables can be linked. Elsewhere the engine would copy them, holding the interpreter lock.
     taken = data_dir / _CHECKPOINT_NAME
     made_at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     try:
@@ -110,7 +110,7 @@ def make_backup(
             sources |= {name: data_dir / name for name in BESIDE_NAMES if (data_dir / name).is_file()}
             copier = _Copier(sum(each.stat().st_size for each in sources.values()), on_progress)
             (partial / LOG_NAME).mkdir(mode=0o700)
-            # Tables are never changed again. Everything else could be, and gets a copy.
+            # Tables never change. Everything else could, and is copied.
             files = [
                 copier.take(source, partial / name, name, may_link=source.suffix == ".sst") for name, source in sources.items()
             ]
@@ -148,10 +148,10 @@ def read_manifest(source: Path) -> Manifest:
 
 
 def restore(source: Path, data_dir: Path, on_progress: OnProgress) -> Restored:
-    """Create a data directory from a backup with a new log id, checking each file; on disk when it returns.
+    """Create a data directory from a backup with a new log id, checking each file; it is on disk when this returns.
 
-    Raises UsageError (no backup, or the data directory is not empty), Corruption (a file is not what the manifest says) and
-    Unavailable; the data directory is then as it was.
+    Raises UsageError (no backup, or the data directory is not empty), Corruption (a file does not match the manifest) and
+    Unavailable; the data directory is then unchanged.
     """
     manifest = read_manifest(source)
     if data_dir.exists() and (not data_dir.is_dir() or any(data_dir.iterdir())):
@@ -166,7 +166,7 @@ def restore(source: Path, data_dir: Path, on_progress: OnProgress) -> Restored:
             log_id = _renew_log_id(partial / LOG_NAME)
             sync_folder(partial / LOG_NAME)
             if data_dir.exists():
-                data_dir.rmdir()  # empty, as was seen; if not so any more, it is kept
+                data_dir.rmdir()  # fails, and keeps the directory, if it is no longer empty
     except OSError as problem:
         raise Unavailable(f"the backup could not be restored to {data_dir}: {problem}") from problem
     return Restored(manifest, log_id.hex())
@@ -182,7 +182,7 @@ def _restore_file(source: Path, partial: Path, file: BackupFile, copier: _Copier
 
 
 def _is_ours(path: PurePosixPath) -> bool:
-    """Whether a path is one that a backup has; a manifest from elsewhere must not write where it likes."""
+    """Whether a backup can have this path; a foreign manifest must not write anywhere else."""
     match path.parts:
         case (name,):
             return name in BESIDE_NAMES
@@ -204,7 +204,7 @@ def _renew_log_id(path: Path) -> bytes:
 
 @contextmanager
 def _filled(target: Path) -> Iterator[Path]:
-    """A directory beside ``target`` that takes its name in the end, or is removed."""
+    """A directory beside ``target`` that is renamed to it at the end, or removed on failure."""
     partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=target.parent))  # mode 0700
     try:
         yield partial
@@ -217,7 +217,7 @@ def _filled(target: Path) -> Iterator[Path]:
 
 
 class _Copier:
-    """Copies files to the disk, checks them on the way, and tells how far it is."""
+    """Copies files to the disk, computes their checksums and reports progress."""
 
     def __init__(self, total_bytes: int, on_progress: OnProgress) -> None:
         self._total_bytes = total_bytes
@@ -227,7 +227,7 @@ class _Copier:
     def take(self, source: Path, target: Path, name: str, *, may_link: bool) -> BackupFile:
         """Link or copy a file; returns its manifest entry."""
         if may_link:
-            with suppress(OSError):  # another disk, or one that knows no links
+            with suppress(OSError):  # another disk, or one that does not support links
                 os.link(source, target)
                 return self._measure(source, None, name)
         with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as out:

@@ -1,7 +1,7 @@
 """Retention by age and by bytes, exact to an epoch: how far the floor of a shard may rise.
 
-Readers with a name may pin what they have not read yet, up to a limit: retention goes that much further back for them and not
-more, so that a reader nobody runs any more cannot fill the disk. Whoever falls below the floor is told of the gap when it reads.
+Named readers may pin records that they have not read yet, up to a limit, so that an abandoned reader cannot fill the disk. A
+reader that falls below the floor is told of the gap when it reads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Epochs(Protocol):
     """Epochs in order of time."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of epochs."""
 
     def __iter__(self) -> Iterator[EpochRow]:
-        """From the oldest on."""
+        """The epochs from the oldest on."""
 
 
 class RetentionLimits(Struct, frozen=True, gc=False):
-    """How long records stay and how many bytes of them; None: without limit. `pin_*` is what pins may add to it."""
+    """How long records are kept and how many bytes of them; None: no limit. `pin_*` is what pins may add to it."""
 
     age_us: int | None = None
     size_bytes: int | None = None
@@ -42,10 +42,10 @@ def choose_floor(
     floor: int = 0,
     total_bytes: int | None = None,
 ) -> int:
-    """The floor that retention asks for, never below the present one; epochs that end below it are to be removed.
+    """The floor that retention requires, never below the current one; epochs that end below it must be removed.
 
-    A pin is the position of a named reader: records later than it are still wanted. What is not committed is never removed. The
-    time it takes goes by what is to be removed, given the bytes of all epochs.
+    A pin is the position of a named reader: records after it are still needed. Uncommitted records are never removed. The running
+    time is proportional to what is to be removed, given the bytes of all epochs.
     """
     if total_bytes is None:
         total_bytes = sum(epoch.size_bytes for epoch in epochs)
@@ -60,7 +60,7 @@ def choose_floor(
 
 
 def _pinned(epochs: Iterable[EpochRow], pin: int, wanted: int) -> int:
-    """The highest floor up to `wanted` that leaves an epoch with a later record than the pin whole."""
+    """The highest floor up to `wanted` that keeps every epoch with a record after the pin."""
     pinned = 0
     for epoch in epochs:
         if epoch.end > pin or epoch.end >= wanted:
@@ -75,7 +75,7 @@ def _floor(epochs: Epochs, age_us: int | None, size_bytes: int | None, now: int,
     newest = len(epochs) - 1
     for number, epoch in enumerate(epochs):
         is_old = age_us is not None and epoch.end < now - age_us
-        # Of the newest epoch everything or nothing would go: a limit smaller than one epoch must not mean "keep nothing".
+        # The newest epoch can only be removed as a whole: a limit smaller than one epoch must not mean "keep nothing".
         is_excess = excess > 0 and number < newest
         if epoch.end > watermark or not (is_old or is_excess):
             break

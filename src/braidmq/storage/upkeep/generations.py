@@ -29,40 +29,40 @@ class GenerationStats(Struct, frozen=True, gc=False):
 
 
 class RelearnGain(Struct, frozen=True):
-    """What each family could learn from its topics so far; None where there are none."""
+    """What each family could learn from its topics so far; None for families without topics."""
 
     lessons: tuple[Lesson | None, ...]
 
     @property
     def patterns_before(self) -> int:
-        """Patterns that `#` below the first level visits now, in all families, each with a seek in every epoch."""
+        """The patterns that `#` below the first level visits now, in all families, each with a seek in every epoch."""
         return sum(lesson.before for lesson in self.lessons if lesson is not None)
 
     @property
     def patterns_after(self) -> int:
-        """The same after a new generation."""
+        """The patterns that it would visit after a new generation."""
         return sum(lesson.after for lesson in self.lessons if lesson is not None)
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether a new generation pays in at least one family."""
+        """Whether a new generation pays off in at least one family."""
         return any(lesson.is_worth_it for lesson in self.lessons if lesson is not None)
 
     @property
     def reason(self) -> str:
-        """The figures as text."""
+        """The numbers as text."""
         if all(lesson is None for lesson in self.lessons):
             return "the layout learns nothing, or nothing is recorded yet"
-        return f"{self.patterns_before} patterns of topics would become {self.patterns_after}"
+        return f"{self.patterns_before} topic patterns would become {self.patterns_after}"
 
 
 def list_generations(number: int, log_class: str, shard: Shard) -> list[GenerationStats]:
-    """The generations of a family, oldest first; records that are written and not committed count."""
+    """The generations of a family, oldest first; uncommitted records count."""
     known = list(shard.generations)
     older = [shard.epochs.closed_between(each.row.first_epoch, after.row.first_epoch) for each, after in pairwise(known)]
     counts = [sum(epoch.count for epoch in epochs) for epochs in older]
     sizes = [sum(epoch.size_bytes for epoch in epochs) for epochs in older]
-    # The open epoch is of the last generation, which has whatever is left.
+    # The open epoch belongs to the last generation, which has all remaining records.
     counts.append(shard.epochs.count - sum(counts))
     sizes.append(shard.epochs.size_bytes - sum(sizes))
     return [
@@ -81,12 +81,12 @@ def list_generations(number: int, log_class: str, shard: Shard) -> list[Generati
 
 
 def find_gain(store: Reads, shards: Sequence[Shard]) -> RelearnGain:
-    """Study the patterns of these families, as they are on disk; reads only, so that it may run in a thread."""
+    """Analyse the patterns of these families on disk; read-only, may run in a thread."""
     return RelearnGain(tuple(_lesson(store, shard) for shard in shards))
 
 
 def find_patterns(store: Reads, shards: Sequence[Shard]) -> list[list[str]]:
-    """The patterns of these families, as they are on disk; reads only, so that it may run in a thread."""
+    """The patterns of these families on disk; read-only, may run in a thread."""
     return [patterns_of(_entries(store, shard)) for shard in shards]
 
 

@@ -6,15 +6,17 @@ from itertools import islice
 from typing import Final
 
 from braidmq.storage.format.key_rows import KEYS_END, KEYS_PREFIX, batch_key, decode_batch, name_end, name_of
-from braidmq.storage.ports import Batch, Reads
+from braidmq.storage.ports import Reads, StoreBatch
 
 _NAMES_MAX: Final = 100
 
 
-def expire_keys(store: Reads, family: str, batch: Batch, unused_since: int, after: bytes = b"", rows_max: int = 1000) -> bytes:
-    """Remove rows of names that were not used since then, looking at some; returns the name to go on after, empty at the end.
+def expire_keys(
+    store: Reads, family: str, batch: StoreBatch, unused_since: int, after: bytes = b"", rows_max: int = 1000
+) -> bytes:
+    """Remove rows of names unused since then, examining some; returns the name to continue after, empty at the end.
 
-    The row of the batch goes last, so that what is half removed is found again.
+    The row of the batch is removed last, so that a partly removed name is found again.
     """
     lower = name_end(after) if after else KEYS_PREFIX
     for _ in range(_NAMES_MAX):

@@ -1,4 +1,4 @@
-"""Retention of a whole log: bytes are a limit for all shards together, so the oldest epochs go first in any of them."""
+"""Retention of a whole log: the limit in bytes is for all shards together, so the oldest epochs of any shard go first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from braidmq.storage.upkeep.floors import RetentionLimits, choose_floor
 
 
 class LogRetention(Struct, frozen=True, gc=False):
-    """How long records of all shards stay, and how many bytes of them; None: without limit.
+    """How long records of all shards are kept, and how many bytes of them; None: no limit.
 
-    Named readers may keep what they have not read `pin_times` as long and as large again, and no more.
+    Named readers may keep unread records for `pin_times` that time and size in addition, and no more.
     """
 
     age_us: int | None = None
@@ -24,7 +24,7 @@ class LogRetention(Struct, frozen=True, gc=False):
 
 
 def choose_floors(shards: Sequence[Shard], retention: LogRetention, now: int, pins: Callable[[int], list[int]]) -> dict[int, int]:
-    """The floors that are to be raised, by shard; `pins` gives the pinned positions of a shard."""
+    """The floors to raise, by shard; `pins` returns the pinned positions of a shard."""
     size_bytes = retention.size_bytes
     kept = [None] * len(shards) if size_bytes is None else _shares(shards, size_bytes)
     pinned = [None] * len(shards) if size_bytes is None else _shares(shards, size_bytes * (1 + retention.pin_times))
@@ -47,7 +47,7 @@ def _shares(shards: Sequence[Shard], size_bytes: int) -> list[int | None]:
     """The bytes that each shard may keep so that the newest epochs of all shards fit the limit."""
     sizes = [shard.epochs.size_bytes for shard in shards]
     excess = sum(sizes) - size_bytes
-    # From the oldest on, because what is to be removed is little beside what is there.
+    # From the oldest on, because little is removed compared with what is kept.
     oldest = heapq.merge(*(_sizes_by_end(number, shard.epochs) for number, shard in enumerate(shards)))
     while excess > 0:
         _, number, size = next(oldest)

@@ -25,7 +25,7 @@ class ShardStats(Struct, frozen=True):
     oldest: int
     newest: int
     floor: int
-    committed_records: int  # this and what follows: since the start
+    committed_records: int  # from here on: since the start
     committed_bytes: int
     replayed_records: int
 
@@ -44,7 +44,7 @@ class LogStats(Struct, frozen=True):
 
 
 def shard_stats(number: int, shard: LogShard, classes: ClassTable) -> ShardStats:
-    """The figures of a shard, those of its classes included; records that are written and not committed count."""
+    """The statistics of a shard, including its classes; uncommitted records count."""
     families = dict(zip(("", *(each.name for each in classes.classes)), shard, strict=True))
     oldest = min((epoch.start for family in shard for epoch in islice(family.epochs, 1)), default=0)
     return ShardStats(

@@ -26,11 +26,11 @@ class WriteFamilies(Protocol):
     """Seals, writes and adopts the drafts of some families."""
 
     def __call__(self, batch: Batch, families: Iterable[Shard], *, frees_space: bool = False) -> int:
-        """The number of the write; raises Unavailable, and the drafts are then to be discarded."""
+        """Returns the number of the write; raises Unavailable, and then the caller must discard the drafts."""
 
 
 class LogUpkeep:
-    """Maintains the families of a log. Created by `MessageLog`, which flushes before it calls anything that writes."""
+    """Maintains the families of a log. Created by `DurableLog`, which flushes before it calls anything that writes."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LogUpkeep:
         self._keys_at = [b""] * len(shards)
 
     def retain(self, now: int) -> None:
-        """Raise the floors of all classes as far as retention asks, and forget some silent producers."""
+        """Raise the floors of all classes as far as retention requires, and remove some unused producers."""
         batch = self._store.batch()
         touched: list[Shard] = []
         try:
@@ -89,7 +89,7 @@ class LogUpkeep:
         ]
 
     def add_generation(self, layout: str, parameters: bytes, limits: EpochLimits) -> None:
-        """Let a new generation begin in every family with its next record."""
+        """Start a new generation in every family with its next record."""
         batch = self._store.batch()
         try:
             for family in self._families:
@@ -99,12 +99,12 @@ class LogUpkeep:
             discard(self._families)
 
     def relearn_gain(self) -> RelearnGain:
-        """What could be learned from the topics so far; it only reads."""
+        """What could be learned from the topics so far; read-only."""
         with self._store.kept_open():
             return find_gain(self._store, self._families)
 
     def relearn(self, gain: RelearnGain) -> None:
-        """Begin a generation that knows more from the start in each family for which that is worth it."""
+        """Start a generation with better patterns in each family for which that is worth it."""
         pairs = zip(self._families, gain.lessons, strict=True)
         chosen = [(family, lesson) for family, lesson in pairs if lesson is not None and lesson.is_worth_it]
         batch = self._store.batch()
@@ -125,7 +125,7 @@ class LogUpkeep:
             }
 
     def teach(self, lesson: Lesson) -> None:
-        """Begin a generation that knows the lesson from the start in every family."""
+        """Start a generation with the lesson in every family."""
         batch = self._store.batch()
         try:
             for family in self._families:

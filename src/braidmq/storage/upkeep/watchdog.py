@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from braidmq.base.errors import Unavailable
-from braidmq.storage.engine.health import HEALTHY, Health, State
-from braidmq.storage.log import MessageLog
+from braidmq.storage.engine.health import HEALTHY, Health, HealthState
+from braidmq.storage.log import DurableLog
 from braidmq.storage.upkeep.generations import RelearnGain
 
 Result = TypeVar("Result")
@@ -21,13 +21,13 @@ log = logging.getLogger("braidmq.storage")
 
 _CHECK_S: Final = 1.0
 _RETAIN_CHECKS: Final = 10  # checks between two steps of retention
-_LEARN_CHECKS: Final = 600  # and between two looks at what was learned
+_LEARN_CHECKS: Final = 600  # checks between two analyses of the learned patterns
 
 
 class Watchdog:
-    """Timers on the loop; `health` is what the last check has found."""
+    """Timers on the loop; `health` is the result of the last check."""
 
-    def __init__(self, message_log: MessageLog, *, relearns: bool = False, on_slow: Callable[[bool], None] | None = None) -> None:
+    def __init__(self, message_log: DurableLog, *, relearns: bool = False, on_slow: Callable[[bool], None] | None = None) -> None:
         """`on_slow` is called when the log starts or stops being slow."""
         self.health: Health = HEALTHY
         self._log = message_log
@@ -40,11 +40,11 @@ class Watchdog:
         self._clock_alarm = ""
 
     def start(self) -> None:
-        """Look now, and from now on."""
+        """Check now, and regularly from now on."""
         self._check()
 
     def stop(self) -> None:
-        """Look no more. Work in a thread may go on; closing the log waits for it."""
+        """Stop checking. Work in a thread may continue; closing the log waits for it."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -55,8 +55,8 @@ class Watchdog:
         health = self._log.check()
         if (health.state, health.reason) != (self.health.state, self.health.reason):
             _tell(self.health, health)
-        if self._on_slow is not None and (health.state is State.SLOW) != (self.health.state is State.SLOW):
-            self._on_slow(health.state is State.SLOW)
+        if self._on_slow is not None and (health.state is HealthState.SLOW) != (self.health.state is HealthState.SLOW):
+            self._on_slow(health.state is HealthState.SLOW)
         self.health = health
         self._tell_clock()
         if self._checks % _RETAIN_CHECKS == 0:
@@ -66,8 +66,8 @@ class Watchdog:
 
     def _retain(self) -> None:
         self._try(self._log.retain, "retention")
-        if self.health.state is State.STOPPED and not self.health.needs_restart:
-            # Nothing is written, so nothing else would ever free the space of what retention has removed.
+        if self.health.state is HealthState.STOPPED and not self.health.needs_restart:
+            # Nothing is written now, so nothing else would free the space of records that retention has removed.
             self._run_aside(self._log.reclaim, lambda _: None, "freeing disk space")
 
     def _relearn(self, gain: RelearnGain) -> None:
@@ -82,7 +82,7 @@ class Watchdog:
         def done(future: asyncio.Future[Result]) -> None:
             self._work = None
             if self._is_stopped:
-                future.exception()  # the log may have been closed before the thread began
+                future.exception()  # the log may have been closed before the thread started
             else:
                 self._try(lambda: then(future.result()), what)
 
@@ -104,9 +104,9 @@ class Watchdog:
 
 
 def _tell(before: Health, now: Health) -> None:
-    if now.state is State.OK:
+    if now.state is HealthState.OK:
         log.warning("the log accepts messages again (resolved: %s)", before.reason)
-    elif now.state is State.SLOW:
+    elif now.state is HealthState.SLOW:
         log.warning("the log is slow: %s", now.reason)
     else:
         log.error("ALARM: the log accepts no messages, and nothing is acknowledged: %s", now.reason)

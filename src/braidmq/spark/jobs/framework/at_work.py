@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AtWork(msgspec.Struct, frozen=True):
-    """What is done of the batch at work: rows that tasks which are over have read, and tasks. Spark may add tasks later."""
+    """Progress of the current batch: rows read by finished tasks, finished tasks, and all tasks. Spark may add tasks later."""
 
     rows: int
     tasks_done: int
@@ -19,7 +19,7 @@ class AtWork(msgspec.Struct, frozen=True):
 
 
 class BatchAtWork:
-    """Asks Spark about the jobs that run for a batch of a query. Used on the driver, from one thread."""
+    """Asks Spark about the running jobs of a query's batch. Used on the driver, from one thread."""
 
     def __init__(self, spark: SparkSession, run: str) -> None:
         context: Any = spark.sparkContext
@@ -30,24 +30,24 @@ class BatchAtWork:
         self._jobs_before: set[int] = set()
 
     def look(self, batch: int) -> AtWork | None:
-        """How far this batch is; None as long as nothing runs for it, or if Spark cannot tell. Give batches in their order."""
+        """The progress of this batch; None if nothing runs for it yet, or Spark cannot tell. Ask for batches in order."""
         try:
             return self._look(batch)
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
                 raise
-            return None  # such as a stage that Spark forgets at this moment; the next look is better
+            return None  # for example, Spark has just dropped a stage; the next call will work
 
     def _look(self, batch: int) -> AtWork | None:
         jobs = set(self._tracker.getJobIdsForGroup(self._run))
         if batch != self._batch:
-            # What ran until now was for the batches before it.
+            # Jobs seen so far belong to earlier batches.
             self._jobs_before = jobs if self._batch >= 0 else set()
             self._batch = batch
         found = [self._job(each) for each in sorted(jobs - self._jobs_before)]
         if not found:
             return None
-        # A batch that is looked at several times is read once in each job.
+        # A batch used several times is read once in each job.
         rows = max(each.rows for each in found)
         return AtWork(rows, sum(each.tasks_done for each in found), sum(each.tasks for each in found))
 
@@ -57,7 +57,7 @@ class BatchAtWork:
         for stage in info.stageIds if info is not None else ():
             state = self._tracker.getStageInfo(stage)
             if state is None:
-                continue  # it has not begun, or Spark has forgotten it
+                continue  # not started yet, or dropped by Spark
             done += state.numCompletedTasks
             tasks += state.numTasks
             rows += int(self._store.lastStageAttempt(stage).inputRecords())

@@ -4,7 +4,7 @@
     offsets/12      the end of batch 12, written before it runs: `v1`, a line about the engine, a line for each source
     commits/12      batch 12 is finished
 
-Spark keeps the last hundred batches. A checkpoint of this machine is read without Spark, any other through Spark's file systems.
+Spark keeps the last hundred batches. A local checkpoint is read without Spark, others through Spark's file systems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FORMAT: Final = "v1"
-_ENGINE_LINES: Final = 2  # the format, and what the engine notes for itself
+_ENGINE_LINES: Final = 2  # the version, and metadata of the engine
 
 
 class Files(Protocol):
@@ -35,7 +35,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """Files below a folder of this machine."""
+    """Files below a local directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -54,7 +54,7 @@ class LocalFiles:
 
 
 class SparkFiles:
-    """Files below an address that Spark can read. On the driver."""
+    """Files below an address that Spark can read; for the driver."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._spark = spark
@@ -85,7 +85,7 @@ class SparkFiles:
 
 
 class Checkpoint:
-    """The checkpoint at a path or address, as it is at the moment of each question."""
+    """The checkpoint at a path or address; each call reads its current state."""
 
     def __init__(self, path: str, files: Files) -> None:
         self.path = path
@@ -100,14 +100,14 @@ class Checkpoint:
             return str(json.loads(text)["id"])
         except (ValueError, KeyError, TypeError):
             hint = "give a new --checkpoint"
-            raise UsageError(f"{self.path}/metadata is not that of a Spark checkpoint", hint) from None
+            raise UsageError(f"{self.path}/metadata does not belong to a Spark checkpoint", hint) from None
 
     def planned(self) -> int | None:
-        """The last batch that was planned: it is finished, or is run again."""
+        """The last planned batch; if it is not finished, Spark runs it again."""
         return self._last("offsets")
 
     def finished(self) -> int | None:
-        """The last batch that is finished."""
+        """The last finished batch."""
         return self._last("commits")
 
     def end_of(self, batch: int) -> dict[str, Any] | None:
@@ -118,11 +118,11 @@ class Checkpoint:
         try:
             found = json.loads(lines[_ENGINE_LINES])
         except ValueError:
-            return None  # it is being written
+            return None  # still being written
         return found if isinstance(found, dict) else None
 
     def begin(self) -> Offset | None:
-        """Where the first batch that is not finished begins; None if it cannot be told, as before the first one is planned."""
+        """The start of the first unfinished batch; None if unknown, for example before the first batch is planned."""
         done = self.finished()
         end = self.end_of(0 if done is None else done)
         try:
@@ -136,7 +136,7 @@ class Checkpoint:
 
 
 def local_checkpoint(path: str) -> Checkpoint | None:
-    """The checkpoint at a path of this machine; None for an address, which only Spark can read."""
+    """The checkpoint at a local path; None for an address that only Spark can read."""
     root = local_path(path)
     return None if root is None else Checkpoint(path, LocalFiles(root))
 

@@ -1,4 +1,4 @@
-"""Spark expressions over topics and payloads that several jobs use. All are plain SQL functions: no Python runs for a row."""
+"""Spark expressions over topics and payloads, shared by jobs. All are plain SQL functions: no Python runs per row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from braidmq.base.errors import UsageError
-from braidmq.flight.times import to_place
+from braidmq.flight.times import to_bound
 from braidmq.spark.jobs.framework.patterns import OTHER, Patterns, varying_levels
 
 STORED = "store_timestamp"
@@ -19,7 +19,7 @@ _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def levels_of(topic: Column) -> Column:
-    """The levels of a topic. A column of its own is split once for a row, and not once for each pattern it is held against."""
+    """The levels of a topic. As a separate column, they are split once per row instead of once per pattern."""
     return F.split(topic, "/", -1)
 
 
@@ -29,7 +29,7 @@ def pattern_of(levels: Column, patterns: Patterns) -> Column:
 
 
 def device_of(topic: Column, patterns: Patterns, level: int | None = None) -> Column:
-    """What tells the topics of a pattern apart: the names at its varying levels, joined; or one level, counted from 1."""
+    """What distinguishes the topics of a pattern: the names at its varying levels, joined; or one level, counted from 1."""
     levels = levels_of(topic)
     if level is not None:
         return F.coalesce(F.get(levels, F.lit(level - 1)), F.lit("")).alias("device")
@@ -56,7 +56,7 @@ def _matches(levels: Column, pattern: str) -> Column:
         wanted.pop()
     size = F.size(levels) >= len(wanted) if is_open else F.size(levels) == len(wanted)
     names = [F.get(levels, F.lit(place)) == F.lit(name) for place, name in enumerate(wanted) if name != "+"]
-    # A wildcard at the first level stands for no name that begins with a dollar.
+    # [MQTT-4.7.2-1]: a wildcard at the first level does not match names that begin with $.
     starts_wild = not wanted or wanted[0] == "+"
     dollar = [~F.startswith(F.get(levels, F.lit(0)), F.lit("$"))] if starts_wild else []
     return reduce(lambda one, other: one & other, [size, *names, *dollar])
@@ -69,17 +69,18 @@ def matches_filter(topic: Column, filters: Sequence[str]) -> Column:
 
 
 def moment(text: str) -> Column:
-    """A time as it is written for `--from` and `--to`: RFC 3339, milliseconds since 1970, or `-24h`. Raises UsageError."""
-    place = to_place(text, lambda: time.time_ns() // 1000)
-    if place.time is None:
+    """A time in the format of `--from` and `--to`: RFC 3339, milliseconds since 1970, or `-24h`. Raises UsageError."""
+    bound = to_bound(text, lambda: time.time_ns() // 1000)
+    if bound.time is None:
         raise UsageError(f"{text!r} is not a time", "write 2024-03-01T12:00:00Z, or -24h for that long ago")
-    return F.timestamp_micros(F.lit(place.time))
+    return F.timestamp_micros(F.lit(bound.time))
 
 
 def event_time(chosen: str) -> Column:
-    """When something happened: `store_timestamp`, `publish_timestamp` (stored, if it is not known), or a field of a JSON payload.
+    """The event time: `store_timestamp`, `publish_timestamp` (if unknown, the time it was stored), or a field of a JSON payload.
 
-    A field is written `$.ts` for an ISO time, `$.ts:ms` (`:s`, `:us`) for a number since 1970. It is null where there is none.
+    A field is written `$.ts` for an ISO time, `$.ts:ms` (`:s`, `:us`) for a number since 1970. It is null if the field is
+    missing.
     """
     if chosen == STORED:
         return F.col(STORED)

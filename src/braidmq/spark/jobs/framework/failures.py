@@ -7,7 +7,7 @@ from typing import Final
 
 from braidmq.base.errors import BraidError, Unavailable, UsageError
 
-# The last line of a Python traceback inside a Java message: a class of ours and what it says.
+# The last line of a Python traceback inside a Java message: one of our exception classes and its message.
 _OURS: Final = re.compile(r"^\s*(?:Caused by: )?braidmq\.[\w.]+\.(\w+): (.+)$", re.M)
 _PYTHON: Final = re.compile(r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.M)
 _RETRY: Final = re.compile(r" \(try again in [\d.]+ s\)$")
@@ -17,7 +17,7 @@ AGAIN_FROM_CHECKPOINT: Final = f"the checkpoint keeps what is done; {AGAIN}"
 
 
 def explain(error: BaseException, again: str) -> BraidError:
-    """What to tell about an error of Spark or of a job: our own words if they are somewhere in it, and how to go on (`again`)."""
+    """Explain an error of Spark or of a job: our own message if it contains one, and how to continue (`again`)."""
     if isinstance(error, BraidError):
         return error
     text = str(error)

@@ -1,7 +1,7 @@
 """The framework of all jobs: shared options (what to read, how fast, on which Spark), running and failing.
 
 A job is a click command, so that `braidmq pipeline archive`, `python -m braidmq.spark.jobs.archive` and `spark-submit` take the
-same options. The function of a job gets a `Job` made of the shared ones.
+same options. The job's function receives a `Job` built from the shared options.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _HISTORY: Final = (
     click.option("--ca-file", help="File of trusted certificate authorities; enables TLS."),
     click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help='Any other option of format("braidmq").'),
 )
-# By options of `format("braidmq")`: the flags that say the same.
+# The flags that correspond to options of `format("braidmq")`.
 _FLAGS: Final = {
     "servers": "--servers",
     "topicFilter": "--topic-filter",
@@ -69,9 +69,9 @@ _FLAGS: Final = {
     "startingTimestamp": "--from",
     "maxBytesPerTrigger": "--batch-bytes",
 }
-# A job that shows its lag does not wait long for it, unless it is told to.
+# A job does not wait long for the lag that it displays, unless configured otherwise.
 _HASTE: Final = {"timeout": "5s", "retryTimeout": "2s"}
-# Two ways to say one thing.
+# Two options with the same meaning.
 _SAME: Final = {"startingtimestamp": "startingoffsets", "endingtimestamp": "endingoffsets"}
 BATCH_BYTES: Final = "512MiB"
 _PACE: Final = (
@@ -102,7 +102,7 @@ _TABLE: Final = (
     ),
 )
 _SPARK: Final = (
-    click.option("--master", default="", help="Spark's master.  [default: local[*], or what spark-submit says]"),
+    click.option("--master", default="", help="Spark's master.  [default: local[*], or that of spark-submit]"),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated."),
 )
 
@@ -121,7 +121,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     more: Mapping[str, str] = {}
 
     def reader_options(self, usual: Mapping[str, str] = {}) -> dict[str, str]:
-        """Options of `format("braidmq")`, with those that are usual for a job unless `more` has them."""
+        """Options of `format("braidmq")`, with the job's defaults (`usual`) unless `more` overrides them."""
         flags = {
             **bound("starting", self.start),
             "servers": self.servers,
@@ -132,13 +132,13 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "token": self.token,
             "tls.caFile": self.ca_file,
         }
-        # Spark does not mind the case of a name, and we do not mind our prefix: each thing is said once.
+        # Spark ignores the case of names, and we ignore our prefix: each option must be given once.
         given = [*flags.items(), *usual.items(), *self.more.items()]
         found = {_subject(name): (name, value) for name, value in given}
         return {name: value for name, value in found.values() if value}
 
     def option_for(self, *subjects: str) -> str | None:
-        """The option in `more`, if there is one, that is about one of these, which are written as options."""
+        """The option in `more` that concerns one of these subjects, if any; subjects are written like options."""
         wanted = {_subject(each) for each in subjects}
         return next((name for name in self.more if _subject(name) in wanted), None)
 
@@ -148,13 +148,13 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return parse_read_options(self.reader_options(_HASTE))
 
     def client(self, *, is_patient: bool = False) -> HistoryClient:
-        """A client of the same history, for what Spark does not ask; a patient one waits as long as Spark does."""
+        """A client of the same history, for requests outside Spark; a patient one waits as long as Spark does."""
         asking = parse_read_options(self.reader_options()) if is_patient else self.asking
         return HistoryClient(asking.servers, asking.access, call_s=asking.call_s, retry_s=asking.retry_s)
 
 
 def _subject(option: str) -> str:
-    """What an option of `format("braidmq")` is about."""
+    """The subject of an option of `format("braidmq")`."""
     bare = option.lower().removeprefix(PREFIX)
     return _SAME.get(bare, bare)
 
@@ -165,7 +165,7 @@ def bound(which: Literal["starting", "ending"], text: str) -> dict[str, str]:
     return {f"{which}{'Timestamp' if is_time else 'Offsets'}": text}
 
 
-# What a query does with a table that another one has written to.
+# What a query does if another query has written to its table.
 OtherQueries = Literal["refuse", "adopt", "append"]
 
 
@@ -180,7 +180,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     other_queries: OtherQueries = "refuse"
 
     def limits(self, batch_bytes: str) -> dict[str, str]:
-        """Options of `format("braidmq")` that bound a batch, by so many bytes if nobody said how many."""
+        """Options of `format("braidmq")` that limit a batch; `batch_bytes` is the default limit."""
         rows = {"maxRowsPerTrigger": str(self.batch_rows)} if self.batch_rows else {}
         return {"maxBytesPerTrigger": self.batch_bytes or batch_bytes, **rows}
 
@@ -195,22 +195,22 @@ class Job:
         self._pace = pace
         self.stop = StopRequest()
         self.how_to_go_on = AGAIN
-        self.until_end = ExitStack()  # what the job holds for as long as it runs
+        self.until_end = ExitStack()  # resources held while the job runs
 
     @property
     def history(self) -> HistoryOptions:
-        """The DataFrame of the history to read."""
+        """What history to read."""
         assert self._history is not None, "this job takes no history options"
         return self._history
 
     @property
     def pace(self) -> Pace:
-        """How it runs."""
+        """How the query runs."""
         assert self._pace is not None, "this job takes no stream options"
         return self._pace
 
     def check_options(self) -> None:
-        """Raise ConfigError for a topic filter, a start or a limit that cannot be. Needs neither Spark nor a service."""
+        """Raise ConfigError for invalid topic filters, starts or limits. Needs neither Spark nor a service."""
         if self._history is not None:
             usual = {} if self._pace is None else self._pace.limits(BATCH_BYTES)
             try:
@@ -222,7 +222,7 @@ class Job:
                 raise ConfigError(flag, problem.detail, problem.hint) from None
 
     def begin_at(self, offset: Offset) -> None:
-        """Begin there, whatever the options say."""
+        """Begin at this offset, overriding the options."""
         more = {name: value for name, value in self.history.more.items() if _subject(name) != _subject("startingOffsets")}
         start = msgspec.json.encode(offset.to_json()).decode()
         self._history = msgspec.structs.replace(self.history, start=start, more=more)
@@ -233,19 +233,19 @@ class Job:
         return open_session(self.name, self._spark_options)
 
     def stream(self, batch_bytes: str = BATCH_BYTES) -> DataFrame:
-        """History as a stream."""
+        """History as a streaming DataFrame."""
         options = self.history.reader_options(self.pace.limits(batch_bytes))
         return self.spark.readStream.format("braidmq").options(**options).load()
 
     def batch(self, **usual: str) -> DataFrame:
-        """History as it is now."""
+        """History up to now as a DataFrame."""
         return self.spark.read.format("braidmq").options(**self.history.reader_options(usual)).load()
 
 
 def job_command(
     name: str, *, history: bool = True, pace: bool = True, table: bool = False, reader_name: str = ""
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """A command whose function is called with a `Job` and with its own options. `table`: it writes to tables."""
+    """A command whose function is called with a `Job` and its own options. `table`: the job writes to tables."""
     groups = [*(_HISTORY if history else ()), *(_PACE if pace else ()), *(_TABLE if table else ()), *_SPARK]
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -302,7 +302,7 @@ def _take_other_queries(is_adopted: bool, is_appended: bool) -> OtherQueries:
 
 
 def secret_of(file: Path | None) -> str:
-    """The secret in a file; nothing if there is no file. Raises UsageError if it cannot be read."""
+    """The secret in a file; empty without a file. Raises UsageError if it cannot be read."""
     if file is None:
         return ""
     try:
@@ -321,7 +321,7 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
 
 @contextmanager
 def reported(job: Job) -> Iterator[None]:
-    """Let a failure of any depth, or a signal, end the command with one sentence."""
+    """End the command with one sentence on any failure or signal."""
     try:
         with ending_at_once():
             yield
@@ -329,7 +329,7 @@ def reported(job: Job) -> Iterator[None]:
         raise
     except KeyboardInterrupt as end:
         click.echo(f"{job.name}: interrupted; {job.how_to_go_on}", err=True)
-        # Spark has a handler of its own for Ctrl-C.
+        # Spark installs its own handler for Ctrl-C.
         raise Exit(128 + (end.number if isinstance(end, Interrupted) else signal.SIGINT)) from None
     except BraidError as problem:
         told = str(problem) if job.how_to_go_on == AGAIN else f"{problem}; {job.how_to_go_on}"

@@ -1,11 +1,11 @@
-"""Topic patterns: topic filters whose `+` are the levels that vary. They say which table partition a topic belongs to.
+"""Topic patterns: topic filters in which `+` marks a level that varies. They determine the table partition of a topic.
 
     plant/+/+/temperature
     plant/+/alarm
     $SYS/#
 
 A topic belongs to the most specific pattern that matches it: at the first level where two patterns differ, a name wins over `+`,
-and `+` over `#`. What matches none belongs to `#`. So the order in which patterns are given means nothing.
+and `+` over `#`. A topic that matches no pattern belongs to `#`. The order in which patterns are given does not matter.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.mqtt.topics import check_filter, matches
 
-# What belongs to no pattern.
+# For topics that match no other pattern.
 OTHER: Final = "#"
-# Each becomes a directory for each day, and a branch of an expression that every row goes through.
+# Each pattern means a directory per day, and a branch of an expression that is evaluated for every row.
 PATTERNS_MAX: Final = 1000
 
 
 class Patterns(msgspec.Struct, frozen=True):
-    """Patterns, the most specific first; made by `make_patterns`."""
+    """Patterns, the most specific first; created by `make_patterns`."""
 
     filters: tuple[str, ...] = ()
 
@@ -41,14 +41,14 @@ class Patterns(msgspec.Struct, frozen=True):
         return next((each for each in self.filters if matches(each, topic)), OTHER)
 
     def write(self, file: Path) -> None:
-        """Write a file that `read_patterns` reads; it is there whole or not at all."""
+        """Write a file that `read_patterns` reads, atomically."""
         partial = file.with_name(f"{file.name}.partial")
         partial.write_text("".join(f"{each}\n" for each in self.filters))
         partial.replace(file)
 
 
 def make_patterns(filters: Iterable[str]) -> Patterns:
-    """The patterns in their order, each once; raises UsageError for one that is no topic filter."""
+    """Sort patterns and remove duplicates; raises UsageError for an invalid topic filter."""
     chosen = set()
     for each in filters:
         try:
@@ -67,7 +67,7 @@ def make_patterns(filters: Iterable[str]) -> Patterns:
 
 
 def read_patterns(file: Path) -> Patterns:
-    """The patterns in a file: one on each line, empty lines and those that begin with `//` apart; raises UsageError."""
+    """Read patterns from a file, one per line; empty lines and lines that begin with `//` are skipped. Raises UsageError."""
     try:
         lines = [line.strip() for line in file.read_text().splitlines()]
     except OSError as problem:
@@ -78,10 +78,10 @@ def read_patterns(file: Path) -> Patterns:
 
 
 def specificity(pattern: str) -> list[tuple[int, str]]:
-    """What patterns are sorted by."""
+    """The sort key of patterns."""
     return [({"+": 1, "#": 2}.get(level, 0), level) for level in pattern.split("/")]
 
 
 def varying_levels(pattern: str) -> list[int]:
-    """The places of the varying levels, counted from 0."""
+    """The indexes of the varying levels."""
     return [place for place, level in enumerate(pattern.split("/")) if level == "+"]

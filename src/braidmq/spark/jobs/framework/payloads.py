@@ -1,4 +1,4 @@
-"""Decodes payloads of three formats to JSON text with a schema; a payload that cannot be decoded gets a reason."""
+"""Decodes payloads of three formats into JSON text with a schema; payloads that cannot be decoded get a reason."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from braidmq.spark.jobs.sparkplug import payload as sparkplug
 
 Format = Literal["json", "cbor", "sparkplug"]
 
-# What a row says beside its payload.
+# The columns kept besides the payload.
 ABOUT: Final = ("topic", "client_id", "publish_timestamp", "store_timestamp", "shard", "position")
 _BAD: Final = "_does_not_fit"
 _SPARKPLUG_TOPIC: Final = r"^spBv1\.0/[^/]+/(N(BIRTH|DEATH|DATA|CMD)/[^/]+|D(BIRTH|DEATH|DATA|CMD)/[^/]+/[^/]+)$"
 
 
 def decode(frame: DataFrame, format_: Format, schema: StructType) -> DataFrame:
-    """The frame with `decoded`, a struct of the schema, and `reason`, null where it decoded. Both are made once a row."""
+    """Add `decoded`, a struct of the schema, and `reason`, which is null if decoding worked. Both are computed once per row."""
     texts = _with_text(frame, format_)
     wanted = StructType([*schema.fields]).add(_BAD, StringType())
     parsed = F.from_json(F.col("_text"), wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD})
@@ -39,7 +39,7 @@ def decode(frame: DataFrame, format_: Format, schema: StructType) -> DataFrame:
 
 
 def typed(decoded: DataFrame) -> DataFrame:
-    """The decoded rows, with a column per field; a name that is taken gets the prefix `payload_`. Partitioned by `date`."""
+    """The decoded rows, with a column per field; a name already in use gets the prefix `payload_`. Partitioned by `date`."""
     kind = decoded.schema["decoded"].dataType
     assert isinstance(kind, StructType), "decode makes a struct"
     taken = {*ABOUT, "date"}
@@ -48,12 +48,12 @@ def typed(decoded: DataFrame) -> DataFrame:
 
 
 def quarantined(decoded: DataFrame) -> DataFrame:
-    """What did not decode, as it came, with the reason. Partitioned by `date`."""
+    """The rows that could not be decoded, unchanged, with the reason. Partitioned by `date`."""
     return with_date(decoded.where("reason IS NOT NULL")).select(*ABOUT, "payload", "reason", "date")
 
 
 def schema_of(frame: DataFrame, format_: Format, rows_max: int = 10_000) -> StructType:
-    """The schema that some rows suggest; raises UsageError if nothing in them decodes."""
+    """Infer a schema from some rows; raises UsageError if none of them can be decoded."""
     some = _with_text(frame, format_).select("_text").where("_text IS NOT NULL").limit(rows_max).rdd.map(lambda row: row[0])
     found = frame.sparkSession.read.json(some, mode="DROPMALFORMED").schema
     if not found.fields:
@@ -62,24 +62,24 @@ def schema_of(frame: DataFrame, format_: Format, rows_max: int = 10_000) -> Stru
 
 
 def parse_schema(text: str) -> StructType:
-    """The schema in Spark's own notation, as `ts bigint, temperature double`; raises UsageError."""
+    """Parse a schema in Spark's notation, such as `ts bigint, temperature double`; raises UsageError."""
     try:
         found = StructType.fromDDL(text)
     except PySparkException:
         raise UsageError(
             f"the schema {text!r} cannot be read", "write it as `ts bigint, temperature double, unit string`"
         ) from None
-    assert isinstance(found, StructType), "it was asked of StructType"
+    assert isinstance(found, StructType), "fromDDL of StructType returns a StructType"
     return found
 
 
 def with_date(frame: DataFrame) -> DataFrame:
-    """The frame with `date`, the day (UTC) on which a message was stored."""
+    """Add `date`, the day (UTC) on which a message was stored."""
     return frame.withColumn("date", F.to_date("store_timestamp"))
 
 
 def _with_text(frame: DataFrame, format_: Format) -> DataFrame:
-    """The frame with `_text`, JSON or something like it, and `_reason` where that is null."""
+    """Add `_text`, which is probably JSON, and `_reason` where `_text` is null."""
     return _with_json_text(frame) if format_ == "json" else _with_converted_text(frame, format_)
 
 
@@ -89,7 +89,7 @@ def _with_json_text(frame: DataFrame) -> DataFrame:
         F.when(text.isNull(), F.lit("not UTF-8"))
         .when(text == "", F.lit("empty"))
         .when(~F.startswith(text, F.lit("{")), F.lit("not a JSON object"))
-        # Spark would read an object and not look at what is behind it.
+        # Spark would parse the object and ignore anything after it.
         .when(~F.endswith(text, F.lit("}")), F.lit("not JSON"))
     )
     return frame.withColumns({"_text": F.when(reason.isNull(), text), "_reason": reason})
@@ -97,7 +97,7 @@ def _with_json_text(frame: DataFrame) -> DataFrame:
 
 def _with_converted_text(frame: DataFrame, format_: Format) -> DataFrame:
     to_text = cbor_text if format_ == "cbor" else sparkplug_text
-    # Without hints of types, from which Spark would guess another kind of function.
+    # Without type hints, from which Spark would infer another kind of function.
     convert = F.udf(lambda payload: to_text(bytes(payload)), "text string, reason string")
     rows = frame.withColumn("_json", convert(F.col("payload")))
     reason = F.col("_json.reason")
@@ -110,7 +110,7 @@ def _with_converted_text(frame: DataFrame, format_: Format) -> DataFrame:
 
 
 def cbor_text(payload: bytes) -> tuple[str | None, str | None]:
-    """The JSON text of a CBOR map, or None and why not."""
+    """The JSON text of a CBOR map, or None and the reason."""
     import cbor2
 
     stream = BytesIO(payload)
@@ -126,7 +126,7 @@ def cbor_text(payload: bytes) -> tuple[str | None, str | None]:
 
 
 def sparkplug_text(payload: bytes) -> tuple[str | None, str | None]:
-    """The JSON text of a Sparkplug B payload, or None and why not."""
+    """The JSON text of a Sparkplug B payload, or None and the reason."""
     try:
         return json.dumps(sparkplug.decode_payload(payload)), None
     except ValueError as problem:
@@ -134,7 +134,7 @@ def sparkplug_text(payload: bytes) -> tuple[str | None, str | None]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of CBOR as one of JSON: bytes as base64, other keys and values that JSON lacks as text."""
+    """Convert a CBOR value to JSON: bytes as base64, other keys and values that JSON lacks as text."""
     match value:
         case dict():
             return {str(key): _plain(each) for key, each in value.items()}

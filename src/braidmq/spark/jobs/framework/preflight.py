@@ -13,11 +13,11 @@ from braidmq.spark.source.offsets import check_log, check_shards
 
 
 def check_service(job: Job, checkpoint_path: str) -> None:
-    """Ask the history service whether the job may read its topics, and whether the log is that of its positions.
+    """Ask the history service whether the job may read its topics, and whether its positions belong to this log.
 
-    Raises UsageError if not. A service that does not answer is no mistake: Spark waits for it longer than this does.
+    Raises UsageError if not. A service that does not answer is not an error: Spark waits for it longer than this check.
     """
-    check_java()  # without one there is no job to wait for the service
+    check_java()  # without Java the job cannot run, whether or not the service answers
     asking = job.history.asking
     checkpoint = local_checkpoint(checkpoint_path)
     try:

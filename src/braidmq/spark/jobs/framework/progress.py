@@ -20,7 +20,7 @@ from braidmq.spark.jobs.framework.at_work import AtWork
 _LINE_EVERY_S: Final = 10.0
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class JobBacklog(msgspec.Struct, frozen=True):
     """The maximum number of rows left to read, and the age of the oldest, if known."""
 
     rows: int
@@ -28,21 +28,21 @@ class Backlog(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Adds up the progress reports of a query. Reports may come again; each batch counts once."""
+    """Adds up the progress reports of a query. Reports may be repeated; each batch counts once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self.last_batch = -1  # that was reported
+        self.last_batch = -1  # the last one reported
         self.rows = 0
         self.batches = 0
         self.late_rows = 0
-        self.watermark = ""  # of a query that has one
+        self.watermark = ""  # empty for queries without one
         self.end: Mapping[str, int] = {}
         self.latest: Mapping[str, int] = {}
 
     def see(self, reports: Iterable[Mapping[str, Any]]) -> None:
-        """Take in reports, oldest first."""
+        """Add reports, oldest first."""
         for report in reports:
             batch, rows = report["batchId"], report["numInputRows"]
             source = (report.get("sources") or [{}])[0]
@@ -57,16 +57,16 @@ class Meter:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it began."""
+        """Seconds since the start."""
         return self._clock() - self._began
 
     @property
     def rate(self) -> float:
-        """Rows a second, over all the time."""
+        """Rows per second since the start."""
         return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
-    def words(self, backlog: Backlog | None, at_work: AtWork | None = None) -> str:
-        """One line for a person. The backlog is what is later than the last batch that is over; `at_work` is a part of it."""
+    def words(self, backlog: JobBacklog | None, at_work: AtWork | None = None) -> str:
+        """One line for the user. The backlog counts from the end of the last finished batch; `at_work` is part of it."""
         rows_at_work = 0 if at_work is None else at_work.rows
         rows, elapsed_s = self.rows + rows_at_work, self.elapsed_s
         rate = rows / elapsed_s if elapsed_s > 0 else 0.0
@@ -84,7 +84,7 @@ class Meter:
 
 
 class Display:
-    """Shows a line that changes on a terminal, or a line now and then elsewhere; on standard error."""
+    """Shows progress on standard error: one changing line on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._title = title
@@ -103,7 +103,7 @@ class Display:
             self._live.stop()
 
     def show(self, words: str) -> None:
-        """Tell how far it is."""
+        """Show the progress."""
         if self._live is not None:
             self._live.update(Text(f"{self._title}: {words}"), refresh=True)
         elif self._clock() - self._told_at >= _LINE_EVERY_S:
@@ -112,7 +112,7 @@ class Display:
 
 
 def show_summary(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and figures below each other."""
+    """Print a list of names and figures."""
     table = Table(title=title, show_header=False, title_justify="left")
     for name, value in rows:
         table.add_row(Text(name), Text(value))
@@ -120,7 +120,7 @@ def show_summary(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def show_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their columns."""
+    """Print a table."""
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column)

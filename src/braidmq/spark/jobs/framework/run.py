@@ -14,7 +14,7 @@ from braidmq.spark.jobs.framework.at_work import BatchAtWork
 from braidmq.spark.jobs.framework.checkpoint import Checkpoint, open_checkpoint
 from braidmq.spark.jobs.framework.failures import AGAIN_FROM_CHECKPOINT, explain
 from braidmq.spark.jobs.framework.job import HistoryOptions, Job
-from braidmq.spark.jobs.framework.progress import Backlog, Display, Meter
+from braidmq.spark.jobs.framework.progress import Display, JobBacklog, Meter
 from braidmq.spark.jobs.framework.stop import StopRequest
 from braidmq.spark.jobs.tables.ownership import Ownership
 from braidmq.spark.jobs.tables.tables import BatchName, for_spark
@@ -30,21 +30,21 @@ Begin = Callable[[], Mapping[str, int]]
 
 _LOOK_EVERY_S: Final = 0.5
 _ASK_EVERY_S: Final = 2.0
-# How long the batch at work may take when the job is asked to end. Those who run services wait about so long themselves.
+# How long the current batch may take after the job is asked to stop. Service managers wait about as long.
 FINISH_S: Final = 30.0
 
 
 def checkpoint_for(job: Job, output: str) -> str:
-    """Where the job remembers how far it is. A path without a scheme is one of this machine, from where the job was started."""
+    """The checkpoint directory of the job. A path without a scheme is local, relative to the working directory."""
     chosen = job.pace.checkpoint or f"{output.rstrip('/')}.checkpoint"
-    # Java has another idea of where that is.
+    # Java may resolve relative paths differently.
     return chosen if "://" in chosen else str(Path(chosen).absolute())
 
 
 def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: str, ownership: Ownership | None = None) -> Meter:
-    """Run the query until it is done, or until the job is asked to end, which leaves the batch at work some time to finish.
+    """Run the query until it ends or the job is asked to stop; the current batch then has some time to finish.
 
-    With an ownership, batches have a record for the tables that they go to. Raises what `each_batch` raised, but for `Stopped`.
+    With an ownership, batches carry a record for their tables. Raises what `each_batch` raised, except `Stopped`.
     """
     failures: list[Exception] = []
     place = open_checkpoint(job.spark, checkpoint)
@@ -56,7 +56,7 @@ def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: s
             plain = BatchName(query, number)
             each_batch(frame, plain if ownership is None else ownership.batch(query, number, place.end_of(number)))
         except Exception as error:
-            # Spark tells about it in its own way, which loses the type.
+            # Spark wraps the exception and loses its type.
             failures.append(error)
             raise
 
@@ -75,7 +75,7 @@ def run_stream(job: Job, stream: DataFrame, each_batch: EachBatch, checkpoint: s
             raise failures[0] from None
         if not job.stop.is_asked:
             raise explain(error, AGAIN_FROM_CHECKPOINT) from None
-        # Cut off, by us or by the same signal to Spark: the next run does the batch again.
+        # Interrupted, by us or because Spark received the same signal: the next run repeats the batch.
         job.stop.is_granted = True
     finally:
         watch.close()
@@ -93,7 +93,7 @@ def follow(
     at_work: BatchAtWork | None = None,
     begin: Begin = dict,
 ) -> None:
-    """Show how far the query is until it ends or is stopped. `begin` tells where it began, for as long as no batch is over."""
+    """Show the progress until the query ends or is stopped. `begin` gives its start while no batch is finished."""
     finish_by, batch_at_work = 0.0, 0
     with stop.listening():
         while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def follow(
                 continue
             if not finish_by:
                 finish_by, batch_at_work = time.monotonic() + FINISH_S, meter.last_batch + 1
-            # A batch that is cut off is done again by the next run: to let it finish is only cheaper.
+            # The next run repeats an interrupted batch; letting it finish is only cheaper.
             is_finished = meter.last_batch >= batch_at_work or not query.status["isTriggerActive"]
             if is_finished or time.monotonic() >= finish_by:
                 stop.is_granted = True
@@ -130,10 +130,10 @@ class Watch:
         self._history = history
         self._client: HistoryClient | None = None
         self._asked_at = 0.0
-        self._backlog: Backlog | None = None
+        self._backlog: JobBacklog | None = None
 
-    def backlog(self, end: Mapping[str, int], begin: Begin = dict) -> Backlog | None:
-        """What is later than these positions, or than where the query began; not asked for more often than every other second."""
+    def backlog(self, end: Mapping[str, int], begin: Begin = dict) -> JobBacklog | None:
+        """The backlog after these positions, or after the start of the query; asked at most every two seconds."""
         if time.monotonic() - self._asked_at < _ASK_EVERY_S:
             return self._backlog
         self._asked_at = time.monotonic()
@@ -145,14 +145,14 @@ class Watch:
         except BraidError:
             self._backlog = None
             return None
-        # A shard at 1 has had nothing yet (0 in old checkpoints); how old what comes first is, nobody knows.
+        # A shard at 1 (0 in old checkpoints) had no records yet, so the age of its first record is unknown.
         behind_us = [answer.latest.get(shard, 0) - position for shard, position in end.items() if position > 1]
         known_s = max(behind_us) / 1e6 if behind_us else None
-        self._backlog = Backlog(answer.rows_max, known_s if answer.rows_max else 0.0)
+        self._backlog = JobBacklog(answer.rows_max, known_s if answer.rows_max else 0.0)
         return self._backlog
 
     def note(self, end: Mapping[str, int]) -> None:
-        """Tell how far the named reader is: Spark does not commit the last batch of a run to its source."""
+        """Report the position of the named reader: Spark does not commit the last batch of a run to its source."""
         asking = self._history.asking
         if not end or not asking.reader_name:
             return
@@ -163,7 +163,7 @@ class Watch:
             return
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
 

@@ -1,6 +1,6 @@
 """Samples the topics of a history, enough to find the patterns of a table before its first batch is written.
 
-Records lie by topic within a part, so that parts are read whole, and are chosen evenly over shards and time.
+The records of a part are grouped by topic, so parts are read whole and chosen evenly over shards and time.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ def sample_topics(client: HistoryClient, filters: Sequence[str], rows_max: int =
 
 
 def evenly(items: Sequence[T], count: int) -> list[T]:
-    """This many items, spread evenly over all of them."""
+    """Choose this many items, evenly spread."""
     chosen = min(count, len(items))
     return [items[place * len(items) // chosen] for place in range(chosen)]

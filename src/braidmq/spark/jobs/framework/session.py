@@ -1,4 +1,4 @@
-"""The Spark session of a job: made here for a command, or found when the job was started by spark-submit."""
+"""The Spark session of a job: created here for a command, or provided by spark-submit."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from braidmq.spark.jobs.framework.stop import holding_signals, quieten_py4j
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What a job wants where nobody said anything else.
+# Defaults of all jobs.
 _DEFAULTS: Final = {
-    "spark.sql.session.timeZone": "UTC",  # a day of the lake is a day of UTC
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as other readers expect it
+    "spark.sql.session.timeZone": "UTC",  # days of tables are days in UTC
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what other readers expect
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # so that rows are not sorted by their directory first
     "spark.sql.adaptive.coalescePartitions.enabled": "true",
-    "spark.sql.streaming.stopTimeout": "10s",  # a batch that is cut off may be in a call that cannot be interrupted
+    "spark.sql.streaming.stopTimeout": "10s",  # an interrupted batch may be in a call that cannot be cancelled
 }
-# The same for a session of this machine alone.
+# Further defaults for a local session.
 _LOCAL_DEFAULTS: Final = {
-    "spark.log.level": "FATAL",  # a job tells about a failure itself, in one sentence
+    "spark.log.level": "FATAL",  # the job reports failures itself, in one sentence
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
@@ -57,7 +57,7 @@ def open_session(name: str, options: SparkOptions) -> SparkSession:
     from braidmq.spark.source.format import BraidDataSource
 
     builder = SparkSession.builder.appName(f"braidmq {name}")
-    # spark-submit has settled the master already, and its configuration is not ours to choose.
+    # spark-submit has already set the master, and its configuration takes precedence.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     master = options.master or ("" if is_submitted else "local[*]")
     if master:
@@ -70,13 +70,13 @@ def open_session(name: str, options: SparkOptions) -> SparkSession:
     quieten_py4j()
     with holding_signals():
         spark = builder.getOrCreate()
-    with suppress(AnalysisException):  # Spark may have found it by its name
+    with suppress(AnalysisException):  # Spark may have registered it by name already
         spark.dataSource.register(BraidDataSource)
     return spark
 
 
 def check_java() -> None:
-    """Raise UsageError unless Spark will find a Java."""
+    """Raise UsageError if Spark will not find Java."""
     home = os.environ.get("JAVA_HOME")
     if "PYSPARK_GATEWAY_PORT" in os.environ or shutil.which("java", path=f"{home}/bin" if home else None):
         return

@@ -31,11 +31,11 @@ class StopRequest:
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._number: int = signal.SIGINT
-        self.is_granted = False  # the stream has ended early for it
+        self.is_granted = False  # the stream ended early because of it
 
     @property
     def is_asked(self) -> bool:
-        """The first signal has come."""
+        """Whether the first signal has arrived."""
         return self._asked.is_set()
 
     @property
@@ -44,13 +44,13 @@ class StopRequest:
         return 128 + self._number
 
     def sleep(self, seconds: float) -> None:
-        """Sleep so long; raises Stopped as soon as the job is asked to end."""
+        """Sleep; raises Stopped as soon as the job is asked to stop."""
         if self._asked.wait(seconds):
             raise Stopped
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the first signal as the request; the second one raises Interrupted."""
+        """Treat the first signal as a request to stop; the second one raises Interrupted."""
 
         def note(number: int) -> None:
             if self._asked.is_set():
@@ -58,14 +58,14 @@ class StopRequest:
             self._number = number
             self._asked.set()
 
-        # Spark's own handler of Ctrl-C would cancel all jobs in the middle of a call.
+        # Spark's own Ctrl-C handler would cancel all jobs in the middle of a call.
         with _handled(note):
             yield
 
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let both signals raise Interrupted."""
+    """Make both signals raise Interrupted."""
 
     def end(number: int) -> None:
         raise Interrupted(number)
@@ -76,10 +76,10 @@ def ending_at_once() -> Iterator[None]:
 
 @contextmanager
 def holding_signals() -> Iterator[None]:
-    """Delay signals: they raise Interrupted at the end of the block. Handlers are restored then.
+    """Delay signals: they raise Interrupted at the end of the block, when handlers are restored.
 
-    For Spark's start: a Java that is left alone in the middle of it complains at length, and does not end. And Spark sets a
-    handler of its own for Ctrl-C, which calls Spark in the middle of another call; py4j cannot do that.
+    Used while Spark starts: interrupted then, Java prints long errors and does not exit. Spark also installs its own Ctrl-C
+    handler, which calls Spark in the middle of another call; py4j cannot do that.
     """
     came: list[int] = []
     with _handled(came.append):
@@ -89,14 +89,14 @@ def holding_signals() -> Iterator[None]:
 
 
 def quieten_py4j() -> None:
-    """Let py4j write no tracebacks to standard error when a signal or the end of Spark cuts off a call.
+    """Keep py4j from printing tracebacks to standard error when a signal or the end of Spark interrupts a call.
 
-    Nothing is lost: what it would tell there it raises as well.
+    No information is lost: py4j raises the same errors.
     """
     for name in ("py4j", "py4j.java_gateway", "py4j.clientserver"):
         logger = logging.getLogger(name)
         logger.propagate = False
-        if not logger.handlers:  # else Python writes warnings and errors to standard error
+        if not logger.handlers:  # otherwise Python prints warnings and errors to standard error
             logger.addHandler(logging.NullHandler())
     root = logging.getLogger()
     if _is_not_of_py4j not in root.filters:
@@ -104,14 +104,14 @@ def quieten_py4j() -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    # Some of it goes to the root logger itself.
+    # py4j logs some messages to the root logger.
     return PurePath(record.pathname).parent.name != "py4j"
 
 
 @contextmanager
 def _handled(handle: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are not ours to handle there
+        yield  # only the main thread can handle signals
         return
     before = {each: signal.signal(each, lambda number, _frame: handle(number)) for each in _SIGNALS}
     try:

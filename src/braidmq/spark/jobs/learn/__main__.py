@@ -1,4 +1,4 @@
-"""The job that learns patterns of topics, as an application: `python -m braidmq.spark.jobs.learn`."""
+"""Runs the job that learns topic patterns as an application: `python -m braidmq.spark.jobs.learn`."""
 
 from __future__ import annotations
 

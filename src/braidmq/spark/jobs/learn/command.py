@@ -1,6 +1,6 @@
 """`learn`: derives topic patterns from the whole history and estimates whether they would make reads of the log cheaper.
 
-Spark reduces the history to one row for each topic and shard; the rest is done here on the driver (`learning`, `seeks`).
+Spark reduces the history to one row per topic and shard; the rest runs here on the driver (`patterns`, `seek_cost`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from braidmq.spark.jobs.framework.progress import show_rows, show_summary
 from braidmq.spark.jobs.learn.patterns import NAMES_MAX, Proposal, TopicStats, example_filters, propose
 from braidmq.spark.jobs.learn.seek_cost import FilterCost, compare
 
-# What the driver holds of topics; beyond it, an even share of them stands for all.
+# Maximum number of topics on the driver; of more topics, an even sample is used.
 TOPICS_MAX: Final = 1_000_000
 _SHOWN: Final = 20
-# The broker takes no more.
+# The limit of the broker.
 _APPLIED_MAX: Final = 4096
-# A node may be busy with the reading that this very job does.
+# The node may be busy serving the reads of this job.
 _TIMEOUT_S: Final = 60.0
 
 
 class Census(msgspec.Struct, frozen=True):
-    """The topics of a history, the time that it covers, and of how many topics one was looked at."""
+    """The topics of a history, the time it covers, and the sampling ratio (one of how many topics)."""
 
     topics: list[TopicStats]
     seconds: float
@@ -42,7 +42,7 @@ class Census(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> int:
-        """All records of these topics."""
+        """The number of records of these topics."""
         return sum(each.records for each in self.topics)
 
     def rate(self, records: int) -> str:
@@ -51,14 +51,14 @@ class Census(msgspec.Struct, frozen=True):
 
 
 class Inline(msgspec.Struct, frozen=True):
-    """What the broker has learned while it recorded: patterns and epochs of each shard."""
+    """What the broker learned while recording: patterns and epochs of each shard."""
 
     patterns: dict[int, list[str]]
     epochs: dict[int, int]
 
 
 def count_topics(frame: DataFrame, topics_max: int = TOPICS_MAX) -> Census:
-    """Count records and bytes by topic and shard; of too many topics only those whose hash says so."""
+    """Count records and bytes by topic and shard; if there are too many topics, those in a sample by hash."""
 
     counted = (
         frame.groupBy("topic", "shard")
@@ -72,7 +72,7 @@ def count_topics(frame: DataFrame, topics_max: int = TOPICS_MAX) -> Census:
     )
     try:
         everything = counted.agg(F.count("*"), F.min("first"), F.max("last")).head()
-        assert everything is not None, "an aggregate has a row"
+        assert everything is not None, "an aggregate always has one row"
         rows, first, last = everything
         one_of = -(-rows // topics_max) or 1
         chosen = counted.where(F.pmod(F.xxhash64("topic"), F.lit(one_of)) == 0) if one_of > 1 else counted
@@ -85,7 +85,7 @@ def count_topics(frame: DataFrame, topics_max: int = TOPICS_MAX) -> Census:
 
 
 def ask_broker(control: ControlClient) -> Inline:
-    """The patterns and the epochs that a node has; raises as `ControlClient.get` does."""
+    """The patterns and epochs of a node; raises the same errors as `ControlClient.get`."""
     patterns = {each.shard: each.patterns for each in control.get("/history/patterns", list[ShardPatterns])}
     epochs = {each.shard: each.epochs for each in control.get("/history/stats", HistoryStats).shards}
     return Inline(patterns, epochs)
@@ -164,7 +164,7 @@ def command(
     if patterns_file is not None:
         Patterns(tuple(patterns)).write(patterns_file)
     if is_applied and control is not None:
-        # A trie is as deep as DEPTH_MAX: what is deeper needs no pattern.
+        # A trie has at most DEPTH_MAX levels: deeper ones need no pattern.
         taught = [each for each in patterns if not each.endswith("#")][:_APPLIED_MAX]
         request = RelearnRequest(patterns=tuple(taught), thresholds=tuple(proposal.thresholds))
         done = msgspec.json.decode(control.send("POST", "/history/relearn", request), type=Relearned)

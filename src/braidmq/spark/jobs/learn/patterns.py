@@ -1,12 +1,12 @@
-"""Which levels of the topics vary: the patterns and thresholds that the whole history suggests. Plain Python, on the driver.
+"""Finds the topic levels that vary, and derives patterns and thresholds from the whole history. Plain Python, on the driver.
 
-The names below a prefix vary if there are more of them than `names_max` says for that level, or at least half as many with names
-below each, which are used about evenly (entropy at least 0.9 of the most it can be): devices look like that, kinds of values do
-not. Varying names become `+`, and what is below them is looked at together. All other names stay apart, and so do a few names
-among varying ones which have nothing below them that any other has.
+The names below a prefix vary if there are more of them than `names_max` for that level, or at least half as many that each have
+names below them and are used about evenly (entropy at least 0.9 of the maximum): devices look like that, kinds of values do not.
+Varying names become `+`, and the levels below them are examined together. All other names stay separate, and so do a few names
+among varying ones that share no name below them with any other.
 
-The broker decides the same while it records, by the names that happen to come first. With all of history at hand, the names that
-came early need no patterns of their own.
+The broker decides in the same way while it records, based on the names that arrive first. With the whole history available, early
+names need no patterns of their own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-# How many names are told apart at the first level, and at all others; those of the broker's `learned` layout.
+# Maximum number of separate names at the first level and at all others, as in the broker's `learned` layout.
 NAMES_MAX: Final = (100, 10)
-# As deep as the broker's patterns are.
+# The depth of the broker's patterns.
 DEPTH_MAX: Final = 16
 _EVEN: Final = 0.9
 _SLACK: Final = 1.25
@@ -49,7 +49,7 @@ class LevelStats(msgspec.Struct, frozen=True):
 
 
 class PatternStats(msgspec.Struct, frozen=True):
-    """A pattern, and what belongs to it."""
+    """A pattern, and the number of topics, records and bytes that belong to it."""
 
     pattern: str
     topics: int
@@ -58,7 +58,7 @@ class PatternStats(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What was learned: patterns, the largest first, the levels in the order of the walk, and thresholds for the broker."""
+    """The result: patterns, largest first; levels in the order of the walk; thresholds for the broker."""
 
     patterns: list[PatternStats]
     levels: list[LevelStats]
@@ -66,14 +66,14 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 def propose(topics: Iterable[TopicStats], names_max: Sequence[int] = NAMES_MAX) -> Proposal:
-    """The patterns of these topics; a topic may be there for several shards."""
+    """Propose patterns for these topics; a topic may occur once per shard."""
     merged: dict[str, tuple[int, int]] = {}
     for one in topics:
         records, payload_bytes = merged.get(one.topic, (0, 0))
         merged[one.topic] = records + one.records, payload_bytes + one.payload_bytes
     walk = _Walk(names_max)
     everything: list[_Topic] = [(topic.split("/"), *counts) for topic, counts in sorted(merged.items())]
-    # `+` at the first level does not stand for names with a dollar, so these are never among varying ones.
+    # `+` at the first level does not match names that begin with $, so these never count as varying.
     walk.look([each for each in everything if not each[0][0].startswith("$")], [])
     dollars: dict[str, list[_Topic]] = {}
     for each in everything:
@@ -89,7 +89,7 @@ _Topic = tuple[list[str], int, int]
 
 
 class _Walk:
-    """Goes from the first level to the last, over topics that are alike up to there."""
+    """Walks from the first level to the last, over topics with the same prefix."""
 
     def __init__(self, names_max: Sequence[int]) -> None:
         self._names_max = names_max
@@ -126,7 +126,7 @@ class _Walk:
         return self._names_max[min(depth, len(self._names_max) - 1)]
 
     def _odd_names(self, below: dict[str, list[_Topic]], depth: int) -> list[str]:
-        """The names with nothing below them that another name has too, if they are few."""
+        """The names that share no name below them with another one, if they are few."""
         tails = {name: {"/".join(each[0][depth + 1 : depth + 2]) for each in some} for name, some in below.items()}
         used = Counter(tail for each in tails.values() for tail in each)
         odd = [name for name, each in tails.items() if all(used[tail] == 1 for tail in each)]
@@ -142,7 +142,7 @@ class _Walk:
         self.patterns.append(PatternStats(pattern, len(topics), records, sum(each[2] for each in topics)))
 
     def thresholds(self) -> list[int]:
-        """Room for the names that do not vary and some more, for the first level and for all others."""
+        """Thresholds with room for the names that do not vary and some more, for the first level and all others."""
         told_apart = [
             max((each.names for each in self.levels if not each.varies and (each.depth == 0) == is_first), default=0)
             for is_first in (True, False)
@@ -151,14 +151,14 @@ class _Walk:
 
 
 def entropy(counts: Iterable[int]) -> float:
-    """How evenly something is spread, in bits: log2 of the number of names if all are used alike, 0 if only one is."""
+    """Entropy in bits: log2 of the number of names if all are used equally, 0 if only one is used."""
     used = [each for each in counts if each > 0]
     total = sum(used)
     return max(0.0, -sum(each / total * log2(each / total) for each in used))
 
 
 def example_filters(proposal: Proposal, topics: Iterable[TopicStats], patterns_max: int = 20) -> list[str]:
-    """Filters as people ask: each of the largest patterns, and all below the busiest name at the first level that varies."""
+    """Typical filters: each of the largest patterns, and everything below the busiest name at its first varying level."""
     chosen = [each.pattern.split("/") for each in proposal.patterns[:patterns_max]]
     names: dict[tuple[str, ...], Counter[str]] = {
         tuple(levels[: levels.index("+")]): Counter() for levels in chosen if "+" in levels

@@ -1,16 +1,15 @@
-"""Estimates what a filter costs in the broker's log with one set of patterns or another.
+"""Estimates the cost of a filter in the broker's log with different sets of patterns.
 
-In an epoch of a shard, the records of a pattern lie together, sorted by the names at its varying levels (as hashes). A filter
-visits every pattern that it overlaps; a name that is told apart at a level is looked for there only, and not among the varying
-ones. In a pattern it looks at one key for each place that it has to go to, and at one for each record that it finds:
+In an epoch of a shard, the records of a pattern are adjacent, sorted by the names at its varying levels (as hashes). A filter
+visits every pattern that it overlaps; a name with a pattern of its own is searched only there, not among the varying ones. In
+each pattern the filter examines one key per place that it seeks to, and one per record that it finds:
 
     keys = records found + epochs x places
     places of a pattern = 1, if the filter gives no names, or names only at the first varying levels;
                           else, for each combination of the names before the last given one that the filter leaves open, 1
 
-So one exact topic costs one place; `plant/+/temp` one for each pattern that it overlaps; `plant/+/x7/#` one for each name at the
-open level. A pattern of which an epoch has no records counts as well, and the broker's caches do not: it is the proportion that
-matters.
+So one exact topic costs one place; `plant/+/temp` one per overlapping pattern; `plant/+/x7/#` one per name at the open level.
+Patterns without records in an epoch are counted too, and the broker's caches are ignored: only the proportion matters.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from braidmq.mqtt.topics import matches, overlaps
 from braidmq.spark.jobs.framework.patterns import specificity, varying_levels
 from braidmq.spark.jobs.learn.patterns import TopicStats
 
-# Beyond it a share of the topics stands for all of them.
+# Of more topics than this, a sample is used.
 TOPICS_MAX = 20_000
 
 
 class FilterCost(msgspec.Struct, frozen=True):
-    """What a filter finds and looks at with patterns as they are, and with others."""
+    """What a filter finds and examines with the current patterns, and with the proposed ones."""
 
     topic_filter: str
     records: int
@@ -38,12 +37,12 @@ class FilterCost(msgspec.Struct, frozen=True):
 
     @property
     def per_hit_before(self) -> float:
-        """Keys that are looked at for each record that is found."""
+        """Keys examined per record found."""
         return self.keys_before / max(self.records, 1)
 
     @property
     def per_hit_after(self) -> float:
-        """The same with the other patterns."""
+        """The same with the proposed patterns."""
         return self.keys_after / max(self.records, 1)
 
 
@@ -54,7 +53,7 @@ def compare(
     after: Sequence[str],
     epochs: Mapping[int, int],
 ) -> list[FilterCost]:
-    """The costs of the filters with the patterns that each shard has, and with the same new ones in each."""
+    """The costs of the filters with the current patterns of each shard, and with the new ones in every shard."""
     chosen = _share(topics)
     shards = sorted({each.shard for each in chosen} | set(before))
     of_shard = {shard: [each for each in chosen if each.shard == shard] for shard in shards}
@@ -75,7 +74,7 @@ def _share(topics: Sequence[TopicStats]) -> list[TopicStats]:
 
 
 class _Shelves:
-    """The topics of a shard by the pattern that they belong to; a topic that fits none has a pattern of its own."""
+    """The topics of a shard, grouped by pattern; a topic that matches none forms its own pattern."""
 
     def __init__(self, patterns: Iterable[str], topics: Iterable[TopicStats], epochs: int) -> None:
         tree = _Tree(patterns)
@@ -83,11 +82,11 @@ class _Shelves:
         self._topics: dict[str, list[TopicStats]] = {}
         for each in topics:
             self._topics.setdefault(tree.of(each.topic) or each.topic, []).append(each)
-        # Each level of a pattern with all levels before it: what is told apart, and where.
+        # All prefixes of the patterns: the names kept separate, and where.
         self._edges = {tuple(levels[: depth + 1]) for levels in map(_levels, self._topics) for depth in range(len(levels))}
 
     def keys(self, topic_filter: str) -> tuple[int, int]:
-        """The records that a filter finds, and the keys that it looks at."""
+        """The records that a filter finds, and the keys that it examines."""
         records = places = 0
         for pattern, topics in self._topics.items():
             if self._visits(topic_filter, pattern):

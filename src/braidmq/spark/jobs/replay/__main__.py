@@ -1,4 +1,4 @@
-"""The job that publishes history again, as an application: `python -m braidmq.spark.jobs.replay`."""
+"""Runs the job that republishes history as an application: `python -m braidmq.spark.jobs.replay`."""
 
 from __future__ import annotations
 

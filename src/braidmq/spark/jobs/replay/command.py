@@ -26,21 +26,21 @@ from braidmq.mqtt.topics import matches
 from braidmq.spark.jobs.framework.expressions import matches_filter, moment
 from braidmq.spark.jobs.framework.failures import AGAIN
 from braidmq.spark.jobs.framework.job import Job, job_command, pairs, secret_of
-from braidmq.spark.jobs.framework.progress import Backlog, Display, Meter, show_summary
+from braidmq.spark.jobs.framework.progress import Display, JobBacklog, Meter, show_summary
 from braidmq.spark.jobs.framework.run import run_stream
 from braidmq.spark.jobs.replay.pacing import CHUNK_ROWS_MAX, Pacer, TopicMap, parse_speed
-from braidmq.spark.jobs.replay.range import Range, settle
+from braidmq.spark.jobs.replay.range import ReplayRange, settle
 from braidmq.spark.jobs.tables.tables import BatchName, Kind, open_table
 from braidmq.spark.sink.options import WriteOptions, parse_write_options
-from braidmq.spark.sink.publisher import Part, RowPublisher
+from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
-# What a message is made of. Its expiry is left out: it would have expired long ago.
+# The columns of a message. The expiry is left out: it would have passed long ago.
 SENT: Final = (
     *("topic", "payload", "qos", "retain", "payload_format"),
     *("content_type", "response_topic", "correlation_data", "user_properties"),
 )
-# What the publisher advises, by an option of the sink that a replay has not, or calls otherwise.
+# Replacements for hints of the publisher that name sink options which a replay lacks or names differently.
 _HINTS: Final = {
     "keyColumn": "use the --from and --to that the earlier run printed and its other options, or another --name",
     "producerName": "use another --name, or the --checkpoint of this name",
@@ -49,11 +49,11 @@ ORDER: Final = ("store_timestamp", "shard", "position")
 
 
 class OtherRows(UsageError):
-    """The rows are not those that an earlier run of this name has published."""
+    """The rows differ from those that an earlier run with this name published."""
 
 
 class Replayer:
-    """Publishes rows in the order they come, each at its time. Blocking, on the driver."""
+    """Publishes rows in the given order, each at its time. Blocking, on the driver."""
 
     def __init__(self, options: WriteOptions, topics: TopicMap, pacer: Pacer[Any], *, name: str, skips_refused: bool) -> None:
         self._options = options
@@ -67,12 +67,12 @@ class Replayer:
         self.refused = 0
 
     def run(self, rows: Iterable[Row], batch: int = 0) -> Iterator[int]:
-        """Publish the rows of a batch; gives how many are done now and then.
+        """Publish the rows of a batch; yields the number of rows done from time to time.
 
-        Raises UsageError for a row that is refused, and OtherRows.
+        Raises UsageError for a rejected row, and OtherRows.
         """
         maker = RowMaker({each: place for place, each in enumerate(SENT)}, self._options.qos)
-        publisher = RowPublisher(Part(self.name, batch, 0), self._options, maker, self._refuse)
+        publisher = RowPublisher(ProducerPart(self.name, batch, 0), self._options, maker, self._refuse)
         before = self.published
         try:
             publisher.open()
@@ -94,7 +94,7 @@ class Replayer:
             self.published = max(before, self.published - publisher.resumed_at)
 
     def _chunks(self, rows: Iterator[Row], resumed_at: int) -> Iterator[Sequence[Row]]:
-        """The rows when they are due; those that an earlier run has published are due at once, and looked at only."""
+        """Yield the rows when they are due; rows that an earlier run has published are due at once, and only compared."""
         before = islice(rows, resumed_at)
         while chunk := list(islice(before, CHUNK_ROWS_MAX)):
             yield chunk
@@ -120,7 +120,7 @@ class Replayer:
 
 
 def ordered(frame: DataFrame, filters: Sequence[str], *, drops_retain: bool) -> DataFrame:
-    """What is to be published, in order of time; of a table only the topics that match."""
+    """The rows to publish, in order of time; from a table only the matching topics."""
 
     chosen = (
         frame
@@ -161,7 +161,7 @@ def ordered(frame: DataFrame, filters: Sequence[str], *, drops_retain: bool) -> 
 )
 @click.option("--no-retain", is_flag=True, help="Clear the retain flag of every message.")
 @click.option("--skip-refused", is_flag=True, help="Count messages that the broker rejects, and continue.")
-@click.option("--target-user", default="", help="Who publishes.")
+@click.option("--target-user", default="", help="User to publish as.")
 @click.option("--target-password-file", type=click.Path(dir_okay=False, path_type=Path), help="File with the password.")
 @click.option("--target-option", "target_more", multiple=True, metavar="NAME=VALUE", help="Any other option of the sink.")
 def command(
@@ -222,8 +222,8 @@ def command(
     )
 
 
-def _lake(frame: DataFrame, range_: Range) -> DataFrame:
-    # Days first: they are directories, which need not be read.
+def _lake(frame: DataFrame, range_: ReplayRange) -> DataFrame:
+    # Filter by day first: days are directories, so others are not read.
     if range_.start != "earliest":
         first = moment(range_.start)
         frame = frame.where((F.col("date") >= F.to_date(first)) & (F.col("store_timestamp") >= first))
@@ -241,12 +241,12 @@ def _replay_once(job: Job, replayer: Replayer, lake: str | None, kind: Kind, end
         range_ = settle(job.history.start, end, None)
         table = open_table(kind, lake, ()).read(job.spark)
 
-    def rows_of(range_: Range) -> DataFrame:
+    def rows_of(range_: ReplayRange) -> DataFrame:
         frame = job.batch(**range_.options()) if lake is None else _lake(table, range_)
         return ordered(frame, job.history.asking.filters, drops_retain=no_retain)
 
     counted = rows_of(range_).agg(F.count("*"), F.unix_micros(F.max("store_timestamp"))).head()
-    assert counted is not None, "an aggregate has a row"
+    assert counted is not None, "an aggregate always has one row"
     total, last_us = counted
     if total:
         range_ = range_.until(last_us)
@@ -257,9 +257,9 @@ def _replay_once(job: Job, replayer: Replayer, lake: str | None, kind: Kind, end
         with Display(job.name) as display:
             for done in replayer.run(rows.toLocalIterator(prefetchPartitions=True)):
                 meter.rows = done
-                display.show(meter.words(Backlog(max(total - done, 0), 0.0)))
+                display.show(meter.words(JobBacklog(max(total - done, 0), 0.0)))
     except OtherRows:
-        job.how_to_go_on = AGAIN  # the range is not that of the earlier run
+        job.how_to_go_on = AGAIN  # the range differs from that of the earlier run
         raise
     return meter
 
@@ -269,9 +269,9 @@ def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, name: str | None,
         raise UsageError("there is nowhere to store the progress", "give --checkpoint with --follow")
 
     def each_batch(frame: DataFrame, batch: BatchName) -> None:
-        # The query has its id from the checkpoint, so that a batch is published under the same name whenever it is done again.
+        # The query id comes from the checkpoint, so a repeated batch is published under the same name.
         replayer.name = name or f"replay-{batch.query}"
-        frame.persist()  # it is looked at, and then published, but read once
+        frame.persist()  # checked and then published, but read once
         try:
             for row in frame.select("topic").distinct().toLocalIterator():
                 made = topics.of(row["topic"])
@@ -280,7 +280,7 @@ def _replay_on(job: Job, replayer: Replayer, topics: TopicMap, name: str | None,
                     raise UsageError(f"messages to {made!r} would be read and published again in a loop", hint)
             rows = ordered(frame, job.history.asking.filters, drops_retain=no_retain)
             for _ in replayer.run(rows.toLocalIterator(prefetchPartitions=True), batch.number):
-                job.stop.sleep(0)  # ends in the middle of a batch, which may take hours; the next run goes on there
+                job.stop.sleep(0)  # stop in the middle of a batch, which may take hours; the next run continues there
         finally:
             frame.unpersist()
 

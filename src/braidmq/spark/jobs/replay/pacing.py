@@ -12,15 +12,15 @@ from braidmq.mqtt.topics import check_topic
 
 T = TypeVar("T")
 
-# What is published in one go; all of it is due.
+# Maximum number of rows published at once; all of them are due.
 CHUNK_ROWS_MAX: Final = 1000
 _TOPICS_CACHED_MAX: Final = 100_000
 
 
 class Pacer(Generic[T]):
-    """Turns rows in order of time into chunks, each given out when it is due.
+    """Turns rows in order of time into chunks, each returned when it is due.
 
-    `speed` is how many seconds of the record go by in one second; None: everything is due. `rate` is rows a second at most.
+    `speed` is how many recorded seconds pass per second; None: everything is due. `rate` is the maximum rows per second.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Pacer(Generic[T]):
         self._spacing_s = 1 / rate if rate else 0.0
         self._clock = clock
         self._sleep = sleep
-        self._began: tuple[float, float] | None = None  # by our clock, and by the record
-        self._free_at = clock()  # from when on the rate allows another row
+        self._began: tuple[float, float] | None = None  # by our clock, and in recorded time
+        self._free_at = clock()  # when the rate allows the next row
 
     def chunks(self, rows: Iterable[T]) -> Iterator[Sequence[T]]:
         """Chunks of the rows, in their order; sleeps until the first row of each is due."""
@@ -63,13 +63,13 @@ class Pacer(Generic[T]):
         due_at = now if self._speed is None else self._began[0] + (moment - self._began[1]) / self._speed
         if self._spacing_s:
             due_at = max(due_at, self._free_at)
-            # A pause of the record is not made up for by a burst after it.
+            # A pause in the recording does not allow a burst after it.
             self._free_at = max(due_at, now) + self._spacing_s
         return due_at
 
 
 class TopicMap:
-    """Where messages of a topic go: by the first of some regular expressions that matches, then with a prefix."""
+    """Renames topics by the first regular expression that matches, then adds a prefix."""
 
     def __init__(self, rules: Iterable[str] = (), prefix: str = "") -> None:
         """Rules are `REGEX=>REPLACEMENT`; raises UsageError for an invalid one."""
@@ -113,7 +113,7 @@ def _rule(text: str) -> tuple[re.Pattern[str], str]:
 
 
 def parse_speed(text: str) -> float | None:
-    """`10x` or `10`; `max` is as fast as it goes. Raises UsageError."""
+    """Parse `10x` or `10`; None for `max`, as fast as possible. Raises UsageError."""
     if text == "max":
         return None
     try:

@@ -1,19 +1,19 @@
 """Finds the birth that describes a metric, among the births of one edge node. Pure: no Spark, no I/O.
 
-A birth lists the metrics of an edge node (NBIRTH) or of one of its devices (DBIRTH) with name, alias and datatype. Messages after
-it may leave out the name if they give the alias, and may leave out the datatype. They mean what the birth says that is alive:
+A birth lists the metrics of an edge node (NBIRTH) or of one of its devices (DBIRTH) with name, alias and datatype. Later messages
+may omit the name if they give the alias, and may omit the datatype. The birth that is alive then supplies them:
 
-    NBIRTH   begins a session: ends the birth of the node and those of all its devices, which are to be born again after it
+    NBIRTH   begins a session: ends the birth of the node and of all its devices, which must send new births after it
     DBIRTH   ends the birth of this device
     NDEATH   ends the births of the node and of all its devices
     DDEATH   ends the birth of this device
 
-Aliases are unique in an edge node [tck-id-payloads-alias-uniqueness], yet births are kept by device: data of a device are about
-the metrics of its DBIRTH, so that nothing is lost by it, and a node that gives an alias twice gets the right names all the same.
+Aliases are unique within an edge node [tck-id-payloads-alias-uniqueness], yet births are kept per device: data of a device refer
+to the metrics of its DBIRTH, so nothing is lost, and a node that uses an alias twice still gets the right names.
 
-An NDEATH is the will of a connection, and may come when the node is back already. Its `bdSeq` then is not that of the NBIRTH, and
-it ends nothing. Events should come in the order of their places. One that comes late, because another shard was read faster, ends
-only what is older than itself, and a birth that is older than the one that is alive is left out: what is known never grows older.
+An NDEATH is the will of a connection, and may arrive when the node is already back. Its `bdSeq` then differs from that of the
+NBIRTH, and it ends nothing. Events should arrive in the order of their places. A late event, because another shard was read
+faster, ends only births older than itself, and a birth older than the one alive is ignored: the state never goes back in time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-# A position, and the shard for two that are equal: the order of all messages.
+# A position, then the shard to break ties: the order of all messages.
 Place = tuple[int, int]
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """What a birth says about a metric."""
+    """A metric as a birth describes it."""
 
     name: str
     alias: int | None
@@ -35,7 +35,7 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of a node (`device` is None) or of a device, for messages after `since`, up to and with `until`."""
+    """The metrics of a node (`device` is None) or of a device, for messages after `since` up to and including `until`."""
 
     device: str | None
     since: Place
@@ -64,7 +64,7 @@ class EdgeNode:
         return list(self._alive.values())
 
     def born(self, birth: Birth) -> list[Birth]:
-        """Let a birth begin; gives those that end by it."""
+        """Start a birth; returns those that it ends."""
         known = [self._alive[each] for each in {None, birth.device} if each in self._alive]
         if any(each.since >= birth.since for each in known):
             return []
@@ -73,7 +73,7 @@ class EdgeNode:
         return ended
 
     def died(self, death: Death) -> list[Birth]:
-        """Take in a death; gives the births that end by it."""
+        """Process a death; returns the births that it ends."""
         node = self._alive.get(None)
         is_stale = (
             death.device is None
@@ -85,7 +85,7 @@ class EdgeNode:
         return [] if is_stale else self._end(death.device, death.at)
 
     def _end(self, device: str | None, at: Place) -> list[Birth]:
-        """End the birth of a device, or all of them for None, as far as they are older."""
+        """End the older birth of a device, or all older births for None."""
         ended = [each for each in self.alive if device in (None, each.device) and each.since < at]
         for each in ended:
             del self._alive[each.device]
@@ -93,9 +93,9 @@ class EdgeNode:
 
 
 def follow(alive: Iterable[Birth], events: Iterable[Birth | Death]) -> list[Birth]:
-    """All births of an edge node that say something about messages among these events: those that ended, then those alive.
+    """All births of an edge node that apply to messages among these events: those that ended, then those alive.
 
-    The latter, given as `alive` with the events that follow, go on as if there had been no cut.
+    Pass the latter as `alive` with the next events to continue.
     """
     node = EdgeNode(alive)
     ended: list[Birth] = []
@@ -105,7 +105,7 @@ def follow(alive: Iterable[Birth], events: Iterable[Birth | Death]) -> list[Birt
 
 
 def distinct(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Each name and each alias once, as it came last: a message must find one metric by either, and not two."""
+    """Keep the last metric for each name and each alias, so that a message finds exactly one metric by either."""
     by_name: dict[str, Metric] = {}
     for each in metrics:
         by_name.pop(each.name, None)

@@ -1,7 +1,7 @@
-"""Metrics of Sparkplug B messages as rows, with the names and datatypes that births say.
+"""Metrics of Sparkplug B messages as rows, with the names and datatypes from births.
 
-What is decoded has a row for each message. Births and deaths are a small part of it: they alone go through Python, an edge node
-at a time, and become rows that say from which place to which a birth holds. Data and commands are joined with these, by Spark.
+Decoded data have one row per message. Births and deaths are a small part of them: only they are processed in Python, one edge
+node at a time, and become rows that say from which place to which a birth applies. Spark joins data and commands with these.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ARROW_BIRTHS: Final = pa.schema(
         ("metrics", pa.list_(_ARROW_METRIC)),
     ]
 )
-# A row among the births and deaths of a batch that is a birth from before it.
+# Marks a birth from before the batch among the births and deaths of the batch.
 _ALIVE: Final = "alive"
 _UNKNOWN: Final = "Unknown"
-_SHORT: Final = ("Int8", "Int16", "Int32")  # as 32 bits on the wire
+_SHORT: Final = ("Int8", "Int16", "Int32")  # 32 bits on the wire
 
 
 def births_and_deaths(decoded: DataFrame) -> DataFrame:
-    """Messages that begin or end what aliases mean, in the shape of `BIRTHS` with `message_type`; `since` is their place."""
+    """The births and deaths among the messages, in the shape of `BIRTHS` with `message_type`; `since` is their place."""
     kind = F.get(F.split("topic", "/"), F.lit(2))
     chosen = decoded.where(F.col("reason").isNull() & kind.isin("NBIRTH", "DBIRTH", "NDEATH", "DDEATH"))
     found = F.col("decoded.metrics")
@@ -56,11 +56,11 @@ def births_and_deaths(decoded: DataFrame) -> DataFrame:
 
 
 def births_after(alive: DataFrame, events: DataFrame) -> DataFrame:
-    """All births that hold for messages of a batch, of `BIRTHS`: from those alive before it, and its births and deaths.
+    """All births that apply to messages of a batch, in the shape of `BIRTHS`: those alive before it and its own.
 
-    Those without `until` are alive after it.
+    Births without `until` are alive after the batch.
     """
-    # Only nodes with news go through Python.
+    # Only nodes with new births or deaths are processed in Python.
     news = events.select(*_NODE).distinct()
     before = alive.withColumn("message_type", F.lit(_ALIVE))
     told = before.join(news, _NODE, "left_semi").unionByName(events)
@@ -69,9 +69,9 @@ def births_after(alive: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def metrics(decoded: DataFrame, births: DataFrame | None = None) -> DataFrame:
-    """The metrics of messages that decoded, a row for each; a message without any has one. Partitioned by `date`.
+    """The metrics of decoded messages, one row each; a message without metrics has one row. Partitioned by `date`.
 
-    With births, names and datatypes that a message leaves out are theirs; `is_unresolved` says that there is none for an alias.
+    Births supply the names and datatypes that messages omit; `is_unresolved` marks an alias without a birth.
     """
     rows = with_date(decoded.where("reason IS NULL")).withColumn("found", F.explode_outer("decoded.metrics"))
     rows = rows.select(
@@ -107,7 +107,7 @@ def _resolved(rows: DataFrame, births: DataFrame) -> DataFrame:
     keys = F.array(_alias_key(F.col("alias")), _name_key(F.col("name")))
     right = right.withColumn("key", F.explode(keys)).where("key IS NOT NULL")
     right = right.select(*(F.col(each).alias(f"birth_{each}") for each in right.columns))
-    # The births of a device do not overlap, and have a key once: a row stays one row.
+    # The births of a device do not overlap and have unique keys, so the join adds no rows.
     held = left.join(
         right,
         (F.col("key") == F.col("birth_key"))
@@ -128,10 +128,10 @@ def _resolved(rows: DataFrame, births: DataFrame) -> DataFrame:
 
 
 def _numbers(datatype: Column, bits: Column) -> dict[str, Column]:
-    """A whole number that came without its datatype, now that this is known: signed ones are there as two's complement."""
+    """Convert integers that came without a datatype, now that it is known: signed ones are in two's complement."""
     short = F.shiftright(F.shiftleft(bits, 32), 32)
     signed = F.when(datatype.isin(*_SHORT), short).when(datatype == "Int64", bits)
-    # There are no bits where the message said what it is.
+    # `bits` is null if the message had a datatype.
     return {
         "long_value": F.coalesce(signed, F.col("long_value")),
         "double_value": F.coalesce(signed.cast("double"), F.col("double_value")),

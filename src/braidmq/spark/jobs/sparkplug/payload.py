@@ -1,7 +1,7 @@
 """The payload of Sparkplug B: one message type in protobuf's wire format, read without generated code.
 
-Field numbers and datatypes are those of the specification. Sets, templates and property sets are left as bytes; fields that a
-later version may add are skipped. A payload that is not one raises ValueError that says why.
+Field numbers and datatypes are those of the specification. Sets, templates and property sets are kept as bytes; unknown fields of
+later versions are skipped. An invalid payload raises ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DATATYPES: Final = (
     "Int8Array", "Int16Array", "Int32Array", "Int64Array", "UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array",
     "FloatArray", "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray",
 )  # fmt: skip
-# Signed numbers are in fields for unsigned ones, as two's complement.
+# Signed numbers are sent in unsigned fields, as two's complement.
 _SIGNED_BITS: Final = {"Int8": 32, "Int16": 32, "Int32": 32, "Int64": 64}
 _LONG_MAX: Final = (1 << 63) - 1
 
@@ -38,9 +38,9 @@ COLUMNS: Final = (
 
 
 def decode_payload(data: bytes) -> dict[str, Any]:
-    """The payload as values of JSON, in the shape of `COLUMNS`; bytes are base64. Raises ValueError if it is none.
+    """The payload as JSON values, in the shape of `COLUMNS`; bytes are base64. Raises ValueError if it is invalid.
 
-    A whole number without a datatype is taken as unsigned, and is there as `bits` too, for who learns its datatype later.
+    An integer without a datatype is read as unsigned and also stored in `bits`, for callers that learn its datatype later.
     """
     payload: dict[str, Any] = {"metrics": []}
     for number, value in _fields(data):
@@ -62,7 +62,7 @@ def _metric(data: bytes) -> dict[str, Any]:
         if number == 1:
             metric["name"] = _text(value)
         elif number == 2:
-            # An alias is compared and not counted with: beyond what the column holds it is negative, and still only its own.
+            # Aliases are only compared: one too large for the column becomes negative, but stays unique.
             metric["alias"] = _signed(_whole(value), 64)
         elif number in (5, 7):
             metric[_METRIC[number]] = bool(value)
@@ -84,7 +84,7 @@ def _value(number: int, value: Any, kind: str) -> dict[str, Any]:
         as_it_came = {"bits": _signed(whole, 64)} if kind == "Unknown" else {}
         if kind in _SIGNED_BITS:
             whole = _signed(whole, _SIGNED_BITS[kind])
-        # A number beyond what a column of whole numbers holds is there as a double only.
+        # An integer too large for the bigint column is stored only as a double.
         return {"long_value": whole if whole <= _LONG_MAX else None, "double_value": float(whole), **as_it_came}
     if number == _FLOAT:
         return {"double_value": struct.unpack("<f", _sized(value, 4))[0]}
@@ -98,7 +98,7 @@ def _value(number: int, value: Any, kind: str) -> dict[str, Any]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values: int for a varint, bytes for all others."""
+    """Field numbers and values: int for varints, bytes for all others."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)

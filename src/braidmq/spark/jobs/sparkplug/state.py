@@ -1,18 +1,18 @@
-"""The births that are alive, from one batch of a query to the next: a directory `births` in the checkpoint.
+"""Stores the births that are alive between the batches of a query, in the directory `births` of the checkpoint.
 
     births/0000000012/      after batch 12: one row for each node or device that is alive, with all of its metrics
     births/0000000015/      after batch 15, the next one with births or deaths
 
-Why here, and written with each batch: the table has all births too, but the last one of every node is to be found in it only by
-reading all of it, and is lost when old days are removed. What is known belongs to a query and to how far it has come, and that is
-what a checkpoint is: the two are copied, kept and removed together.
+Why in the checkpoint: the table has all births too, but finding the last one of every node there means reading all of it, and
+births are lost when old days are removed. The known births belong to a query and its progress, as a checkpoint does, so the two
+are copied, kept and removed together.
 
-Why a number: a batch is done again if the driver died before Spark noted that it was done, whatever of it was written by then.
-It must then begin with what was known before it, and not with its own births, or messages before a birth would lose their names.
-So batch N reads the last one below N, and writes N; both stay until the next is written. Spark begins N + 1 only after N is done
-wholly, and gives a repeated batch the same rows. So it makes no difference whether this is written before or after the table.
+Why numbered: a batch is repeated if the driver died before Spark recorded it as done, whatever had been written by then. It must
+then start with the births known before it, not with its own, or messages before a birth would lose their names. So batch N reads
+the last directory below N, and writes N; both stay until the next one is written. Spark starts N + 1 only after all of N is done,
+and gives a repeated batch the same rows. So it does not matter whether births are written before or after the table.
 
-It stays small by itself: each one is whole, and older ones are removed.
+Each directory is complete, and older ones are removed, so the size stays small.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NAME: Final = "births"
 
 
 class KeptBirths:
-    """See above. Used on the driver; the checkpoint may be wherever Spark can write."""
+    """The stored births of a checkpoint, which may be anywhere Spark can write. Used on the driver."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._spark = spark
         self._root = f"{for_spark(checkpoint)}/{_NAME}"
 
     def before(self, batch: int) -> DataFrame:
-        """The births that are alive when a batch begins. What an earlier attempt at this batch wrote is removed."""
+        """The births alive when a batch begins; removes what an earlier attempt at this batch wrote."""
         found = self._numbers()
         self._remove(each for each in found if each >= batch)
         known = [each for each in found if each < batch]
@@ -46,7 +46,7 @@ class KeptBirths:
         return self._spark.read.schema(BIRTHS).parquet(self._path(known[-1]))
 
     def write(self, batch: int, births: DataFrame) -> None:
-        """Keep those that are alive after a batch, and those from before it for another attempt; drop what is older."""
+        """Store the births alive after a batch; keeps those from before it for another attempt, and removes older ones."""
         births.where("until IS NULL").coalesce(1).write.parquet(self._path(batch))
         self._remove(self._numbers()[:-2])
 

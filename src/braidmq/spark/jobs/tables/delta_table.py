@@ -1,10 +1,10 @@
-"""A Delta table, written through `deltalake` without any jar of Delta. Each batch is one transaction that names the batch.
+"""A Delta table, written with `deltalake` and without Delta's jars. Each batch is one transaction that names the batch.
 
-What a query is (`tables.Record`) is in the commit info of each transaction, under `braidmq`.
+The commit info of each transaction has the record of its query (`tables.QueryRecord`) under `braidmq`.
 
-Compaction is a transaction of its own that changes no row, so that a driver may die before or after it. If two have read the same
-files, deltalake lets both commit, and each row is there twice. So ours have a lock, in the file system of the table. In an object
-store there is none, and nothing is compacted but on request.
+Compaction is a separate transaction that changes no rows, so the driver may die before or after it. If two compactions read the
+same files, deltalake lets both commit, which duplicates rows. So ours take a lock in the table's file system. An object store has
+no locks; there, tables are compacted only on request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from braidmq.spark.jobs.tables.parquet_table import OWN, own_place
 from braidmq.spark.jobs.tables.tables import (
     BatchName,
     Compacted,
-    Record,
+    QueryRecord,
     Written,
     check_folder,
     check_others,
@@ -36,19 +36,19 @@ from braidmq.spark.jobs.tables.tables import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The values of the columns that a table is partitioned by.
+# The values of the partition columns.
 Partition = tuple[Any, ...]
 
-_RECORD: Final = "braidmq"  # the key of a record in the commit info
+_RECORD: Final = "braidmq"  # the key of our record in the commit info
 _COMMITS_FIRST: Final = 16
-_COMMITS_MAX: Final = 100_000  # that are looked at for records
+_COMMITS_MAX: Final = 100_000  # searched for records
 
 
 class DeltaFiles:
-    """A table at a path or address that deltalake knows. The rows of a batch pass through the driver's memory."""
+    """A table at a path or address that deltalake supports. The rows of a batch pass through the driver's memory."""
 
     def __init__(self, path: str, partitioned_by: Sequence[str] = ()) -> None:
-        """Raises UsageError if deltalake is missing, or the table cannot be there."""
+        """Raises UsageError if deltalake is missing, or the path is invalid."""
         try:
             import deltalake
         except ImportError:
@@ -59,8 +59,8 @@ class DeltaFiles:
         if self._root is not None and "%" in str(self._root):
             raise UsageError(f"deltalake cannot use {self._root}: it treats % as an escape character", "choose another name")
         self._partitioned_by = list(partitioned_by)
-        self._touched: set[Partition] | None = None  # by the last batch; None: nobody knows
-        self._is_checked = False  # other queries were looked for
+        self._touched: set[Partition] | None = None  # by the last batch; None: unknown
+        self._is_checked = False  # other queries have been checked
 
     def check_place(self) -> None:
         """Raise UsageError if the table cannot be written: another kind of table, a file, no permission."""
@@ -76,12 +76,12 @@ class DeltaFiles:
         version = None if table is None else table.transaction_version(query)
         return None if version is None else int(version)
 
-    def records(self, until: str = "") -> list[Record]:
-        """The last record of each query that has written to the table; may stop looking at that of the query `until`."""
+    def records(self, until: str = "") -> list[QueryRecord]:
+        """The last record of each query that has written to the table; the search may stop at the record of the query `until`."""
         table = self._open()
         if table is None:
             return []
-        found: dict[str, Record] = {}
+        found: dict[str, QueryRecord] = {}
         limit = _COMMITS_FIRST
         while True:
             commits = table.history(limit)
@@ -93,23 +93,23 @@ class DeltaFiles:
                 break
             limit *= 8
         if not found and _files_of(table):
-            return [Record("")]
+            return [QueryRecord("")]
         return list(found.values())
 
     def finish_commits(self) -> None:
-        """A transaction is there whole or not at all."""
+        """Does nothing: transactions are atomic."""
 
     def append(self, frame: DataFrame, batch: BatchName) -> Written:
-        """Add the rows of a batch, unless a transaction of its name or of a later one is in the table.
+        """Add the rows of a batch, unless the table has a transaction of this or a later batch.
 
-        Raises UsageError if another query has taken over, which is looked for with the first batch.
+        Raises UsageError if another query has taken over, which is checked with the first batch.
         """
         done = self.last_batch(batch.query)
         if not self._is_checked:
             check_others(batch, self._path, done is not None, self.records(batch.query))
             self._is_checked = True
         if done is not None and done >= batch.number:
-            self._touched = None  # a driver may have died before it compacted
+            self._touched = None  # an earlier driver may have died before it compacted
             return Written()
         rows = frame.toArrow()
         properties = self._delta.CommitProperties(
@@ -125,20 +125,20 @@ class DeltaFiles:
         return Written(rows.num_rows, len(added), sum(file["size_bytes"] for file in added))
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The whole table as of now."""
+        """The whole table."""
         self._check_exists()
         table = self._delta.DeltaTable(self._path)
         files, base = table.file_uris(), self._path
         if self._root is not None:
-            # deltalake encodes the folder of a file, as in a URI, and not the rest.
+            # deltalake percent-encodes the directory of a file, but not its name.
             encoded, base = urlsplit(table.table_uri).path, for_spark(self._root)
             files = [for_spark(self._root / file.removeprefix(encoded)) for file in files]
         return spark.read.option("basePath", base).option("mergeSchema", "true").parquet(*files)
 
     def tidy(self, query: str, target_bytes: int, files_max: int) -> Compacted:
-        """Compact the partitions that the last batch went to, where there are more small files than that; not in an object store.
+        """Compact the partitions of the last batch that have more than `files_max` small files; not in an object store.
 
-        What another writer is quicker with is left to the next batch.
+        Conflicts with other writers are left to the next batch.
         """
         done = Compacted()
         if self._root is None:
@@ -157,9 +157,9 @@ class DeltaFiles:
         return done
 
     def compact(self, target_bytes: int, keep_hours: int) -> Compacted:
-        """Join small files in one transaction, and remove files that no version of the last `keep_hours` has.
+        """Merge small files in one transaction, and remove files that no version of the last `keep_hours` uses.
 
-        Does nothing while another compaction is at work; in an object store nobody can tell.
+        Does nothing while another compaction is running, which cannot be detected in an object store.
         """
         self._check_exists()
         with self._alone() as is_alone:
@@ -172,7 +172,7 @@ class DeltaFiles:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Whether this is the only compaction of the table, which it is then for so long."""
+        """Take the compaction lock of the table; yields whether that succeeded."""
         place = own_place(self._path, "compacting")
         if place is None:
             yield True
@@ -208,18 +208,18 @@ class DeltaFiles:
         return tuple(file[f"partition.{name}"] for name in self._partitioned_by)
 
 
-def _record_in(commit: dict[str, Any]) -> Record | None:
+def _record_in(commit: dict[str, Any]) -> QueryRecord | None:
     text = commit.get(_RECORD)
     if not isinstance(text, str):
         return None
     try:
-        return msgspec.json.decode(text, type=Record)
+        return msgspec.json.decode(text, type=QueryRecord)
     except msgspec.MsgspecError:
-        return None  # of another program, or of a version to come
+        return None  # by another program or a later version
 
 
 def _files_of(table: Any) -> list[dict[str, Any]]:
-    """The files of a table: `path`, `size_bytes`, and `partition.NAME` for each column that it is partitioned by."""
+    """The files of a table: `path`, `size_bytes`, and `partition.NAME` for each partition column."""
     actions = pa.table(table.get_add_actions(flatten=True))
     kept = [name for name in actions.column_names if name in ("path", "size_bytes") or name.startswith("partition.")]
     rows: list[dict[str, Any]] = actions.select(kept).to_pylist()

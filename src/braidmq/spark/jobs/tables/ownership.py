@@ -1,13 +1,14 @@
-"""Which query may write to a table: its own, so that nothing is read twice. Decided before Spark starts where possible.
+"""Decides which query may write to a table, so that no rows are duplicated. Checked before Spark starts where possible.
 
-A query is its checkpoint. If that is lost, or another one is given, Spark begins a new query at the beginning of the history, and
-every row would be in the table twice. So a new query writes to a new table only, unless it is told otherwise:
+A query is identified by its checkpoint. If the checkpoint is lost, or another one is given, Spark starts a new query at the
+beginning of the history, and the table would have every row twice. So a new query writes only to a new table, unless told
+otherwise:
 
-- `adopt`: it begins where the queries before it ended, by the positions that the table records, and replaces them.
-- `append`: it adds its rows to those of the others, as is right if they read other topics.
+- `adopt`: it begins where the query before it ended, by the positions that the table records, and replaces it.
+- `append`: it adds its rows to those of the others, which is right if they read other topics.
 
-A checkpoint that has finished more batches than the table has is refused as well: the table was removed, restored or changed for
-another one, and would lack what the checkpoint counts as done.
+A checkpoint with more finished batches than its table is rejected as well: the table was removed, restored or replaced, and would
+lack batches that count as done.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from braidmq.base.errors import UsageError
 from braidmq.spark.jobs.framework.checkpoint import Checkpoint, local_checkpoint, open_checkpoint
 from braidmq.spark.jobs.framework.job import Job, OtherQueries
-from braidmq.spark.jobs.tables.tables import BatchName, Record, Table, check_folder, local_path, taken_over
+from braidmq.spark.jobs.tables.tables import BatchName, OutputTable, QueryRecord, check_folder, local_path, taken_over
 from braidmq.spark.source.offsets import Offset, parse_offset
 
 _LOCK: Final = "braidmq.lock"
@@ -30,7 +31,7 @@ _ANYWAY: Final = "use --append-anyway to add its rows anyway"
 
 
 class Ownership(msgspec.Struct, frozen=True):
-    """What the commits of a run record about it, and the queries beside which it may write."""
+    """What the commits of a run record about it, and the other queries whose tables it may write to."""
 
     job: str
     checkpoint: str
@@ -41,15 +42,15 @@ class Ownership(msgspec.Struct, frozen=True):
     replaced: tuple[str, ...] = ()  # the checkpoints of the queries that it adopts from
 
     def batch(self, query: str, number: int, end: dict[str, Any] | None) -> BatchName:
-        """The name of a batch that ends there, with its record."""
-        record = Record(query, number, self.job, self.checkpoint, self.filters, end, self.adopts)
+        """The name of a batch that ends at `end`, with its record."""
+        record = QueryRecord(query, number, self.job, self.checkpoint, self.filters, end, self.adopts)
         return BatchName(query, number, record, self.known)
 
 
-def own_tables(job: Job, checkpoint_path: str, tables: Sequence[Table], *, cannot_adopt: str = "") -> Ownership:
-    """Check that the job may write to all of its tables, of which the first is the main one; raises UsageError if it may not.
+def own_tables(job: Job, checkpoint_path: str, tables: Sequence[OutputTable], *, cannot_adopt: str = "") -> Ownership:
+    """Check that the job may write to all of its tables, the first of which is the main one; raises UsageError otherwise.
 
-    A job that adopts is set to begin where the table ends. `cannot_adopt` says why a job cannot do that.
+    A job that adopts then begins where the table ends. `cannot_adopt` is the reason why a job cannot adopt.
     """
     for each in tables:
         each.check_place()
@@ -66,7 +67,7 @@ def own_tables(job: Job, checkpoint_path: str, tables: Sequence[Table], *, canno
             folder = local_path(former)
             if former != checkpoint_path and folder is not None and folder.is_dir():
                 with alone_with(former):
-                    pass  # it is not at work, and when it starts again it is told that it was replaced
+                    pass  # it is not running; if it starts again, it is rejected as replaced
         job.begin_at(found.start)
     for each in tables:
         each.finish_commits()
@@ -74,9 +75,9 @@ def own_tables(job: Job, checkpoint_path: str, tables: Sequence[Table], *, canno
 
 
 def decide(
-    wanted: Ownership, checkpoint: Checkpoint, tables: Sequence[Table], choice: OtherQueries, cannot_adopt: str = ""
+    wanted: Ownership, checkpoint: Checkpoint, tables: Sequence[OutputTable], choice: OtherQueries, cannot_adopt: str = ""
 ) -> Ownership:
-    """What `own_tables` does, without a job: the queries beside which the tables may be written, and where to begin."""
+    """The decision of `own_tables`, without a job: the queries accepted in the tables, and where to begin."""
     query, finished = checkpoint.query(), checkpoint.finished()
     known: set[str] = set()
     adopted: dict[str, Offset] = {}
@@ -116,11 +117,11 @@ def decide(
 
 
 def _is_behind(own: int | None, finished: int, *, is_main: bool) -> bool:
-    """Whether a table lacks batches. One beside the main table may be new: that of quarantine may have been moved."""
+    """Whether a table lacks batches. Tables other than the main one may be new, for example a moved quarantine table."""
     return is_main if own is None else own < finished
 
 
-def _refusal(path: str, others: Sequence[Record], checkpoint: Checkpoint, *, can_adopt: bool) -> UsageError:
+def _refusal(path: str, others: Sequence[QueryRecord], checkpoint: Checkpoint, *, can_adopt: bool) -> UsageError:
     last = max(others, key=lambda each: (bool(each.checkpoint), each.batch))
     is_lost = bool(last.checkpoint) and last.checkpoint == checkpoint.path
     ways = ["--adopt continues where the table ends" if can_adopt else "use a new table"]
@@ -134,8 +135,8 @@ def _refusal(path: str, others: Sequence[Record], checkpoint: Checkpoint, *, can
     return UsageError(detail, "; ".join(ways))
 
 
-def _positions_in(path: str, others: Sequence[Record], filters: Sequence[str]) -> tuple[Offset, set[str]]:
-    """How far the queries have come whose filters are those of the new one, and which they are."""
+def _positions_in(path: str, others: Sequence[QueryRecord], filters: Sequence[str]) -> tuple[Offset, set[str]]:
+    """The end of the only query with the same filters, and the queries that the new one replaces."""
     replaced = {former for each in others for former in each.adopts}
     current = [each for each in others if each.query not in replaced]
     unknown = next((each for each in current if each.offset is None), None)
@@ -146,27 +147,19 @@ def _positions_in(path: str, others: Sequence[Record], filters: Sequence[str]) -
     if not alike:
         hint = f"give its topic filters, or use a new table; {_ANYWAY}"
         raise UsageError(f"the table {path} cannot be adopted: other topics were read by {current[-1].words()}", hint)
-    offsets = [parse_offset(each.offset) for each in alike]
-    if len({each.log for each in offsets}) > 1:
-        hint = f"use a new table; {_ANYWAY}"
-        raise UsageError(f"the table {path} cannot be adopted: it has records of several logs", hint)
-    return _furthest(offsets), {each.query for each in alike} | replaced
-
-
-def _furthest(offsets: Sequence[Offset]) -> Offset:
-    """How far they are together: what one of them has read is in the table."""
-    shards: dict[int, int] = {}
-    gone: dict[int, dict[str, int]] = {}
-    for each in offsets:
-        for shard, position in each.shards.items():
-            if position > shards.get(shard, -1):
-                shards[shard] = position
-                gone[shard] = each.gone.get(shard, {})
-    return Offset(shards, offsets[0].log, {shard: classes for shard, classes in gone.items() if classes})
+    last, *more = alike
+    if more:
+        # Records say where a query ended, not where it began: the table may lack records between the queries.
+        names = " and ".join(each.words() for each in alike)
+        hint = "continue with the --checkpoint of one of them, use a new table, or give --append-anyway and --from"
+        raise UsageError(
+            f"the table {path} cannot be adopted: several queries with these topic filters have written to it: {names}", hint
+        )
+    return parse_offset(last.offset), {last.query} | replaced
 
 
 def _start_of(adopted: dict[str, Offset], checkpoint: Checkpoint) -> Offset | None:
-    """Where the query begins; None if it has begun there already, and nothing of its first batch is in the table yet."""
+    """Where the query begins; None if it has already begun there, with nothing of its first batch in the table yet."""
     (path, start), *more = adopted.items()
     for other, offset in more:
         if not offset.is_at(start):
@@ -178,14 +171,14 @@ def _start_of(adopted: dict[str, Offset], checkpoint: Checkpoint) -> Offset | No
     began = checkpoint.begin() if checkpoint.finished() is None else None
     if began is not None and began.is_at(start):
         return None
-    raise UsageError(f"the checkpoint {checkpoint.path} cannot adopt a table: it is in use already", "use a new --checkpoint")
+    raise UsageError(f"the checkpoint {checkpoint.path} cannot adopt a table: it is already in use", "use a new --checkpoint")
 
 
 @contextlib.contextmanager
 def alone_with(checkpoint: str) -> Iterator[None]:
-    """Keep other jobs from a checkpoint of this machine; raises UsageError if one is at work with it."""
+    """Lock a local checkpoint; raises UsageError if another job uses it."""
     root = local_path(checkpoint)
-    assert root is not None, "there are no locks elsewhere"
+    assert root is not None, "only local checkpoints are locked"
     root.mkdir(parents=True, exist_ok=True)
     with open(root / _LOCK, "w") as lock:
         try:

@@ -1,19 +1,19 @@
 """A table that is a directory of Parquet files, on a file system that all machines share.
 
     date=2024-03-01/pattern=plant%2F+%2Ftemp/0000000012-3f2a90c1-0003.parquet      batch 12 of a query, file 3
-    _braidmq/commits/QUERY.json      the last batch of each query, where its files go, and what it is (`tables.Record`)
-    _braidmq/staging/                what is being written
-    _braidmq/lock, compacting        held while files are moved or directories exchanged; shared by compactions at work
+    _braidmq/commits/QUERY.json      the last batch of each query, where its files go, and its `tables.QueryRecord`
+    _braidmq/staging/                files being written
+    _braidmq/lock, compacting        held while files are moved or directories exchanged; shared by running compactions
 
-A batch is written whole into the staging directory by Spark's tasks. Then its commit is recorded, in one atomic step, and then
-its files are moved to where readers see them. A crash before the commit leaves nothing but staged files, which the next attempt
-replaces; after it, the next attempt moves the rest and writes nothing. Readers of the directory never see a row twice, or see one
-go; they may see a batch appear in parts. Names that begin with `_` are skipped by Spark and pyarrow.
+Spark's tasks write a whole batch into the staging directory. Then its commit is recorded atomically, and then its files are moved
+to where readers see them. A crash before the commit leaves only staged files, which the next attempt replaces; after it, the next
+attempt moves the remaining files and writes nothing. Readers of the directory never see a row twice or see one disappear; they
+may see a batch appear in parts. Spark and pyarrow skip names that begin with `_`.
 
-Compaction builds a directory anew beside the old one, and exchanges the two by one call of the system (`renameat2`). Whoever
-lists the directory sees either only the small files or only the large ones. A query that had listed the small ones and opens one
-later fails with "file not found", and finds everything when it is run again. Of two compactions of a directory, the slower one
-finds that its small files are gone, and gives up.
+Compaction builds a new directory beside the old one, and exchanges the two with one system call (`renameat2`). A reader that
+lists the directory sees either only the small files or only the large ones. A query that listed the small files and opens one
+later fails with "file not found", and works when it is run again. Of two compactions of a directory, the slower one finds that
+its small files are gone, and gives up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from braidmq.base.errors import UsageError
 from braidmq.spark.jobs.tables.tables import (
     BatchName,
     Compacted,
-    Record,
+    QueryRecord,
     Written,
     check_folder,
     check_others,
@@ -51,26 +51,26 @@ if TYPE_CHECKING:
 OWN: Final = "_braidmq"
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
-# One row group at a time is in memory.
+# Only one row group is in memory at a time.
 _ROW_GROUP_ROWS: Final = 100_000
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The last batch of a query that is in the table: staged files, and the places in the table that they go to.
+    """The last batch of a query that is in the table: its staged files, and their destinations in the table.
 
     Older versions wrote no record, and ignore it.
     """
 
     batch: int
     files: dict[str, str]
-    record: Record | None = None
+    record: QueryRecord | None = None
 
 
 class ParquetTable:
-    """See above. Used on the driver; one job at a time moves or exchanges files, others wait for it."""
+    """A directory of Parquet files. Used on the driver; one job at a time moves or exchanges files, others wait."""
 
     def __init__(self, path: str, partitioned_by: Sequence[str] = ()) -> None:
-        """Raises UsageError for an address of a store that is no file system."""
+        """Raises UsageError for an address that is not a file system."""
         root = local_path(path)
         if root is None:
             scheme = path.partition("://")[0]
@@ -93,23 +93,23 @@ class ParquetTable:
         commit = self._commit_of(query)
         return None if commit is None else commit.batch
 
-    def records(self, until: str = "") -> list[Record]:
+    def records(self, until: str = "") -> list[QueryRecord]:
         """The last record of each query that has written to the table."""
         found = []
         for file in sorted(self._commits.glob("*.json")):
             commit = _read_commit(file)
-            found.append(commit.record or Record(file.stem, commit.batch))
+            found.append(commit.record or QueryRecord(file.stem, commit.batch))
         if not found and any(self.directories()):
-            return [Record("")]
+            return [QueryRecord("")]
         return found
 
     def finish_commits(self) -> None:
-        """Move the files of all commits to where readers see them, as far as drivers that died have not."""
+        """Move files of commits to where readers see them if the drivers died before doing so."""
         for file in self._commits.glob("*.json"):
             self._publish(_read_commit(file))
 
     def append(self, frame: DataFrame, batch: BatchName) -> Written:
-        """Add the rows of a batch, unless they are there already; raises UsageError if another query has taken over."""
+        """Add the rows of a batch unless the table has them; raises UsageError if another query has taken over."""
         self._commits.mkdir(parents=True, exist_ok=True)
         done = self._commit_of(batch.query)
         check_others(batch, self.path, done is not None, self.records())
@@ -119,11 +119,11 @@ class ParquetTable:
                 return Written()
         staged = self._staging / f"{batch.query}-{batch.number}"
         shutil.rmtree(staged, ignore_errors=True)
-        # Not more tasks than run at a time: each makes a file in every directory that it has rows for.
+        # No more tasks than run at the same time: each writes a file to every directory that it has rows for.
         some = frame.coalesce(frame.sparkSession.sparkContext.defaultParallelism)
         writer = some.write.partitionBy(*self._partitioned_by) if self._partitioned_by else some.write
         writer.parquet(for_spark(staged))
-        # Spark leaves a file without rows where there was nothing to write.
+        # Spark writes a file without rows if there is nothing to write.
         rows = {file: pq.read_metadata(file).num_rows for file in sorted(staged.rglob("*.parquet"))}
         files = [file for file, count in rows.items() if count]
         names = {
@@ -137,7 +137,7 @@ class ParquetTable:
             _sync(each)
         commit = Commit(batch.number, names, batch.record)
         with self._locked():
-            # Another query may have committed since this batch began; one that commits from here on finds this one.
+            # Another query may have committed since this batch began; one that commits after this point finds this commit.
             check_others(batch, self.path, done is not None, self.records())
             self._record(batch.query, commit)
         self._publish(commit)
@@ -145,28 +145,28 @@ class ParquetTable:
         return written
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The whole table as of now; raises UsageError if nothing was written to it yet."""
+        """The whole table; raises UsageError if nothing was written to it yet."""
         if not any(self.directories()):
             raise UsageError(f"there is no Parquet file in {self.root}", "give the directory that a job wrote to")
         return spark.read.option("mergeSchema", "true").parquet(for_spark(self.root))
 
     def directories(self) -> Iterator[Path]:
-        """The directories that have files of the table."""
+        """The directories that contain files of the table."""
         for folder, below, files in os.walk(self.root):
             below[:] = sorted(each for each in below if not each.startswith(("_", ".")))
             if any(each.endswith(".parquet") for each in files):
                 yield Path(folder)
 
     def tidy(self, query: str, target_bytes: int, files_max: int) -> Compacted:
-        """Compact the directories that the last batch of a query went to, where there are more small files than that."""
+        """Compact the directories of a query's last batch that have more than `files_max` small files."""
         commit = self._commit_of(query)
         touched = sorted({Path(place).parent for place in commit.files.values()}) if commit else []
         return sum((self.compact(self.root / each, target_bytes, files_max + 1) for each in touched), Compacted())
 
     def compact(self, directory: Path, target_bytes: int, files_min: int = 2) -> Compacted:
-        """Join the files of a directory that are smaller than half of the target, if there are at least so many of them.
+        """Merge the files of a directory that are smaller than half of the target, if there are at least `files_min` of them.
 
-        Blocking, and free of Spark: it may run on an executor.
+        Blocking, and independent of Spark: it may run on an executor.
         """
         small = _small_files(directory, target_bytes)
         if len(small) < max(files_min, 2):
@@ -175,13 +175,13 @@ class ParquetTable:
             try:
                 made = _join(small, fresh, target_bytes)
             except FileNotFoundError:
-                return Compacted()  # another compaction was quicker
+                return Compacted()  # another compaction was faster
             done = Compacted(len(small), len(made), sum(map(_size, made)))
             with self._locked():
                 there = set(_files(directory))
                 if not there.issuperset(small):
-                    return Compacted()  # another compaction was quicker: its file has the same rows
-                # What was large already, and what came meanwhile, stays as it is: under another name of the same file.
+                    return Compacted()  # another compaction was faster: its file has the same rows
+                # Large files and files added in the meantime are kept, as hard links.
                 for each in there - set(small):
                     os.link(each, fresh / each.name)
                 for each in made:
@@ -201,7 +201,7 @@ class ParquetTable:
         _sync(self._commits)
 
     def _publish(self, commit: Commit) -> None:
-        """Move the files of a batch to where readers see them; those that were moved before are left alone."""
+        """Move the files of a batch to where readers see them; files moved before are skipped."""
         with self._locked():
             for staged, place in commit.files.items():
                 if (self.root / staged).exists():
@@ -218,9 +218,10 @@ class ParquetTable:
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[Path]:
-        """A directory for a compaction to build in, which is removed with all that is in it.
+        """A directory for a compaction to build in, removed at the end with its contents.
 
-        Each compaction shares a lock for so long. Who has it alone knows that what others left is of processes that were killed.
+        Each compaction holds a shared lock meanwhile. A holder of the exclusive lock knows that leftovers belong to killed
+        processes.
         """
         self._staging.mkdir(parents=True, exist_ok=True)
         with open(self.root / OWN / "compacting", "w") as lock:
@@ -245,13 +246,13 @@ def _read_commit(file: Path) -> Commit:
 
 
 def own_place(table: str, name: str) -> Path | None:
-    """Where a job keeps something of this name beside the files of a table; None if the table is not in a file system."""
+    """The path of a job's own file beside a table; None if the table is not in a file system."""
     root = local_path(table)
     return root / OWN / name if root is not None else None
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two directories take each other's place at once; raises UsageError where the file system cannot do that."""
+    """Exchange two directories atomically; raises UsageError if the file system does not support it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         code = ctypes.get_errno()
@@ -269,7 +270,7 @@ def _join(small: Sequence[Path], fresh: Path, target_bytes: int) -> list[Path]:
     with contextlib.ExitStack() as open_files:
         for file in small:
             found = pq.read_schema(file)
-            # A column that came later makes files of two schemas, which are joined among themselves.
+            # A column added later means files of two schemas; only files of the same schema are merged.
             if schema is None or not found.equals(schema) or room <= 0:
                 open_files.close()
                 schema, room = found, target_bytes
@@ -282,7 +283,7 @@ def _join(small: Sequence[Path], fresh: Path, target_bytes: int) -> list[Path]:
 
 
 class _RowGroups:
-    """Writes batches to a file, in row groups that do not stay as small as the files that they came from."""
+    """Writes batches to a file, in larger row groups than those of the small files."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(file, schema, compression="zstd")
@@ -316,7 +317,7 @@ def _files(directory: Path) -> list[Path]:
 def _small_files(directory: Path, target_bytes: int) -> list[Path]:
     small = []
     for each in _files(directory):
-        with contextlib.suppress(FileNotFoundError):  # another compaction took it meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another compaction removed it in the meantime
             if _size(each) * 2 < target_bytes:
                 small.append(each)
     return small

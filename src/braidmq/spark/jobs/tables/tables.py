@@ -1,7 +1,7 @@
 """The tables that jobs write to: a directory of Parquet files, or a Delta table. Both take each batch of a query exactly once.
 
-A batch has a name, the query's id and a number. A driver that dies and starts again gives the same batch once more, with the same
-rows; `append` then does nothing, or finishes what was begun.
+The name of a batch is the query's id and a number. A driver that restarts after a crash passes the same batch again, with the
+same rows; `append` then does nothing, or finishes what was begun.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Kind = Literal["parquet", "delta"]
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the last commit of a query says about it. Only the first two are known of a commit of an older version.
+class QueryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the last commit of a query records about it. Commits of older versions have only the first two fields.
 
     `offset` is the end of the batch, as the source writes it into a checkpoint. `adopts` are the queries that this one replaces:
-    it began where they had ended. A table with rows and without any record has one with an empty `query`.
+    it began where they ended. A table with rows but without records gets one with an empty `query`.
     """
 
     query: str
@@ -39,9 +39,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def words(self) -> str:
         """The query for an error message."""
         if not self.query:
-            return "a program that left no record"
+            return "a program that recorded nothing about itself"
         if not self.checkpoint:
-            return f"the query {self.query}, of a version that did not record checkpoint and positions"
+            return f"the query {self.query}, written by a version that did not record checkpoint and positions"
         about = f"checkpoint {self.checkpoint}, topic filters {' '.join(self.filters)}, last batch {self.batch}"
         return f"the query {self.query} of the job {self.job} ({about})"
 
@@ -49,12 +49,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 class BatchName(msgspec.Struct, frozen=True):
     """A batch of a streaming query.
 
-    `record` goes into the commit. `known` are the queries that a new query accepts beside itself; None: any, at any time.
+    `record` goes into the commit. `known` are the other queries that a new query accepts in the table; None: any, at any time.
     """
 
     query: str
     number: int
-    record: Record | None = None
+    record: QueryRecord | None = None
     known: frozenset[str] | None = None
 
 
@@ -82,8 +82,8 @@ class Compacted(msgspec.Struct, frozen=True):
         )
 
 
-class Table(Protocol):
-    """A table whose rows come in batches, each of them once."""
+class OutputTable(Protocol):
+    """A table that takes each batch exactly once."""
 
     path: str
 
@@ -93,24 +93,24 @@ class Table(Protocol):
     def last_batch(self, query: str) -> int | None:
         """The last batch of a query that is in the table."""
 
-    def records(self, until: str = "") -> list[Record]:
-        """The last record of each query that has written to the table; may stop looking at that of the query `until`."""
+    def records(self, until: str = "") -> list[QueryRecord]:
+        """The last record of each query that has written to the table; the search may stop at the record of the query `until`."""
 
     def finish_commits(self) -> None:
-        """Let readers see all of what is committed. A driver may have died in between, and its query may never come again."""
+        """Make all commits visible to readers. A driver may have died before that, and its query may never run again."""
 
     def append(self, frame: DataFrame, batch: BatchName) -> Written:
-        """Add the rows of a batch, unless they are in the table already. Runs on the driver."""
+        """Add the rows of a batch unless the table has them. Runs on the driver."""
 
     def tidy(self, query: str, target_bytes: int, files_max: int) -> Compacted:
-        """Compact what the last batch of a query went to, where there are more small files than that."""
+        """Compact the parts of the table that a query's last batch went to and that have more than `files_max` small files."""
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The whole table as of now."""
+        """The whole table."""
 
 
-def check_others(batch: BatchName, path: str, has_commits: bool, records: Iterable[Record]) -> None:
-    """Raise UsageError if a batch must not go into the table at `path`: another query has begun to write there, or took over."""
+def check_others(batch: BatchName, path: str, has_commits: bool, records: Iterable[QueryRecord]) -> None:
+    """Raise UsageError if a batch must not be added to the table at `path`: another query writes there, or took over."""
     if batch.known is None:
         return
     for each in records:
@@ -122,14 +122,14 @@ def check_others(batch: BatchName, path: str, has_commits: bool, records: Iterab
             raise UsageError(f"{each.words()} has started to write to the table {path} in the meantime", hint)
 
 
-def taken_over(path: str, by: Record) -> UsageError:
+def taken_over(path: str, by: QueryRecord) -> UsageError:
     """The error for a query that another query has replaced."""
     hint = f"continue with --checkpoint {by.checkpoint}, or use --append-anyway if duplicate rows are acceptable"
     return UsageError(f"the table {path} was adopted by {by.words()}", hint)
 
 
 def check_folder(root: Path, what: str) -> None:
-    """Raise UsageError unless files can be written to a folder, which need not be there yet."""
+    """Raise UsageError unless files can be written to a directory, which need not exist yet."""
     there = next(each for each in (root, *root.parents) if each.exists())
     if not there.is_dir():
         raise UsageError(f"{what} cannot be at {root}: {there} is a file", "choose another path")
@@ -141,20 +141,20 @@ def check_folder(root: Path, what: str) -> None:
 
 
 def for_spark(place: str | Path) -> str:
-    """A path or address as Spark takes it. That is no URI: Spark would look for a folder with the percent signs of one."""
+    """A path or address for Spark. Not percent-encoded as a URI: Spark would take the percent signs literally."""
     root = local_path(str(place))
     return str(place) if root is None else f"file://{root}"
 
 
 def local_path(path: str) -> Path | None:
-    """A path of this machine, however it is written; None for an address of something else."""
+    """A local path in any notation; None for any other address."""
     if path.startswith("file:"):
         path = path.removeprefix("file:").replace("//", "", 1) if path.startswith("file://") else path.removeprefix("file:")
     return None if "://" in path else Path(path).absolute()
 
 
-def open_table(kind: Kind, path: str, partitioned_by: Sequence[str]) -> Table:
-    """The table at a path, which need not be there yet; raises UsageError if it cannot be one."""
+def open_table(kind: Kind, path: str, partitioned_by: Sequence[str]) -> OutputTable:
+    """The table at a path, which need not exist yet; raises UsageError for an invalid path."""
     if kind == "delta":
         from braidmq.spark.jobs.tables.delta_table import DeltaFiles
 

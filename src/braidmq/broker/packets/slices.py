@@ -1,0 +1,79 @@
+"""Works off packets with many filters in slices, so that a packet with a hundred thousand filters delays no other client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from braidmq.base.errors import ProtocolViolation
+from braidmq.broker.bounds.turns import Turns
+from braidmq.broker.connection.connection import Connection
+from braidmq.broker.ports import Refusal
+from braidmq.lane.path.channel import HOLD_BUSY
+from braidmq.mqtt.reasons import Reason
+
+_WORK_AT_ONCE = 50  # in filters of one packet, before others have their turn: half a millisecond
+_LEVELS_PER_WORK = 8  # of a filter
+
+
+class FilterWork(Protocol):
+    """A packet being worked off."""
+
+    def run(self, work: int) -> bool:
+        """Handle filters for this much work; True when all are done."""
+        ...
+
+    def answer(self) -> None:
+        """Send the acknowledgement."""
+        ...
+
+
+def work_of(topic_filter: str) -> int:
+    """What a filter costs, as a share of a slice."""
+    return 1 + topic_filter.count("/") // _LEVELS_PER_WORK
+
+
+def work_off(turns: Turns, connection: Connection, packet: FilterWork) -> None:
+    """Do the work now if it is short, else in slices; the connection is not read meanwhile."""
+    if packet.run(_WORK_AT_ONCE):
+        packet.answer()
+    else:
+        connection.hold(HOLD_BUSY)
+        turns.repeat(connection, partial(_do_more, connection, packet))
+
+
+def _do_more(connection: Connection, packet: FilterWork) -> bool:
+    """Another slice; True when the client has its answer, or needs none any more."""
+    try:
+        if connection.is_open:
+            if not packet.run(_WORK_AT_ONCE):
+                return False
+            packet.answer()
+    except ProtocolViolation as violation:
+        connection.on_violation(violation.reason, violation.detail)
+    except Exception:
+        connection.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "")
+        raise
+    connection.resume(HOLD_BUSY)
+    connection.lane.flush()
+    return True
+
+
+def answer_when_kept(connection: Connection, answer: Callable[[], None]) -> Callable[[], None]:
+    """Hold the connection; what comes back is to be called when the rows are on disk, and answers then."""
+    connection.hold(HOLD_BUSY)
+    return partial(_on_kept, connection, answer)
+
+
+def _on_kept(connection: Connection, answer: Callable[[], None]) -> None:
+    if connection.is_open:
+        answer()
+        connection.resume(HOLD_BUSY)
+        connection.lane.flush()
+
+
+def on_not_kept(connection: Connection, refusal: Refusal) -> None:
+    """The subscriptions cannot be stored: disconnect the client, which then retries."""
+    connection.close(Reason.QUOTA_EXCEEDED, "subscriptions cannot be stored")
+    connection.lane.flush()
