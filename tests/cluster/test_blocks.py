@@ -12,14 +12,14 @@ from braidmq.cluster.blocks import (
     FENCED,
     NOT_RECORDED,
     RECORDED,
-    Answer,
-    Block,
+    BlockAnswer,
+    BlockMark,
     BlockReceiver,
+    BlockResume,
     BlockSender,
     BlocksOutOfOrder,
-    Mark,
-    Resume,
-    Step,
+    BlockStep,
+    NumberedBlock,
     UsedIncarnation,
     outcome_of,
 )
@@ -31,11 +31,11 @@ def test_a_block_is_kept_until_it_is_answered_and_confirmed_with_the_next_one() 
     sender: BlockSender[str] = BlockSender()
     first, second = sender.add(["a"]), sender.add(["b"])
 
-    assert sender.on_answer(Answer(1, {})) == (first, {})
-    assert sender.on_answer(Answer(1, {})) is None
+    assert sender.on_answer(BlockAnswer(1, {})) == (first, {})
+    assert sender.on_answer(BlockAnswer(1, {})) is None
     assert list(sender.unanswered()) == [second._replace(confirmed=1)]
-    assert sender.add(["c"]) == Block(3, 1, ["c"])
-    assert sender.resume() == Resume(4)
+    assert sender.add(["c"]) == NumberedBlock(3, 1, ["c"])
+    assert sender.resume() == BlockResume(4)
 
 
 def test_answers_out_of_order_confirm_nothing_that_is_still_open() -> None:
@@ -43,109 +43,109 @@ def test_answers_out_of_order_confirm_nothing_that_is_still_open() -> None:
     sender.add(["a"])
     sender.add(["b"])
 
-    sender.on_answer(Answer(2, {}))
+    sender.on_answer(BlockAnswer(2, {}))
 
     assert sender.add(["c"]).confirmed == 0
 
 
 def test_c18_a_block_that_was_refused_stays_refused_when_it_comes_again_after_a_crash() -> None:
     home: BlockReceiver[str] = BlockReceiver()
-    home.receive(Block(1, 0, ["lost"]))
+    home.receive(NumberedBlock(1, 0, ["lost"]))
     home.refused(1, QUOTA_EXCEEDED)
-    home.receive(Block(2, 0, ["kept"]))
+    home.receive(NumberedBlock(2, 0, ["kept"]))
     row = home.mark(2, {})
 
     again: BlockReceiver[str] = BlockReceiver(row)
-    again.on_resume(Resume(3))
+    again.on_resume(BlockResume(3))
 
-    assert again.receive(Block(1, 0, ["lost"])) is Step.ANSWER
+    assert again.receive(NumberedBlock(1, 0, ["lost"])) is BlockStep.ANSWER
     assert outcome_of(again.answer(1).outcomes, 0) == QUOTA_EXCEEDED
-    assert again.receive(Block(2, 0, ["kept"])) is Step.ANSWER
+    assert again.receive(NumberedBlock(2, 0, ["kept"])) is BlockStep.ANSWER
     assert outcome_of(again.answer(2).outcomes, 0) == RECORDED
 
 
 def test_c18_entries_that_were_refused_or_not_recorded_keep_their_outcome() -> None:
     home: BlockReceiver[str] = BlockReceiver()
-    home.receive(Block(1, 0, ["good", "full", "fenced", "live"]))
+    home.receive(NumberedBlock(1, 0, ["good", "full", "fenced", "live"]))
     row = home.mark(1, {1: QUOTA_EXCEEDED, 2: FENCED, 3: NOT_RECORDED})
 
     again: BlockReceiver[str] = BlockReceiver(row)
-    again.on_resume(Resume(2))
-    step = again.receive(Block(1, 0, ["good", "full", "fenced", "live"]))
+    again.on_resume(BlockResume(2))
+    step = again.receive(NumberedBlock(1, 0, ["good", "full", "fenced", "live"]))
 
-    assert step is Step.ANSWER
+    assert step is BlockStep.ANSWER
     assert [outcome_of(again.answer(1).outcomes, index) for index in range(4)] == [RECORDED, QUOTA_EXCEEDED, FENCED, NOT_RECORDED]
 
 
 def test_a_repeat_of_a_block_that_is_being_written_waits_for_it() -> None:
     home: BlockReceiver[str] = BlockReceiver()
-    home.receive(Block(1, 0, ["a"]))
+    home.receive(NumberedBlock(1, 0, ["a"]))
     home.mark(1, {})
 
-    home.on_resume(Resume(2))
-    assert home.receive(Block(1, 0, ["a"])) is Step.WAIT
+    home.on_resume(BlockResume(2))
+    assert home.receive(NumberedBlock(1, 0, ["a"])) is BlockStep.WAIT
     home.done(1)
 
-    assert home.receive(Block(1, 0, ["a"])) is Step.ANSWER
+    assert home.receive(NumberedBlock(1, 0, ["a"])) is BlockStep.ANSWER
 
 
 def test_confirmed_outcomes_leave_the_row() -> None:
     home: BlockReceiver[str] = BlockReceiver()
-    home.receive(Block(1, 0, ["a"]))
+    home.receive(NumberedBlock(1, 0, ["a"]))
     home.mark(1, {0: FENCED})
     home.done(1)
-    home.receive(Block(2, 1, ["b"]))
+    home.receive(NumberedBlock(2, 1, ["b"]))
 
-    assert home.mark(2, {}) == Mark(2, {})
+    assert home.mark(2, {}) == BlockMark(2, {})
 
 
 def test_a_block_that_left_no_row_is_new_again_after_a_crash() -> None:
     home: BlockReceiver[str] = BlockReceiver()
-    home.receive(Block(1, 0, ["live"]))
+    home.receive(NumberedBlock(1, 0, ["live"]))
     home.pass_on(1, {0: NOT_RECORDED})
-    assert home.done(1) == Answer(1, {0: NOT_RECORDED})
+    assert home.done(1) == BlockAnswer(1, {0: NOT_RECORDED})
 
     again: BlockReceiver[str] = BlockReceiver()
-    again.on_resume(Resume(2))
+    again.on_resume(BlockResume(2))
 
-    assert again.receive(Block(1, 0, ["live"])) is Step.WRITE
+    assert again.receive(NumberedBlock(1, 0, ["live"])) is BlockStep.WRITE
 
 
 def test_answered_blocks_without_a_row_are_no_gap_after_a_crash() -> None:
-    again: BlockReceiver[str] = BlockReceiver(Mark(3, {}))
-    again.on_resume(Resume(9))
+    again: BlockReceiver[str] = BlockReceiver(BlockMark(3, {}))
+    again.on_resume(BlockResume(9))
 
-    assert again.receive(Block(8, 7, ["a"])) is Step.WRITE
+    assert again.receive(NumberedBlock(8, 7, ["a"])) is BlockStep.WRITE
 
 
 def test_a_block_that_waits_does_not_hold_up_the_answer_of_the_next_one() -> None:
     home: BlockReceiver[str] = BlockReceiver()
-    home.receive(Block(1, 0, ["live"]))
+    home.receive(NumberedBlock(1, 0, ["live"]))
     home.pass_on(1, {0: NOT_RECORDED})
-    home.receive(Block(2, 0, ["kept"]))
+    home.receive(NumberedBlock(2, 0, ["kept"]))
     row = home.mark(2, {})
     home.done(2)  # the node has this answer when the home dies, and resends the first block only
 
     again: BlockReceiver[str] = BlockReceiver(row)
-    again.on_resume(Resume(3))
+    again.on_resume(BlockResume(3))
 
-    assert again.receive(Block(1, 0, ["live"])) is Step.ANSWER
-    assert again.answer(1) == Answer(1, {0: NOT_RECORDED})
-    assert again.receive(Block(3, 2, ["new"])) is Step.WRITE
+    assert again.receive(NumberedBlock(1, 0, ["live"])) is BlockStep.ANSWER
+    assert again.answer(1) == BlockAnswer(1, {0: NOT_RECORDED})
+    assert again.receive(NumberedBlock(3, 2, ["new"])) is BlockStep.WRITE
 
 
 def test_a_block_that_was_left_out_closes_the_connection() -> None:
     home: BlockReceiver[str] = BlockReceiver()
 
     with pytest.raises(BlocksOutOfOrder):
-        home.receive(Block(2, 0, ["a"]))
+        home.receive(NumberedBlock(2, 0, ["a"]))
 
 
 def test_c27_an_incarnation_that_was_given_out_twice_is_refused() -> None:
-    home: BlockReceiver[str] = BlockReceiver(Mark(900, {}))
+    home: BlockReceiver[str] = BlockReceiver(BlockMark(900, {}))
 
     with pytest.raises(UsedIncarnation):
-        home.on_resume(Resume(1))
+        home.on_resume(BlockResume(1))
 
 
 class Model:
@@ -155,18 +155,18 @@ class Model:
         self.random = random.Random(seed)
         self.sender: BlockSender[str] = BlockSender()
         self.log: list[str] = []
-        self.row: Mark | None = None
+        self.row: BlockMark | None = None
         self.forwarded: Counter[str] = Counter()
         self.crashes = 0
         self.told: dict[str, int] = {}
-        self.to_home: list[Block[str]] = []
-        self.to_node: list[Answer] = []
+        self.to_home: list[NumberedBlock[str]] = []
+        self.to_node: list[BlockAnswer] = []
         self.messages = 0
         self._start_home()
 
     def _start_home(self) -> None:
         self.home: BlockReceiver[str] = BlockReceiver(self.row)
-        self.writing: list[tuple[int, list[str], Mark | None, list[str]]] = []
+        self.writing: list[tuple[int, list[str], BlockMark | None, list[str]]] = []
         self.waiting: list[tuple[int, list[str]]] = []  # for targets of what was not recorded
 
     def publish(self) -> None:
@@ -181,14 +181,14 @@ class Model:
             return
         block = self.to_home.pop(0)
         match self.home.receive(block):
-            case Step.ANSWER:
+            case BlockStep.ANSWER:
                 self._answer(self.home.answer(block.number), block)
-            case Step.WRITE:
+            case BlockStep.WRITE:
                 self._write(block)
-            case Step.WAIT:
+            case BlockStep.WAIT:
                 pass
 
-    def _write(self, block: Block[str]) -> None:
+    def _write(self, block: NumberedBlock[str]) -> None:
         outcomes = {
             index: found
             for index in range(len(block.entries))
@@ -220,7 +220,7 @@ class Model:
             self.forwarded.update(live)
             self.to_node.append(self.home.done(number))
 
-    def _answer(self, answer: Answer, block: Block[str]) -> None:
+    def _answer(self, answer: BlockAnswer, block: NumberedBlock[str]) -> None:
         for index, entry in enumerate(block.entries):
             if outcome_of(answer.outcomes, index) == NOT_RECORDED:
                 self.forwarded[entry] += 1

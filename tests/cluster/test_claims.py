@@ -6,16 +6,16 @@ import pytest
 
 from braidmq.cluster.claims import (
     Action,
-    Claim,
+    ClaimGranted,
+    ClaimRejected,
+    ClaimRequest,
     Declaration,
     Ended,
     Ending,
-    Granted,
     HomeClaims,
     LetGo,
     Owner,
-    Rejected,
-    Restored,
+    OwnerRestored,
 )
 from braidmq.cluster.node_claims import NodeClaims
 
@@ -39,46 +39,46 @@ def kinds(actions: list[Action[str]]) -> list[type]:
 
 
 def test_a_free_client_id_is_granted_at_once(home: HomeClaims[str]) -> None:
-    claim = Claim(1, "c", 1)
+    claim = ClaimRequest(1, "c", 1)
 
-    assert home.claim("r1", claim, 0.0) == [Granted("r1", claim, 1000)]
+    assert home.claim("r1", claim, 0.0) == [ClaimGranted("r1", claim, 1000)]
     assert home.owner("c") == Owner("r1", 1, 1000)
     assert home.client_of("r1", 1) == "c"
 
 
 def test_a_takeover_waits_for_the_release_and_says_how_the_old_channel_ended(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    second = Claim(1, "c", 1)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    second = ClaimRequest(1, "c", 1)
 
     assert home.claim("r2", second, 0.0) == [LetGo("r1", "c", 1001)]
     assert home.release("r1", 1, Ending.DISCARD) == [
         Ended("c", Owner("r1", 1, 1000), Ending.DISCARD),
-        Granted("r2", second, 1001),
+        ClaimGranted("r2", second, 1001),
     ]
 
 
 def test_what_the_old_channel_sent_before_its_release_still_counts(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    home.claim("r2", Claim(1, "c", 1), 0.0)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    home.claim("r2", ClaimRequest(1, "c", 1), 0.0)
 
     assert home.client_of("r1", 1) == "c"
     assert home.client_of("r2", 1) is None
 
 
 def test_a_stuck_owner_is_fenced_when_its_time_is_over(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    home.claim("r2", Claim(1, "c", 1), 0.0)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    home.claim("r2", ClaimRequest(1, "c", 1), 0.0)
     assert home.next_due == 2.0
 
     assert home.expire(1.9) == []
-    assert kinds(home.expire(2.0)) == [Ended, Granted]
+    assert kinds(home.expire(2.0)) == [Ended, ClaimGranted]
     assert home.client_of("r1", 1) is None
     assert home.release("r1", 1, Ending.PUBLISH) == []
 
 
 def test_a_fenced_node_that_connects_again_is_told_to_let_go_once_more(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    home.claim("r2", Claim(1, "c", 1), 0.0)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    home.claim("r2", ClaimRequest(1, "c", 1), 0.0)
     home.expire(2.0)
 
     assert home.connected("r1") == [LetGo("r1", "c", 1001)]
@@ -87,48 +87,48 @@ def test_a_fenced_node_that_connects_again_is_told_to_let_go_once_more(home: Hom
 
 
 def test_a_newer_claim_ends_the_one_that_waits(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    second, third = Claim(1, "c", 1), Claim(1, "c", 1)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    second, third = ClaimRequest(1, "c", 1), ClaimRequest(1, "c", 1)
     home.claim("r2", second, 0.0)
 
-    assert home.claim("r3", third, 1.0) == [Rejected("r2", second), LetGo("r1", "c", 1002)]
+    assert home.claim("r3", third, 1.0) == [ClaimRejected("r2", second), LetGo("r1", "c", 1002)]
     assert home.next_due == 2.0, "the owner has had its time since the first claim"
-    assert home.release("r1", 1, Ending.TAKEN)[1:] == [Granted("r3", third, 1002)]
+    assert home.release("r1", 1, Ending.TAKEN)[1:] == [ClaimGranted("r3", third, 1002)]
 
 
 def test_a_death_ends_what_the_node_had_and_grants_what_waited(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    home.claim("r1", Claim(2, "d", 2), 0.0)
-    waiting = Claim(1, "c", 1)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    home.claim("r1", ClaimRequest(2, "d", 2), 0.0)
+    waiting = ClaimRequest(1, "c", 1)
     home.claim("r2", waiting, 0.0)
 
     actions = home.dead("r1", 0.0)
 
     assert actions == [
         Ended("c", Owner("r1", 1, 1000), Ending.DIED),
-        Granted("r2", waiting, 1001),
+        ClaimGranted("r2", waiting, 1001),
         Ended("d", Owner("r1", 2, 1000), Ending.DIED),
     ]
 
 
 def test_c17_a_claim_that_is_withdrawn_while_it_waits_is_forgotten(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    second = Claim(1, "c", 1)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    second = ClaimRequest(1, "c", 1)
     home.claim("r2", second, 0.0)
 
     assert home.withdraw("r2", second) == []
     assert kinds(home.release("r1", 1, Ending.PUBLISH)) == [Ended]
 
 
-def test_c17_a_grant_that_nobody_takes_is_withdrawn(home: HomeClaims[str]) -> None:
-    claim = Claim(1, "c", 1)
+def test_c17_a_grant_that_no_client_takes_is_withdrawn(home: HomeClaims[str]) -> None:
+    claim = ClaimRequest(1, "c", 1)
     home.claim("r1", claim, 0.0)
 
     assert home.withdraw("r1", claim) == [Ended("c", Owner("r1", 1, 1000), Ending.WITHDRAWN)]
 
 
 def test_c17_a_withdrawal_that_overtakes_its_claim_cancels_it(home: HomeClaims[str]) -> None:
-    claim = Claim(1, "c", 1)
+    claim = ClaimRequest(1, "c", 1)
     home.withdraw("r1", claim)
 
     assert home.claim("r1", claim, 0.0) == []
@@ -154,26 +154,26 @@ def test_c17_a_claim_that_is_granted_after_the_let_go_of_an_older_channel_stands
 
 
 def test_a_claim_that_is_repeated_gets_the_same_answer(home: HomeClaims[str]) -> None:
-    first, second = Claim(1, "c", 1), Claim(1, "c", 1)
+    first, second = ClaimRequest(1, "c", 1), ClaimRequest(1, "c", 1)
     home.claim("r1", first, 0.0)
     home.claim("r2", second, 0.0)
 
-    assert home.claim("r1", first, 0.0) == [Granted("r1", first, 1000)]
+    assert home.claim("r1", first, 0.0) == [ClaimGranted("r1", first, 1000)]
     assert home.claim("r2", second, 0.0) == []
 
 
 def test_a_claim_that_was_rejected_cannot_come_back_and_end_a_newer_one(home: HomeClaims[str]) -> None:
-    home.claim("r1", Claim(1, "c", 1), 0.0)
-    second = Claim(1, "c", 1)
+    home.claim("r1", ClaimRequest(1, "c", 1), 0.0)
+    second = ClaimRequest(1, "c", 1)
     home.claim("r2", second, 0.0)
-    home.claim("r3", Claim(1, "c", 1), 0.0)
+    home.claim("r3", ClaimRequest(1, "c", 1), 0.0)
 
-    assert home.claim("r2", second, 0.0) == [Rejected("r2", second)]
+    assert home.claim("r2", second, 0.0) == [ClaimRejected("r2", second)]
 
 
 def test_c16_a_home_that_has_restarted_grants_nothing_before_all_nodes_have_declared() -> None:
     home: HomeClaims[str] = HomeClaims(2.0, Clock(), ["r1", "r2"])
-    claim = Claim(5, "c", 5)
+    claim = ClaimRequest(5, "c", 5)
 
     assert home.declare("r2", Declaration([], [], 4), 0.0) == []
     assert home.claim("r2", claim, 0.0) == []
@@ -181,7 +181,7 @@ def test_c16_a_home_that_has_restarted_grants_nothing_before_all_nodes_have_decl
     actions = home.declare("r1", Declaration([("c", 3, 900)], [], 3), 0.0)
 
     assert (was_ready, home.is_ready) == (False, True)
-    assert actions == [Restored("c", Owner("r1", 3, 900)), LetGo("r1", "c", 1000)]
+    assert actions == [OwnerRestored("c", Owner("r1", 3, 900)), LetGo("r1", "c", 1000)]
 
 
 def test_c16_of_two_channels_the_one_with_the_higher_guard_stays() -> None:
@@ -193,7 +193,7 @@ def test_c16_of_two_channels_the_one_with_the_higher_guard_stays() -> None:
     assert actions == [
         Ended("c", Owner("r1", 1, 500), Ending.TAKEN),
         LetGo("r1", "c", 700),
-        Restored("c", Owner("r2", 1, 700)),
+        OwnerRestored("c", Owner("r2", 1, 700)),
     ]
 
 
@@ -201,7 +201,7 @@ def test_c16_a_channel_that_is_declared_late_loses_against_one_granted_since() -
     home: HomeClaims[str] = HomeClaims(2.0, Clock(), ["r1", "r2"])
     home.declare("r2", Declaration([], [], 0), 0.0)
     home.silent("r1", 0.0)
-    home.claim("r2", Claim(1, "c", 1), 0.0)
+    home.claim("r2", ClaimRequest(1, "c", 1), 0.0)
 
     actions = home.declare("r1", Declaration([("c", 9, 500)], [], 9), 0.0)
 
@@ -211,10 +211,10 @@ def test_c16_a_channel_that_is_declared_late_loses_against_one_granted_since() -
 
 def test_c16_a_dead_node_is_not_waited_for() -> None:
     home: HomeClaims[str] = HomeClaims(2.0, Clock(), ["r1"])
-    claim = Claim(1, "c", 1)
+    claim = ClaimRequest(1, "c", 1)
     home.claim("r2", claim, 0.0)
 
-    assert home.dead("r1", 0.0) == [Granted("r2", claim, 1000)]
+    assert home.dead("r1", 0.0) == [ClaimGranted("r2", claim, 1000)]
 
 
 def test_a_declaration_has_channels_whose_release_is_not_answered_and_open_claims() -> None:
@@ -235,7 +235,7 @@ def test_nothing_is_kept_of_client_ids_that_are_gone(home: HomeClaims[str]) -> N
     home = HomeClaims(2.0, clock)
     for number in range(1, 100):
         clock.now += 10
-        home.claim("r1", Claim(number, f"c{number}", number), 0.0)
+        home.claim("r1", ClaimRequest(number, f"c{number}", number), 0.0)
         clock.now += 10
         home.release("r1", number, Ending.DISCARD)
 

@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from braidmq.cluster.blocks import Answer, Block, BlockReceiver, BlockSender, Resume, Step
-from braidmq.cluster.claims import Claim, Declaration, Ended, Ending, Granted, HomeClaims, LetGo, Owner, Rejected, Restored
+from braidmq.cluster.blocks import BlockAnswer, BlockReceiver, BlockResume, BlockSender, BlockStep, NumberedBlock
+from braidmq.cluster.claims import (
+    ClaimGranted,
+    ClaimRejected,
+    ClaimRequest,
+    Declaration,
+    Ended,
+    Ending,
+    HomeClaims,
+    LetGo,
+    Owner,
+    OwnerRestored,
+)
 from braidmq.cluster.node_claims import NodeClaims
 from tests.support.simulator.network import Link, Network
 
@@ -29,7 +40,7 @@ class Edge:
         self.claims = NodeClaims()
         self.blocks: BlockSender[tuple[Any, ...]] = BlockSender()
         self.open: dict[int, str] = {}  # channels whose clients have their CONNACK
-        self.asking: dict[int, Claim] = {}
+        self.asking: dict[int, ClaimRequest] = {}
         self.calls: Link[Any] | None = None
         self.messages: Link[Any] | None = None
         self.known_home = 0
@@ -71,20 +82,20 @@ class Edge:
         if self.is_dead:
             return
         match message:
-            case Granted():
+            case ClaimGranted():
                 if self.asking.pop(message.claim.channel, None) is None:
                     self.claims.on_granted(message.claim, message.guard)
                 elif self.claims.on_granted(message.claim, message.guard):
                     self.open[message.claim.channel] = message.claim.client_id
                 else:
                     self.leave(message.claim.channel, Ending.TAKEN)
-            case Rejected():
+            case ClaimRejected():
                 if self.claims.on_rejected(message.claim):
                     self.asking.pop(message.claim.channel, None)
             case LetGo():
                 for channel in self.claims.on_let_go(message.client_id, message.guard):
                     self.leave(channel, Ending.TAKEN)
-            case Answer():
+            case BlockAnswer():
                 answered = self.blocks.on_answer(message)
                 if answered is not None:
                     for entry in answered[0].entries:
@@ -168,23 +179,23 @@ class Sim:
         edge = self.links.get(link)
         if edge is None or edge.is_dead:
             return
-        if isinstance(message, Block | Resume) and not (self.claims.is_ready and self.claims.has_heard(edge.name)):
+        if isinstance(message, NumberedBlock | BlockResume) and not (self.claims.is_ready and self.claims.has_heard(edge.name)):
             self.early.append((edge.name, (link, message)))  # no block is taken before all have declared
             return
         self._take(edge, link, message)
 
     def _take(self, edge: Edge, link: Link[Any], message: object) -> None:
         match message:
-            case Claim():
+            case ClaimRequest():
                 self._settle(self.claims.claim(edge.name, message, self.network.now))
             case Declaration():
                 edge.known_home = self.incarnation
                 self._settle(self.claims.declare(edge.name, message, self.network.now))
-            case Resume():
+            case BlockResume():
                 self._receiver(edge.name).on_resume(message)
-            case Block():
+            case NumberedBlock():
                 receiver = self._receiver(edge.name)
-                if receiver.receive(message) is Step.WRITE:
+                if receiver.receive(message) is BlockStep.WRITE:
                     for entry in message.entries:
                         self._entry(edge.name, entry)
                     self.marks[edge.name] = receiver.mark(message.number, {})
@@ -243,18 +254,18 @@ class Sim:
             match action:
                 case Ended():
                     self._ended(action.client_id, action.owner.guard)
-                case Restored():
+                case OwnerRestored():
                     if action.client_id not in self.rows:  # it was given up, and is back
                         self.rows[action.client_id] = action.owner
                         self.ends[action.client_id, action.owner.guard] -= 1
                     assert self.rows[action.client_id] == action.owner
-                case Granted():
+                case ClaimGranted():
                     if not self.grants[action.claim.client_id, action.guard]:
                         self.grants[action.claim.client_id, action.guard] += 1
                         assert action.claim.client_id not in self.rows, "two owners"
                         self.rows[action.claim.client_id] = Owner(action.node, action.claim.channel, action.guard)
                     self._tell(action.node, action)
-                case Rejected() | LetGo():
+                case ClaimRejected() | LetGo():
                     self._tell(action.node, action)
 
     def _tell(self, name: str, action: object) -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.net.frames import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES, BadFrame, Frame, FrameReader, Kind, encode
+from braidmq.net.frames import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES, BadFrame, Frame, FrameKind, FrameReader, encode
 
-frames = st.builds(Frame, st.sampled_from(Kind), st.integers(0, 255), st.integers(0, 2**64 - 1), st.binary(max_size=300))
+frames = st.builds(Frame, st.sampled_from(FrameKind), st.integers(0, 255), st.integers(0, 2**64 - 1), st.binary(max_size=300))
 
 
 @given(st.lists(frames, max_size=5), st.lists(st.integers(1, 40), min_size=1))
@@ -27,13 +27,13 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(sent: list[Fr
 
 
 def test_the_bytes_of_a_frame() -> None:
-    assert encode(Kind.CALL, 5, b"ab", 1) == bytes.fromhex("0000000c02010000000000000005") + b"ab"
+    assert encode(FrameKind.CALL, 5, b"ab", 1) == bytes.fromhex("0000000c02010000000000000005") + b"ab"
 
 
 def test_the_largest_frame_is_legal() -> None:
     body = b"x" * BODY_BYTES_MAX
 
-    (frame,) = FrameReader().feed(encode(Kind.RLOG, 1, body))
+    (frame,) = FrameReader().feed(encode(FrameKind.RLOG, 1, body))
 
     assert frame.body == body
 
@@ -53,4 +53,4 @@ def test_a_stranger_may_send_small_frames_only() -> None:
     reader = FrameReader(4096)
 
     with pytest.raises(BadFrame):
-        list(reader.feed(encode(Kind.HELLO, 0, b"x" * 4096)[:20]))
+        list(reader.feed(encode(FrameKind.HELLO, 0, b"x" * 4096)[:20]))

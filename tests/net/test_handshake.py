@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from braidmq.net.frames import Frame, FrameReader, Kind, encode
+from braidmq.net.frames import Frame, FrameKind, FrameReader, encode
 from braidmq.net.handshake import Handshake, NotAccepted, Side, hello, refusal
 from braidmq.net.proto_v1 import Hello
 
@@ -164,11 +164,11 @@ def test_a_refusal_is_told_to_the_peer() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        Frame(Kind.CALL, 0, 1, b""),
-        Frame(Kind.HELLO, 0, 0, b""),
-        Frame(Kind.HELLO, 0, 0, b"\x93\x01\x02\x03"),
-        Frame(Kind.HELLO, 0, 0, b"\x91\xa7Welcome"),
-        Frame(Kind.HELLO, 0, 0, b"\x92\xa5Proof\xc4\x01x"),
+        Frame(FrameKind.CALL, 0, 1, b""),
+        Frame(FrameKind.HELLO, 0, 0, b""),
+        Frame(FrameKind.HELLO, 0, 0, b"\x93\x01\x02\x03"),
+        Frame(FrameKind.HELLO, 0, 0, b"\x91\xa7Welcome"),
+        Frame(FrameKind.HELLO, 0, 0, b"\x92\xa5Proof\xc4\x01x"),
     ],
     ids=["a call", "nothing", "garbage", "welcome too early", "proof too early"],
 )
@@ -194,4 +194,4 @@ def test_nothing_of_the_handshake_is_legal_after_it() -> None:
     shake(edge, core)
 
     with pytest.raises(NotAccepted):
-        pass_on(encode(Kind.HELLO, 0, b"\x91\xa7Welcome"), edge)
+        pass_on(encode(FrameKind.HELLO, 0, b"\x91\xa7Welcome"), edge)

@@ -18,8 +18,8 @@ PYTHON = [file for file in project_files() if file.suffix == ".py"]
 OURS = [file for file in PYTHON if file.is_relative_to(SOURCES)]
 # No layer above is imported; import-linter sees .py files, this list serves the .pyx and .pxd files.
 LAYERS = [
-    *("cli", "testing", "node", "operations", "metrics", "api", "history", "hooks", "spark", "storage", "broker", "access"),
-    *("client", "control", "mqtt", "lane", "flight", "base"),
+    *("cli", "testing", "node", "operations", "metrics", "api", "history", "hooks", "spark", "cluster"),
+    *("storage", "broker", "access", "net", "client", "control", "mqtt", "lane", "flight", "base"),
 ]
 # Parts that an extra of the distribution belongs to; everything else runs without it.
 OPTIONAL = {"flight", "history", "spark"}

@@ -46,7 +46,7 @@ def outcome_of(outcomes: Outcomes, index: int) -> int:
     return outcomes.get(_ALL, outcomes.get(index, RECORDED))
 
 
-class Block(NamedTuple, Generic[Entry]):
+class NumberedBlock(NamedTuple, Generic[Entry]):
     """What a node has collected for a shard in one turn. ``confirmed``: it has the answers up to this number."""
 
     number: int
@@ -54,20 +54,20 @@ class Block(NamedTuple, Generic[Entry]):
     entries: Sequence[Entry]
 
 
-class Answer(NamedTuple):
+class BlockAnswer(NamedTuple):
     """What became of a block's entries."""
 
     number: int
     outcomes: Outcomes
 
 
-class Resume(NamedTuple):
+class BlockResume(NamedTuple):
     """What a node says of its blocks when it connects to a home, before it sends them again."""
 
     next_number: int  # of a new block
 
 
-class Mark(Struct, frozen=True):
+class BlockMark(Struct, frozen=True):
     """The home's row of one node's incarnation: the last number, and what is not simply recorded among the unconfirmed."""
 
     number: int
@@ -87,27 +87,27 @@ class BlockSender(Generic[Entry]):
 
     def __init__(self) -> None:
         self._next = 1
-        self._unanswered: dict[int, Block[Entry]] = {}
+        self._unanswered: dict[int, NumberedBlock[Entry]] = {}
         self._confirmed = 0
 
     def __len__(self) -> int:
         return len(self._unanswered)
 
-    def add(self, entries: Sequence[Entry]) -> Block[Entry]:
+    def add(self, entries: Sequence[Entry]) -> NumberedBlock[Entry]:
         """Number a new block; send it, if there is a connection."""
-        block = self._unanswered[self._next] = Block(self._next, self._confirmed, entries)
+        block = self._unanswered[self._next] = NumberedBlock(self._next, self._confirmed, entries)
         self._next += 1
         return block
 
-    def resume(self) -> Resume:
+    def resume(self) -> BlockResume:
         """What to tell a home before its blocks are resent."""
-        return Resume(self._next)
+        return BlockResume(self._next)
 
-    def unanswered(self) -> Iterator[Block[Entry]]:
+    def unanswered(self) -> Iterator[NumberedBlock[Entry]]:
         """The blocks to send again, in order."""
         return (block._replace(confirmed=self._confirmed) for block in self._unanswered.values())
 
-    def on_answer(self, answer: Answer) -> tuple[Block[Entry], Outcomes] | None:
+    def on_answer(self, answer: BlockAnswer) -> tuple[NumberedBlock[Entry], Outcomes] | None:
         """The block that is answered; None if it was answered before."""
         block = self._unanswered.pop(answer.number, None)
         if block is None:
@@ -116,7 +116,7 @@ class BlockSender(Generic[Entry]):
         return block, answer.outcomes
 
 
-class Step(Enum):
+class BlockStep(Enum):
     """What a home has to do with a block."""
 
     WRITE = auto()  # it is new: judge its entries, write them with ``mark``, then say what became of the write
@@ -127,7 +127,7 @@ class Step(Enum):
 class BlockReceiver(Generic[Entry]):
     """The home's side, for one incarnation of a node and one shard."""
 
-    def __init__(self, mark: Mark | None = None) -> None:
+    def __init__(self, mark: BlockMark | None = None) -> None:
         """``mark``: its row, if the home has restarted since."""
         self._last = mark.number if mark is not None else 0
         self._written = self._last  # the last number that a row names, or will with a batch on its way
@@ -135,13 +135,13 @@ class BlockReceiver(Generic[Entry]):
         self._under_way: set[int] = set()
         self._resent_below = 1  # the first number that the node had not used when it connected
 
-    def on_resume(self, resume: Resume) -> None:
+    def on_resume(self, resume: BlockResume) -> None:
         """The node has connected. Raises UsedIncarnation."""
         if self._last >= resume.next_number:
             raise UsedIncarnation(f"block {self._last} is known, and the node has numbered {resume.next_number - 1}")
         self._resent_below = resume.next_number
 
-    def receive(self, block: Block[Entry]) -> Step:
+    def receive(self, block: NumberedBlock[Entry]) -> BlockStep:
         """A block has arrived. Raises BlocksOutOfOrder."""
         self._forget(block.confirmed)
         if block.number > max(self._last + 1, self._resent_below):
@@ -149,36 +149,36 @@ class BlockReceiver(Generic[Entry]):
         if block.number > self._last:
             self._last = block.number
             self._under_way.add(block.number)
-            return Step.WRITE
-        return Step.WAIT if block.number in self._under_way else Step.ANSWER
+            return BlockStep.WRITE
+        return BlockStep.WAIT if block.number in self._under_way else BlockStep.ANSWER
 
     def _forget(self, confirmed: int) -> None:
         for number in [number for number in self._outcomes if number <= confirmed]:
             del self._outcomes[number]
 
-    def mark(self, number: int, outcomes: Outcomes) -> Mark:
+    def mark(self, number: int, outcomes: Outcomes) -> BlockMark:
         """The row for the batch of a new block. ``outcomes``: of its entries that are not simply recorded."""
         if outcomes:
             self._outcomes[number] = dict(outcomes)
         self._written = max(self._written, number)
-        return Mark(self._written, {each: dict(found) for each, found in self._outcomes.items() if each <= self._written})
+        return BlockMark(self._written, {each: dict(found) for each, found in self._outcomes.items() if each <= self._written})
 
     def pass_on(self, number: int, outcomes: Outcomes) -> None:
         """The new block leaves nothing on disk, so it has no row."""
         if outcomes:
             self._outcomes[number] = dict(outcomes)
 
-    def done(self, number: int) -> Answer:
+    def done(self, number: int) -> BlockAnswer:
         """What the block says is committed, and forwarded where it was not recorded: the answer."""
         self._under_way.discard(number)
         return self.answer(number)
 
-    def refused(self, number: int, reason: int) -> Answer:
+    def refused(self, number: int, reason: int) -> BlockAnswer:
         """The engine has refused the block, nothing of it is written: the answer."""
         self._outcomes[number] = {_ALL: reason}
         self._under_way.discard(number)
         return self.answer(number)
 
-    def answer(self, number: int) -> Answer:
+    def answer(self, number: int) -> BlockAnswer:
         """What became of a block that is not under way."""
-        return Answer(number, self._outcomes.get(number, {}))
+        return BlockAnswer(number, self._outcomes.get(number, {}))

@@ -36,7 +36,7 @@ class Ending(Enum):
     REPEATED = "repeated"  # it had ended before the home restarted, and what follows from that is done
 
 
-class Claim(NamedTuple):
+class ClaimRequest(NamedTuple):
     """A CONNECT asks for a client id. Claims and channels are numbered by their node, and no number is used twice."""
 
     number: int
@@ -48,7 +48,7 @@ class Declaration(NamedTuple):
     """What a node tells a home that has restarted."""
 
     channels: list[tuple[str, int, int]]  # client id, channel and guard of those whose release is not answered
-    claims: list[Claim]  # those that are not answered
+    claims: list[ClaimRequest]  # those that are not answered
     claimed: int  # the last number of a claim
 
 
@@ -60,19 +60,19 @@ class Owner(NamedTuple, Generic[Node]):
     guard: int
 
 
-class Granted(NamedTuple, Generic[Node]):
+class ClaimGranted(NamedTuple, Generic[Node]):
     """Tell a node that its claim is granted, once the grant is on disk."""
 
     node: Node
-    claim: Claim
+    claim: ClaimRequest
     guard: int
 
 
-class Rejected(NamedTuple, Generic[Node]):
+class ClaimRejected(NamedTuple, Generic[Node]):
     """Tell a node that a newer claim has replaced its own."""
 
     node: Node
-    claim: Claim
+    claim: ClaimRequest
 
 
 class LetGo(NamedTuple, Generic[Node]):
@@ -91,19 +91,19 @@ class Ended(NamedTuple, Generic[Node]):
     ending: Ending
 
 
-class Restored(NamedTuple, Generic[Node]):
+class OwnerRestored(NamedTuple, Generic[Node]):
     """A declared channel owns its client id, as before the home restarted."""
 
     client_id: str
     owner: Owner[Node]
 
 
-Action = Granted[Node] | Rejected[Node] | LetGo[Node] | Ended[Node] | Restored[Node]
+Action = ClaimGranted[Node] | ClaimRejected[Node] | LetGo[Node] | Ended[Node] | OwnerRestored[Node]
 
 
-class _Waiting(NamedTuple, Generic[Node]):
+class _WaitingClaim(NamedTuple, Generic[Node]):
     node: Node
-    claim: Claim
+    claim: ClaimRequest
     guard: int
     due: float
 
@@ -125,14 +125,14 @@ class HomeClaims(Generic[Node]):
         self._wait_s = wait_s
         self._clock = clock
         self._owners: dict[str, Owner[Node]] = {}
-        self._waiting: dict[str, _Waiting[Node]] = {}
+        self._waiting: dict[str, _WaitingClaim[Node]] = {}
         self._guards: dict[str, int] = {}  # the highest that was granted or promised, while anything of the id is left
         self._channels: dict[Node, dict[int, tuple[str, int]]] = {}  # client ids and guards of those that have not released
         self._unreleased: Counter[str] = Counter()  # how many of them, by client id
         self._claimed: dict[Node, int] = {}  # the last claim that has arrived
         self._cancelled: set[tuple[Node, int]] = set()  # withdrawals that have overtaken their claims
         self._undeclared = set(undeclared)
-        self._early: list[tuple[Node, Claim]] = []
+        self._early: list[tuple[Node, ClaimRequest]] = []
         self._stored = dict(stored or {})
         self._guards.update((client_id, owner.guard) for client_id, owner in self._stored.items())
 
@@ -163,7 +163,7 @@ class HomeClaims(Generic[Node]):
 
     # Claims
 
-    def claim(self, node: Node, claim: Claim, now: float) -> list[Action[Node]]:
+    def claim(self, node: Node, claim: ClaimRequest, now: float) -> list[Action[Node]]:
         """A node claims a client id for a new channel, or repeats a claim that was not answered.
 
         It has declared before: a declaration travels on the connection of the claims, ahead of them.
@@ -173,16 +173,16 @@ class HomeClaims(Generic[Node]):
         self._claimed[node] = claim.number
         return self._arrive(node, claim, now)
 
-    def _repeat(self, node: Node, claim: Claim) -> list[Action[Node]]:
+    def _repeat(self, node: Node, claim: ClaimRequest) -> list[Action[Node]]:
         """Answer as before: a claim arrives once, or an older one could end a newer one."""
         owner = self._owners.get(claim.client_id)
         if owner is not None and (owner.node, owner.channel) == (node, claim.channel):
-            return [Granted(node, claim, owner.guard)]
+            return [ClaimGranted(node, claim, owner.guard)]
         waiting = self._waiting.get(claim.client_id)
         is_open = (waiting is not None and (waiting.node, waiting.claim) == (node, claim)) or (node, claim) in self._early
-        return [] if is_open else [Rejected(node, claim)]
+        return [] if is_open else [ClaimRejected(node, claim)]
 
-    def _arrive(self, node: Node, claim: Claim, now: float) -> list[Action[Node]]:
+    def _arrive(self, node: Node, claim: ClaimRequest, now: float) -> list[Action[Node]]:
         if (node, claim.number) in self._cancelled:
             self._cancelled.discard((node, claim.number))
             return []
@@ -192,30 +192,30 @@ class HomeClaims(Generic[Node]):
         actions: list[Action[Node]] = []
         before = self._waiting.pop(claim.client_id, None)
         if before is not None:
-            actions.append(Rejected(before.node, before.claim))
+            actions.append(ClaimRejected(before.node, before.claim))
         owner = self._owners.get(claim.client_id)
         guard = self._next_guard(claim.client_id)
         if owner is None:
             return [*actions, self._grant(node, claim, guard)]
         due = now + self._wait_s if before is None else before.due  # an owner that is stuck costs the time once
-        self._waiting[claim.client_id] = _Waiting(node, claim, guard, due)
+        self._waiting[claim.client_id] = _WaitingClaim(node, claim, guard, due)
         return [*actions, LetGo(owner.node, claim.client_id, guard)]
 
     def _next_guard(self, client_id: str) -> int:
         guard = self._guards[client_id] = max(self.guard_of(client_id) + 1, self._clock())
         return guard
 
-    def _grant(self, node: Node, claim: Claim, guard: int) -> Granted[Node]:
+    def _grant(self, node: Node, claim: ClaimRequest, guard: int) -> ClaimGranted[Node]:
         self._owners[claim.client_id] = Owner(node, claim.channel, guard)
         self._note(node, claim.channel, claim.client_id, guard)
-        return Granted(node, claim, guard)
+        return ClaimGranted(node, claim, guard)
 
     def _note(self, node: Node, channel: int, client_id: str, guard: int) -> None:
         channels = self._channels.setdefault(node, {})
         self._unreleased[client_id] += channel not in channels
         channels[channel] = client_id, guard
 
-    def withdraw(self, node: Node, claim: Claim) -> list[Action[Node]]:
+    def withdraw(self, node: Node, claim: ClaimRequest) -> list[Action[Node]]:
         """A node no longer wants what it has claimed, granted or not; comes in a block."""
         waiting = self._waiting.get(claim.client_id)
         if waiting is not None and (waiting.node, waiting.claim) == (node, claim):
@@ -325,7 +325,7 @@ class HomeClaims(Generic[Node]):
             self._stored.pop(
                 client_id, None
             )  # from here on it is known who owns it, even if that node dies before others declare
-            actions.append(Restored(client_id, self._owners[client_id]))
+            actions.append(OwnerRestored(client_id, self._owners[client_id]))
         if node in self._claimed:  # it does not know that it was heard, and declares again
             return actions + [action for claim in declared.claims for action in self.claim(node, claim, now)]
         self._claimed[node] = declared.claimed
@@ -348,7 +348,7 @@ class HomeClaims(Generic[Node]):
         return self._take_up(now) if self.is_ready else []
 
     def _take_up(self, now: float) -> list[Action[Node]]:
-        """Every node has been heard: what the rows say and nobody has declared is over, and claims are decided."""
+        """Every node has been heard: an owner that only the rows name is over, and claims are decided."""
         early, self._early = self._early, []
         stored, self._stored = self._stored, {}
         actions: list[Action[Node]] = []

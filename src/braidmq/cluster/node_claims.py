@@ -7,7 +7,7 @@ from its claim until the home has answered the block with its release or its wit
 
 from __future__ import annotations
 
-from braidmq.cluster.claims import Claim, Declaration
+from braidmq.cluster.claims import ClaimRequest, Declaration
 
 
 class _Channel:
@@ -15,7 +15,7 @@ class _Channel:
 
     __slots__ = ("claim", "guard", "is_over")
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: ClaimRequest) -> None:
         self.claim = claim
         self.guard: int | None = None  # None while the claim is not answered
         self.is_over = False  # its client is gone; the release or the withdrawal is on its way
@@ -30,10 +30,10 @@ class NodeClaims:
         self._by_client: dict[str, dict[int, _Channel]] = {}
         self._let_go: dict[str, int] = {}  # by client id: grants below this guard are void, while a claim is not answered
 
-    def claim(self, client_id: str) -> Claim:
+    def claim(self, client_id: str) -> ClaimRequest:
         """Claim a client id for a new channel: send this to the home."""
         self._numbers += 1
-        claim = Claim(self._numbers, client_id, self._numbers)
+        claim = ClaimRequest(self._numbers, client_id, self._numbers)
         channel = self._channels[claim.channel] = _Channel(claim)
         self._by_client.setdefault(client_id, {})[claim.channel] = channel
         return claim
@@ -43,7 +43,7 @@ class NodeClaims:
         found = self._channels.get(channel)
         return found.guard if found is not None and not found.is_over else None
 
-    def on_granted(self, claim: Claim, guard: int) -> bool:
+    def on_granted(self, claim: ClaimRequest, guard: int) -> bool:
         """A claim is granted; False if that is void by now. Then the caller hangs up, and the client is told so."""
         channel = self._channels.get(claim.channel)
         if channel is None or channel.is_over:
@@ -51,7 +51,7 @@ class NodeClaims:
         channel.guard = guard
         return guard >= self._let_go.get(claim.client_id, 0)
 
-    def on_rejected(self, claim: Claim) -> bool:
+    def on_rejected(self, claim: ClaimRequest) -> bool:
         """A newer claim has replaced this one; False if its client is gone already."""
         channel = self._channels.get(claim.channel)
         if channel is None or channel.is_over:
@@ -72,7 +72,7 @@ class NodeClaims:
                 ending.append(number)
         return ending
 
-    def hang_up(self, channel: int) -> Claim | None:
+    def hang_up(self, channel: int) -> ClaimRequest | None:
         """A channel has ended: put its release into the next block; or, if a claim is returned, its withdrawal."""
         found = self._channels[channel]
         found.is_over = True
@@ -92,7 +92,7 @@ class NodeClaims:
         if not others:
             del self._by_client[client_id]
 
-    def open_claims(self) -> list[Claim]:
+    def open_claims(self) -> list[ClaimRequest]:
         """The claims to repeat after a lost connection."""
         return [channel.claim for channel in self._channels.values() if channel.guard is None and not channel.is_over]
 

@@ -20,7 +20,7 @@ HEAD_BYTES: Final = _HEAD.size
 BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - HEAD_BYTES
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is. An unknown kind ends the connection: the peer is of a version that we did not agree on."""
 
     HELLO = 1  # a step of the handshake
@@ -36,13 +36,13 @@ class BadFrame(BraidError):
 class Frame(NamedTuple):
     """One frame."""
 
-    kind: Kind
+    kind: FrameKind
     flags: int
     destination: int
     body: bytes
 
 
-def encode(kind: Kind, destination: int, body: bytes, flags: int = 0) -> bytes:
+def encode(kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> bytes:
     """The bytes of a frame; the body must not exceed ``BODY_BYTES_MAX``."""
     assert len(body) <= BODY_BYTES_MAX, "larger records are split"
     return _HEAD.pack(HEAD_BYTES - _LENGTH_BYTES + len(body), kind, flags, destination) + body
@@ -64,7 +64,7 @@ class FrameReader:
             body = bytes(memoryview(self._buffer)[HEAD_BYTES:size])
             del self._buffer[:size]
             try:
-                known = Kind(kind)
+                known = FrameKind(kind)
             except ValueError:
                 raise BadFrame(f"unknown kind of frame: {kind}") from None
             yield Frame(known, flags, destination, body)

@@ -4,7 +4,7 @@
     HELLO Hello(nonce a, ...)           ->
                                         <-       HELLO Hello(nonce b, ...), HELLO Proof("accept", a, b)
     HELLO Proof("connect", a, b)        ->
-                                        <-       HELLO Welcome, or Refusal from whichever side finds a reason
+                                        <-       HELLO Welcome, or HelloRefusal from whichever side finds a reason
 
 Each side proves that it knows the cluster's secret by an HMAC over both hellos, which include a fresh nonce of each side. The
 secret itself never travels, a proof is of no use on another connection, and since it names its side it cannot be sent back to
@@ -22,13 +22,13 @@ from typing import Final
 import msgspec
 
 from braidmq.base.errors import BraidError
-from braidmq.net.frames import Frame, Kind, encode
-from braidmq.net.proto_v1 import VERSION, Hello, Proof, Refusal, Welcome
+from braidmq.net.frames import Frame, FrameKind, encode
+from braidmq.net.proto_v1 import VERSION, Hello, HelloRefusal, Proof, Welcome
 
 HELLO_FRAME_BYTES_MAX: Final = 4096
 NONCE_BYTES: Final = 32
 
-_decoder: Final = msgspec.msgpack.Decoder(Hello | Proof | Welcome | Refusal)
+_decoder: Final = msgspec.msgpack.Decoder(Hello | Proof | Welcome | HelloRefusal)
 _encode: Final = msgspec.msgpack.encode
 
 
@@ -76,14 +76,14 @@ class Handshake:
 
     def receive(self, frame: Frame) -> bytes:
         """Take a frame; the bytes to answer with. Raises NotAccepted: if it is ours, send ``refusal`` and close."""
-        if frame.kind is not Kind.HELLO or self.peer is not None:
+        if frame.kind is not FrameKind.HELLO or self.peer is not None:
             raise NotAccepted("the handshake was not finished", is_ours=True)
         try:
             message = _decoder.decode(frame.body)
         except msgspec.MsgspecError:
             raise NotAccepted("the peer does not speak this protocol", is_ours=True) from None
         match message:
-            case Refusal():
+            case HelloRefusal():
                 raise NotAccepted(message.reason, is_ours=False)
             case Hello() if self._theirs is None:
                 return self._on_hello(message)
@@ -133,7 +133,7 @@ class Handshake:
 
 def refusal(reason: str) -> bytes:
     """What a peer is told that is not accepted."""
-    return _frame(Refusal(reason))
+    return _frame(HelloRefusal(reason))
 
 
 def hello(
@@ -143,5 +143,5 @@ def hello(
     return Hello(cluster, name, role, incarnation, purpose, shards, min(versions), max(versions))
 
 
-def _frame(message: Hello | Proof | Welcome | Refusal) -> bytes:
-    return encode(Kind.HELLO, 0, _encode(message))
+def _frame(message: Hello | Proof | Welcome | HelloRefusal) -> bytes:
+    return encode(FrameKind.HELLO, 0, _encode(message))

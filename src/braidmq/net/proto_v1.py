@@ -12,14 +12,14 @@ import msgspec
 VERSION: Final = 1
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class _NodeMessage(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """One message, or a part of one."""
 
 
 # The handshake
 
 
-class Hello(_Message, frozen=True):
+class Hello(_NodeMessage, frozen=True):
     """Who a node is and what it speaks. ``purpose``: calls or messages; each pair of nodes has a connection for either."""
 
     cluster: str
@@ -33,17 +33,17 @@ class Hello(_Message, frozen=True):
     nonce: bytes = b""
 
 
-class Proof(_Message, frozen=True):
+class Proof(_NodeMessage, frozen=True):
     """Shows that the sender knows the cluster's secret, on this connection and on this side of it."""
 
     digest: bytes
 
 
-class Welcome(_Message, frozen=True):
+class Welcome(_NodeMessage, frozen=True):
     """The peer is accepted: from now on it may send anything."""
 
 
-class Refusal(_Message, frozen=True):
+class HelloRefusal(_NodeMessage, frozen=True):
     """The peer is not accepted."""
 
     reason: str
@@ -59,7 +59,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True, order=True, gc=Fals
     sequence: int
 
 
-class Watch(_Message, frozen=True):
+class RlogWatch(_NodeMessage, frozen=True):
     """Asks a server for entries from these positions on. ``own``: the origin whose rows the asker writes itself."""
 
     own: str
@@ -67,7 +67,7 @@ class Watch(_Message, frozen=True):
     vector: dict[str, Position]
 
 
-class Entries(_Message, frozen=True):
+class Entries(_NodeMessage, frozen=True):
     """Consecutive entries of one origin. Each states the result for its key: a value, or None if the row is gone."""
 
     origin: str
@@ -77,7 +77,7 @@ class Entries(_Message, frozen=True):
     values: list[bytes | None]
 
 
-class Snapshot(_Message, frozen=True):
+class Snapshot(_NodeMessage, frozen=True):
     """Some rows of an origin. Entries above ``sequence`` arrive in parallel; rows that no part names are gone at the end."""
 
     origin: str
@@ -89,11 +89,11 @@ class Snapshot(_Message, frozen=True):
     is_last: bool
 
 
-class CaughtUp(_Message, frozen=True):
+class CaughtUp(_NodeMessage, frozen=True):
     """Everything that the server had when it was asked has been sent."""
 
 
-class Applied(_Message, frozen=True):
+class Applied(_NodeMessage, frozen=True):
     """The receiver has applied this much of an origin; ``size`` bytes of credit are free again."""
 
     origin: str
@@ -101,8 +101,8 @@ class Applied(_Message, frozen=True):
     size: int
 
 
-class NotWatched(_Message, frozen=True):
+class NotWatched(_NodeMessage, frozen=True):
     """The receiver does not watch this server, or no longer under this number."""
 
 
-RlogMessage = Watch | Entries | Snapshot | CaughtUp | Applied | NotWatched
+RlogMessage = RlogWatch | Entries | Snapshot | CaughtUp | Applied | NotWatched

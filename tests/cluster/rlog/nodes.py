@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from braidmq.cluster.rlog.agent import PACE, Pace
+from braidmq.cluster.rlog.agent import PACE, AgentPace
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.replica import Replica, ReplicaState
-from braidmq.cluster.rlog.server import Server
+from braidmq.cluster.rlog.server import RlogServer
 from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of
 from braidmq.net.proto_v1 import NotWatched, Position, RlogMessage, Snapshot
 from tests.support.simulator.network import Link, Network
@@ -36,7 +36,7 @@ class RlogNode:
         self.view: dict[tuple[str, bytes], bytes] = {}  # what was told of changed rows, put together
         self.tables = Tables(self._on_change, entries_max=cluster.entries_max)
         self.tables.open(origin, incarnation)
-        self.server: Server[Link[Said]] = Server(
+        self.server: RlogServer[Link[Said]] = RlogServer(
             self.tables, lambda origin: origin == self.origin, self._on_applied, cluster.pace
         )
         self.links: dict[str, Link[Said]] = {}  # by the other node's origin
@@ -61,7 +61,7 @@ class RlogNode:
     # Links
 
     def join(self, link: Link[Said], other: RlogNode) -> None:
-        """A link to another node is there: a core watches everybody, a replicant one core."""
+        """A link to another node is there: a core watches every node, a replicant one core."""
         self.links[other.origin] = link
         if self.is_core or (other.is_core and self.watched() is None):
             self._watch(link, other)
@@ -166,7 +166,7 @@ class RlogNode:
 class RlogCluster:
     """Cores that are all connected with each other and with every replicant."""
 
-    def __init__(self, seed: int, cores: int, replicants: int, *, entries_max: int = 1000, pace: Pace = PACE) -> None:
+    def __init__(self, seed: int, cores: int, replicants: int, *, entries_max: int = 1000, pace: AgentPace = PACE) -> None:
         self.network: Network[Said] = Network(seed)
         self.entries_max = entries_max
         self.pace = pace

@@ -9,7 +9,7 @@ import pytest
 from braidmq.cluster.rlog.agent import AgentState
 from braidmq.cluster.rlog.origin_log import Entry, OriginLog
 from braidmq.cluster.rlog.replica import ForeignRows, Replica, ReplicaState
-from braidmq.cluster.rlog.server import Server
+from braidmq.cluster.rlog.server import RlogServer
 from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of
 from braidmq.net.proto_v1 import Applied, CaughtUp, Entries, NotWatched, Position, RlogMessage, Snapshot
 from tests.cluster.rlog.nodes import RlogCluster
@@ -54,7 +54,7 @@ class Core:
         self.tables = Tables(lambda changes: None, entries_max=entries_max)
         self.tables.open("node", 7)
         self.applied: list[Position] = []
-        self.server: Server[str] = Server(
+        self.server: RlogServer[str] = RlogServer(
             self.tables, lambda origin: True, lambda watcher, origin, position: self.applied.append(position)
         )
         self.snapshots = 0

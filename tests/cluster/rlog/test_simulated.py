@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from braidmq.cluster.rlog.agent import Pace
+from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.origin_log import Entry
 from tests.cluster.rlog.nodes import RlogCluster
 
 SEEDS = 40  # in each test of the table below
 FAULTS_S = 0.5
-PACE = Pace(switchover_entries_max=3, credit_bytes=150, batch_bytes=60, part_rows=2)  # everything takes many steps
+PACE = AgentPace(switchover_entries_max=3, credit_bytes=150, batch_bytes=60, part_rows=2)  # everything takes many steps
 
 
 def change(cluster: RlogCluster) -> None:
@@ -39,7 +39,7 @@ def pause(cluster: RlogCluster) -> None:
 
 
 def restart(cluster: RlogCluster) -> None:
-    """A node dies and is back, sometimes before anybody has noticed."""
+    """A node dies and is back, sometimes before another node has noticed."""
     random = cluster.network.random
     origin = random.choice(list(cluster.nodes))
     is_core = cluster.nodes[origin].is_core

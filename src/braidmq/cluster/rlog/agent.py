@@ -30,7 +30,7 @@ from braidmq.net.proto_v1 import Applied, CaughtUp, Entries, Position, RlogMessa
 SWITCHOVER_ENTRIES_MAX: Final = 1000
 
 
-class Pace(NamedTuple):
+class AgentPace(NamedTuple):
     """How much an agent sends at a time."""
 
     switchover_entries_max: int = SWITCHOVER_ENTRIES_MAX  # `cluster.switchover_entries_max`
@@ -39,7 +39,7 @@ class Pace(NamedTuple):
     part_rows: int = PART_ROWS
 
 
-PACE: Final = Pace()
+PACE: Final = AgentPace()
 
 
 class AgentState(Enum):
@@ -59,7 +59,7 @@ class Agent:
         tables: Tables,
         serves: Callable[[str], bool],
         vector: dict[str, Position],
-        pace: Pace,
+        pace: AgentPace,
     ) -> None:
         """``serves``: which origins this replica gets here. ``vector``: what the replica says it has."""
         self.number = number

@@ -1,7 +1,7 @@
 """The rows of one origin and the last entries that led to them.
 
 Invariants:
-- Only the origin writes; everybody else applies its entries in order, so equal positions mean equal rows.
+- Only the origin writes; all other nodes apply its entries in order, so equal positions mean equal rows.
 - Entries are absolute: each states the result for its key. Applying one twice, or from any earlier state on, gives the same rows.
 - The log is bounded. A copy whose position is below ``reaches_back_to`` needs a snapshot.
 """

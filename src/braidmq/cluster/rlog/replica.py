@@ -17,7 +17,7 @@ from enum import Enum
 from braidmq.base.errors import BraidError
 from braidmq.cluster.rlog.origin_log import Entry, wire_size
 from braidmq.cluster.rlog.tables import Loading, Tables
-from braidmq.net.proto_v1 import Applied, CaughtUp, Entries, NotWatched, Position, RlogMessage, Snapshot, Watch
+from braidmq.net.proto_v1 import Applied, CaughtUp, Entries, NotWatched, Position, RlogMessage, RlogWatch, Snapshot
 
 
 class ReplicaState(Enum):
@@ -55,13 +55,13 @@ class Replica:
         self._loads: dict[str, Loading] = {}
         self._is_live = False
 
-    def connect(self) -> tuple[int, Watch]:
+    def connect(self) -> tuple[int, RlogWatch]:
         """Watch the server that the caller has connected to, from where the tables are."""
         self.disconnect()
         self.state = ReplicaState.REPLAY
         self.watch += 1
         vector = {origin: position for origin, position in self._tables.vector().items() if self._accepts(origin)}
-        return self.watch, Watch(self._own, self._is_core, vector)
+        return self.watch, RlogWatch(self._own, self._is_core, vector)
 
     def disconnect(self) -> None:
         """The connection is gone."""
@@ -75,7 +75,7 @@ class Replica:
         """Apply what a server pushes; the replies. Raises ForeignRows."""
         if number != self.watch or self.state is ReplicaState.DISCONNECTED:
             return [(number, NotWatched())]
-        reply: Applied | Watch | None = None
+        reply: Applied | RlogWatch | None = None
         match message:
             case Entries():
                 reply = self._apply(message)
@@ -86,7 +86,7 @@ class Replica:
         self._judge()
         return [] if reply is None else [(self.watch, reply)]
 
-    def _apply(self, message: Entries) -> Applied | Watch:
+    def _apply(self, message: Entries) -> Applied | RlogWatch:
         self._check(message.origin)
         entries = list(map(Entry, message.keys, message.values))
         position = self._tables.apply(message.origin, message.incarnation, message.first, entries)

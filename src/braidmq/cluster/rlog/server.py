@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
-from braidmq.cluster.rlog.agent import PACE, Agent, Pace, message_of
+from braidmq.cluster.rlog.agent import PACE, Agent, AgentPace, message_of
 from braidmq.cluster.rlog.origin_log import OriginLog
 from braidmq.cluster.rlog.tables import Tables
-from braidmq.net.proto_v1 import Applied, Entries, NotWatched, Position, RlogMessage, Watch
+from braidmq.net.proto_v1 import Applied, Entries, NotWatched, Position, RlogMessage, RlogWatch
 
 Watcher = TypeVar("Watcher", bound=Hashable)
 
 
-class Server(Generic[Watcher]):
+class RlogServer(Generic[Watcher]):
     """Serves this node's tables to replicas. A watcher is whatever the caller knows a replica's connection by."""
 
     def __init__(
@@ -25,7 +25,7 @@ class Server(Generic[Watcher]):
         tables: Tables,
         writes: Callable[[str], bool],
         on_applied: Callable[[Watcher, str, Position], None],
-        pace: Pace = PACE,
+        pace: AgentPace = PACE,
     ) -> None:
         """``writes``: whether this node is the writer of an origin. ``on_applied``: a replica has come this far."""
         self.agents: dict[Watcher, Agent] = {}
@@ -44,7 +44,7 @@ class Server(Generic[Watcher]):
     def receive(self, watcher: Watcher, number: int, message: RlogMessage) -> None:
         """Handle what a replica says under the number of its watch."""
         match message:
-            case Watch():
+            case RlogWatch():
                 scope = self._scope(message)
                 self.agents[watcher] = Agent(number, self._tables, scope, message.vector, self._pace)
                 self._busy[watcher] = None
@@ -65,7 +65,7 @@ class Server(Generic[Watcher]):
         agent = self.agents.get(watcher)
         return agent if agent is not None and agent.number == number else None
 
-    def _scope(self, watch: Watch) -> Callable[[str], bool]:
+    def _scope(self, watch: RlogWatch) -> Callable[[str], bool]:
         """A core gets each origin from its writer (C7), a replicant everything but what it writes itself."""
         if watch.is_core:
             return self._writes
