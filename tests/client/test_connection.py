@@ -274,7 +274,7 @@ def test_bytes_that_break_the_protocol_end_the_connection() -> None:
 
         ends.client.data_received(b"\x36\x03\x00\x01t")
 
-        with pytest.raises(Lost, match="broke the protocol"):
+        with pytest.raises(Lost, match="violated the protocol"):
             await ends.client.ended
 
     run(scenario)
