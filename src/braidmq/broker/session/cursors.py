@@ -82,10 +82,10 @@ class SessionCursors:
 
     def _not_ready(self, steps: list[Step], groups: list[GroupCursor], refusal: Refusal) -> None:
         """A session cannot go on while nothing can be written: its client is let go and comes back."""
-        for flow, _ in steps:
+        for flow, packet_ids in steps:
             flow.note_change()
             if not refusal.is_in_doubt:  # else the disk may have it as the session's own
-                self._groups.take_back(flow)
+                self._groups.take_back(flow, packet_ids)
                 # Not in this call: older rows of the session that were refused with it must come to the disk before.
                 self._loop.call_soon(self.write_cursor, flow)
             session = self._sessions.get(flow.client_id)
