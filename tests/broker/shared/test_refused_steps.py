@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.mqtt.packets import Publish, Pubrec
+from braidmq.mqtt.packets import Pubcomp, Publish, Pubrec
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
 
@@ -19,9 +19,9 @@ def world() -> Iterator[World]:
         yield world
 
 
-def publish_until_assigned(world: World, publisher: Peer, payload: bytes) -> None:
-    """The message is recorded and assigned to a member; that it was assigned is written and not synced."""
-    publisher.send(Publish("t", payload, 2, packet_id=100))
+def publish_until_assigned(world: World, publisher: Peer, *messages: bytes) -> None:
+    """Messages are recorded and, as far as there is room, assigned to a member; the assignment is written and not synced."""
+    publisher.send(*(Publish("t", payload, 2, packet_id=100 + place) for place, payload in enumerate(messages)))
     world.turn()
     world.sync()
     world.turn(2)
@@ -47,3 +47,25 @@ def test_a_message_whose_assignment_was_written_stays_with_its_member_when_a_lat
 
     member = world.connect("a")
     assert b"2" in payloads(member.receive())
+
+
+def test_a_reservation_whose_row_was_written_is_sent_although_the_row_of_a_later_one_is_refused(world: World) -> None:
+    absent = world.connect("d")
+    absent.subscribe(FILTER)
+    absent.cut()
+    member = world.connect("m", expiry=0, receive_maximum=2)
+    member.subscribe(FILTER)
+    publisher = world.connect("p", expiry=0)
+    publisher.publish("t", b"1", 2)
+    assert payloads(member.receive()) == [b"1"]
+    publish_until_assigned(world, publisher, b"2", b"3")  # the third waits for room
+
+    world.fill_disk()
+    member.send(Pubrec(1), Pubcomp(1))
+    world.turn(5)
+    assert payloads(member.take()) == []
+
+    assert payloads(member.receive()) == [b"2"]
+    world.free_disk()
+    world.wait(1.0)
+    assert payloads(member.receive()) == [b"3"]
