@@ -122,7 +122,7 @@ def test_qos_2_that_could_not_be_written_down_is_given_to_another(house: House) 
     assert house.received("a") == []
     house.join("b", qos=2)
 
-    house.groups.take_back(house.flows["a"])
+    house.groups.take_back(house.flows["a"], house.flows["a"].take_unready())
     house.lose("a")
     house.settle()
 

@@ -115,7 +115,7 @@ def test_with_a_full_disk_nothing_is_sent_or_lost_and_it_is_tried_again_after_a_
     house.publish(b"1", qos=2)
     reservations = house.group.log.take_reservations()
 
-    house.group.log.release_reservations()
+    house.group.log.release_reservations(reservations)
     house.services.turn()
     house.group.log.keep(reservations)  # a late word of an earlier write
 

@@ -85,10 +85,10 @@ class SessionCursors:
 
     def _not_ready(self, steps: list[Step], groups: list[GroupCursor], refusal: Refusal) -> None:
         """A session cannot continue while nothing can be written: its client is disconnected and may reconnect."""
-        for flow, _ in steps:
+        for flow, packet_ids in steps:
             flow.note_change()
             if not refusal.is_in_doubt:  # otherwise the disk may have the lease as the session's own
-                self._groups.take_back(flow)
+                self._groups.take_back(flow, packet_ids)
                 # In a later callback: older rows of the session that were refused with it must be written before.
                 self._loop.call_soon(self.write_cursor, flow)
             session = self._sessions.get(flow.client_id)

@@ -196,7 +196,8 @@ class GroupBinding:
             if not reservations:
                 continue
             if log.group.flow.is_durable:
-                self._writer.change([self.row_of(log)], partial(self._keep, log, reservations), partial(self._break, log))
+                keep, release = partial(self._keep, log, reservations), partial(self._release, log, reservations)
+                self._writer.change([self.row_of(log)], keep, release)
             else:  # no longer
                 self._keep(log, reservations)
 
@@ -204,8 +205,8 @@ class GroupBinding:
         log.keep(reservations)
         self._lane.flush()
 
-    def _break(self, log: GroupCursor, refusal: Refusal) -> None:
-        log.release_reservations()
+    def _release(self, log: GroupCursor, reservations: list[Reservation], refusal: Refusal) -> None:
+        log.release_reservations(reservations)
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         """Remove the row of a group."""
@@ -244,6 +245,6 @@ class GroupBinding:
     def stop(self, groups: Iterable[Group]) -> None:
         """Let every row that is behind be written; messages that were reserved and not sent are the groups' again."""
         for group in groups:
-            group.log.release_reservations()
+            group.log.release_all_reservations()
         for log in self._changed:
             self.note_change(log, at_once=True)

@@ -148,13 +148,20 @@ class GroupCursor:
         if broken:
             self.give_back(map(_lease, broken), at_once=True)
 
-    def release_reservations(self) -> None:
-        """Nothing can be written: reserved messages are the group's again. It tries again after a while."""
-        broken = self._reservations.end_all()
+    def release_reservations(self, reservations: Iterable[Reservation]) -> None:
+        """The row with these was refused: the messages are the group's again. It tries again after a while.
+
+        Others stay reserved: their row may be on disk, or on its way there, and then they are not the group's there.
+        """
+        broken = [_lease(each.message) for each in reservations if self._reservations.end(each)]
         if broken:
             self._is_barred = True
-            self.give_back((_lease(reservation.message) for reservation in broken), at_once=True)
+            self.give_back(broken, at_once=True)
             self._services.later(_STORE_AGAIN_S, self._unbar)
+
+    def release_all_reservations(self) -> None:
+        """The node stops: whatever was reserved and not sent is the group's again."""
+        self.release_reservations(self._reservations.pending())
 
     def _unbar(self) -> None:
         self._is_barred = False
@@ -181,7 +188,7 @@ class GroupCursor:
         self.pause()
         self._returned.clear()
         self._order.clear()
-        self._reservations.end_all()
+        self._reservations = Reservations()
         # References to group, flow and cursor may remain; without references between them the collector has less to do.
         self.group.flow.end()
         self.group = self.group.remains()

@@ -323,8 +323,11 @@ class Groups:
         self._services.note_left()
         return count
 
-    def take_back(self, flow: LogFlow) -> None:
-        """What this member was to get with QoS 2 could not be written down, so it was not sent: it is the groups' again."""
+    def take_back(self, flow: LogFlow, packet_ids: list[int]) -> None:
+        """What this member was to get with QoS 2 could not be written down, so it was not sent: it is the groups' again.
+
+        Only these packet ids: the disk may have others as the session's already, and the groups no longer.
+        """
         returned: dict[GroupCursor, list[Lease]] = {}
 
         def is_unsent(delivery: Delivery) -> bool:
@@ -336,7 +339,7 @@ class Groups:
                 returned.setdefault(group.log, []).append((delivery.place(), message))
             return True
 
-        if flow.withdraw(is_unsent):
+        if flow.withdraw_inflight(packet_ids, is_unsent):
             flow.note_change()
         for log, leases in returned.items():
             log.give_back(leases)

@@ -61,9 +61,6 @@ class Reservations:
             del self._counts[flow]
         return True
 
-    def end_all(self) -> list[Reservation]:
-        """All of them are broken."""
-        broken = list(self._open)
-        self._open.clear()
-        self._counts.clear()
-        return broken
+    def pending(self) -> list[Reservation]:
+        """Those that are neither kept nor broken."""
+        return list(self._open)
