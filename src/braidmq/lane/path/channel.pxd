@@ -63,7 +63,7 @@ cdef class Channel(Writer):
     @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)
     cdef bytes _find_topic(self, Scanner scan)
     @cython.locals(verdicts=Verdicts)
-    cdef bint _may_publish(self, bytes topic) except *
+    cdef bint _may_publish(self, bytes topic) except -1
     @cython.locals(code=int)
     cdef void _on_ack_frame(self, Scanner scan) except *
     cpdef void want_room(self) except *

@@ -31,7 +31,7 @@ cdef class Flow(Inbound):
 
     @cython.locals(channel=Outlet)
     cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
-    cdef bint _may_send(self, Outlet channel) except *
+    cdef bint _may_send(self, Outlet channel) except -1
     cdef bint _is_open(self)
     @cython.locals(channel=Outlet, expiry="long long")
     cpdef void deliver_late(self, Message message, Subscription subscription, int qos, bint retain) except *
@@ -54,7 +54,7 @@ cdef class Flow(Inbound):
     @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t, channel=Outlet)
     cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *
     cdef void _drop_for_memory(self, Message message) except *
-    cpdef bint is_congested(self) except *
+    cpdef bint is_congested(self) except -1
     cpdef void hold(self, Outlet publisher) except *
     cpdef void forget_publisher(self, Outlet publisher) except *
     cpdef void release_publishers(self) except *
@@ -65,19 +65,19 @@ cdef class Flow(Inbound):
     cdef void _uncount(self, Message message) except *
     @cython.locals(inflight=dict, delivery=Delivery, message=Message, packet_id=int, flags=int)
     cdef void _send_again(self, Outlet channel) except *
-    cpdef bint on_puback(self, int packet_id, int reason) except *
+    cpdef bint on_puback(self, int packet_id, int reason) except -1
     @cython.locals(delivery=Delivery)
     cpdef int on_pubrec(self, int packet_id, int reason) except? -1
-    cpdef bint on_pubcomp(self, int packet_id) except *
+    cpdef bint on_pubcomp(self, int packet_id) except -1
     @cython.locals(delivery=Delivery)
-    cpdef bint is_wrong_ack(self, int kind, int packet_id) except *
+    cpdef bint is_wrong_ack(self, int kind, int packet_id) except -1
     @cython.locals(inflight=dict, delivery=Delivery)
-    cdef bint _settle(self, int packet_id, int qos, bint is_released) except *
+    cdef bint _settle(self, int packet_id, int qos, bint is_released) except -1
     @cython.locals(delivery=Delivery)
     cpdef void attach(self, Outlet channel, Py_ssize_t window) except *
     cpdef void detach(self) except *
     cpdef Py_ssize_t queue_messages(self)
     cpdef Py_ssize_t inflight_messages(self)
-    cpdef bint has_place(self, Message message) except *
+    cpdef bint has_place(self, Message message) except -1
     @cython.locals(state=State, lost=Py_ssize_t, delivery=Delivery)
     cpdef void discard(self) except *

@@ -21,7 +21,7 @@ cdef class LogFlow(Flow):
     @cython.locals(channel=Outlet)
     cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
     @cython.locals(channel=Outlet)
-    cpdef bint take(self, Message message, Subscription subscription, int qos, bint retain, long long expiry) except *
+    cpdef bint take(self, Message message, Subscription subscription, int qos, bint retain, long long expiry) except -1
     @cython.locals(channel=Outlet, count=Py_ssize_t, sent=Py_ssize_t, shard=int, record=Record, message=Message)
     cpdef Py_ssize_t take_plain(self, list records, Py_ssize_t place, Subscription subscription, list positions) except? -1
     @cython.locals(packet_id=int, delivery=Delivery)
@@ -37,7 +37,7 @@ cdef class LogFlow(Flow):
     cdef void _forget_too_large(self, int packet_id, Message message) except *
     @cython.locals(inflight=dict, delivery=Delivery)
     cpdef int on_pubrec(self, int packet_id, int reason) except? -1
-    cdef bint _settle(self, int packet_id, int qos, bint is_released) except *
+    cdef bint _settle(self, int packet_id, int qos, bint is_released) except -1
     @cython.locals(delivery=Delivery)
     cpdef void make_all_ready(self) except *
     @cython.locals(delivery=Delivery)
@@ -55,8 +55,8 @@ cdef class LogFlow(Flow):
     @cython.locals(inflight=dict, delivery=Delivery, channel=Outlet)
     cpdef list next_unread(self, Py_ssize_t count_max)
     @cython.locals(inflight=dict, delivery=Delivery)
-    cpdef bint has_unread(self) except *
-    cpdef bint is_waiting_for(self, int packet_id, Delivery delivery) except *
+    cpdef bint has_unread(self) except -1
+    cpdef bint is_waiting_for(self, int packet_id, Delivery delivery) except -1
     cpdef void refill(self, Delivery delivery, Message message) except *
     @cython.locals(delivery=Delivery, message=Message)
     cpdef void drop_newest(self, Py_ssize_t bytes_max) except *

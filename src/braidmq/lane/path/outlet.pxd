@@ -8,10 +8,10 @@ cdef class Outlet:
     cdef public long long turn
 
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
-    cdef bint forward_frame(self, Scanner scan, bint v5) except *
+    cdef bint forward_frame(self, Scanner scan, bint v5) except -1
     cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
-    cdef bint is_clogged(self) except *
-    cdef bint is_filling(self) except *
+    cdef bint is_clogged(self) except -1
+    cdef bint is_filling(self) except -1
     cdef void flush(self) except *
     cpdef void want_room(self) except *
     cpdef void settle(self, object flow, int qos, int packet_id, int code) except *

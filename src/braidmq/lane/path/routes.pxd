@@ -27,18 +27,18 @@ cdef class RouteTable:
     cdef public Py_ssize_t weight_max
 
     @cython.locals(bucket=dict)
-    cpdef bint add(self, Subscription subscription) except *
-    cdef bint _add_exact(self, bytes topic, object flow, Subscription subscription) except *
+    cpdef bint add(self, Subscription subscription) except -1
+    cdef bint _add_exact(self, bytes topic, object flow, Subscription subscription) except -1
     @cython.locals(route=Route)
     cdef void _spoil(self, bytes topic) except *
     @cython.locals(left=Py_ssize_t, found=bint)
-    cpdef bint remove(self, bytes topic_filter, object flow) except *
-    cdef bint _remove_exact(self, bytes topic, object flow) except *
+    cpdef bint remove(self, bytes topic_filter, object flow) except -1
+    cdef bint _remove_exact(self, bytes topic, object flow) except -1
     cpdef list match_wild(self, bytes topic)
     @cython.locals(route=Route)
     cpdef Route resolve(self, bytes topic)
     @cython.locals(found=list, subscription=Subscription, topic=bytes, flags=int)
     cdef void _build(self, Route route) except *
     @cython.locals(subscription=Subscription, count=Py_ssize_t, weight=Py_ssize_t)
-    cdef bint _is_wide(self, list targets, bint is_flagged) except *
+    cdef bint _is_wide(self, list targets, bint is_flagged) except -1
     cpdef void refresh(self) except *

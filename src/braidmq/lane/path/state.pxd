@@ -29,6 +29,6 @@ cdef class State:
 
     cpdef list offered(self, long long seen)
 
-    cpdef bint has_room_for(self, object flow, Py_ssize_t cost) except *
+    cpdef bint has_room_for(self, object flow, Py_ssize_t cost) except -1
     cpdef void drop(self, str reason, str client_id, bytes topic) except *
     cpdef void drop_expired(self, str client_id, bytes topic) except *

@@ -6,4 +6,4 @@ cdef class TopicAliases:
     cdef Py_ssize_t _left
 
     @cython.locals(before=bytes, left=Py_ssize_t)
-    cpdef bint put(self, int alias, bytes topic) except *
+    cpdef bint put(self, int alias, bytes topic) except -1

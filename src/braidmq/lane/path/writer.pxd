@@ -26,12 +26,12 @@ cdef class Writer(Upcalls):
     cpdef void send(self, bytes frame) except *
     @cython.locals(topic=bytes, alias=int, size=Py_ssize_t, aliases=dict)
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
-    cdef bint forward_frame(self, Scanner scan, bint v5) except *
+    cdef bint forward_frame(self, Scanner scan, bint v5) except -1
     cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     @cython.locals(state=State)
-    cdef bint is_clogged(self) except *
+    cdef bint is_clogged(self) except -1
     @cython.locals(state=State)
-    cdef bint is_stuck(self) except *
-    cdef bint is_filling(self) except *
+    cdef bint is_stuck(self) except -1
+    cdef bint is_filling(self) except -1
     @cython.locals(sent=Py_ssize_t)
     cdef void flush(self) except *
