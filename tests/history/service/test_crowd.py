@@ -65,7 +65,7 @@ def test_no_connection_is_closed_while_there_are_descriptors(house: House) -> No
 def test_strangers_go_first_and_of_them_those_that_are_silent_for_longest(house: House, says: bytes) -> None:
     known = house.connect(b"hello")
     strangers = [house.connect(says) for _ in range(3)]
-    time.sleep(0.02)
+    time.sleep(0.02)  # how long each is silent is what is tested, and the kernel counts it in milliseconds
     newcomer = house.connect(b"hello")
     strangers[0].sendall(b"y")
     time.sleep(0.02)
