@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -280,12 +280,9 @@ class HomeClaims(Generic[Node]):
 
     def connected(self, node: Node) -> list[Action[Node]]:
         """The node's connection was lost and is there again: tell it again what it may not have heard."""
-        return list(self._lost_causes(node))
-
-    def _lost_causes(self, node: Node) -> Iterator[Action[Node]]:
-        for client_id, guard in self._channels.get(node, {}).values():
-            if guard < self.guard_of(client_id):
-                yield LetGo(node, client_id, self.guard_of(client_id))
+        channels = self._channels.get(node, {}).values()
+        newest = ((client_id, guard, self.guard_of(client_id)) for client_id, guard in channels)
+        return [LetGo(node, client_id, highest) for client_id, guard, highest in newest if guard < highest]
 
     def dead(self, node: Node, now: float) -> list[Action[Node]]:
         """The node is dead: its channels have ended, its claims are void."""

@@ -64,7 +64,6 @@ class Agent:
         """``serves``: which origins this replica gets here. ``vector``: what the replica says it has."""
         self.number = number
         self.state = AgentState.CATCHUP
-        self.applied: dict[str, Position] = {}
         self._tables = tables
         self._serves = serves
         self._sent = dict(vector)
@@ -180,9 +179,6 @@ class Agent:
     def on_applied(self, applied: Applied) -> None:
         """The replica has applied something: it may be sent more."""
         self._credit = min(self._pace.credit_bytes, self._credit + applied.size)
-        before = self.applied.get(applied.origin)
-        if before is None or before < applied.position:
-            self.applied[applied.origin] = applied.position
 
 
 def message_of(origin: str, incarnation: int, after: int, entries: Sequence[Entry]) -> Entries:

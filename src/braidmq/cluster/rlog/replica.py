@@ -47,7 +47,6 @@ class Replica:
         """``own``: the origin that this node writes itself. ``accepts``: which origins this server may send."""
         self.state = ReplicaState.DISCONNECTED
         self.watch = 0
-        self.bootstraps = 0  # snapshots that were begun, for metrics
         self._tables = tables
         self._own = own
         self._is_core = is_core
@@ -102,7 +101,6 @@ class Replica:
             begun = self._tables.begin_load(origin, Position(message.incarnation, message.sequence))
             if begun is not None:
                 self._loads[origin] = begun
-                self.bootstraps += 1
         loading = self._loads.get(origin)
         if loading is not None:
             self._tables.load(loading, message.keys, message.values)
