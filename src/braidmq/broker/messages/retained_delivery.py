@@ -13,6 +13,7 @@ from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.pipeline import MessagePipeline
 from braidmq.broker.messages.retained import Retained, RetainedFeed
 from braidmq.broker.session.session import Session
+from braidmq.lane.path.delivery_rules import copy_qos, for_publisher
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
@@ -82,7 +83,7 @@ class RetainedDelivery:
                 continue
             if message is not None:
                 count -= len(message.payload) // _BYTES_PER_COUNT
-                flow.deliver_late(message, feed.subscription, feed.subscription.qos_for(message), True)
+                flow.deliver_late(message, feed.subscription, copy_qos(message, feed.subscription), True)
                 self._state.counters.delivered += 1
         connection.lane.flush()
         if not feeds:
@@ -98,7 +99,7 @@ class RetainedDelivery:
                 return None
             held = loaded
         message = held.message
-        if subscription.for_publisher(message.publisher) is None:
+        if for_publisher(subscription, message.publisher) is None:
             self._state.counters.dropped_no_local += 1
             return None
         if message.publisher and self._live.now.retained.recheck_publisher:

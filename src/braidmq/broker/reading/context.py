@@ -12,6 +12,7 @@ from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.group import Group
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.state import State
@@ -79,7 +80,7 @@ class ReadingContext:
             if changed is None:
                 return True
             message = changed
-        if not flow.take(message, subscription, subscription.qos_for(message), subscription.retain_for(message), expiry):
+        if not flow.take(message, subscription, copy_qos(message, subscription), copy_retain(message, subscription), expiry):
             return False
         self.state.counters.delivered += 1
         return True

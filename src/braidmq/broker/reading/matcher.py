@@ -10,8 +10,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from braidmq.broker.reading.cursor import is_new
+from braidmq.lane.path.delivery_rules import for_publisher, merge
 from braidmq.lane.path.routes import RouteTable
-from braidmq.lane.path.subscription import Subscription, merge
+from braidmq.lane.path.subscription import Subscription
 
 if TYPE_CHECKING:
     from braidmq.broker.session.session import Session
@@ -82,7 +83,7 @@ class Matcher:
             found.sort(key=itemgetter(0))  # they are merged in the session's order
             self._by_topic[topic] = found
         wanted = [
-            each for _, each, start in found if is_new(shard, timestamp, start) and each.for_publisher(publisher) is not None
+            each for _, each, start in found if is_new(shard, timestamp, start) and for_publisher(each, publisher) is not None
         ]
         merged = merge(wanted)
         if self._is_plain:

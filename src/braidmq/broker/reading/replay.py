@@ -22,6 +22,7 @@ from braidmq.broker.messages.message import make_message
 from braidmq.broker.ports import Positions, Refusal
 from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain, is_shown
+from braidmq.lane.path.delivery_rules import for_publisher
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
@@ -124,7 +125,7 @@ class Replay:
     def offer_record(self, shard: int, record: Record) -> bool:
         """Send a record unless it is hidden from this replay; False if there is no room for it now."""
         subscription = self.subscription
-        if not is_shown(shard, record, self._since) or subscription.for_publisher(record.publisher) is None:
+        if not is_shown(shard, record, self._since) or for_publisher(subscription, record.publisher) is None:
             return True
         return self._context.send(self._session.flow, subscription, shard, record)
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.session.ports import Grant
 from braidmq.broker.shared.group import Group, group_of
+from braidmq.lane.path.delivery_rules import merge
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription, merge
+from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX, matches, parse_subscription
 

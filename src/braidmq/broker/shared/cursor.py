@@ -29,6 +29,7 @@ from braidmq.broker.reading.fetch import Place, RecordFetch
 from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
 from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.routes import GROUP_WEIGHT
@@ -143,7 +144,7 @@ class GroupCursor:
                 continue
             member, given = reservation.member, reservation.given
             is_wanted = self.group.has_member(member.flow)  # else it has unsubscribed, or its session is over
-            if not is_wanted or not flow_of(member).take(given, member, 2, member.retain_for(given), reservation.expiry):
+            if not is_wanted or not flow_of(member).take(given, member, 2, copy_retain(given, member), reservation.expiry):
                 broken.append(reservation.message)
         if broken:
             self.give_back(map(_lease, broken), at_once=True)
@@ -220,14 +221,14 @@ class GroupCursor:
                 if changed is None:
                     return True
                 given = changed
-            qos = member.qos_for(given)
+            qos = copy_qos(given, member)
             if qos == 2 and not flow.is_durable and self.group.flow.is_durable:
                 self.group.note_choice()
                 self._reservations.add(Reservation(member, message, given, expiry))
                 services.note_reservation(self)
                 return True
             before = flow.inflight_messages()
-            if not flow.take(given, member, qos, member.retain_for(given), expiry):
+            if not flow.take(given, member, qos, copy_retain(given, member), expiry):
                 continue
             self.group.note_choice()
             if qos == 1 and flow.inflight_messages() > before:  # else it is too large for this one, and counts as acknowledged
@@ -262,7 +263,7 @@ class GroupCursor:
         original = message.unrecorded() if message.timestamp else message
         given = self._services.ask_hooks(original, member.flow.client_id) if self._services.asks_hooks else original
         if given is not None:
-            member.flow.deliver(given, member, member.qos_for(given), member.retain_for(given))
+            member.flow.deliver(given, member, copy_qos(given, member), copy_retain(given, member))
 
     # Reading
 

@@ -14,6 +14,7 @@ from braidmq.broker.reading.fetch import Place
 from braidmq.broker.shared.cursor import GroupCursor, flow_of, is_lease
 from braidmq.broker.shared.ports import GroupServices
 from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.group_flow import GroupFlow
 from braidmq.lane.path.log_flow import LogFlow
@@ -148,7 +149,7 @@ class Group:
             self.note_choice()
             return member
         for member in self._members:
-            if member.flow is not without and member.qos_for(message) > 0 and member.flow.has_place(message):
+            if member.flow is not without and copy_qos(message, member) > 0 and member.flow.has_place(message):
                 return member
         return None
 
@@ -312,7 +313,7 @@ class Groups:
             member = group.choose(message, flow)
             if member is None or (member.flow.channel is None and not is_over):
                 return False
-            member.flow.deliver_late(message, member, member.qos_for(message), member.retain_for(message))
+            member.flow.deliver_late(message, member, copy_qos(message, member), copy_retain(message, member))
             return True
 
         count = flow.withdraw(is_taken_over) if packet_ids is None else flow.withdraw_inflight(packet_ids, is_taken_over)

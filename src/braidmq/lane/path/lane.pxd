@@ -1,5 +1,6 @@
 cimport cython
 
+from braidmq.lane.path.delivery_rules cimport copy_qos, copy_retain, for_publisher, live_for
 from braidmq.lane.path.flow cimport Flow
 from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.outlet cimport Outlet

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
+from braidmq.lane.path.delivery_rules import copy_qos, copy_retain, for_publisher, live_for
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message, from_scan
 from braidmq.lane.path.routes import GROUP_WEIGHT, Route, RouteTable
@@ -54,12 +55,12 @@ class Lane:
         for subscription in route.targets:
             # Most subscriptions are neither behind nor have No Local; only the others cost a call.
             if subscription.is_behind:
-                subscription = subscription.live_for(message)
+                subscription = live_for(subscription, message)
                 if subscription is None:
                     reached += 1  # it will read the message from the log
                     continue
             if subscription.no_local:
-                subscription = subscription.for_publisher("" if publisher is None else publisher.client_id)
+                subscription = for_publisher(subscription, "" if publisher is None else publisher.client_id)
                 if subscription is None:
                     counters.dropped_no_local += 1
                     continue
@@ -71,7 +72,7 @@ class Lane:
                     if answer is None:
                         continue
                     given = answer
-            flow.deliver(given, subscription, subscription.qos_for(given), subscription.retain_for(given))
+            flow.deliver(given, subscription, copy_qos(given, subscription), copy_retain(given, subscription))
             reached += 1
         state.work += reached
         counters.delivered += reached
@@ -99,11 +100,11 @@ class Lane:
                     continue
             if message is None:
                 message = from_scan(scan, route.topic, client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
-            subscription = subscription.for_publisher(client_id)
+            subscription = for_publisher(subscription, client_id)
             if subscription is None:
                 counters.dropped_no_local += 1
                 continue
-            flow.deliver(message, subscription, subscription.qos_for(message), subscription.retain_for(message))
+            flow.deliver(message, subscription, copy_qos(message, subscription), copy_retain(message, subscription))
             reached += 1
         state.work += reached
         counters.delivered += reached

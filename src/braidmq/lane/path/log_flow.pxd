@@ -1,6 +1,7 @@
 cimport cython
 
 from braidmq.lane.path.delivery cimport Delivery
+from braidmq.lane.path.delivery_rules cimport copy_qos, copy_retain
 from braidmq.lane.path.flow cimport Flow
 from braidmq.lane.path.message cimport Message, from_record
 from braidmq.lane.path.outlet cimport Outlet

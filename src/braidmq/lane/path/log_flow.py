@@ -17,6 +17,7 @@ from struct import Struct
 from typing import cast
 
 from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.flow import HELD_COST, PUBREL, Flow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.outlet import Outlet
@@ -106,7 +107,7 @@ class LogFlow(Flow):
             if not record.is_plain or channel.is_clogged() or not self._may_send(channel):
                 break
             message = from_record(shard, record)
-            self._assign(channel, message, subscription, subscription.qos_for(message), subscription.retain_for(message), -1)
+            self._assign(channel, message, subscription, copy_qos(message, subscription), copy_retain(message, subscription), -1)
             positions[shard] = record.timestamp
             place += 1
             sent += 1

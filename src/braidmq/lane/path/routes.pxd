@@ -1,7 +1,8 @@
 cimport cython
 
+from braidmq.lane.path.delivery_rules cimport merge_two
 from braidmq.lane.path.filter_trie cimport FilterTrie
-from braidmq.lane.path.subscription cimport Subscription, merge_two
+from braidmq.lane.path.subscription cimport Subscription
 
 
 cdef class Route:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from braidmq.lane.path.delivery_rules import merge_two
 from braidmq.lane.path.filter_trie import FilterTrie
 from braidmq.lane.path.scanner import topic_error
-from braidmq.lane.path.subscription import Subscription, merge_two
+from braidmq.lane.path.subscription import Subscription
 
 # A QoS that no message has.
 NEVER = 3
