@@ -55,9 +55,9 @@ cdef class Channel(Writer):
     )
     cpdef void settle(self, object flow, int qos, int packet_id, int code) except *
     @cython.locals(flow=Flow)
-    cdef void _acknowledge(self, int qos, int packet_id, int code) except *
+    cdef bint _acknowledge(self, int qos, int packet_id, int code) except -1
     @cython.locals(counters=Counters)
-    cdef void _send_acknowledgement(self, int qos, int packet_id, int code) except *
+    cdef bint _send_acknowledgement(self, int qos, int packet_id, int code) except -1
     @cython.locals(lane=Lane, route=Route, topic=bytes, visited="long long")
     cdef Route _find_route(self, Scanner scan)
     @cython.locals(topic=bytes, known=bytes, aliases=TopicAliases)
@@ -65,7 +65,7 @@ cdef class Channel(Writer):
     @cython.locals(verdicts=Verdicts)
     cdef bint _may_publish(self, bytes topic) except -1
     @cython.locals(code=int)
-    cdef void _on_ack_frame(self, Scanner scan) except *
+    cdef bint _on_ack_frame(self, Scanner scan) except -1
     cpdef void want_room(self) except *
     @cython.locals(counters=Counters, flow=Flow, known=int)
     cpdef void acknowledged(self, int kind, int packet_id, int reason) except *

@@ -4,7 +4,6 @@ from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.subscription cimport Subscription
 
 
-@cython.freelist(1024)
 cdef class Delivery:
     cdef public Message message
     cdef readonly Subscription subscription
@@ -14,6 +13,11 @@ cdef class Delivery:
     cdef public int shard
     cdef public long long timestamp
 
+    cdef void _set(self, Message message, Subscription subscription, int qos, bint retain) noexcept
     cpdef bint is_unread(self)
     @cython.locals(message=Message)
     cpdef tuple place(self)
+
+
+@cython.locals(delivery=Delivery)
+cpdef Delivery new_delivery(Message message, Subscription subscription, int qos, bint retain)

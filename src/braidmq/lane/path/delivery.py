@@ -23,6 +23,9 @@ class Delivery:
     )
 
     def __init__(self, message: Message | None, subscription: Subscription, qos: int, retain: bool) -> None:
+        self._set(message, subscription, qos, retain)
+
+    def _set(self, message: Message | None, subscription: Subscription, qos: int, retain: bool) -> None:
         self.message = message  # None once the client has it (QoS 2, released), and while it is only in the log
         self.shard = 0
         self.timestamp = 0  # its position in the log
@@ -42,3 +45,10 @@ class Delivery:
         """Shard and timestamp of its message in the log; a timestamp of 0: it is not recorded."""
         message = self.message
         return (self.shard, self.timestamp) if message is None else (message.shard, message.timestamp)
+
+
+def new_delivery(message: Message, subscription: Subscription, qos: int, retain: bool) -> Delivery:
+    """A new delivery. Compiled, this is faster than the constructor, whose arguments must be Python objects."""
+    delivery = Delivery.__new__(Delivery)
+    delivery._set(message, subscription, qos, retain)
+    return delivery

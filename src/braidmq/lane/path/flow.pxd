@@ -1,6 +1,6 @@
 cimport cython
 
-from braidmq.lane.path.delivery cimport Delivery
+from braidmq.lane.path.delivery cimport Delivery, new_delivery
 from braidmq.lane.path.inbound cimport Inbound
 from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.outlet cimport Outlet
@@ -44,13 +44,13 @@ cdef class Flow(Inbound):
     @cython.locals(inflight=dict, packet_id=int)
     cdef int _next_id(self) except -1
     @cython.locals(inflight=dict, cost=Py_ssize_t)
-    cdef void _put_inflight(self, int packet_id, Delivery delivery) except *
+    cdef bint _put_inflight(self, int packet_id, Delivery delivery) except -1
     @cython.locals(cost=Py_ssize_t)
-    cdef void _let_go(self, Delivery delivery) except *
-    cdef void _take_out(self, Delivery delivery) except *
+    cdef bint _let_go(self, Delivery delivery) except -1
+    cdef bint _take_out(self, Delivery delivery) except -1
     @cython.locals(state=State)
-    cdef void _hold(self, Py_ssize_t size) except *
-    cdef void _unhold(self, Py_ssize_t size) except *
+    cdef bint _hold(self, Py_ssize_t size) except -1
+    cdef void _unhold(self, Py_ssize_t size) noexcept
     @cython.locals(cost=Py_ssize_t, waiting=Py_ssize_t, channel=Outlet)
     cdef void _enqueue(self, Message message, Subscription subscription, int qos, bint retain) except *
     cdef void _drop_for_memory(self, Message message) except *
@@ -71,7 +71,7 @@ cdef class Flow(Inbound):
     cpdef bint on_pubcomp(self, int packet_id) except -1
     @cython.locals(delivery=Delivery)
     cpdef bint is_wrong_ack(self, int kind, int packet_id) except -1
-    @cython.locals(inflight=dict, delivery=Delivery)
+    @cython.locals(inflight=dict, delivery=Delivery, key=object)
     cdef bint _settle(self, int packet_id, int qos, bint is_released) except -1
     @cython.locals(delivery=Delivery)
     cpdef void attach(self, Outlet channel, Py_ssize_t window) except *

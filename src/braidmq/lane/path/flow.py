@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.delivery import Delivery, new_delivery
 from braidmq.lane.path.inbound import Inbound
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
@@ -143,7 +143,7 @@ class Flow(Inbound):
             counters.dropped_too_large += 1
             self._drop("too_large", message)
             return
-        delivery = Delivery(message, subscription, qos, retain)
+        delivery = new_delivery(message, subscription, qos, retain)
         delivery.is_sent = delivery.is_live = True
         self._put_inflight(packet_id, delivery)
         self.outstanding += 1
@@ -217,7 +217,7 @@ class Flow(Inbound):
         if self.state.held_bytes + cost > self.state.held_bytes_max and not self.state.has_room_for(self, cost):
             self._drop_for_memory(message)
             return
-        queue.append(Delivery(message, subscription, qos, retain))
+        queue.append(new_delivery(message, subscription, qos, retain))
         self._hold(cost + _HELD_COST)
         self.queue_bytes += cost
         self.state.queued_messages += 1
@@ -380,10 +380,11 @@ class Flow(Inbound):
         inflight = self._inflight
         if inflight is None:
             return False
-        delivery = inflight.get(packet_id)
+        key = packet_id  # compiled, one Python object for both uses
+        delivery = inflight.get(key)
         if delivery is None or delivery.qos != qos or delivery.is_released != is_released:
             return False
-        del inflight[packet_id]
+        del inflight[key]
         self._take_out(delivery)
         if delivery.is_live:
             self.outstanding -= 1

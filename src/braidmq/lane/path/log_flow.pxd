@@ -1,6 +1,6 @@
 cimport cython
 
-from braidmq.lane.path.delivery cimport Delivery
+from braidmq.lane.path.delivery cimport Delivery, new_delivery
 from braidmq.lane.path.delivery_rules cimport copy_qos, copy_retain
 from braidmq.lane.path.flow cimport Flow
 from braidmq.lane.path.message cimport Message, from_record

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import cast
 
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.path.delivery import Delivery, new_delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.flow import HELD_COST, PUBREL, Flow
 from braidmq.lane.path.message import Message, from_record
@@ -127,7 +127,7 @@ class LogFlow(Flow):
             Flow._send(self, channel, message, subscription, qos, retain, expiry)
             return
         packet_id = self._next_id()
-        delivery = Delivery(message, subscription, 2, retain)
+        delivery = new_delivery(message, subscription, 2, retain)
         delivery.is_live = True
         self._put_inflight(packet_id, delivery)
         self.outstanding += 1

@@ -5,7 +5,6 @@ from braidmq.lane.records.records cimport Record
 from braidmq.lane.path.scanner cimport Scanner
 
 
-@cython.freelist(1024)
 cdef class Message:
     cdef readonly bytes topic, payload, properties
     cdef readonly int qos
@@ -16,6 +15,7 @@ cdef class Message:
     cdef readonly int shard
     cdef readonly long long timestamp
 
+    cdef void _set(self, bytes topic, bytes payload, int qos, bint retain, object publisher) noexcept
     cpdef void set_properties(self, bytes properties, double expires_at, Py_ssize_t expiry_offset) except *
     cpdef void set_position(self, int shard, long long timestamp) except *
     cpdef Message unrecorded(self)
@@ -25,6 +25,7 @@ cdef class Message:
     cpdef Py_ssize_t cost(self)
 
 
+@cython.locals(message=Message)
 cpdef Message from_scan(Scanner scan, bytes topic, object publisher, double now)
 @cython.locals(message=Message, properties=bytes, expires_at="long long")
 cpdef Message from_record(int shard, Record record)

@@ -15,6 +15,10 @@ class Message:
     )  # fmt: skip
 
     def __init__(self, topic: bytes, payload: bytes, qos: int, retain: bool, publisher: str) -> None:
+        self._set(topic, payload, qos, retain, publisher)
+
+    def _set(self, topic: bytes, payload: bytes, qos: int, retain: bool, publisher: str) -> None:
+        """Compiled, a call of the constructor makes Python objects of all arguments: frequent callers avoid it."""
         self.topic = topic
         self.payload = payload
         self.qos = qos
@@ -64,7 +68,8 @@ class Message:
 
 def from_scan(scan: Scanner, topic: bytes, publisher: str, now: float) -> Message:
     """The message of the scanner's current PUBLISH; ``now`` is used only if it expires."""
-    message = Message(topic, scan.payload(), scan.qos, scan.retain, publisher)
+    message = Message.__new__(Message)
+    message._set(topic, scan.payload(), scan.qos, scan.retain, publisher)
     if scan.properties_bytes:
         expires_at = now + scan.expiry if scan.expiry_at >= 0 else 0.0
         message.set_properties(scan.properties(), expires_at, scan.expiry_offset())
@@ -73,7 +78,8 @@ def from_scan(scan: Scanner, topic: bytes, publisher: str, now: float) -> Messag
 
 def from_record(shard: int, record: Record) -> Message:
     """The message of a record, with its position in the log."""
-    message = Message(record.topic, record.payload, record.qos, record.retain, record.publisher)
+    message = Message.__new__(Message)
+    message._set(record.topic, record.payload, record.qos, record.retain, record.publisher)
     properties = record.properties
     if properties:
         expires_at = record.expires_at

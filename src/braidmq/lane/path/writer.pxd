@@ -21,8 +21,8 @@ cdef class Writer(Upcalls):
     cdef readonly long long bytes_sent, messages_sent
     cdef dict _aliases_out
 
-    cdef void _mark(self) except *
-    cdef void _count_unread(self, Py_ssize_t size)
+    cdef bint _mark(self) except -1
+    cdef void _count_unread(self, Py_ssize_t size) noexcept
     cpdef void send(self, bytes frame) except *
     @cython.locals(topic=bytes, alias=int, size=Py_ssize_t, aliases=dict)
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
