@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.records import columns
 from braidmq.lane.records.records import TopicFilters, encode_record, record_key
-from braidmq.lane.records.scan import ENDED, FAR, PAUSED
+from braidmq.lane.records.seek import ENDED, FAR, PAUSED
 from braidmq.lane.records.topic_index import MaskQuery
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.properties import Properties, write_properties
@@ -192,9 +192,9 @@ def test_both_forms_give_the_wanted_rows_in_order_under_any_limits(
             if len(found) >= rows_max or found.size_bytes >= bytes_max:
                 assert len(found) <= rows_max
                 rows += rows_of(found)
-            if state in (form.ENDED, form.RAN_OUT):
+            if state in (ENDED, form.RAN_OUT):
                 break
-            if state == form.FAR:
+            if state == FAR:
                 lower = EPOCH + place
                 pairs = iter([pair for pair in stored if pair[0] >= lower])
         else:

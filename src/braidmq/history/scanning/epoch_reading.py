@@ -16,7 +16,7 @@ from msgspec import Struct
 from braidmq.history.planning.searches import SEEK_STEPS, KeyRange
 from braidmq.history.view.shard_view import EpochLost, read_row
 from braidmq.lane.records.columns import RAN_OUT, Columns
-from braidmq.lane.records.scan import ENDED, FAR
+from braidmq.lane.records.seek import ENDED, FAR
 from braidmq.storage.engine.secondary import Secondary
 from braidmq.storage.format.rows import EpochRow
 

@@ -13,11 +13,11 @@ from braidmq.base.errors import Corruption
 from braidmq.base.history_columns import Kind, sources
 from braidmq.lane.records.arrow_buffers import Column, Flags, Numbers, Pairs, Variable
 from braidmq.lane.records.records import KEY_BYTES, Record, TopicFilters
-from braidmq.lane.records.scan import ENDED, FAR, PAUSED
+from braidmq.lane.records.seek import FAR, PAUSED, SKIP, TAKE, Seek
 
 if TYPE_CHECKING:
     from braidmq.lane.records.arrow_buffers import Taken
-    from braidmq.lane.records.scan import IndexQuery
+    from braidmq.lane.records.seek import IndexQuery
 
 # In addition to the results of `Matches.collect`.
 RAN_OUT = 3
@@ -36,8 +36,6 @@ PAIRS = sources(Kind.PAIRS)
 NAMES = (*NUMBERS, *FLAGS, *TEXTS, *BINARIES, *PAIRS)
 
 _PROPERTIES = ("payload_format", "content_type", "response_topic", "correlation_data", "user_properties")
-# A seek costs about as much as this many steps.
-_NEAR = 32
 
 
 class Columns:
@@ -79,8 +77,8 @@ class Columns:
         next possible match, PAUSED, or RAN_OUT if there were no more pairs, the last two with the last key examined, if any.
         Raises Corruption or UsageError at an unreadable record.
         """
-        key = seen = target = b""
-        passed = 0
+        key = b""
+        seek = None if query is None else Seek(query)
         for _ in range(steps_max):
             if self._rows >= rows_max or self.size_bytes >= bytes_max:
                 break
@@ -90,27 +88,18 @@ class Columns:
             key, value = pair
             if len(key) < KEY_BYTES:
                 raise Corruption("the key of a record is truncated")
-            if query is not None:
-                index = key[8:-4]
-                if index < target:
-                    passed += 1
-                    if passed >= _NEAR:
-                        return FAR, target
+            if seek is not None:
+                verdict = seek.examine(key[8:-4])
+                if verdict == SKIP:
                     continue
-                if index != seen:
-                    if not query.matches(index):
-                        found = query.ratchet(index)
-                        if found is None:
-                            return ENDED, b""
-                        target, passed = found, 0
-                        continue
-                    seen = index
+                if verdict != TAKE:
+                    return verdict, seek.target
             timestamp = int.from_bytes(key[:8], "big") + int.from_bytes(key[-4:], "big")
             if after < timestamp <= upto:
                 record = Record(timestamp, value)
                 if filters.matches(value) and (excluded is None or not excluded.matches_topic(record.topic)):
                     self._add(record, len(key) + len(value))
-        return (FAR, target) if query is not None and key[8:-4] < target else (PAUSED, key)
+        return (FAR, seek.target) if seek is not None and seek.is_ahead(key[8:-4]) else (PAUSED, key)
 
     def take(self) -> dict[str, Taken]:
         """Return the columns by name and start again empty. Raises Corruption for text that is not UTF-8."""

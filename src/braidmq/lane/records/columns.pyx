@@ -5,18 +5,17 @@ The compiled form; ``columns.py`` is its plain twin and has the contract of ever
 value that the store's iterator returned to the block that Arrow will read, without creating an object for it.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 
 from braidmq.base.errors import Corruption
 from braidmq.base.history_columns import Kind, sources
 
 from braidmq.lane.records.arrow_buffers cimport Column, Flags, Numbers, Pairs, Variable
 from braidmq.lane.records.records cimport TopicFilters, check_value
-from braidmq.lane.records.topic_index cimport MaskQuery
+from braidmq.lane.records.seek cimport SEEK_SKIP, SEEK_TAKE, Seek, examine_at
 
-from braidmq.lane.records.scan import ENDED, FAR, PAUSED
+from braidmq.lane.records.seek import FAR, PAUSED
 
 RAN_OUT = 3
 
@@ -29,8 +28,6 @@ PAIRS = sources(Kind.PAIRS)
 NAMES = (*NUMBERS, *FLAGS, *TEXTS, *BINARIES, *PAIRS)
 
 cdef enum:
-    NEAR = 32
-    PATIENCE = 8  # under a mask, this many steps cost less than computing where to seek
     KEY_BYTES = 12
     HEADER_BYTES = 6
     F_RETAIN = 4
@@ -60,18 +57,6 @@ cdef Column make_column(str name):
         return Numbers(4 if name in NARROW else 8)
     return Variable(name in TEXTS)
 
-
-cdef inline bint is_masked(MaskQuery query, const uint8_t* index, Py_ssize_t width) noexcept:
-    """The result of query.matches, without an object for the index."""
-    cdef const uint8_t* mask = <const uint8_t*>PyBytes_AS_STRING(query.mask)
-    cdef const uint8_t* pattern = <const uint8_t*>PyBytes_AS_STRING(query.pattern)
-    cdef Py_ssize_t i
-    if width < PyBytes_GET_SIZE(query.mask):
-        return False
-    for i in range(PyBytes_GET_SIZE(query.mask)):
-        if index[i] & mask[i] != pattern[i]:
-            return False
-    return True
 
 
 cdef class Columns:
@@ -113,14 +98,14 @@ cdef class Columns:
 
     def collect(self, pairs, query, TopicFilters filters not None, TopicFilters excluded, long long after, long long upto,
                 Py_ssize_t rows_max, long long bytes_max, Py_ssize_t steps_max):
-        cdef bytes key = b"", value, index, target = b"", seen = None
-        cdef Py_ssize_t step, width = 0, passed = 0, patience = PATIENCE
+        cdef bytes key = b"", value
+        cdef Py_ssize_t step, width = 0
         cdef const uint8_t* p = NULL
         cdef const uint8_t* v
         cdef long long timestamp
         cdef tuple pair
-        cdef bint is_wanted
-        cdef MaskQuery masked = query if isinstance(query, MaskQuery) else None
+        cdef int verdict
+        cdef Seek seek = None if query is None else Seek(query)
         for step in range(steps_max):
             if self.rows >= rows_max or self.size_bytes >= bytes_max:
                 break
@@ -132,32 +117,12 @@ cdef class Columns:
                 raise Corruption("the key of a record is truncated")
             p = <const uint8_t*>PyBytes_AS_STRING(key) + 8
             width = PyBytes_GET_SIZE(key) - KEY_BYTES
-            if query is not None:
-                if masked is not None:
-                    is_wanted = is_masked(masked, p, width)
-                    if is_wanted:
-                        patience = PATIENCE
-                    elif patience and not masked.is_prefix:
-                        patience -= 1
-                        continue
-                else:
-                    is_wanted = (seen is not None and PyBytes_GET_SIZE(seen) == width
-                                 and memcmp(PyBytes_AS_STRING(seen), p, width) == 0)
-                if not is_wanted:
-                    index = PyBytes_FromStringAndSize(<const char*>p, width)
-                    if index < target:
-                        passed += 1
-                        if passed >= NEAR:
-                            return FAR, target
-                        continue
-                    if masked is not None or not query.matches(index):
-                        found = query.ratchet(index)
-                        if found is None:
-                            return ENDED, b""
-                        target = found
-                        passed = 0
-                        continue
-                    seen = index
+            if seek is not None:
+                verdict = examine_at(seek, p, width)
+                if verdict == SEEK_SKIP:
+                    continue
+                if verdict != SEEK_TAKE:
+                    return verdict, seek.target
             timestamp = <long long>get64(p - 8) + get32(p + width)
             if after < timestamp <= upto:
                 check_value(value)
@@ -165,8 +130,8 @@ cdef class Columns:
                 if filters.match_value(value) and (
                         excluded is None or not excluded.match(<const char*>v + HEADER_BYTES, get16(v + 2))):
                     self.add(v, PyBytes_GET_SIZE(value), timestamp, PyBytes_GET_SIZE(key))
-        if query is not None and p != NULL and PyBytes_FromStringAndSize(<const char*>p, width) < target:
-            return FAR, target
+        if seek is not None and p != NULL and seek.is_ahead_of(p, width):
+            return FAR, seek.target
         return PAUSED, key
 
     cdef int add(self, const uint8_t* v, Py_ssize_t value_size, long long timestamp, Py_ssize_t key_size) except -1:

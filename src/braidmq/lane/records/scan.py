@@ -7,27 +7,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from braidmq.lane.records.records import Record, TopicFilters, key_offset
+from braidmq.lane.records.seek import ENDED, FAR, PAUSED, SKIP, TAKE, Seek
 
-# The results of `Matches.collect`: why it stopped.
-ENDED, PAUSED, FAR = 0, 1, 2
+if TYPE_CHECKING:
+    from braidmq.lane.records.seek import IndexQuery
 
-# A seek costs about as much as this many steps.
-_NEAR = 32
 # The overhead in memory of a stored key or value.
 _COST = 53
-
-
-class IndexQuery(Protocol):
-    """The set of topic indexes that a scan searches for."""
-
-    def matches(self, index: bytes, /) -> bool:
-        """Whether the set contains this topic index."""
-
-    def ratchet(self, index: bytes, /) -> bytes | None:
-        """The smallest topic index of the set that is not below this one; None if there is none."""
 
 
 class Matches:
@@ -57,36 +46,27 @@ class Matches:
         every index matches. Returns ENDED, PAUSED with the last key examined, or FAR with the topic index of the next possible
         match. Raises Corruption or UsageError at an unreadable record.
         """
-        key = seen = target = b""
-        passed = 0
+        key = b""
+        seek = None if query is None else Seek(query)
         for _ in range(steps_max):
             pair = next(pairs, None)
             if pair is None:
                 return ENDED, b""
             key, value = pair
             offset = key_offset(key)
-            if query is not None:
-                index = key[8:-4]
-                if index < target:
-                    passed += 1
-                    if passed >= _NEAR:
-                        return FAR, target
+            if seek is not None:
+                verdict = seek.examine(key[8:-4])
+                if verdict == SKIP:
                     continue
-                if index != seen:
-                    if not query.matches(index):
-                        found = query.ratchet(index)
-                        if found is None:
-                            return ENDED, b""
-                        target, passed = found, 0
-                        continue
-                    seen = index
+                if verdict != TAKE:
+                    return verdict, seek.target
             if offset <= offset_max:
                 Record(0, value)
                 if filters.matches(value):
                     kept = value if self._has_values else key
                     self._found.append((offset, kept))
                     self.size_bytes += len(kept) + _COST
-        return (FAR, target) if query is not None and key[8:-4] < target else (PAUSED, key)
+        return (FAR, seek.target) if seek is not None and seek.is_ahead(key[8:-4]) else (PAUSED, key)
 
     def order(self) -> None:
         """Sort by time and remove duplicates; must be called after the last ``collect``."""

@@ -12,18 +12,16 @@ random order. The number counts units of 8 bytes: the upper bits are the block, 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from braidmq.base.errors import Corruption
 
 from braidmq.lane.records.records cimport TopicFilters, check_value, make_record
-from braidmq.lane.records.topic_index cimport MaskQuery
+from braidmq.lane.records.seek cimport SEEK_SKIP, SEEK_TAKE, Seek, examine_at
 
-ENDED, PAUSED, FAR = 0, 1, 2
+from braidmq.lane.records.seek import ENDED, FAR, PAUSED
 
 cdef enum:
-    NEAR = 32
-    PATIENCE = 8  # under a mask, this many steps cost less than computing where to seek
     COST = 53
     BLOCK_BYTES = 262144
     FIRST_BLOCK_BYTES = 4096
@@ -46,18 +44,6 @@ cdef struct Kept:
 cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
     return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
 
-
-cdef inline bint is_masked(MaskQuery query, const uint8_t* index, Py_ssize_t width) noexcept:
-    """The result of query.matches, without an object for the index."""
-    cdef const uint8_t* mask = <const uint8_t*>PyBytes_AS_STRING(query.mask)
-    cdef const uint8_t* pattern = <const uint8_t*>PyBytes_AS_STRING(query.pattern)
-    cdef Py_ssize_t i
-    if width < PyBytes_GET_SIZE(query.mask):
-        return False
-    for i in range(PyBytes_GET_SIZE(query.mask)):
-        if index[i] & mask[i] != pattern[i]:
-            return False
-    return True
 
 
 cdef void radix_sort(uint64_t* items, uint64_t* spare, Py_ssize_t count) noexcept nogil:
@@ -166,13 +152,13 @@ cdef class Matches:
         return <Kept*>(self.blocks[place >> BLOCK_SHIFT] + (place & ((1 << BLOCK_SHIFT) - 1)) * UNIT_BYTES)
 
     def collect(self, pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max):
-        cdef bytes key = b"", value, index, target = b"", seen = None
-        cdef Py_ssize_t step, width = 0, passed = 0, patience = PATIENCE
+        cdef bytes key = b"", value
+        cdef Py_ssize_t step, width = 0
         cdef const uint8_t* p = NULL
         cdef uint32_t offset
         cdef tuple pair
-        cdef bint is_wanted
-        cdef MaskQuery masked = query if isinstance(query, MaskQuery) else None
+        cdef int verdict
+        cdef Seek seek = None if query is None else Seek(query)
         for step in range(steps_max):
             pair = next(pairs, None)
             if pair is None:
@@ -183,38 +169,18 @@ cdef class Matches:
             p = <const uint8_t*>PyBytes_AS_STRING(key) + 8
             width = PyBytes_GET_SIZE(key) - KEY_BYTES
             offset = get32(p + width)
-            if query is not None:
-                if masked is not None:
-                    is_wanted = is_masked(masked, p, width)
-                    if is_wanted:
-                        patience = PATIENCE
-                    elif patience and not masked.is_prefix:
-                        patience -= 1
-                        continue
-                else:
-                    is_wanted = (seen is not None and PyBytes_GET_SIZE(seen) == width
-                                 and memcmp(PyBytes_AS_STRING(seen), p, width) == 0)
-                if not is_wanted:
-                    index = PyBytes_FromStringAndSize(<const char*>p, width)
-                    if index < target:
-                        passed += 1
-                        if passed >= NEAR:
-                            return FAR, target
-                        continue
-                    if masked is not None or not query.matches(index):
-                        found = query.ratchet(index)
-                        if found is None:
-                            return ENDED, b""
-                        target = found
-                        passed = 0
-                        continue
-                    seen = index
+            if seek is not None:
+                verdict = examine_at(seek, p, width)
+                if verdict == SEEK_SKIP:
+                    continue
+                if verdict != SEEK_TAKE:
+                    return verdict, seek.target
             if offset <= offset_max:
                 check_value(value)
                 if filters.match_value(value):
                     self.keep(offset, value if self.has_values else key)
-        if query is not None and p != NULL and PyBytes_FromStringAndSize(<const char*>p, width) < target:
-            return FAR, target
+        if seek is not None and p != NULL and seek.is_ahead_of(p, width):
+            return FAR, seek.target
         return PAUSED, key
 
     def order(self):

@@ -32,7 +32,8 @@ from weakref import WeakSet
 
 from braidmq.base.errors import Corruption
 from braidmq.lane.records.records import Record, TopicFilters, key_offset
-from braidmq.lane.records.scan import ENDED, FAR, Matches
+from braidmq.lane.records.scan import Matches
+from braidmq.lane.records.seek import ENDED, FAR
 from braidmq.storage.format.rows import EpochRow
 from braidmq.storage.layouts.contract import Query
 from braidmq.storage.ports import Reads
