@@ -167,8 +167,8 @@ def test_slots_are_never_overdrawn_and_every_reader_gets_one_eventually(
             reader.pause()
         assert len(readers) == sum(each.has_place for each in everybody) <= count_max
 
-    # Every reader tries until it has a slot or waits for one. A slot that one gets may displace another, which then waits as well.
-    while any([each.read() for each in everybody if not each.has_place]):
+    # Every reader tries until it has a slot or waits for one. Who gets a slot may displace another, which then waits as well.
+    while any(each.read() for each in everybody if not each.has_place):
         pass
     # A waiting reader must be woken when those before it have finished; no other reader tries again.
     waiting = [each for each in everybody if not each.has_place]

@@ -11,7 +11,7 @@ from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Suback, Subscribe, Subs
 from braidmq.mqtt.properties import Properties
 from tests.durability.campaigns.node import client, kill, stop, write_config
 from tests.durability.campaigns.node import start as start_node
-from tests.durability.replay.asking import amid, ask, bodies, numbered, publish_all, read, read_to_end, record, replay
+from tests.durability.replay.asking import amid, ask, bodies, is_end, numbered, publish_all, read, read_to_end, record, replay
 from tests.support.clients.wire import unique
 from tests.support.stage import Stage
 
@@ -109,8 +109,9 @@ def test_what_is_in_flight_from_long_ago_and_from_now_is_found_again_after_kill_
         publish_all(port, "u", numbered(2000))
         reader = client(port, client_id="r", persistent=True, receive_maximum=6)
         reader.subscribe("t", "u", qos=2)
-        reader.subscribe("$replay/earliest/t", qos=2)
+        reader.subscribe("$replay/earliest,end/t", qos=2)
         first = reader.receive_publishes(3)
+        assert is_end(reader.receive_frame(), "$replay/earliest,end/t")
         publish_all(port, "t", new, 2)  # comes once: one of the two is live, and the other has caught up
         second = reader.receive_publishes(3)
         kill(node)
@@ -179,9 +180,11 @@ def test_an_end_that_was_not_told_before_a_restart_is_told_after_it(tmp_path: Pa
         replay(reader, "t/+", end=True)
         stop(node)
     with start_node(file) as node:
-        reader = client(node.await_port(), client_id="r", persistent=True)
+        port = node.await_port()
+        reader = client(port, client_id="r", persistent=True)
         assert list(dict.fromkeys(bodies(read_to_end(reader, "t/+")))) == sent
         reader.disconnect()
+        publish_all(port, "other", [b"x"])  # commits are in order: what the broker wrote at the DISCONNECT is on disk as well
         kill(node)
     with start_node(file) as node:
         again = client(node.await_port(), client_id="r", persistent=True)
