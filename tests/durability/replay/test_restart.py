@@ -18,7 +18,7 @@ from tests.support.stage import Stage
 Start = Callable[..., Stage]
 
 
-def test_looking_back_on_one_filter_does_not_rewind_another(start: Start) -> None:
+def test_a_replay_of_one_filter_does_not_rewind_another(start: Start) -> None:
     stage = start()
     session = stage.connect(persistent=True)
     session.subscribe("a/#", qos=1)
@@ -52,7 +52,7 @@ def test_a_session_that_is_behind_gets_nothing_from_before_a_plain_subscription(
     slow.expect_silence()
 
 
-def test_nothing_of_a_replay_comes_before_its_suback(start: Start) -> None:
+def test_no_replayed_message_is_sent_before_suback(start: Start) -> None:
     stage = start()
     session = stage.connect(persistent=True, receive_maximum=3)
     session.subscribe("a", qos=1)
@@ -70,7 +70,7 @@ def test_nothing_of_a_replay_comes_before_its_suback(start: Start) -> None:
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_kill_9_a_replay_goes_on_where_it_was(tmp_path: Path, qos: int, version: int) -> None:
+def test_a_replay_resumes_after_kill_9(tmp_path: Path, qos: int, version: int) -> None:
     file = write_config(tmp_path, mqtt={"inflight_max": 5})
     sent = numbered(60)
     seen: list[bytes] = []
@@ -100,7 +100,7 @@ def test_after_kill_9_a_replay_goes_on_where_it_was(tmp_path: Path, qos: int, ve
         assert seen == sent, "exactly once"
 
 
-def test_what_is_in_flight_from_long_ago_and_from_now_is_found_again_after_kill_9(tmp_path: Path) -> None:
+def test_old_and_new_inflight_messages_are_resent_after_kill_9(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     old, new = numbered(3, b"old"), numbered(3, b"new")
     with start_node(file) as node:
@@ -127,7 +127,7 @@ def test_what_is_in_flight_from_long_ago_and_from_now_is_found_again_after_kill_
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_is_so_after_a_second_kill_9_right_after_the_client_is_back(tmp_path: Path, qos: int) -> None:
+def test_inflight_messages_survive_a_second_kill_9_right_after_reconnect(tmp_path: Path, qos: int) -> None:
     file = write_config(tmp_path)
     sent = numbered(3)
     with start_node(file) as node:
@@ -150,7 +150,7 @@ def test_what_is_in_flight_is_so_after_a_second_kill_9_right_after_the_client_is
     assert all(each.dup for each in again)
 
 
-def test_one_record_in_flight_by_two_subscriptions_is_sent_again_by_both(tmp_path: Path) -> None:
+def test_a_record_inflight_for_two_subscriptions_is_resent_for_both(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     with start_node(file) as node:
         port = node.await_port()
@@ -170,7 +170,7 @@ def test_one_record_in_flight_by_two_subscriptions_is_sent_again_by_both(tmp_pat
     assert bodies(resent) == [b"x", b"x"]
 
 
-def test_an_end_that_was_not_told_before_a_restart_is_told_after_it(tmp_path: Path) -> None:
+def test_an_end_marker_not_sent_before_a_restart_is_sent_after_it(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     sent = numbered(20)
     with start_node(file) as node:
