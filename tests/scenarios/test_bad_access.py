@@ -1,4 +1,4 @@
-"""Guessed passwords, broken authenticators, broken files: whatever goes wrong, the answer is no."""
+"""Wrong passwords, failing authenticators and invalid files: in every case the client is rejected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def login(stage: Stage, user_name: str, password: bytes, version: int = MQTT5) -
 
 @pytest.mark.row(39)
 @both_versions
-def test_a_wrong_password_is_refused_and_repeated_ones_ban_that_name_at_that_address(
+def test_repeated_wrong_passwords_ban_the_user_at_that_address(
     start: Callable[..., Stage], password_file: str, version: int
 ) -> None:
     stage = start(access={"password_file": password_file, "ban_failures": 3})
@@ -57,7 +57,7 @@ def test_a_wrong_password_is_refused_and_repeated_ones_ban_that_name_at_that_add
 
 @pytest.mark.row(39)
 @both_versions
-def test_an_address_that_tries_ever_new_names_is_slowed_down_and_old_customers_are_not(
+def test_an_address_that_tries_many_users_is_throttled_and_known_clients_are_not(
     start: Callable[..., Stage], password_file: str, version: int
 ) -> None:
     stage = start(access={"password_file": password_file, "ban_failures": 2})
@@ -73,7 +73,7 @@ def test_an_address_that_tries_ever_new_names_is_slowed_down_and_old_customers_a
 
 
 @pytest.mark.row(39)
-def test_an_unknown_name_costs_as_much_time_as_a_wrong_password(start: Callable[..., Stage], password_file: str) -> None:
+def test_an_unknown_user_takes_as_long_as_a_wrong_password(start: Callable[..., Stage], password_file: str) -> None:
     stage = start(access={"password_file": password_file, "ban_failures": 0})
 
     def fastest(names: list[str]) -> float:
@@ -92,7 +92,7 @@ def test_an_unknown_name_costs_as_much_time_as_a_wrong_password(start: Callable[
 
 
 @pytest.mark.row(39)
-def test_a_storm_of_guesses_does_not_delay_those_who_are_in(start: Callable[..., Stage], password_file: str) -> None:
+def test_a_storm_of_logins_does_not_delay_connected_clients(start: Callable[..., Stage], password_file: str) -> None:
     stage = start(access={"password_file": password_file, "ban_failures": 0})
     inside = stage.connect(user_name="ada", password=b"lovelace")
     guessers = [stage.open() for _ in range(25)]
@@ -145,7 +145,7 @@ RUBBISH = {"true": True, "text": "yes", "zero": 0, "a tuple": (True, "ada"), "a 
 
 @pytest.mark.row(40)
 @pytest.mark.parametrize("answer", RUBBISH.values(), ids=RUBBISH)
-def test_an_authenticator_that_talks_rubbish_lets_nobody_in(start: Callable[..., Stage], answer: Any) -> None:
+def test_an_authenticator_that_returns_garbage_rejects_clients(start: Callable[..., Stage], answer: Any) -> None:
     stage, authenticator = stage_behind(start, lambda: answer)
 
     assert login(stage, "ada", b"") == 0x88
@@ -153,7 +153,7 @@ def test_an_authenticator_that_talks_rubbish_lets_nobody_in(start: Callable[...,
 
 
 @pytest.mark.row(40)
-def test_a_refusal_with_a_reason_that_connack_does_not_have_is_still_a_refusal(start: Callable[..., Stage]) -> None:
+def test_a_rejection_with_a_reason_not_valid_in_connack_is_still_a_rejection(start: Callable[..., Stage]) -> None:
     stage, _ = stage_behind(start, lambda: Refused(0x10, "no such reason"))
 
     assert login(stage, "ada", b"") == 0x88
@@ -161,9 +161,7 @@ def test_a_refusal_with_a_reason_that_connack_does_not_have_is_still_a_refusal(s
 
 @pytest.mark.row(40)
 @both_versions
-def test_an_authenticator_that_is_down_lets_nobody_in_and_is_left_alone_for_a_while(
-    start: Callable[..., Stage], version: int
-) -> None:
+def test_a_failing_authenticator_rejects_clients_and_is_paused(start: Callable[..., Stage], version: int) -> None:
     stage, authenticator = stage_behind(start, fail)
 
     answers = [login(stage, "ada", b"", version) for _ in range(10)]
@@ -174,7 +172,7 @@ def test_an_authenticator_that_is_down_lets_nobody_in_and_is_left_alone_for_a_wh
 
 
 @pytest.mark.row(40)
-def test_an_authenticator_that_works_again_is_asked_again(start: Callable[..., Stage]) -> None:
+def test_a_recovered_authenticator_is_used_again(start: Callable[..., Stage]) -> None:
     answers: list[Callable[[], Any]] = [fail]
     stage, _ = stage_behind(start, lambda: answers[0]())
     for _ in range(3):
@@ -187,7 +185,7 @@ def test_an_authenticator_that_works_again_is_asked_again(start: Callable[..., S
 
 
 @pytest.mark.row(40)
-def test_an_authenticator_that_is_slow_delays_nobody_else_and_then_means_no(start: Callable[..., Stage]) -> None:
+def test_a_slow_authenticator_delays_no_other_client_and_times_out_as_a_rejection(start: Callable[..., Stage]) -> None:
     stage = start(limits={"connect_timeout": "1s"})
     inside = stage.connect()
     stage.look(lambda within: within.hooks.add(Authenticator(lambda: 60.0)))
@@ -207,7 +205,7 @@ def test_an_authenticator_that_is_slow_delays_nobody_else_and_then_means_no(star
 
 
 @pytest.mark.row(40)
-def test_a_banned_client_stays_out_whatever_an_authenticator_says(start: Callable[..., Stage]) -> None:
+def test_a_banned_client_is_rejected_even_if_the_authenticator_accepts_it(start: Callable[..., Stage]) -> None:
     stage, authenticator = stage_behind(start, lambda: Granted("ada"))
     node = stage.broker.node
     assert node is not None
@@ -220,7 +218,7 @@ def test_a_banned_client_stays_out_whatever_an_authenticator_says(start: Callabl
 
 
 @pytest.mark.row(40)
-def test_refusals_of_an_authenticator_count_towards_a_ban(start: Callable[..., Stage]) -> None:
+def test_rejections_by_an_authenticator_count_towards_a_ban(start: Callable[..., Stage]) -> None:
     stage, authenticator = stage_behind(start, lambda: Refused(0x86, "wrong"), access={"ban_failures": 3})
 
     answers = [login(stage, "ada", b"guess") for _ in range(4)]
@@ -248,7 +246,7 @@ def refuses_everybody(stage: Stage) -> None:
 
 @pytest.mark.row(41)
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_password_file_lets_nobody_in(start: Callable[..., Stage], tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_password_file_rejects_all_logins(start: Callable[..., Stage], tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "passwords"
     file.write_bytes(content)
 
@@ -261,9 +259,7 @@ def test_a_broken_password_file_lets_nobody_in(start: Callable[..., Stage], tmp_
 @pytest.mark.row(41)
 @pytest.mark.parametrize("key", ["password_file", "acl_file"])
 @pytest.mark.parametrize("kind", ["missing", "directory"])
-def test_a_node_does_not_start_with_a_file_that_it_cannot_read(
-    start: Callable[..., Stage], tmp_path: Path, kind: str, key: str
-) -> None:
+def test_a_node_does_not_start_with_an_unreadable_file(start: Callable[..., Stage], tmp_path: Path, kind: str, key: str) -> None:
     path = tmp_path / "none" if kind == "missing" else tmp_path
 
     with pytest.raises(ConfigError, match=key):
@@ -271,7 +267,7 @@ def test_a_node_does_not_start_with_a_file_that_it_cannot_read(
 
 
 @pytest.mark.row(41)
-def test_an_empty_password_file_knows_nobody(start: Callable[..., Stage], tmp_path: Path) -> None:
+def test_an_empty_password_file_has_no_users(start: Callable[..., Stage], tmp_path: Path) -> None:
     file = tmp_path / "passwords"
     file.write_text("")
     listeners = {"tcp": {"default": {"bind": "127.0.0.1:0", "allow_anonymous": False}}}
@@ -281,7 +277,7 @@ def test_an_empty_password_file_knows_nobody(start: Callable[..., Stage], tmp_pa
 
 @pytest.mark.row(41)
 @pytest.mark.parametrize("is_removed", [False, True], ids=["broken", "removed"])
-def test_a_password_file_that_breaks_later_lets_nobody_in_any_more(
+def test_a_password_file_that_becomes_invalid_rejects_all_logins(
     start: Callable[..., Stage], password_file: str, tmp_path: Path, is_removed: bool
 ) -> None:
     file = tmp_path / "passwords"
@@ -316,7 +312,9 @@ def may_do_nothing(stage: Stage) -> None:
 @pytest.mark.row(41)
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"topic\n", b"user\n", b"allow all\n", b"topic readwrite a/#/b\n", b"\x00"])
 @pytest.mark.parametrize("unmatched", ["allow", "deny"])
-def test_a_broken_acl_file_lets_nobody_in(start: Callable[..., Stage], tmp_path: Path, content: bytes, unmatched: str) -> None:
+def test_an_invalid_acl_file_rejects_all_logins(
+    start: Callable[..., Stage], tmp_path: Path, content: bytes, unmatched: str
+) -> None:
     file = tmp_path / "rules"
     file.write_bytes(b"topic readwrite t\n" + content)
 
@@ -335,7 +333,7 @@ def test_an_empty_acl_file_forbids_everything(start: Callable[..., Stage], tmp_p
 
 
 @pytest.mark.row(41)
-def test_an_acl_file_that_goes_away_lets_nobody_in_any_more(start: Callable[..., Stage], tmp_path: Path) -> None:
+def test_a_deleted_acl_file_rejects_all_logins(start: Callable[..., Stage], tmp_path: Path) -> None:
     file = tmp_path / "rules"
     file.write_text("topic readwrite #\n")
     stage = start(access={"acl_file": str(file), "acl_no_match": "allow"})

@@ -1,4 +1,4 @@
-"""CONNECTs that break the rules, and names that try to be more than names."""
+"""Invalid CONNECT packets, and client ids and user names with special characters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1
     [(0x03, False), (0x0A, False), (0x12, False), (0x22, False), (0x1E, True)],
     ids=["reserved", "will qos 1, no will", "will qos 2, no will", "will retain, no will", "will qos 3"],
 )
-def test_connect_flags_that_contradict_are_malformed(stage: Stage, version: int, flags: int, has_will: bool) -> None:
+def test_contradictory_connect_flags_are_malformed(stage: Stage, version: int, flags: int, has_will: bool) -> None:
     wire = stage.open(version)
 
     wire.send(raw.connect(version, flags=flags, rest=raw.will(version, "w", b"") if has_will else b""))
@@ -83,7 +83,7 @@ def test_an_unknown_protocol_is_refused_with_return_code_1(stage: Stage, name: b
 
 @pytest.mark.row(7)
 @pytest.mark.parametrize(("name", "level"), [(b"MQTT", 6), (b"MQTX", 5), (b"MQTT", 0xFF)])
-def test_an_unknown_protocol_is_refused_with_0x84_if_it_looks_newer(stage: Stage, name: bytes, level: int) -> None:
+def test_a_newer_protocol_version_is_rejected_with_0x84(stage: Stage, name: bytes, level: int) -> None:
     wire = stage.open(MQTT5)
 
     wire.send(raw.connect(MQTT5, name=name, level=level))
@@ -93,7 +93,7 @@ def test_an_unknown_protocol_is_refused_with_0x84_if_it_looks_newer(stage: Stage
 
 @pytest.mark.row(7)
 @pytest.mark.parametrize("version", [MQTT31, MQTT311], ids=["3.1", "3.1.1"])
-def test_the_bridge_bit_is_taken_only_where_it_is_allowed(stage: Stage, start: Callable[..., Stage], version: int) -> None:
+def test_the_bridge_bit_is_accepted_only_where_configured(stage: Stage, start: Callable[..., Stage], version: int) -> None:
     friendly = start(mqtt={"allow_bridge_bit": True})
     bridge = Connect("bridge", version, True, 60, None, None, None, bridge=True)
     refused, accepted = stage.open(version), friendly.open(version)
@@ -106,7 +106,7 @@ def test_the_bridge_bit_is_taken_only_where_it_is_allowed(stage: Stage, start: C
 
 
 @pytest.mark.row(8)
-def test_an_empty_client_id_without_a_clean_session_is_refused_and_closed_in_mqtt_3(stage: Stage) -> None:
+def test_mqtt_3_rejects_an_empty_client_id_without_a_clean_session(stage: Stage) -> None:
     wire = stage.open(MQTT311)
 
     wire.send(raw.connect(MQTT311, flags=0, client_id=b""))
@@ -116,7 +116,7 @@ def test_an_empty_client_id_without_a_clean_session_is_refused_and_closed_in_mqt
 
 @pytest.mark.row(8)
 @pytest.mark.parametrize("flags", [0x00, 0x02], ids=["clean session 0", "clean session 1"])
-def test_an_empty_client_id_is_refused_in_mqtt_3_1_which_knows_no_assigned_ones(stage: Stage, flags: int) -> None:
+def test_mqtt_3_1_rejects_an_empty_client_id(stage: Stage, flags: int) -> None:
     wire = stage.open(MQTT31)
 
     wire.send(raw.frame(0x10, raw.text("MQIsdp"), bytes([3, flags]), raw.u16(60), raw.text("")))
@@ -126,7 +126,7 @@ def test_an_empty_client_id_is_refused_in_mqtt_3_1_which_knows_no_assigned_ones(
 
 @pytest.mark.row(8)
 @pytest.mark.parametrize("flags", [0x00, 0x02], ids=["clean start 0", "clean start 1"])
-def test_an_empty_client_id_is_replaced_by_one_that_is_told_in_mqtt_5(stage: Stage, flags: int) -> None:
+def test_mqtt_5_assigns_and_reports_a_client_id(stage: Stage, flags: int) -> None:
     one, other = stage.open(), stage.open()
 
     for wire in (one, other):
@@ -150,7 +150,7 @@ BAD_TEXT = {
 @pytest.mark.row(9)
 @both_versions
 @pytest.mark.parametrize("name", BAD_TEXT.values(), ids=BAD_TEXT)
-def test_a_client_id_that_is_no_text_is_malformed(stage: Stage, version: int, name: bytes) -> None:
+def test_a_client_id_with_invalid_utf8_is_malformed(stage: Stage, version: int, name: bytes) -> None:
     wire = stage.open(version)
 
     wire.send(raw.connect(version, client_id=name))
@@ -161,7 +161,7 @@ def test_a_client_id_that_is_no_text_is_malformed(stage: Stage, version: int, na
 @pytest.mark.row(9)
 @both_versions
 @pytest.mark.parametrize("name", BAD_TEXT.values(), ids=BAD_TEXT)
-def test_a_user_name_that_is_no_text_is_malformed(stage: Stage, version: int, name: bytes) -> None:
+def test_a_user_name_with_invalid_utf8_is_malformed(stage: Stage, version: int, name: bytes) -> None:
     wire = stage.open(version)
 
     wire.send(raw.connect(version, flags=0x82, rest=raw.text(name)))
@@ -171,7 +171,7 @@ def test_a_user_name_that_is_no_text_is_malformed(stage: Stage, version: int, na
 
 @pytest.mark.row(9)
 @both_versions
-def test_a_client_id_of_60_kilobytes_is_refused(stage: Stage, version: int) -> None:
+def test_a_client_id_of_60_kilobytes_is_rejected(stage: Stage, version: int) -> None:
     wire = stage.open(version)
 
     wire.send(raw.connect(version, client_id="c" * 60_000))
@@ -196,7 +196,7 @@ STRANGE_NAMES = [
 
 @pytest.mark.row(9)
 @pytest.mark.parametrize("name", STRANGE_NAMES)
-def test_a_name_with_signs_of_other_languages_stays_a_name(stage: Stage, name: str) -> None:
+def test_special_characters_in_a_client_id_are_taken_literally(stage: Stage, name: str) -> None:
     watcher = stage.connect()
     watcher.subscribe("$SYS/brokers/+/clients/+/connected")
     before = sorted(path for path in stage.broker.data_dir.parent.glob("braidmq-*/*"))
@@ -215,7 +215,7 @@ def test_a_name_with_signs_of_other_languages_stays_a_name(stage: Stage, name: s
 
 @pytest.mark.row(9)
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "victim/#", "%u", "$share"])
-def test_a_wildcard_in_a_name_does_not_widen_a_rule(start: Callable[..., Stage], tmp_path: Path, name: str) -> None:
+def test_a_wildcard_in_a_name_does_not_widen_an_acl_rule(start: Callable[..., Stage], tmp_path: Path, name: str) -> None:
     rules = tmp_path / "rules"
     rules.write_text("pattern readwrite own/%c/#\npattern readwrite of/%u/#\n")
     stage = start(access={"acl_file": str(rules)})
@@ -233,7 +233,7 @@ def test_a_wildcard_in_a_name_does_not_widen_a_rule(start: Callable[..., Stage],
 
 @pytest.mark.row(10)
 @both_versions
-def test_a_second_connect_ends_the_connection_and_fires_the_will(stage: Stage, version: int) -> None:
+def test_a_second_connect_closes_the_connection_and_publishes_the_will(stage: Stage, version: int) -> None:
     topic = unique("w/")
     witness = stage.connect()
     witness.subscribe(topic)
@@ -256,7 +256,7 @@ def test_auth_without_a_method_in_connect_is_a_protocol_error(stage: Stage) -> N
 
 @pytest.mark.row(12)
 @pytest.mark.parametrize("body", [b"", b"\x18", b"\x18\x00"], ids=["empty", "reason only", "no properties"])
-def test_auth_that_names_no_method_is_a_protocol_error(stage: Stage, body: bytes) -> None:
+def test_auth_without_a_method_is_a_protocol_error(stage: Stage, body: bytes) -> None:
     wire = stage.connect()
 
     wire.send(raw.frame(0xF0, body))
@@ -295,7 +295,7 @@ def test_a_maximum_of_zero_is_a_protocol_error(stage: Stage, props: bytes) -> No
 
 @pytest.mark.row(15)
 @pytest.mark.parametrize("size", [1, 5])
-def test_a_client_that_takes_no_packet_at_all_harms_only_itself(stage: Stage, size: int) -> None:
+def test_a_client_with_a_maximum_packet_size_of_one_byte_affects_no_other(stage: Stage, size: int) -> None:
     wire = stage.open()
 
     # Not even our CONNACK fits, so it may not be sent and the connection has no use.

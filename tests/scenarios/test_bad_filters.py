@@ -1,4 +1,4 @@
-"""Filters with very many levels, or very long ones: what they cost has a bound, for each client and for each topic."""
+"""Very deep and very long filters: their cost is bounded for each client and each topic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deep(count: int, levels: int = 128) -> list[str]:
 
 
 @pytest.mark.row(51)
-def test_filters_with_more_levels_together_than_a_client_may_have_are_refused(start: Callable[..., Stage]) -> None:
+def test_filters_beyond_a_clients_total_of_levels_are_rejected(start: Callable[..., Stage]) -> None:
     stage = start(session={"filter_levels_max": 1280})
     client = stage.connect()
 
@@ -41,7 +41,7 @@ def test_filters_with_more_levels_together_than_a_client_may_have_are_refused(st
 
 
 @pytest.mark.row(51)
-def test_filters_with_more_bytes_together_than_a_client_may_have_are_refused(start: Callable[..., Stage]) -> None:
+def test_filters_beyond_a_clients_total_of_bytes_are_rejected(start: Callable[..., Stage]) -> None:
     stage = start(session={"filter_bytes_max": "100KB"})
     client = stage.connect()
 
@@ -51,7 +51,7 @@ def test_filters_with_more_bytes_together_than_a_client_may_have_are_refused(sta
 
 @pytest.mark.row(51)
 @pytest.mark.parametrize("form", ["$share/{}/t", "$share/{}/$replay/latest/t", "$exclusive/{}", "$replay/latest/{}"])
-def test_the_bytes_of_a_filter_are_those_that_the_client_wrote(start: Callable[..., Stage], form: str) -> None:
+def test_filter_bytes_are_counted_as_the_client_sent_them(start: Callable[..., Stage], form: str) -> None:
     stage = start(session={"filter_bytes_max": "100KB"})
     client = stage.connect()
     filters = [form.format(f"{number}" + "x" * 30_000) for number in range(5)]
@@ -65,7 +65,7 @@ def test_the_bytes_of_a_filter_are_those_that_the_client_wrote(start: Callable[.
 
 
 @pytest.mark.row(51)
-def test_a_client_whose_filters_are_deep_costs_little_more_memory_than_their_bytes(start: Callable[..., Stage]) -> None:
+def test_deep_filters_use_little_more_memory_than_their_bytes(start: Callable[..., Stage]) -> None:
     stage = start(session={"filter_levels_max": 10_000_000, "filter_bytes_max": "100MB"})
     client = stage.connect()
     filters = deep(3000)
@@ -79,7 +79,7 @@ def test_a_client_whose_filters_are_deep_costs_little_more_memory_than_their_byt
 
 
 @pytest.mark.row(51)
-def test_deep_filters_get_what_they_match(stage: Stage) -> None:
+def test_deep_filters_get_matching_messages(stage: Stage) -> None:
     client, publisher = stage.connect(), stage.connect()
     path = "/".join("abcdefgh"[level % 8] for level in range(127))
     subscribe(client, [path + "/#", path.replace("h", "+") + "/x", path + "/+", "a/b/#", path[:-1] + "z/#"])

@@ -1,4 +1,4 @@
-"""What arrives before a CONNECT, or in place of it: other protocols, silence, lengths that cannot be."""
+"""Data before or instead of a CONNECT: other protocols, silence, invalid lengths."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOT_CONNECT = {
 
 @pytest.mark.row(1, "N4")
 @pytest.mark.parametrize("first_bytes", NOT_CONNECT.values(), ids=NOT_CONNECT)
-def test_a_connection_that_does_not_begin_with_connect_is_closed_without_a_word(stage: Stage, first_bytes: bytes) -> None:
+def test_a_connection_that_does_not_start_with_connect_is_closed_without_an_answer(stage: Stage, first_bytes: bytes) -> None:
     wire = stage.open()
 
     wire.send(first_bytes)
@@ -55,7 +55,7 @@ def test_a_connection_that_does_not_begin_with_connect_is_closed_without_a_word(
 
 
 @pytest.mark.row(1)
-def test_the_first_byte_is_enough_to_know_that_it_is_no_connect(stage: Stage) -> None:
+def test_a_first_byte_other_than_connect_closes_the_connection_at_once(stage: Stage) -> None:
     wire = stage.open()
 
     wire.send(b"G")
@@ -73,7 +73,7 @@ def test_a_silent_connection_is_closed_at_the_connect_deadline(start: Callable[.
 
 
 @pytest.mark.row(2)
-def test_a_connect_that_comes_in_drops_does_not_move_the_deadline(start: Callable[..., Stage]) -> None:
+def test_a_connect_sent_byte_by_byte_does_not_extend_the_deadline(start: Callable[..., Stage]) -> None:
     stage = start(limits={"connect_timeout": "500ms"})
     wire = stage.open()
     connect = raw.connect(MQTT5, client_id="c" * 2000)
@@ -94,7 +94,7 @@ def test_a_connect_that_comes_in_drops_does_not_move_the_deadline(start: Callabl
 
 
 @pytest.mark.row(2)
-def test_a_thousand_silent_connections_cost_little_and_go_away(start: Callable[..., Stage]) -> None:
+def test_a_thousand_silent_connections_use_little_memory_and_are_closed(start: Callable[..., Stage]) -> None:
     stage = start(limits={"connect_timeout": "2s"})
     before = resident_bytes()
     address = (stage.broker.host, stage.broker.port)
@@ -115,7 +115,7 @@ def test_a_thousand_silent_connections_cost_little_and_go_away(start: Callable[.
 @pytest.mark.parametrize(
     "length", [b"\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x7f", b"\x80\x00"], ids=["5 bytes", "huge", "long zero"]
 )
-def test_a_connect_with_an_impossible_length_is_closed(stage: Stage, length: bytes) -> None:
+def test_a_connect_with_an_invalid_length_closes_the_connection(stage: Stage, length: bytes) -> None:
     wire = stage.open()
 
     wire.send(b"\x10" + length)
@@ -127,7 +127,7 @@ def test_a_connect_with_an_impossible_length_is_closed(stage: Stage, length: byt
 @both_versions
 @pytest.mark.parametrize("first_byte", [0x30, 0x82, 0xC0], ids=["publish", "subscribe", "pingreq"])
 @pytest.mark.parametrize("length", [b"\x80\x80\x80\x80\x01", b"\x80\x00", b"\x82\x80\x00"], ids=["5 bytes", "long 0", "long 2"])
-def test_a_wrong_length_within_a_connection_is_malformed(stage: Stage, version: int, first_byte: int, length: bytes) -> None:
+def test_an_invalid_length_after_connect_is_malformed(stage: Stage, version: int, first_byte: int, length: bytes) -> None:
     wire = stage.connect(version=version)
 
     wire.send(bytes([first_byte]) + length)
@@ -137,7 +137,7 @@ def test_a_wrong_length_within_a_connection_is_malformed(stage: Stage, version: 
 
 @pytest.mark.row(4, "N4")
 @both_versions
-def test_a_connect_of_256_mib_is_refused_by_its_header_alone(stage: Stage, version: int) -> None:
+def test_a_connect_of_256_mib_is_rejected_by_its_header_alone(stage: Stage, version: int) -> None:
     wire = stage.open(version)
 
     wire.send(b"\x10" + LONGEST + raw.text("MQTT") + bytes([version]))
@@ -147,9 +147,7 @@ def test_a_connect_of_256_mib_is_refused_by_its_header_alone(stage: Stage, versi
 
 @pytest.mark.row(4, "N4")
 @both_versions
-def test_a_connect_above_the_cap_for_strangers_is_refused_though_a_friend_may_send_more(
-    start: Callable[..., Stage], version: int
-) -> None:
+def test_connect_has_a_lower_size_limit_than_later_packets(start: Callable[..., Stage], version: int) -> None:
     stage = start(limits={"preauth_packet_bytes": 512})
     above, below, friend = stage.open(version), stage.open(version), stage.connect(version=version)
 
@@ -162,7 +160,7 @@ def test_a_connect_above_the_cap_for_strangers_is_refused_though_a_friend_may_se
 
 
 @pytest.mark.row(4, "N4")
-def test_memory_does_not_follow_the_lengths_that_strangers_claim(stage: Stage) -> None:
+def test_memory_does_not_grow_with_the_lengths_that_headers_claim(stage: Stage) -> None:
     stage.open().close()
     before = resident_bytes()
 

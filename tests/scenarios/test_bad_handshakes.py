@@ -1,4 +1,4 @@
-"""Floods of TLS handshakes that lead nowhere, and certificates that were revoked."""
+"""Floods of TLS handshakes that never finish, and revoked certificates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_let_in(stage: Stage, authority: Authority, pair: Pair | None = None) -> b
 
 @pytest.mark.row(62)
 @pytest.mark.parametrize("said", [b"", HALF_A_HELLO], ids=["silent", "half a hello"])
-def test_handshakes_that_lead_nowhere_are_bounded_and_others_get_through(start: Start, authority: Authority, said: bytes) -> None:
+def test_stalled_handshakes_are_bounded_and_other_clients_get_through(start: Start, authority: Authority, said: bytes) -> None:
     stage = start(**secured(authority.server()))
     plain = stage.connect()
 
@@ -71,7 +71,7 @@ def test_handshakes_that_lead_nowhere_are_bounded_and_others_get_through(start: 
 
 
 @pytest.mark.row(62)
-def test_a_revoked_client_certificate_fails_as_soon_as_the_list_is_read_again(start: Start, authority: Authority) -> None:
+def test_a_revoked_client_certificate_fails_after_the_list_is_reloaded(start: Start, authority: Authority) -> None:
     device = authority.client((NameOID.COMMON_NAME, "device"))
     keys = {"ca_file": authority.cert_file, "verify": "required", "crl_file": authority.revoke()}
     stage = start(**secured(authority.server(), **keys))

@@ -1,4 +1,4 @@
-"""Hooks that raise, answer nonsense, or never return."""
+"""Hooks that raise, return invalid results or hang."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class Faulty(Hook):
 @pytest.mark.row(63)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("method", ["authenticate", "connect"])
-def test_a_hook_that_raises_lets_nobody_in_and_the_node_goes_on(start: Start, fault: type[BaseException], method: str) -> None:
+def test_a_login_hook_that_raises_rejects_clients_and_the_node_keeps_running(
+    start: Start, fault: type[BaseException], method: str
+) -> None:
     stage = start()
     stage.look(lambda inside: inside.hooks.add(Faulty(fault, method)))
 
@@ -84,7 +86,9 @@ def test_a_hook_that_raises_lets_nobody_in_and_the_node_goes_on(start: Start, fa
 @pytest.mark.row(63)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("method", ["publish", "deliver"])
-def test_a_hook_that_raises_drops_the_message_and_the_node_goes_on(start: Start, fault: type[BaseException], method: str) -> None:
+def test_a_message_hook_that_raises_drops_the_message_and_the_node_keeps_running(
+    start: Start, fault: type[BaseException], method: str
+) -> None:
     stage = start()
     stage.look(lambda inside: inside.hooks.add(Faulty(fault, method)))
     listener, publisher = stage.connect(), stage.connect()
@@ -101,9 +105,7 @@ def test_a_hook_that_raises_drops_the_message_and_the_node_goes_on(start: Start,
 @pytest.mark.row(63)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("method", ["disconnect", "session_created"])
-def test_a_hook_that_raises_when_it_is_told_something_is_passed_over(
-    start: Start, fault: type[BaseException], method: str
-) -> None:
+def test_an_event_hook_that_raises_is_ignored(start: Start, fault: type[BaseException], method: str) -> None:
     stage, hook = start(), Faulty(fault, method)
     stage.look(lambda inside: inside.hooks.add(hook))
 
@@ -117,7 +119,7 @@ def test_a_hook_that_raises_when_it_is_told_something_is_passed_over(
 
 @pytest.mark.row(63)
 @pytest.mark.parametrize("answer", [None, "0", [], 0.0, b""], ids=repr)
-def test_a_connect_hook_that_gives_no_reason_code_lets_nobody_in(start: Start, answer: object) -> None:
+def test_a_connect_hook_that_returns_no_reason_code_rejects_clients(start: Start, answer: object) -> None:
     class Confused(Hook):
         def connect(self, client: Client) -> int:
             return answer  # type: ignore[return-value]
@@ -162,7 +164,7 @@ class Listening(logging.Handler):
 
 
 @pytest.mark.row(63)
-def test_a_hook_that_hangs_is_named_in_the_log_and_costs_no_client_its_connection(start: Start) -> None:
+def test_a_hook_that_hangs_is_named_in_the_log_and_no_client_is_disconnected(start: Start) -> None:
     stage, hook, topic = start(), Stuck(), unique("t/")
     stage.look(lambda inside: inside.hooks.add(hook))
     client, publisher = stage.connect(keep_alive=1), stage.connect()

@@ -1,4 +1,4 @@
-"""Web pages that reach the node under a name of their own (DNS rebinding)."""
+"""Web pages that reach the node under their own host name (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(stage: Stage, path: str, host: str) -> tuple[int, bytes]:
 
 @pytest.mark.row(61)
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", pytest.param("[::1]:0", marks=pytest.mark.needs("ipv6"))])
-def test_a_page_that_points_its_own_name_at_this_machine_reads_nothing(start: Start, bind: str) -> None:
+def test_dns_rebinding_reads_nothing_from_the_api(start: Start, bind: str) -> None:
     stage = start(api={"bind": bind})
 
     for path in ("/status", "/metrics", "/ready", "/ctl/status"):

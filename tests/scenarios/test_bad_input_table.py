@@ -1,4 +1,4 @@
-"""The page about bad input and faults names for each row the tests that show it, and every test that shows a row is named."""
+"""docs/robustness.md lists, for each row, exactly the tests that are marked with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that ask for too much, too fast, or do not take what they asked for: they hurt nobody else, and memory is bounded."""
+"""Clients that request too much, too fast, or do not read: other clients are unaffected and memory is bounded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def waiting_bytes(stage: Stage, client_id: str) -> int:
 
 
 @pytest.mark.row(46)
-def test_a_slow_reader_in_a_flood_has_a_bounded_outbox_and_its_losses_are_counted(start: Callable[..., Stage]) -> None:
+def test_a_slow_qos_0_subscriber_has_a_bounded_outbox_and_counted_drops(start: Callable[..., Stage]) -> None:
     stage = start(limits={"outbox_bytes_max": "1MB"})
     slow, quick, publisher = stage.connect("slow"), stage.connect("quick"), stage.connect()
     slow.subscribe("t")
@@ -64,7 +64,7 @@ def test_a_slow_reader_in_a_flood_has_a_bounded_outbox_and_its_losses_are_counte
 
 
 @pytest.mark.row(46)
-def test_a_slow_reader_of_qos_1_has_a_bounded_queue_and_holds_its_publisher_for_a_bounded_time(
+def test_a_slow_qos_1_subscriber_has_a_bounded_queue_and_delays_its_publisher_briefly(
     start: Callable[..., Stage],
 ) -> None:
     stage = start(history={"topics": []}, session={"queue_messages_max": 20, "queue_wait": "100ms"}, mqtt={"inflight_max": 5})
@@ -81,7 +81,7 @@ def test_a_slow_reader_of_qos_1_has_a_bounded_queue_and_holds_its_publisher_for_
 
 
 @pytest.mark.row(46)
-def test_all_the_retained_messages_of_a_broker_are_served_at_the_pace_of_their_reader(start: Callable[..., Stage]) -> None:
+def test_many_retained_messages_are_sent_at_the_pace_of_the_subscriber(start: Callable[..., Stage]) -> None:
     count = 50_000
     stage = start(limits={"outbox_bytes_max": "64KB"})
     publisher = stage.connect(version=MQTT311)
@@ -99,7 +99,7 @@ def test_all_the_retained_messages_of_a_broker_are_served_at_the_pace_of_their_r
 
 
 @pytest.mark.row(46)
-def test_a_search_among_the_retained_messages_that_finds_nothing_delays_nobody(start: Callable[..., Stage]) -> None:
+def test_a_retained_search_without_matches_does_not_delay_other_clients(start: Callable[..., Stage]) -> None:
     count = 50_000
     stage = start()
     publisher = stage.connect(version=MQTT311)
@@ -143,9 +143,7 @@ ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 @pytest.mark.row("N3")
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_a_client_that_keeps_the_broker_busy_does_not_keep_others_waiting(
-    start: Callable[..., Stage], attack: Callable[[], Iterator[bytes]]
-) -> None:
+def test_a_busy_client_does_not_delay_others(start: Callable[..., Stage], attack: Callable[[], Iterator[bytes]]) -> None:
     stage = start()
     gardener, victim = stage.connect(), stage.connect()
     filters = bush()
@@ -160,7 +158,7 @@ def test_a_client_that_keeps_the_broker_busy_does_not_keep_others_waiting(
 
 
 @pytest.mark.row("N3")
-def test_publishing_to_thousands_of_subscribers_does_not_keep_others_waiting(start: Callable[..., Stage]) -> None:
+def test_publishing_to_thousands_of_subscribers_does_not_delay_other_clients(start: Callable[..., Stage]) -> None:
     stage = start()
     # Both ends of each connection are files of this process.
     count = min(5000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 2)
@@ -188,7 +186,7 @@ UNREAD = {
 
 @pytest.mark.row("N2")
 @pytest.mark.parametrize("kind", UNREAD)
-def test_a_client_that_does_not_take_its_answers_is_not_read_any_more(start: Callable[..., Stage], kind: str) -> None:
+def test_the_broker_stops_reading_from_a_client_that_does_not_read_its_answers(start: Callable[..., Stage], kind: str) -> None:
     stage = start(limits={"outbox_bytes_max": "64KB"})
     deaf = open_socket(stage.broker.host, stage.broker.port, receive_buffer_bytes=4096)
     (name,) = stage.look(lambda inside: [session.client_id for session in inside.sessions])
@@ -202,7 +200,7 @@ def test_a_client_that_does_not_take_its_answers_is_not_read_any_more(start: Cal
 
 
 @pytest.mark.row("N2")
-def test_a_client_that_takes_its_answers_late_gets_them_all(start: Callable[..., Stage]) -> None:
+def test_a_client_that_reads_its_answers_late_gets_all_of_them(start: Callable[..., Stage]) -> None:
     stage = start(limits={"outbox_bytes_max": "64KB"})
     late = open_socket(stage.broker.host, stage.broker.port)
 
@@ -214,7 +212,7 @@ def test_a_client_that_takes_its_answers_late_gets_them_all(start: Callable[...,
 
 
 @pytest.mark.row("N2")
-def test_a_client_that_takes_nothing_is_cut_off_by_its_keep_alive(start: Callable[..., Stage]) -> None:
+def test_a_client_that_reads_nothing_is_closed_by_its_keep_alive(start: Callable[..., Stage]) -> None:
     stage = start(limits={"outbox_bytes_max": "64KB"}, mqtt={"keep_alive_max": 1})
     deaf = open_socket(stage.broker.host, stage.broker.port, receive_buffer_bytes=4096)
 
@@ -225,7 +223,7 @@ def test_a_client_that_takes_nothing_is_cut_off_by_its_keep_alive(start: Callabl
 
 
 @pytest.mark.row("N2")
-def test_long_topics_are_not_remembered(stage: Stage) -> None:
+def test_long_topics_are_not_cached(stage: Stage) -> None:
     client = stage.connect(version=MQTT311)
     client.publish("warm", bytes(60_000))
     before = resident_bytes()
@@ -239,7 +237,7 @@ def test_long_topics_are_not_remembered(stage: Stage) -> None:
 
 
 @pytest.mark.row("N2")
-def test_a_large_message_is_kept_once_for_many_who_are_away(start: Callable[..., Stage]) -> None:
+def test_a_large_message_is_stored_once_for_many_offline_clients(start: Callable[..., Stage]) -> None:
     stage = start()
     for number in range(50):
         away = stage.connect(f"away{number}", persistent=True)

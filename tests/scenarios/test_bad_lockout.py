@@ -1,4 +1,4 @@
-"""Wrong passwords from a shared address must not keep out, or throw out, those who are known there or show no password."""
+"""Wrong passwords from a shared address must not lock out known users or anonymous clients there."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def reload(stage: Stage) -> None:
 
 @pytest.mark.row(56)
 @both_versions
-def test_wrong_passwords_keep_nobody_out_who_logged_in_from_there_a_short_while_ago(stage: Stage, version: int) -> None:
+def test_wrong_passwords_do_not_lock_out_a_recent_user_of_the_same_address(stage: Stage, version: int) -> None:
     known = {"user_name": "alice", "password": b"alice"}
     assert answer_to(stage, version, **known) == 0
 
@@ -80,7 +80,7 @@ def test_wrong_passwords_keep_nobody_out_who_logged_in_from_there_a_short_while_
 
 @pytest.mark.row(56)
 @both_versions
-def test_an_open_connection_outlives_the_ban_that_others_guesses_have_set(stage: Stage, version: int) -> None:
+def test_an_automatic_ban_does_not_close_open_connections(stage: Stage, version: int) -> None:
     member = stage.connect(version=version, user_name="alice", password=b"alice")
 
     guess(stage, version)
@@ -90,7 +90,7 @@ def test_an_open_connection_outlives_the_ban_that_others_guesses_have_set(stage:
 
 
 @pytest.mark.row(56)
-def test_a_ban_that_an_operator_sets_still_ends_connections(stage: Stage) -> None:
+def test_an_operators_ban_closes_open_connections(stage: Stage) -> None:
     node = stage.broker.node
     assert node is not None
     member = stage.connect(user_name="alice", password=b"alice")
@@ -103,7 +103,7 @@ def test_a_ban_that_an_operator_sets_still_ends_connections(stage: Stage) -> Non
 
 
 @pytest.mark.row(56)
-def test_passwords_without_a_user_name_keep_out_no_anonymous_client_and_end_no_connection(stage: Stage) -> None:
+def test_failed_logins_without_a_user_name_do_not_affect_anonymous_clients(stage: Stage) -> None:
     for _ in range(GUESSES):
         assert answer_to(stage, client_id="sensor", password=b"guess") == Reason.NOT_AUTHORIZED
 
@@ -129,7 +129,7 @@ class TokenHook(Hook):
 
 
 @pytest.mark.row(56)
-def test_guessed_tokens_lock_out_neither_the_right_one_nor_an_anonymous_client(start: Callable[..., Stage]) -> None:
+def test_guessed_tokens_lock_out_neither_the_valid_token_nor_anonymous_clients(start: Callable[..., Stage]) -> None:
     stage, hook = start(access=ACCESS), TokenHook()
     stage.look(lambda inside: inside.hooks.add(hook))
     member = stage.connect("sensor", password=b"token")
@@ -145,14 +145,14 @@ def test_guessed_tokens_lock_out_neither_the_right_one_nor_an_anonymous_client(s
 
 @pytest.mark.row(58)
 @both_versions
-def test_an_anonymous_client_is_let_in_from_an_address_that_is_throttled(stage: Stage, version: int) -> None:
+def test_an_anonymous_client_may_connect_from_a_throttled_address(stage: Stage, version: int) -> None:
     guess_names(stage)
 
     assert answer_to(stage, version) == 0
 
 
 @pytest.mark.row(58)
-def test_guesses_for_a_hook_are_throttled_by_address_too(start: Callable[..., Stage]) -> None:
+def test_failed_logins_at_a_hook_are_throttled_by_address(start: Callable[..., Stage]) -> None:
     stage, hook = start(access=ACCESS), TokenHook()
     stage.look(lambda inside: inside.hooks.add(hook))
 
@@ -179,7 +179,7 @@ def finish_scram(wire: Wire, client: ScramClient) -> None:
 
 
 @pytest.mark.row(58)
-def test_a_first_scram_login_is_throttled_and_one_that_was_in_goes_on(stage: Stage) -> None:
+def test_a_first_scram_login_is_throttled_and_a_recent_one_is_not(stage: Stage) -> None:
     alice = ScramClient("alice", "alice")
     member = begin_scram(stage, alice)
     finish_scram(member, alice)

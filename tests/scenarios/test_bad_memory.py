@@ -1,4 +1,4 @@
-"""What clients leave with the broker and what they do not fetch: it is on disk, or it is bounded for the whole node."""
+"""Messages that clients leave with the broker or do not fetch are on disk or bounded for the whole node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def take_without_answer(reader: Wire, count: int) -> list[Publish]:
 
 
 @pytest.mark.row(52)
-def test_messages_in_flight_to_clients_that_left_are_not_in_memory_and_come_again(start: Callable[..., Stage]) -> None:
+def test_inflight_messages_of_offline_clients_leave_memory_and_are_resent(start: Callable[..., Stage]) -> None:
     stage = start()
     sender, count, clients = stage.connect(), 8, 30
     for number in range(count):
@@ -50,7 +50,7 @@ def test_messages_in_flight_to_clients_that_left_are_not_in_memory_and_come_agai
 
 
 @pytest.mark.row(52)
-def test_many_small_messages_in_flight_to_clients_that_left_take_a_few_bytes_each(start: Callable[..., Stage]) -> None:
+def test_small_inflight_messages_of_offline_clients_take_a_few_bytes_each(start: Callable[..., Stage]) -> None:
     stage = start()
     sender, count, clients = stage.connect(), 1000, 20
     for number in range(count):
@@ -79,7 +79,7 @@ def test_many_small_messages_in_flight_to_clients_that_left_take_a_few_bytes_eac
 
 
 @pytest.mark.row(52)
-def test_the_queues_of_many_absent_clients_have_a_bound_together(start: Callable[..., Stage]) -> None:
+def test_the_queues_of_offline_clients_have_a_common_bound(start: Callable[..., Stage]) -> None:
     stage = start(limits={"held_bytes_max": 8 * MIB}, session={"queue_qos0": True}, history={"topics": []})
     for number in range(20):
         stage.connect(f"absent{number}", session_expiry_interval=1000).subscribe("t")
@@ -100,7 +100,7 @@ def test_the_queues_of_many_absent_clients_have_a_bound_together(start: Callable
 
 
 @pytest.mark.row(52)
-def test_the_outboxes_of_many_slow_clients_have_a_bound_together(start: Callable[..., Stage]) -> None:
+def test_the_outboxes_of_slow_clients_have_a_common_bound(start: Callable[..., Stage]) -> None:
     stage = start(limits={"outboxes_bytes_max": 2 * MIB})
     slow = [stage.connect() for _ in range(10)]
     quick, sender = stage.connect(), stage.connect()
@@ -120,7 +120,7 @@ def test_the_outboxes_of_many_slow_clients_have_a_bound_together(start: Callable
 
 
 @pytest.mark.row(52)
-def test_packets_that_come_in_part_have_a_bound_together_and_the_slowest_is_closed(start: Callable[..., Stage]) -> None:
+def test_incomplete_packets_have_a_common_bound_and_the_slowest_is_closed(start: Callable[..., Stage]) -> None:
     stage = start(limits={"parts_bytes_max": 2 * MIB})
     whole = raw.publish(MQTT5, "t", bytes(900_000))
     slow = [stage.connect() for _ in range(4)]
@@ -146,7 +146,7 @@ def test_packets_that_come_in_part_have_a_bound_together_and_the_slowest_is_clos
 
 
 @pytest.mark.row(52)
-def test_large_wills_have_a_bound_together_and_small_ones_are_always_accepted(start: Callable[..., Stage]) -> None:
+def test_large_wills_have_a_common_bound_and_small_ones_are_always_accepted(start: Callable[..., Stage]) -> None:
     stage = start(limits={"held_bytes_max": MIB})
 
     for number in range(5):
@@ -170,7 +170,7 @@ def test_large_wills_have_a_bound_together_and_small_ones_are_always_accepted(st
     ],
     ids=["empty pairs", "short pairs", "content type", "wide text"],
 )
-def test_the_properties_of_wills_count_as_the_memory_that_they_take(start: Callable[..., Stage], properties: Properties) -> None:
+def test_will_properties_count_with_their_memory_size(start: Callable[..., Stage], properties: Properties) -> None:
     stage = start(limits={"held_bytes_max": 4 * MIB}, history={"topics": []})
     stage.connect("first", will=Will("w", b"", properties=Properties(user_properties=(("a", "b"),))))
 
@@ -196,7 +196,7 @@ def test_the_properties_of_wills_count_as_the_memory_that_they_take(start: Calla
 
 
 @pytest.mark.row(53)
-def test_large_delayed_messages_wait_on_disk_up_to_a_bound_in_bytes(
+def test_large_delayed_messages_are_stored_on_disk_up_to_a_bound(
     start: Callable[..., Stage],
 ) -> None:
     stage = start(delayed={"bytes_max": 40 * MIB})
@@ -215,7 +215,7 @@ def test_large_delayed_messages_wait_on_disk_up_to_a_bound_in_bytes(
 
 
 @pytest.mark.row(54)
-def test_large_retained_messages_are_on_disk_up_to_a_bound_in_bytes_and_are_read_for_their_readers(
+def test_large_retained_messages_are_stored_on_disk_up_to_a_bound(
     start: Callable[..., Stage],
 ) -> None:
     stage = start(retained={"bytes_max": 40 * MIB})

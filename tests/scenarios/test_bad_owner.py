@@ -1,4 +1,4 @@
-"""A session belongs to the user who made it: whoever else comes with its client id begins anew."""
+"""A session belongs to the user that created it; another user with its client id gets a new session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connect_as(guarded: Guarded, user: str | None, version: int) -> Wire:
 
 @pytest.mark.row(47)
 @both_versions
-def test_another_user_finds_nothing_of_a_session(guarded: Guarded, version: int) -> None:
+def test_another_user_cannot_resume_a_session(guarded: Guarded, version: int) -> None:
     writer, owner = guarded.connect("writer"), guarded.connect("ada", "device", version=version, persistent=True)
     owner.subscribe("secret/#", qos=1)
     writer.publish("secret/a", b"in flight", qos=1)
@@ -70,7 +70,7 @@ def leave_session_of_nobody(guarded: Guarded, version: int) -> Wire:
 
 @pytest.mark.row(47)
 @both_versions
-def test_a_session_that_was_made_without_a_name_gives_a_user_no_more_than_they_may_have(guarded: Guarded, version: int) -> None:
+def test_a_session_created_without_a_user_gives_a_user_only_permitted_messages(guarded: Guarded, version: int) -> None:
     writer = leave_session_of_nobody(guarded, version)
 
     thief = connect_as(guarded, "eve", version)
@@ -82,7 +82,7 @@ def test_a_session_that_was_made_without_a_name_gives_a_user_no_more_than_they_m
 
 @pytest.mark.row(47)
 @both_versions
-def test_a_session_that_was_made_without_a_name_goes_on_with_the_first_user_and_is_theirs(guarded: Guarded, version: int) -> None:
+def test_a_session_created_without_a_user_belongs_to_the_first_user_that_resumes_it(guarded: Guarded, version: int) -> None:
     leave_session_of_nobody(guarded, version)
 
     owner = connect_as(guarded, "ada", version)
@@ -95,7 +95,7 @@ def test_a_session_that_was_made_without_a_name_goes_on_with_the_first_user_and_
 
 @pytest.mark.row(47)
 @both_versions
-def test_another_user_takes_over_the_client_id_and_nothing_else(guarded: Guarded, version: int) -> None:
+def test_another_user_takes_over_the_client_id_without_the_session(guarded: Guarded, version: int) -> None:
     writer, owner = guarded.connect("writer"), guarded.connect("ada", "device", version=version, persistent=True)
     owner.subscribe("secret/#", qos=1)
 
@@ -124,7 +124,7 @@ def test_the_will_of_a_session_that_another_user_ends_is_published(guarded: Guar
 
 @pytest.mark.row(47)
 @both_versions
-def test_the_user_who_made_a_session_finds_it_again(guarded: Guarded, version: int) -> None:
+def test_the_user_that_created_a_session_can_resume_it(guarded: Guarded, version: int) -> None:
     writer = guarded.connect("writer")
     for user, topic in (("ada", "secret/a"), ("eve", "open/a")):
         first = guarded.connect(user, user, version=version, persistent=True)
@@ -139,7 +139,7 @@ def test_the_user_who_made_a_session_finds_it_again(guarded: Guarded, version: i
 
 
 @pytest.mark.row(47)
-def test_a_session_is_of_its_user_after_a_restart_too(tmp_path: Path) -> None:
+def test_a_session_keeps_its_user_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path, USERS, RULES) as guarded:
         for name in ("stolen", "kept"):
             owner = guarded.connect("ada", name, persistent=True)

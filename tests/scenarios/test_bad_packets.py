@@ -1,4 +1,4 @@
-"""Packets of an open connection that break the rules of their kind, and properties that break theirs."""
+"""Invalid packets and properties on an open connection."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ CUT = {
 
 @pytest.mark.row(13)
 @pytest.mark.parametrize("frame", TWICE.values(), ids=TWICE)
-def test_a_property_that_comes_twice_is_a_protocol_error(stage: Stage, frame: bytes) -> None:
+def test_a_duplicate_property_is_a_protocol_error(stage: Stage, frame: bytes) -> None:
     wire = stage.connect()
 
     wire.send(frame)
@@ -94,7 +94,7 @@ def test_a_property_that_comes_twice_is_a_protocol_error(stage: Stage, frame: by
 
 
 @pytest.mark.row(13)
-def test_a_property_that_comes_twice_in_connect_is_a_protocol_error(stage: Stage) -> None:
+def test_a_duplicate_property_in_connect_is_a_protocol_error(stage: Stage) -> None:
     wire = stage.open()
 
     wire.send(raw.connect(MQTT5, props=b"\x21\x00\x05" * 2))
@@ -124,7 +124,7 @@ def test_a_property_of_another_packet_in_connect_is_malformed(stage: Stage, prop
 
 @pytest.mark.row(14)
 @pytest.mark.parametrize("frame", CUT.values(), ids=CUT)
-def test_a_field_that_runs_past_its_packet_is_malformed(stage: Stage, frame: bytes) -> None:
+def test_a_field_longer_than_its_packet_is_malformed(stage: Stage, frame: bytes) -> None:
     wire = stage.connect()
 
     wire.send(frame)
@@ -145,7 +145,7 @@ def test_a_field_that_runs_past_its_packet_is_malformed(stage: Stage, frame: byt
     ],
     ids=["property length", "cut user property", "cut client id", "ends early", "no password", "bytes behind"],
 )
-def test_a_connect_whose_fields_do_not_add_up_is_malformed(stage: Stage, frame: bytes) -> None:
+def test_a_connect_with_inconsistent_lengths_is_malformed(stage: Stage, frame: bytes) -> None:
     wire = stage.open()
 
     wire.send(frame)
@@ -177,7 +177,7 @@ def test_packet_id_zero_is_malformed(stage: Stage, version: int, make: Callable[
 
 @pytest.mark.row(23)
 @both_versions
-def test_an_unknown_pubrel_is_completed_and_an_unknown_pubrec_released(stage: Stage, version: int) -> None:
+def test_an_unknown_pubrel_gets_pubcomp_and_an_unknown_pubrec_gets_pubrel(stage: Stage, version: int) -> None:
     wire = stage.connect(version=version)
     unknown = 0x92 if version == MQTT5 else 0
 
@@ -200,7 +200,7 @@ def test_stray_acknowledgements_are_ignored_and_counted(stage: Stage, version: i
 
 
 @pytest.mark.row(23)
-def test_a_pubrec_that_refuses_what_is_unknown_gets_no_pubrel(stage: Stage) -> None:
+def test_a_negative_pubrec_for_an_unknown_packet_id_gets_no_pubrel(stage: Stage) -> None:
     wire = stage.connect()
 
     wire.send(b"\x50\x03\x00\x07\x97")
@@ -232,7 +232,7 @@ def test_an_acknowledgement_of_the_wrong_type_is_a_protocol_error(
 
 
 @pytest.mark.row(60)
-def test_a_refusal_of_the_wrong_type_is_a_protocol_error_too(stage: Stage) -> None:
+def test_a_negative_acknowledgement_of_the_wrong_type_is_a_protocol_error(stage: Stage) -> None:
     topic = unique("t/")
     wire = stage.connect()
     wire.subscribe(topic, qos=1)
@@ -247,7 +247,7 @@ def test_a_refusal_of_the_wrong_type_is_a_protocol_error_too(stage: Stage) -> No
 
 @pytest.mark.row(60)
 @both_versions
-def test_after_a_wrong_acknowledgement_the_message_comes_again(stage: Stage, version: int) -> None:
+def test_a_message_is_resent_after_a_wrong_acknowledgement(stage: Stage, version: int) -> None:
     topic = unique("t/")
     wire = stage.connect(version=version, persistent=True)
     wire.subscribe(topic, qos=1)
@@ -279,7 +279,7 @@ def test_a_payload_of_one_mebibyte_fits_the_default_maximum(stage: Stage, versio
 @pytest.mark.row(25, "N4")
 @both_versions
 @pytest.mark.parametrize("first_byte", [0x30, 0x82], ids=["publish", "subscribe"])
-def test_a_packet_above_the_maximum_is_refused_by_its_header_alone(stage: Stage, version: int, first_byte: int) -> None:
+def test_a_packet_above_the_maximum_is_rejected_by_its_header_alone(stage: Stage, version: int, first_byte: int) -> None:
     wire = stage.connect(version=version)
 
     wire.send(bytes([first_byte]) + raw.varint(2 * 1024 * 1024))
@@ -289,7 +289,7 @@ def test_a_packet_above_the_maximum_is_refused_by_its_header_alone(stage: Stage,
 
 @pytest.mark.row(25)
 @both_versions
-def test_the_largest_packet_is_taken_and_one_byte_more_is_not(start: Callable[..., Stage], version: int) -> None:
+def test_the_largest_packet_is_accepted_and_one_byte_more_is_rejected(start: Callable[..., Stage], version: int) -> None:
     stage = start(mqtt={"packet_bytes_max": 1000})
     overhead = len(raw.publish(version, "t", bytes(900))) - 900
     listener = stage.connect()
@@ -306,7 +306,7 @@ def test_the_largest_packet_is_taken_and_one_byte_more_is_not(start: Callable[..
 
 
 @pytest.mark.row(27)
-def test_a_disconnect_cannot_give_a_session_the_life_that_connect_did_not(stage: Stage) -> None:
+def test_disconnect_cannot_set_an_expiry_if_connect_set_none(stage: Stage) -> None:
     topic = unique("w/")
     witness = stage.connect()
     witness.subscribe(topic)

@@ -1,4 +1,4 @@
-"""A process that is stopped for a while and goes on: what clients did in time meanwhile counts as in time."""
+"""A process that is stopped and continued: what clients did during the pause counts as in time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def has_will(topic: str, delay_s: int = 0) -> Will:
 
 
 @pytest.mark.row(59)
-def test_clients_that_pinged_while_the_process_was_stopped_stay_and_no_will_is_published(node: Started) -> None:
+def test_clients_that_pinged_while_the_process_was_stopped_stay_connected(node: Started) -> None:
     topic = unique("wills/")
     port = node.await_port()
     watcher = Wire("127.0.0.1", port).connect(keep_alive=0)
@@ -74,7 +74,7 @@ def test_clients_that_pinged_while_the_process_was_stopped_stay_and_no_will_is_p
 
 
 @pytest.mark.row(59)
-def test_a_client_that_came_back_while_the_process_was_stopped_finds_its_session_and_its_will_waits(node: Started) -> None:
+def test_a_client_that_reconnects_during_a_pause_keeps_its_session_and_delayed_will(node: Started) -> None:
     topic = unique("wills/")
     port = node.await_port()
     watcher = Wire("127.0.0.1", port).connect(keep_alive=0)
@@ -97,7 +97,7 @@ def test_a_client_that_came_back_while_the_process_was_stopped_finds_its_session
 @pytest.mark.soak
 @pytest.mark.timeout(240)
 @pytest.mark.row(59)
-def test_a_pause_of_a_minute_costs_no_client_its_connection_or_session_and_publishes_no_will(node: Started) -> None:
+def test_a_pause_of_a_minute_closes_no_connection_and_publishes_no_will(node: Started) -> None:
     topic = unique("wills/")
     port = node.await_port()
     watcher = Wire("127.0.0.1", port).connect(keep_alive=0)

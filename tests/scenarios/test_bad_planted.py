@@ -1,4 +1,4 @@
-"""A client without credentials can neither plant a session for a user nor take one from them, while there are users."""
+"""A client without credentials can neither plant a session for a user nor take one, while there are users."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plant(guarded: Guarded, version: int = MQTT5) -> None:
 
 @pytest.mark.row(55)
 @both_versions
-def test_a_session_that_was_made_without_a_user_is_not_handed_to_a_user(guarded: Guarded, version: int) -> None:
+def test_a_session_created_without_a_user_is_not_handed_to_a_user(guarded: Guarded, version: int) -> None:
     plant(guarded, version)
 
     owner = as_alice(guarded, version)
@@ -62,7 +62,7 @@ def test_a_session_that_was_made_without_a_user_is_not_handed_to_a_user(guarded:
 @both_versions
 @pytest.mark.parametrize("is_connected", [True, False], ids=["connected", "absent"])
 @pytest.mark.parametrize("clean_start", [True, False], ids=["clean start", "resume"])
-def test_a_client_without_credentials_cannot_take_or_end_the_session_of_a_user(
+def test_a_client_without_credentials_cannot_resume_or_end_a_users_session(
     guarded: Guarded, version: int, is_connected: bool, clean_start: bool
 ) -> None:
     owner = as_alice(guarded, version)
@@ -83,7 +83,7 @@ def test_a_client_without_credentials_cannot_take_or_end_the_session_of_a_user(
 
 
 @pytest.mark.row(55)
-def test_a_user_whose_session_ends_with_the_connection_is_not_cut_off_by_a_client_without_credentials(guarded: Guarded) -> None:
+def test_a_client_without_credentials_cannot_disconnect_a_user_with_a_memory_session(guarded: Guarded) -> None:
     owner = as_alice(guarded, persistent=False)
     attacker = guarded.stage.open()
 
@@ -94,7 +94,7 @@ def test_a_user_whose_session_ends_with_the_connection_is_not_cut_off_by_a_clien
 
 
 @pytest.mark.row(55)
-def test_a_client_without_credentials_cannot_have_the_will_of_a_user_published(guarded: Guarded) -> None:
+def test_a_client_without_credentials_cannot_trigger_a_users_will(guarded: Guarded) -> None:
     watcher = guarded.connect("writer")
     watcher.subscribe("will/#", qos=1)
     owner = as_alice(guarded, will=Will("will/alice", b"gone", 1, False, Properties()))
@@ -108,7 +108,7 @@ def test_a_client_without_credentials_cannot_have_the_will_of_a_user_published(g
 
 
 @pytest.mark.row(55)
-def test_a_user_takes_a_client_id_from_a_client_without_credentials_whose_will_is_published(guarded: Guarded) -> None:
+def test_a_user_takes_over_an_anonymous_client_whose_will_is_published(guarded: Guarded) -> None:
     watcher = guarded.connect("writer")
     watcher.subscribe("will/#", qos=1)
     will = Will("will/nobody", b"gone", 1, False, Properties(will_delay_interval=LONG_S))
@@ -123,7 +123,7 @@ def test_a_user_takes_a_client_id_from_a_client_without_credentials_whose_will_i
 
 
 @pytest.mark.row(55)
-def test_a_client_without_credentials_finds_its_own_session_again(guarded: Guarded) -> None:
+def test_a_client_without_credentials_can_resume_its_own_session(guarded: Guarded) -> None:
     plant(guarded)
 
     assert as_nobody(guarded).connack.session_present
@@ -140,7 +140,7 @@ def test_a_planted_session_is_not_handed_to_a_user_after_a_restart(tmp_path: Pat
 
 
 @pytest.mark.row(55)
-def test_a_session_from_before_there_were_users_is_planted_once_a_client_without_credentials_has_used_it(
+def test_an_old_session_counts_as_planted_once_an_anonymous_client_has_used_it(
     guarded: Guarded,
 ) -> None:
     guarded.have_users(False)
@@ -153,7 +153,7 @@ def test_a_session_from_before_there_were_users_is_planted_once_a_client_without
 
 
 @pytest.mark.row(55)
-def test_a_session_that_replaced_one_of_a_user_is_not_handed_to_a_user(guarded: Guarded) -> None:
+def test_a_session_that_replaced_a_users_session_is_not_handed_to_a_user(guarded: Guarded) -> None:
     as_alice(guarded).disconnect()
     guarded.have_users(False)
     plant(guarded)
@@ -171,7 +171,7 @@ class Vouching(Hook):
 
 
 @pytest.mark.row(55)
-def test_users_that_a_hook_knows_are_safe_from_planted_sessions_too(start: Callable[..., Stage]) -> None:
+def test_users_authenticated_by_a_hook_are_safe_from_planted_sessions(start: Callable[..., Stage]) -> None:
     stage = start()
     stage.look(lambda inside: inside.hooks.add(Vouching()))
     attacker = stage.connect("device", persistent=True)

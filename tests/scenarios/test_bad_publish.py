@@ -1,4 +1,4 @@
-"""PUBLISHes that break the rules, that nobody may send, or that nobody waits for."""
+"""Invalid and unauthorised PUBLISH packets, and messages without subscribers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_topic_alias_out_of_range_is_invalid(stage: Stage, topic: str, alias: 
 
 
 @pytest.mark.row(16)
-def test_a_topic_alias_that_was_never_set_is_a_protocol_error(stage: Stage) -> None:
+def test_an_unknown_topic_alias_is_a_protocol_error(stage: Stage) -> None:
     wire = stage.connect()
     wire.send(raw.publish(MQTT5, "t", props=b"\x23\x00\x01"))
 
@@ -51,7 +51,7 @@ def test_a_topic_alias_does_not_outlive_its_connection(stage: Stage) -> None:
 
 
 @pytest.mark.row(16)
-def test_topics_of_aliases_that_are_too_long_together_are_refused(stage: Stage) -> None:
+def test_topic_aliases_beyond_the_total_of_bytes_are_rejected(stage: Stage) -> None:
     wire = stage.connect()
 
     wire.send(raw.publish(MQTT5, "x" * 65_000, props=b"\x23\x00\x01"))
@@ -62,7 +62,7 @@ def test_topics_of_aliases_that_are_too_long_together_are_refused(stage: Stage) 
 
 
 @pytest.mark.row(16)
-def test_an_alias_cannot_be_set_to_what_is_no_topic(stage: Stage) -> None:
+def test_an_alias_cannot_be_set_to_an_invalid_topic(stage: Stage) -> None:
     wire = stage.connect()
 
     wire.send(raw.publish(MQTT5, "a/#", props=b"\x23\x00\x01"))
@@ -73,7 +73,7 @@ def test_an_alias_cannot_be_set_to_what_is_no_topic(stage: Stage) -> None:
 @pytest.mark.row(17)
 @both_versions
 @pytest.mark.parametrize("flags", [0x06, 0x0E, 0x08, 0x09], ids=["qos 3", "qos 3 dup", "dup qos 0", "dup qos 0 retain"])
-def test_publish_flags_that_cannot_be_are_malformed(stage: Stage, version: int, flags: int) -> None:
+def test_invalid_publish_flags_are_malformed(stage: Stage, version: int, flags: int) -> None:
     wire = stage.connect(version=version)
 
     wire.send(raw.publish(version, "t", flags=flags, packet_id=1 if flags & 6 else None))
@@ -117,7 +117,9 @@ BAD_TOPICS = {
 @both_versions
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize(("topic", "reason"), BAD_TOPICS.values(), ids=BAD_TOPICS)
-def test_what_is_no_topic_name_ends_the_connection(stage: Stage, version: int, qos: int, topic: str | bytes, reason: int) -> None:
+def test_an_invalid_topic_name_closes_the_connection(
+    stage: Stage, version: int, qos: int, topic: str | bytes, reason: int
+) -> None:
     wire = stage.connect(version=version)
 
     wire.send(raw.publish(version, topic, flags=qos << 1, packet_id=qos or None))
@@ -128,7 +130,7 @@ def test_what_is_no_topic_name_ends_the_connection(stage: Stage, version: int, q
 @pytest.mark.row(19)
 @both_versions
 @pytest.mark.parametrize(("topic", "reason"), BAD_TOPICS.values(), ids=BAD_TOPICS)
-def test_what_is_no_topic_name_cannot_be_a_wills_topic(stage: Stage, version: int, topic: str | bytes, reason: int) -> None:
+def test_an_invalid_will_topic_is_rejected(stage: Stage, version: int, topic: str | bytes, reason: int) -> None:
     wire = stage.open(version)
 
     wire.send(raw.connect(version, flags=0x06, rest=raw.will(version, topic, b"")))
@@ -137,7 +139,7 @@ def test_what_is_no_topic_name_cannot_be_a_wills_topic(stage: Stage, version: in
 
 
 @pytest.mark.row(19)
-def test_levels_are_no_recursion_when_as_many_as_possible_are_allowed(start: Callable[..., Stage]) -> None:
+def test_topics_with_the_maximum_of_levels_are_handled_without_recursion(start: Callable[..., Stage]) -> None:
     stage = start(mqtt={"topic_levels_max": 32_768})
     deep = "/" * 32_000
     one, other = stage.connect(), stage.connect()
@@ -156,7 +158,7 @@ BROKERS_OWN = ["$SYS/broker/uptime", "$SYS", "$LINK/to/b", "$share/g/t", "$exclu
 
 @pytest.mark.row(20)
 @pytest.mark.parametrize("topic", BROKERS_OWN)
-def test_the_brokers_own_topics_are_not_for_clients_to_publish(stage: Stage, topic: str) -> None:
+def test_clients_cannot_publish_to_the_brokers_topics(stage: Stage, topic: str) -> None:
     witness = stage.connect()
     witness.subscribe("$SYS/#", "$LINK/#", "$unheard/#", "t", "#")
     client = stage.connect()
@@ -173,7 +175,7 @@ def test_the_brokers_own_topics_are_not_for_clients_to_publish(stage: Stage, top
 
 
 @pytest.mark.row(20)
-def test_an_mqtt_3_client_that_publishes_to_the_brokers_topics_is_acknowledged_and_ignored(stage: Stage) -> None:
+def test_mqtt_3_messages_to_the_brokers_topics_are_acknowledged_and_ignored(stage: Stage) -> None:
     witness = stage.connect()
     witness.subscribe("$SYS/fake")
     client = stage.connect(version=MQTT311)
@@ -185,7 +187,7 @@ def test_an_mqtt_3_client_that_publishes_to_the_brokers_topics_is_acknowledged_a
 
 
 @pytest.mark.row(20)
-def test_a_will_cannot_reach_the_brokers_topics_either(stage: Stage) -> None:
+def test_a_will_cannot_be_published_to_the_brokers_topics(stage: Stage) -> None:
     witness = stage.connect()
     witness.subscribe("$SYS/fake")
     client = stage.connect(will=Will("$SYS/fake", b"", 0, True))
@@ -197,7 +199,7 @@ def test_a_will_cannot_reach_the_brokers_topics_either(stage: Stage) -> None:
 
 
 @pytest.mark.row(22)
-def test_a_million_times_the_same_qos_2_packet_is_one_message_and_flat_memory(stage: Stage) -> None:
+def test_repeating_one_qos_2_packet_a_million_times_delivers_one_message(stage: Stage) -> None:
     topic = unique("t/")
     witness = stage.connect()
     witness.subscribe(topic, qos=2)
@@ -224,7 +226,7 @@ def test_a_million_times_the_same_qos_2_packet_is_one_message_and_flat_memory(st
 
 
 @pytest.mark.row(24)
-def test_more_in_flight_than_our_receive_maximum_ends_the_connection(start: Callable[..., Stage]) -> None:
+def test_exceeding_the_receive_maximum_closes_the_connection(start: Callable[..., Stage]) -> None:
     stage = start(mqtt={"receive_maximum": 3})
     witness = stage.connect()
     witness.subscribe("t", qos=2)
@@ -242,7 +244,7 @@ def test_more_in_flight_than_our_receive_maximum_ends_the_connection(start: Call
 
 
 @pytest.mark.row(24)
-def test_what_is_released_makes_room_under_the_receive_maximum(start: Callable[..., Stage]) -> None:
+def test_pubrel_frees_room_under_the_receive_maximum(start: Callable[..., Stage]) -> None:
     stage = start(mqtt={"receive_maximum": 3})
     wire = stage.connect()
 
@@ -254,7 +256,7 @@ def test_what_is_released_makes_room_under_the_receive_maximum(start: Callable[.
 
 @pytest.mark.row(26)
 @pytest.mark.parametrize("payload", [b"\xff", b"\xc0\xaf", b"caf\xe9", b"\xed\xa0\x80"], ids=repr)
-def test_a_payload_that_lies_about_being_text_is_refused_if_that_is_checked(start: Callable[..., Stage], payload: bytes) -> None:
+def test_a_payload_that_is_not_the_declared_utf8_is_rejected_if_checked(start: Callable[..., Stage], payload: bytes) -> None:
     stage = start(mqtt={"check_payload_format": True})
     witness = stage.connect()
     witness.subscribe("t")
@@ -272,7 +274,7 @@ def test_a_payload_that_lies_about_being_text_is_refused_if_that_is_checked(star
 
 
 @pytest.mark.row(26)
-def test_a_payload_that_lies_about_being_text_passes_unchanged_if_nobody_checks(stage: Stage) -> None:
+def test_a_payload_that_is_not_the_declared_utf8_passes_unchanged_if_unchecked(stage: Stage) -> None:
     topic = unique("t/")
     witness = stage.connect()
     witness.subscribe(topic)
@@ -286,7 +288,7 @@ def test_a_payload_that_lies_about_being_text_passes_unchanged_if_nobody_checks(
 
 
 @pytest.mark.row(43)
-def test_a_message_that_nobody_listens_for_is_acknowledged_with_0x10(stage: Stage) -> None:
+def test_a_message_without_subscribers_is_acknowledged_with_0x10(stage: Stage) -> None:
     topic = unique("nobody/")
     wire = stage.connect()
 
@@ -297,7 +299,7 @@ def test_a_message_that_nobody_listens_for_is_acknowledged_with_0x10(stage: Stag
 
 
 @pytest.mark.row(43)
-def test_a_retained_message_that_nobody_listens_for_yet_is_kept(stage: Stage) -> None:
+def test_a_retained_message_without_subscribers_is_stored(stage: Stage) -> None:
     topic = unique("later/")
     wire = stage.connect()
 
@@ -321,7 +323,7 @@ def test_a_retained_message_that_nobody_listens_for_yet_is_kept(stage: Stage) ->
     ],
     ids=["retained", "large", "delayed", "no delay"],
 )
-def test_a_message_that_is_not_taken_is_not_acknowledged_as_if_it_were(
+def test_a_rejected_message_is_not_acknowledged_as_accepted(
     start: Callable[..., Stage], version: int, qos: int, topic: str, payload: bytes, retain: bool, reason: int
 ) -> None:
     stage = start(retained={"messages_max": 1, "payload_bytes_max": 16}, delayed={"messages_max": 0})
@@ -345,7 +347,7 @@ def test_a_message_that_is_not_taken_is_not_acknowledged_as_if_it_were(
 
 @pytest.mark.row(48)
 @both_versions
-def test_a_message_without_qos_that_is_not_taken_is_dropped_and_counted(start: Callable[..., Stage], version: int) -> None:
+def test_a_rejected_qos_0_message_is_dropped_and_counted(start: Callable[..., Stage], version: int) -> None:
     stage = start(retained={"messages_max": 0, "payload_bytes_max": 1}, delayed={"messages_max": 0})
     sender = stage.connect(version=version)
 

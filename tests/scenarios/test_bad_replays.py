@@ -1,4 +1,4 @@
-"""Clients that replay more than their share: others' replays begin at once all the same."""
+"""Clients that replay more than their share do not delay the replays of others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def replaying(inside: Inside) -> int:
 
 
 @pytest.mark.row(50)
-def test_groups_that_replay_count_against_the_limit_of_the_session_that_made_them(start: Callable[..., Stage]) -> None:
+def test_replaying_groups_count_against_the_limit_of_the_session_that_created_them(start: Callable[..., Stage]) -> None:
     stage = start(mqtt={"inflight_max": 1})
     record(stage, 2)
     client = stage.connect()
@@ -61,7 +61,7 @@ def test_a_group_that_has_caught_up_no_longer_counts(start: Callable[..., Stage]
 
 
 @pytest.mark.row(50)
-def test_clients_that_replay_through_many_groups_keep_no_other_from_its_first_record(start: Callable[..., Stage]) -> None:
+def test_replays_through_many_groups_do_not_delay_the_first_record_of_other_clients(start: Callable[..., Stage]) -> None:
     stage = start()
     record(stage, 5000)
     clients = READERS_MAX // REPLAYS_MAX + 1

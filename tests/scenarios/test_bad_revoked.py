@@ -1,4 +1,4 @@
-"""Rights that are taken away while messages wait: after the change nothing more is delivered."""
+"""Access withdrawn while messages are queued: nothing more is delivered after the change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rules:
 @pytest.mark.row(42)
 @both_versions
 @pytest.mark.parametrize("topic_filter", ["secret/#", "secret/a", "$share/g/secret/a", "$exclusive/secret/a"])
-def test_a_subscription_ends_with_the_right_to_it(
+def test_a_subscription_ends_when_access_to_it_is_withdrawn(
     start: Callable[..., Stage], tmp_path: Path, version: int, topic_filter: str
 ) -> None:
     rules = Rules(start, tmp_path / "rules")
@@ -54,7 +54,7 @@ def test_a_subscription_ends_with_the_right_to_it(
 @pytest.mark.row(42)
 @both_versions
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_waits_for_an_absent_client_is_not_delivered_after_the_change(
+def test_messages_queued_for_an_offline_client_are_not_delivered_after_the_change(
     start: Callable[..., Stage], tmp_path: Path, version: int, qos: int
 ) -> None:
     rules = Rules(start, tmp_path / "rules")
@@ -73,7 +73,7 @@ def test_what_waits_for_an_absent_client_is_not_delivered_after_the_change(
 
 
 @pytest.mark.row(42)
-def test_what_waits_behind_the_window_of_a_connected_client_is_not_delivered_after_the_change(
+def test_messages_queued_behind_a_full_window_are_not_delivered_after_the_change(
     start: Callable[..., Stage], tmp_path: Path
 ) -> None:
     rules = Rules(start, tmp_path / "rules")
@@ -92,7 +92,7 @@ def test_what_waits_behind_the_window_of_a_connected_client_is_not_delivered_aft
 
 
 @pytest.mark.row(42)
-def test_what_was_in_flight_is_not_sent_again_after_the_change(start: Callable[..., Stage], tmp_path: Path) -> None:
+def test_inflight_messages_are_not_resent_after_the_change(start: Callable[..., Stage], tmp_path: Path) -> None:
     rules = Rules(start, tmp_path / "rules")
     reader, writer = rules.stage.connect("reader", persistent=True), rules.stage.connect("writer")
     reader.subscribe("secret/#", qos=1)
@@ -108,7 +108,9 @@ def test_what_was_in_flight_is_not_sent_again_after_the_change(start: Callable[.
 
 @pytest.mark.row(42)
 @both_versions
-def test_a_publisher_is_heard_no_more_after_the_change(start: Callable[..., Stage], tmp_path: Path, version: int) -> None:
+def test_messages_of_a_revoked_publisher_are_rejected_after_the_change(
+    start: Callable[..., Stage], tmp_path: Path, version: int
+) -> None:
     rules = Rules(start, tmp_path / "rules")
     reader, writer = rules.stage.connect("reader", user_name="r"), rules.stage.connect("writer", version=version)
     reader.subscribe("secret/#", qos=1)
@@ -139,7 +141,7 @@ def test_a_will_is_not_published_after_the_change(start: Callable[..., Stage], t
 
 @pytest.mark.row(42)
 @pytest.mark.parametrize("is_rechecked", [True, False])
-def test_a_retained_message_of_a_revoked_publisher_is_served_by_policy(
+def test_a_retained_message_of_a_revoked_publisher_follows_the_configured_policy(
     start: Callable[..., Stage], tmp_path: Path, is_rechecked: bool
 ) -> None:
     rules = Rules(start, tmp_path / "rules", retained={"recheck_publisher": is_rechecked})
@@ -153,7 +155,7 @@ def test_a_retained_message_of_a_revoked_publisher_is_served_by_policy(
 
 
 @pytest.mark.row(42)
-def test_a_retained_message_is_not_for_a_reader_without_the_right(start: Callable[..., Stage], tmp_path: Path) -> None:
+def test_a_retained_message_is_not_delivered_without_read_access(start: Callable[..., Stage], tmp_path: Path) -> None:
     rules = Rules(start, tmp_path / "rules")
     rules.stage.connect("writer").publish("secret/a", b"kept", qos=1, retain=True)
     reader = rules.stage.connect("reader")
@@ -165,7 +167,7 @@ def test_a_retained_message_is_not_for_a_reader_without_the_right(start: Callabl
 
 
 @pytest.mark.row(42)
-def test_a_user_who_is_taken_out_of_the_password_file_is_cut_off_and_the_others_stay(
+def test_a_user_removed_from_the_password_file_is_disconnected_and_the_others_stay(
     start: Callable[..., Stage], tmp_path: Path
 ) -> None:
     file = tmp_path / "passwords"
@@ -184,7 +186,7 @@ def test_a_user_who_is_taken_out_of_the_password_file_is_cut_off_and_the_others_
 
 
 @pytest.mark.row(42)
-def test_a_ban_ends_connections_that_it_fits_and_no_others(start: Callable[..., Stage]) -> None:
+def test_a_ban_closes_only_matching_connections(start: Callable[..., Stage]) -> None:
     stage = start()
     node = stage.broker.node
     assert node is not None

@@ -1,4 +1,4 @@
-"""A file of rules or passwords that breaks: nobody is in while nobody knows what is allowed, and nothing is lost by it."""
+"""Invalid ACL and password files: all clients are disconnected until they are valid again, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def expect_nobody_gets_in(guarded: Guarded) -> None:
 @pytest.mark.row(41)
 @both_versions
 @either_file
-def test_while_a_file_is_broken_nobody_is_in_and_sessions_stay_whole(guarded: Guarded, version: int, which: str) -> None:
+def test_an_invalid_file_disconnects_all_clients_and_keeps_their_sessions(guarded: Guarded, version: int, which: str) -> None:
     writer = guarded.connect("writer")
     away, inside = (guarded.connect("ada", name, version=version, persistent=True) for name in ("away", "inside"))
     for reader in (away, inside):
@@ -84,7 +84,7 @@ def test_while_a_file_is_broken_nobody_is_in_and_sessions_stay_whole(guarded: Gu
 
 
 @pytest.mark.row(41)
-def test_what_rules_withdraw_that_were_broken_meanwhile_is_withdrawn(guarded: Guarded) -> None:
+def test_repaired_rules_withdraw_what_they_no_longer_allow(guarded: Guarded) -> None:
     writer, reader = guarded.connect("writer"), guarded.connect("ada", "reader", persistent=True)
     reader.subscribe("secret/#", "open/#", qos=1)
     reader.disconnect()
@@ -102,7 +102,7 @@ def test_what_rules_withdraw_that_were_broken_meanwhile_is_withdrawn(guarded: Gu
 
 @pytest.mark.row(41)
 @pytest.mark.parametrize("afterwards", [RULES, LESS], ids=["as before", "less"])
-def test_a_start_with_broken_rules_keeps_every_session_whole(tmp_path: Path, afterwards: str) -> None:
+def test_a_start_with_invalid_rules_keeps_all_sessions(tmp_path: Path, afterwards: str) -> None:
     with running(tmp_path, USERS, RULES, history={"topics": []}) as guarded:
         writer, reader = guarded.connect("writer"), guarded.connect("ada", "reader", persistent=True)
         reader.subscribe("secret/#", "open/#", qos=1)
@@ -137,7 +137,7 @@ class LetIn(Hook):
 
 
 @pytest.mark.row(41)
-def test_broken_rules_hold_for_those_whom_a_hook_lets_in_too(guarded: Guarded) -> None:
+def test_invalid_rules_also_reject_clients_that_a_hook_accepts(guarded: Guarded) -> None:
     guarded.stage.look(lambda inside: inside.hooks.add(LetIn()))
     reader = guarded.connect("ada", "reader", persistent=True)
     reader.subscribe("secret/#", qos=1)
@@ -152,7 +152,7 @@ def test_broken_rules_hold_for_those_whom_a_hook_lets_in_too(guarded: Guarded) -
 
 @pytest.mark.row(41)
 @pytest.mark.parametrize("is_back", [True, False], ids=["returning", "new"])
-def test_a_client_whose_session_is_being_written_when_the_rules_break_is_not_let_in(guarded: Guarded, is_back: bool) -> None:
+def test_a_client_waiting_for_the_disk_is_rejected_when_the_rules_become_invalid(guarded: Guarded, is_back: bool) -> None:
     if is_back:
         guarded.connect("ada", "reader", persistent=True).disconnect()
     held: list[Callable[[], None]] = []
@@ -172,7 +172,9 @@ def test_a_client_whose_session_is_being_written_when_the_rules_break_is_not_let
 @pytest.mark.row(41)
 @pytest.mark.parametrize("expiry_s", [0, 60], ids=["ends", "lives on"])
 @pytest.mark.parametrize("may_write", [True, False], ids=["allowed", "withdrawn"])
-def test_a_will_that_is_due_while_rules_are_broken_waits_for_them(guarded: Guarded, expiry_s: int, may_write: bool) -> None:
+def test_a_will_that_is_due_while_rules_are_invalid_waits_for_valid_rules(
+    guarded: Guarded, expiry_s: int, may_write: bool
+) -> None:
     reader = guarded.connect("ada", "reader", persistent=True)
     reader.subscribe("secret/#", qos=1)
     will = Will("secret/will", b"gone", 1, False, NO_PROPERTIES)
@@ -189,7 +191,7 @@ def test_a_will_that_is_due_while_rules_are_broken_waits_for_them(guarded: Guard
 
 
 @pytest.mark.row(41)
-def test_a_delayed_message_whose_time_comes_while_rules_are_broken_waits_for_them(guarded: Guarded) -> None:
+def test_a_delayed_message_that_is_due_while_rules_are_invalid_waits_for_valid_rules(guarded: Guarded) -> None:
     reader = guarded.connect("ada", "reader", persistent=True)
     reader.subscribe("secret/#", qos=1)
     guarded.connect("writer").publish("$delayed/1/secret/a", b"late", qos=1)
@@ -204,7 +206,7 @@ def test_a_delayed_message_whose_time_comes_while_rules_are_broken_waits_for_the
 
 
 @pytest.mark.row(41)
-def test_a_will_that_waits_for_rules_outlives_the_node(tmp_path: Path) -> None:
+def test_a_will_that_waits_for_valid_rules_survives_a_restart(tmp_path: Path) -> None:
     with running(tmp_path, USERS, RULES) as guarded:
         guarded.connect("ada", "reader", persistent=True).subscribe("secret/#", qos=1)
         will = Will("secret/will", b"gone", 1, False, NO_PROPERTIES)

@@ -1,4 +1,4 @@
-"""Clients that fall silent, and clients that fight over one name."""
+"""Silent clients, and clients that compete for one client id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1
 
 
 @pytest.mark.row(33)
-def test_a_client_silent_for_one_and_a_half_keep_alives_is_cut_off_and_its_will_follows_after_its_delay(stage: Stage) -> None:
+def test_a_client_silent_for_one_and_a_half_keep_alives_is_closed_with_its_will(stage: Stage) -> None:
     topic = unique("w/")
     witness = stage.connect()
     witness.subscribe(topic)
@@ -36,7 +36,7 @@ def test_a_client_silent_for_one_and_a_half_keep_alives_is_cut_off_and_its_will_
 
 
 @pytest.mark.row(33)
-def test_pings_keep_a_client_alive_and_their_end_ends_it_without_a_word_in_mqtt_3(stage: Stage) -> None:
+def test_an_mqtt_3_client_that_stops_pinging_is_closed_without_a_disconnect(stage: Stage) -> None:
     topic = unique("w/")
     witness = stage.connect()
     witness.subscribe(topic)
@@ -54,7 +54,7 @@ def test_pings_keep_a_client_alive_and_their_end_ends_it_without_a_word_in_mqtt_
 
 @pytest.mark.row(34)
 @both_versions
-def test_of_a_hundred_connections_with_one_name_one_lives(stage: Stage, version: int) -> None:
+def test_of_a_hundred_connections_with_one_client_id_one_survives(stage: Stage, version: int) -> None:
     name = unique()
     wires = [stage.open(version) for _ in range(100)]
 
@@ -72,7 +72,7 @@ def test_of_a_hundred_connections_with_one_name_one_lives(stage: Stage, version:
 
 
 @pytest.mark.row(34)
-def test_everyone_who_loses_a_name_is_told(stage: Stage) -> None:
+def test_every_connection_that_is_taken_over_gets_a_disconnect(stage: Stage) -> None:
     name = unique()
     wires = [stage.connect(name, persistent=True) for _ in range(20)]
 
@@ -86,7 +86,7 @@ def test_everyone_who_loses_a_name_is_told(stage: Stage) -> None:
 @pytest.mark.row(35)
 @pytest.mark.parametrize("clean_start", [False, True], ids=["clean start 0", "clean start 1"])
 @pytest.mark.parametrize("delay_s", [0, 30], ids=["no delay", "delay"])
-def test_a_takeover_of_a_session_without_expiry_publishes_its_will_and_begins_anew(
+def test_takeover_of_a_session_without_expiry_publishes_its_will_and_starts_a_new_one(
     stage: Stage, clean_start: bool, delay_s: int
 ) -> None:
     topic = unique("w/")
@@ -107,7 +107,7 @@ def test_a_takeover_of_a_session_without_expiry_publishes_its_will_and_begins_an
 
 @pytest.mark.row(35)
 @both_versions
-def test_a_clean_takeover_of_a_lasting_session_publishes_its_will_and_begins_anew(stage: Stage, version: int) -> None:
+def test_clean_start_takeover_of_a_durable_session_publishes_its_will(stage: Stage, version: int) -> None:
     topic = unique("w/")
     witness = stage.connect()
     witness.subscribe(topic)
@@ -123,7 +123,7 @@ def test_a_clean_takeover_of_a_lasting_session_publishes_its_will_and_begins_ane
 
 
 @pytest.mark.row(35)
-def test_a_takeover_that_keeps_the_session_lets_a_delayed_will_be(stage: Stage) -> None:
+def test_takeover_that_resumes_the_session_cancels_a_delayed_will(stage: Stage) -> None:
     topic, kept = unique("w/"), unique("t/")
     witness = stage.connect()
     witness.subscribe(topic)
@@ -141,7 +141,7 @@ def test_a_takeover_that_keeps_the_session_lets_a_delayed_will_be(stage: Stage) 
 
 
 @pytest.mark.row(34)
-def test_a_name_that_changes_hands_all_the_time_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
+def test_constant_takeovers_of_one_client_id_leak_nothing(start: Callable[..., Stage]) -> None:
     stage = start()
     name = unique()
 

@@ -1,4 +1,4 @@
-"""SUBSCRIBEs and UNSUBSCRIBEs that break the rules or ask for too much."""
+"""Invalid and excessive SUBSCRIBE and UNSUBSCRIBE packets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ both_versions = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1
 @pytest.mark.row(28)
 @both_versions
 @pytest.mark.parametrize("make", [raw.subscribe, raw.unsubscribe], ids=["subscribe", "unsubscribe"])
-def test_a_request_without_a_filter_is_a_protocol_error(stage: Stage, version: int, make: Callable[..., bytes]) -> None:
+def test_a_subscribe_or_unsubscribe_without_filters_is_a_protocol_error(
+    stage: Stage, version: int, make: Callable[..., bytes]
+) -> None:
     wire = stage.connect(version=version)
 
     wire.send(make(version))
@@ -29,7 +31,7 @@ def test_a_request_without_a_filter_is_a_protocol_error(stage: Stage, version: i
 @pytest.mark.row(28)
 @both_versions
 @pytest.mark.parametrize("flags", [0, 1, 3, 0x0A])
-def test_wrong_flags_of_a_subscribe_are_malformed(stage: Stage, version: int, flags: int) -> None:
+def test_subscribe_with_wrong_flags_is_malformed(stage: Stage, version: int, flags: int) -> None:
     wire = stage.connect(version=version)
 
     wire.send(raw.subscribe(version, ("t", 0), flags=flags))
@@ -40,7 +42,7 @@ def test_wrong_flags_of_a_subscribe_are_malformed(stage: Stage, version: int, fl
 @pytest.mark.row(28)
 @both_versions
 @pytest.mark.parametrize("flags", [0, 1, 3, 0x0A])
-def test_wrong_flags_of_an_unsubscribe_are_malformed(stage: Stage, version: int, flags: int) -> None:
+def test_unsubscribe_with_wrong_flags_is_malformed(stage: Stage, version: int, flags: int) -> None:
     wire = stage.connect(version=version)
 
     wire.send(raw.unsubscribe(version, "t", flags=flags))
@@ -54,7 +56,7 @@ BAD_FILTERS = ["a/#/b", "a+", "+a", "#x", "a/b#", "a/+b/c", "/" * 128, "a/" * 50
 @pytest.mark.row(29)
 @both_versions
 @pytest.mark.parametrize("bad", BAD_FILTERS, ids=[each[:8] for each in BAD_FILTERS])
-def test_a_bad_filter_is_refused_and_its_neighbours_are_served(stage: Stage, version: int, bad: str) -> None:
+def test_an_invalid_filter_is_rejected_and_the_others_are_granted(stage: Stage, version: int, bad: str) -> None:
     before, behind = unique("a/"), unique("b/")
     wire, publisher = stage.connect(version=version), stage.connect()
 
@@ -69,7 +71,7 @@ def test_a_bad_filter_is_refused_and_its_neighbours_are_served(stage: Stage, ver
 @pytest.mark.row(29)
 @both_versions
 @pytest.mark.parametrize("bad", [b"a\x00b", b"\xc0\xaf", b"\xed\xa0\x80"], ids=["NUL", "overlong", "surrogate"])
-def test_a_filter_that_is_no_text_is_malformed(stage: Stage, version: int, bad: bytes) -> None:
+def test_a_filter_with_invalid_utf8_is_malformed(stage: Stage, version: int, bad: bytes) -> None:
     wire = stage.connect(version=version)
 
     wire.send(raw.subscribe(version, ("good", 0), (bad, 0)))
@@ -78,7 +80,7 @@ def test_a_filter_that_is_no_text_is_malformed(stage: Stage, version: int, bad: 
 
 
 @pytest.mark.row(29)
-def test_a_bad_filter_is_refused_in_unsubscribe_too(stage: Stage) -> None:
+def test_an_invalid_filter_is_rejected_in_unsubscribe(stage: Stage) -> None:
     topic = unique("t/")
     wire = stage.connect()
     wire.subscribe(topic)
@@ -90,7 +92,7 @@ def test_a_bad_filter_is_refused_in_unsubscribe_too(stage: Stage) -> None:
 
 @pytest.mark.row(29)
 @both_versions
-def test_an_empty_filter_is_malformed_and_nothing_of_its_packet_is_done(stage: Stage, version: int) -> None:
+def test_an_empty_filter_is_malformed_and_its_packet_has_no_effect(stage: Stage, version: int) -> None:
     topic = unique("t/")
     subscribes, unsubscribes = stage.connect(version=version), stage.connect(version=version, persistent=True)
     unsubscribes.subscribe(topic)
@@ -105,7 +107,7 @@ def test_an_empty_filter_is_malformed_and_nothing_of_its_packet_is_done(stage: S
 
 @pytest.mark.row(30)
 @pytest.mark.parametrize("bad", ["$share//t", "$share/g", "$share/g/", "$share/", "$share/g+/t", "$share/#/t", "$share/g/a+"])
-def test_a_share_that_is_not_whole_is_refused(stage: Stage, bad: str) -> None:
+def test_an_incomplete_shared_filter_is_rejected(stage: Stage, bad: str) -> None:
     topic = unique("t/")
     wire = stage.connect()
 
@@ -130,7 +132,7 @@ def test_no_local_on_a_shared_subscription_is_a_protocol_error(stage: Stage) -> 
     [(0x00, b"\x0b\x00", 0x82), (0x40, b"", 0x81), (0x80, b"", 0x81), (0x30, b"", 0x82), (0x03, b"", 0x82)],
     ids=["identifier 0", "reserved bit 6", "reserved bit 7", "retain handling 3", "qos 3"],
 )
-def test_subscription_options_that_cannot_be_end_the_connection(stage: Stage, options: int, props: bytes, reason: int) -> None:
+def test_invalid_subscription_options_close_the_connection(stage: Stage, options: int, props: bytes, reason: int) -> None:
     wire = stage.connect()
 
     wire.send(raw.subscribe(MQTT5, ("t", options), props=props))
@@ -140,7 +142,7 @@ def test_subscription_options_that_cannot_be_end_the_connection(stage: Stage, op
 
 @pytest.mark.row(31)
 @pytest.mark.parametrize("options", [0x03, 0x04, 0x08, 0x10, 0x80])
-def test_options_that_mqtt_3_does_not_have_end_the_connection(stage: Stage, options: int) -> None:
+def test_mqtt_5_subscription_options_close_an_mqtt_3_connection(stage: Stage, options: int) -> None:
     wire = stage.connect(version=MQTT311)
 
     wire.send(raw.subscribe(MQTT311, ("t", options)))
@@ -166,7 +168,7 @@ def hammer(stage: Stage, wire: Wire, frame: bytes) -> tuple[Suback, int]:
 
 @pytest.mark.row(32)
 @both_versions
-def test_filters_beyond_the_quota_are_refused_each_with_its_own_reason(start: Callable[..., Stage], version: int) -> None:
+def test_each_filter_beyond_the_quota_is_rejected_with_its_own_reason(start: Callable[..., Stage], version: int) -> None:
     stage = start(session={"subscriptions_max": 10})
     wire = stage.connect(version=version)
 
@@ -193,7 +195,7 @@ def test_a_hundred_thousand_filters_in_one_packet_do_not_stall_others(start: Cal
 
 
 @pytest.mark.row(32)
-def test_a_client_with_ten_thousand_subscriptions_leaves_without_a_stall(start: Callable[..., Stage]) -> None:
+def test_a_client_with_ten_thousand_subscriptions_disconnects_without_a_stall(start: Callable[..., Stage]) -> None:
     stage = start(mqtt={"packet_bytes_max": "4MB"})
     wire = stage.connect()
     other = stage.connect()
@@ -211,7 +213,7 @@ def test_a_client_with_ten_thousand_subscriptions_leaves_without_a_stall(start: 
 
 
 @pytest.mark.row(32)
-def test_a_subscriber_who_asks_for_the_same_retained_messages_again_and_again_is_not_owed_them_all(
+def test_repeated_subscribes_do_not_pile_up_retained_messages(
     start: Callable[..., Stage],
 ) -> None:
     stage = start(mqtt={"inflight_max": 1}, session={"queue_messages_max": 2})
@@ -232,7 +234,7 @@ def test_a_subscriber_who_asks_for_the_same_retained_messages_again_and_again_is
 
 
 @pytest.mark.row(32)
-def test_subscription_and_retained_message_still_meet_after_all_that(stage: Stage) -> None:
+def test_a_new_subscription_still_gets_its_retained_message(stage: Stage) -> None:
     topic = unique("t/")
     wire = stage.connect()
     wire.publish(topic, b"kept", qos=1, retain=True)

@@ -1,4 +1,4 @@
-"""Trouble below MQTT: WebSocket frames, PROXY headers, TLS handshakes."""
+"""Errors below MQTT: WebSocket frames, PROXY headers, TLS handshakes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_text_frame_in_the_middle_of_mqtt_closes_the_websocket_too(open_websoc
 
 @pytest.mark.row(36)
 @pytest.mark.parametrize("subprotocol", [None, "chat", "mqtt5"])
-def test_an_upgrade_without_our_subprotocol_is_a_bad_request(
+def test_an_upgrade_without_the_mqtt_subprotocol_is_a_bad_request(
     open_websocket: Callable[..., Wire], subprotocol: str | None
 ) -> None:
     wire = open_websocket(request=upgrade_request(Sec_WebSocket_Protocol=subprotocol or ""))
@@ -68,7 +68,7 @@ def test_an_upgrade_without_our_subprotocol_is_a_bad_request(
 
 
 @pytest.mark.row(36)
-def test_a_packet_over_many_frames_is_put_together(open_websocket: Callable[..., Wire]) -> None:
+def test_a_packet_split_over_many_frames_is_reassembled(open_websocket: Callable[..., Wire]) -> None:
     topic = unique("t/")
     wire = open_websocket().connect()
     wire.subscribe(topic)
@@ -96,7 +96,7 @@ def test_many_packets_in_one_frame_are_all_parsed(open_websocket: Callable[..., 
 
 
 @pytest.mark.row(36)
-def test_a_frame_shorter_than_its_header_says_is_waited_for_and_then_cut_off(start: Callable[..., Stage]) -> None:
+def test_an_incomplete_frame_is_closed_at_the_deadline(start: Callable[..., Stage]) -> None:
     stage = start(limits={"connect_timeout": "500ms"})
     lying_frame = Wire.over_websocket(stage.broker.host, stage.broker.ports["ws:default"])
     lying_packet = Wire.over_websocket(stage.broker.host, stage.broker.ports["ws:default"])
@@ -111,7 +111,7 @@ def test_a_frame_shorter_than_its_header_says_is_waited_for_and_then_cut_off(sta
 
 @pytest.mark.row(36, "N4")
 @pytest.mark.parametrize("length", [2**24, 2**40, 2**63 - 1])
-def test_a_frame_that_claims_too_much_is_refused_by_its_header_alone(open_websocket: Callable[..., Wire], length: int) -> None:
+def test_an_oversized_frame_is_rejected_by_its_header_alone(open_websocket: Callable[..., Wire], length: int) -> None:
     wire = open_websocket()
 
     wire.websocket.send_frame(BINARY, b"\x10", length=length)
@@ -130,7 +130,7 @@ def test_a_frame_out_of_order_closes_the_websocket(open_websocket: Callable[...,
 
 
 @pytest.mark.row(36)
-def test_a_request_that_never_ends_is_cut_off(start: Callable[..., Stage]) -> None:
+def test_an_endless_http_request_is_closed(start: Callable[..., Stage]) -> None:
     stage = start(limits={"connect_timeout": "500ms"})
     address = (stage.broker.host, stage.broker.ports["ws:default"])
 
@@ -164,7 +164,9 @@ def proxied(**keys: Any) -> dict[str, Any]:
     ],
     ids=["none", "cut v1", "bad address", "long port", "overlong v1", "overlong v2", "field past end", "short v2", "cut v2"],
 )
-def test_a_connection_without_a_good_proxy_header_is_closed_unheard(start: Callable[..., Stage], header: bytes) -> None:
+def test_a_connection_without_a_valid_proxy_header_is_closed_without_an_answer(
+    start: Callable[..., Stage], header: bytes
+) -> None:
     stage = start(**proxied())
 
     answer = plain_exchange((stage.broker.host, stage.broker.port), header + CONNECT)
@@ -174,7 +176,7 @@ def test_a_connection_without_a_good_proxy_header_is_closed_unheard(start: Calla
 
 
 @pytest.mark.row(37)
-def test_a_proxy_header_from_a_stranger_is_not_believed(start: Callable[..., Stage]) -> None:
+def test_a_proxy_header_from_an_unlisted_peer_is_not_trusted(start: Callable[..., Stage]) -> None:
     stage = start(**proxied(proxy_peers=["203.0.113.0/24"]))
 
     answer = plain_exchange((stage.broker.host, stage.broker.port), proxy_v2() + CONNECT)
@@ -184,14 +186,14 @@ def test_a_proxy_header_from_a_stranger_is_not_believed(start: Callable[..., Sta
 
 
 @pytest.mark.row(37)
-def test_a_proxy_header_on_a_plain_listener_is_just_not_mqtt(stage: Stage) -> None:
+def test_a_proxy_header_on_a_plain_listener_is_not_valid_mqtt(stage: Stage) -> None:
     for header in (proxy_v2(), b"PROXY TCP4 192.0.2.7 192.0.2.1 4242 1883\r\n"):
         assert plain_exchange((stage.broker.host, stage.broker.port), header + CONNECT) == b""
 
 
 @pytest.mark.row(37)
 @pytest.mark.parametrize("header", [proxy_v2(), b"PROXY TCP4 192.0.2.7 192.0.2.1 4242 1883\r\n"], ids=["v2", "v1"])
-def test_a_client_behind_a_listed_proxy_is_known_by_its_own_address(start: Callable[..., Stage], header: bytes) -> None:
+def test_a_client_behind_a_listed_proxy_is_identified_by_its_own_address(start: Callable[..., Stage], header: bytes) -> None:
     stage = start(**proxied())
     wire = stage.open(MQTT311)
 
@@ -229,7 +231,7 @@ def expect_failed_handshake(stage: Stage, context: ssl.SSLContext, reason: str, 
 
 
 @pytest.mark.row(38)
-def test_a_client_certificate_that_is_in_order_gets_in(start: Callable[..., Stage], authority: Authority) -> None:
+def test_a_valid_client_certificate_is_accepted(start: Callable[..., Stage], authority: Authority) -> None:
     stage = start(**secured(authority.server(), ca_file=authority.cert_file, verify="required"))
     good = authority.client_context(authority.client((NameOID.COMMON_NAME, "device")))
 
@@ -257,7 +259,7 @@ def test_a_client_certificate_of_an_unknown_authority_fails(
 
 
 @pytest.mark.row(38)
-def test_no_client_certificate_fails_where_one_is_required(start: Callable[..., Stage], authority: Authority) -> None:
+def test_a_missing_client_certificate_fails_where_one_is_required(start: Callable[..., Stage], authority: Authority) -> None:
     stage = start(**secured(authority.server(), ca_file=authority.cert_file, verify="required"))
 
     expect_failed_handshake(stage, authority.client_context(), "tls_certificate")
@@ -299,7 +301,7 @@ def test_plain_bytes_on_a_tls_listener_fail(start: Callable[..., Stage], authori
 
 
 @pytest.mark.row(38)
-def test_a_handshake_that_never_goes_on_is_cut_off(start: Callable[..., Stage], authority: Authority) -> None:
+def test_a_stalled_handshake_is_closed(start: Callable[..., Stage], authority: Authority) -> None:
     stage = start(**secured(authority.server()))
 
     answer = plain_exchange((stage.broker.host, stage.broker.ports["tls:default"]), b"\x16\x03\x01\x02\x00\x01")

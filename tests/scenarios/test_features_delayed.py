@@ -18,7 +18,7 @@ Start = Callable[..., Stage]
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
-def test_a_delayed_message_comes_after_its_time_and_under_its_inner_topic(stage: Stage, version: int) -> None:
+def test_a_delayed_message_is_published_to_its_inner_topic_after_the_delay(stage: Stage, version: int) -> None:
     topic = unique("t/")
     receiver, sender = stage.connect(version=version), stage.connect(version=version)
     receiver.subscribe(topic, qos=1)
@@ -33,7 +33,7 @@ def test_a_delayed_message_comes_after_its_time_and_under_its_inner_topic(stage:
     assert time.monotonic() - began > 0.99  # the event loop's clock counts milliseconds
 
 
-def test_a_delay_of_nothing_is_a_message_like_any_other(stage: Stage) -> None:
+def test_a_message_with_delay_0_is_published_at_once(stage: Stage) -> None:
     topic = unique("t/")
     receiver, sender = stage.connect(), stage.connect()
     receiver.subscribe(topic)
@@ -43,7 +43,7 @@ def test_a_delay_of_nothing_is_a_message_like_any_other(stage: Stage) -> None:
     assert receiver.receive_publish().payload == b"at once"
 
 
-def test_a_delayed_message_keeps_its_properties_and_is_retained_when_its_time_comes(stage: Stage) -> None:
+def test_a_delayed_message_keeps_its_properties_and_is_retained_when_due(stage: Stage) -> None:
     topic = unique("t/")
     receiver, sender = stage.connect(), stage.connect()
     receiver.subscribe(topic, qos=2)
@@ -81,13 +81,13 @@ def test_a_delayed_message_outlives_its_publisher(stage: Stage) -> None:
     "form",
     ["$delayed/1", "$delayed/1/", "$delayed/soon/t", "$delayed/-1/t", "$delayed/1.5/t", "$delayed//t", "$delayed/1/$SYS/t"],
 )
-def test_a_delayed_topic_that_is_written_wrong_is_refused(stage: Stage, form: str) -> None:
+def test_an_invalid_delayed_topic_is_rejected(stage: Stage, form: str) -> None:
     sender = stage.connect()
 
     assert sender.publish(form, b"x", 1) == Reason.TOPIC_NAME_INVALID
 
 
-def test_delayed_messages_are_bounded_in_number_and_time(start: Start) -> None:
+def test_the_number_and_delay_of_delayed_messages_are_limited(start: Start) -> None:
     stage = start(delayed={"messages_max": 2, "delay_max": "1m"})
     sender = stage.connect()
 
@@ -96,7 +96,7 @@ def test_delayed_messages_are_bounded_in_number_and_time(start: Start) -> None:
     assert stage.drops("delayed_full") == 2
 
 
-def test_access_to_a_delayed_topic_is_that_to_its_inner_topic(start: Start, tmp_path: Path) -> None:
+def test_access_to_a_delayed_topic_is_decided_on_its_inner_topic(start: Start, tmp_path: Path) -> None:
     ada = Guarded(start, tmp_path, ["ada"], "user ada\ntopic readwrite open/#\n").connect("ada")
     ada.subscribe("open/t", qos=1)
 
@@ -105,7 +105,7 @@ def test_access_to_a_delayed_topic_is_that_to_its_inner_topic(start: Start, tmp_
     assert ada.receive_publish().topic == "open/t"
 
 
-def test_a_right_that_is_gone_when_the_time_comes_keeps_the_message_back(start: Start, tmp_path: Path) -> None:
+def test_a_delayed_message_is_dropped_if_access_is_withdrawn_before_it_is_due(start: Start, tmp_path: Path) -> None:
     guarded = Guarded(start, tmp_path, ["ada"], "user ada\ntopic readwrite #\n")
     ada = guarded.connect("ada")
     ada.subscribe("t/a", "t/b", qos=1)
@@ -120,7 +120,7 @@ def test_a_right_that_is_gone_when_the_time_comes_keeps_the_message_back(start: 
     assert guarded.stage.drops("not_authorized") == 1
 
 
-def test_no_local_keeps_a_clients_own_delayed_message_from_it(stage: Stage) -> None:
+def test_no_local_applies_to_a_clients_own_delayed_message(stage: Stage) -> None:
     topic = unique("t/")
     client, witness = stage.connect(), stage.connect()
     client.subscribe(SubscribeOption(topic, 0, no_local=True))

@@ -1,4 +1,4 @@
-"""``$exclusive/topic``: one subscriber at a time, and whoever comes second is told."""
+"""``$exclusive/topic``: one subscriber at a time; a second one is rejected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stage import Stage
 
 
 @pytest.mark.parametrize(("version", "refusal"), [(MQTT311, 0x80), (MQTT5, Reason.QUOTA_EXCEEDED)], ids=["v3.1.1", "v5.0"])
-def test_the_second_exclusive_subscriber_is_refused_and_the_first_is_served(stage: Stage, version: int, refusal: int) -> None:
+def test_a_second_exclusive_subscriber_is_rejected_and_the_first_is_served(stage: Stage, version: int, refusal: int) -> None:
     topic = unique("t/")
     first, second, sender = (stage.connect(version=version) for _ in range(3))
     first.subscribe(f"$exclusive/{topic}", qos=1)
@@ -23,7 +23,7 @@ def test_the_second_exclusive_subscriber_is_refused_and_the_first_is_served(stag
     second.expect_silence()
 
 
-def test_plain_subscribers_of_the_same_topic_are_not_concerned(stage: Stage) -> None:
+def test_plain_subscribers_of_an_exclusive_topic_are_unaffected(stage: Stage) -> None:
     topic = unique("t/")
     owner, plain, sender = stage.connect(), stage.connect(), stage.connect()
     owner.subscribe(f"$exclusive/{topic}")
@@ -34,7 +34,7 @@ def test_plain_subscribers_of_the_same_topic_are_not_concerned(stage: Stage) -> 
     assert plain.receive_publish().payload == owner.receive_publish().payload == b"x"
 
 
-def test_the_owner_may_subscribe_again_and_hand_over_by_unsubscribing(stage: Stage) -> None:
+def test_the_owner_may_resubscribe_and_release_the_topic_by_unsubscribing(stage: Stage) -> None:
     topic = unique("t/")
     first, second, sender = stage.connect(), stage.connect(), stage.connect()
     first.subscribe(f"$exclusive/{topic}", qos=0)
@@ -48,7 +48,7 @@ def test_the_owner_may_subscribe_again_and_hand_over_by_unsubscribing(stage: Sta
     first.expect_silence()
 
 
-def test_the_owner_keeps_it_while_its_session_waits_and_loses_it_with_the_session(stage: Stage) -> None:
+def test_an_exclusive_topic_stays_with_the_session_until_it_ends(stage: Stage) -> None:
     topic = unique("t/")
     owner, other = stage.connect(persistent=True), stage.connect()
     owner.subscribe(f"$exclusive/{topic}", qos=1)
@@ -62,7 +62,7 @@ def test_the_owner_keeps_it_while_its_session_waits_and_loses_it_with_the_sessio
     other.subscribe(f"$exclusive/{topic}")
 
 
-def test_giving_up_the_exclusive_form_leaves_the_plain_one_of_the_same_client(stage: Stage) -> None:
+def test_unsubscribing_the_exclusive_form_keeps_the_plain_subscription(stage: Stage) -> None:
     topic = unique("t/")
     client, sender = stage.connect(), stage.connect()
     client.subscribe(topic, qos=1)
@@ -79,14 +79,14 @@ def test_giving_up_the_exclusive_form_leaves_the_plain_one_of_the_same_client(st
 
 
 @pytest.mark.parametrize("form", ["$exclusive/", "$exclusive/a/#/b", "$exclusive/a+"])
-def test_an_exclusive_filter_that_is_written_wrong_is_refused(stage: Stage, form: str) -> None:
+def test_an_invalid_exclusive_filter_is_rejected(stage: Stage, form: str) -> None:
     client = stage.connect()
 
     assert client.request_subscribe(form).reasons == [Reason.TOPIC_FILTER_INVALID]
 
 
 @pytest.mark.parametrize("form", ["{}", "$share/g/{}"], ids=["plain", "shared"])
-def test_giving_up_another_form_leaves_the_exclusive_one(stage: Stage, form: str) -> None:
+def test_unsubscribing_another_form_keeps_the_exclusive_subscription(stage: Stage, form: str) -> None:
     topic = unique("t/")
     client, other = stage.connect(), stage.connect()
     client.subscribe(f"$exclusive/{topic}")

@@ -1,4 +1,4 @@
-"""Hooks: asked and told at the broker's turning points, and harmless when they fail."""
+"""Hooks: the broker calls them at its decisions and events, and survives their failures."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Gatekeeper(Hook):
                 return None
 
 
-def test_hooks_are_loaded_by_name_and_may_refuse_a_client(start: Start) -> None:
+def test_hooks_are_loaded_by_name_and_can_reject_a_client(start: Start) -> None:
     stage = start(hooks={"load": ["tests.support.hooks:Doorkeeper"]})
 
     refused = stage.open()
@@ -115,12 +115,12 @@ def test_hooks_are_loaded_by_name_and_may_refuse_a_client(start: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["tests.support.hooks:Nobody", "no.such.module:Hook", "tests.support.hooks"])
-def test_a_hook_that_cannot_be_loaded_keeps_the_node_from_starting(name: str) -> None:
+def test_a_hook_that_cannot_be_loaded_prevents_the_start(name: str) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.load"), Broker(hooks={"load": [name]}):
         pass
 
 
-def test_a_hook_may_decide_who_gets_in(start: Start) -> None:
+def test_an_authenticate_hook_accepts_or_rejects_clients(start: Start) -> None:
     stage = start()
     add(stage, Gatekeeper())
 
@@ -134,7 +134,7 @@ def test_a_hook_may_decide_who_gets_in(start: Start) -> None:
     stage.connect("anonymous").ping()
 
 
-def test_an_authenticate_hook_that_fails_lets_nobody_in(start: Start) -> None:
+def test_an_authenticate_hook_that_fails_rejects_clients(start: Start) -> None:
     stage = start()
     add(stage, Gatekeeper())
 
@@ -145,7 +145,7 @@ def test_an_authenticate_hook_that_fails_lets_nobody_in(start: Start) -> None:
     stage.connect("anonymous").ping()
 
 
-def test_a_publish_hook_changes_or_drops_messages_of_its_filter_only(start: Start) -> None:
+def test_a_publish_hook_changes_or_drops_only_messages_of_its_filter(start: Start) -> None:
     stage = start()
     add(stage, Loud())
     receiver, sender = stage.connect(), stage.connect()
@@ -159,7 +159,7 @@ def test_a_publish_hook_changes_or_drops_messages_of_its_filter_only(start: Star
     assert stage.drops("hook") == 1
 
 
-def test_what_a_publish_hook_made_is_what_is_retained(start: Start) -> None:
+def test_the_message_returned_by_a_publish_hook_is_retained(start: Start) -> None:
     stage = start()
     add(stage, Loud())
     stage.connect().publish("shout/a", b"still here", 1, retain=True)
@@ -170,7 +170,7 @@ def test_what_a_publish_hook_made_is_what_is_retained(start: Start) -> None:
     assert late.receive_publish().payload == b"STILL HERE"
 
 
-def test_a_publish_hook_sees_wills_and_who_sent_a_message(start: Start) -> None:
+def test_a_publish_hook_sees_wills_and_the_publisher_of_a_message(start: Start) -> None:
     stage = start()
     seen: list[tuple[bytes, str | None]] = []
 
@@ -207,7 +207,7 @@ def test_a_deliver_hook_makes_a_copy_for_each_subscriber(start: Start) -> None:
     assert stage.drops("hook") == 1
 
 
-def test_a_deliver_hook_is_asked_about_retained_messages_too(start: Start) -> None:
+def test_a_deliver_hook_is_called_for_retained_messages(start: Start) -> None:
     stage = start()
     add(stage, Signed())
     stage.connect().publish("letters/1", b"dear ", 1, retain=True)
@@ -220,7 +220,7 @@ def test_a_deliver_hook_is_asked_about_retained_messages_too(start: Start) -> No
     excluded.expect_silence()
 
 
-def test_hooks_come_and_go_while_clients_are_connected(start: Start) -> None:
+def test_hooks_can_be_added_and_removed_while_clients_are_connected(start: Start) -> None:
     stage = start()
     client, sender = stage.connect(), stage.connect()
     client.subscribe("shout/a")
@@ -236,7 +236,7 @@ def test_hooks_come_and_go_while_clients_are_connected(start: Start) -> None:
     assert client.receive_publish().payload == b"after"
 
 
-def test_a_topic_without_hooks_takes_the_short_way(start: Start) -> None:
+def test_a_topic_without_hooks_uses_the_fast_path(start: Start) -> None:
     stage = start()
     add(stage, Loud())
 
@@ -246,7 +246,7 @@ def test_a_topic_without_hooks_takes_the_short_way(start: Start) -> None:
     assert flags[1] == 0
 
 
-def test_a_hook_that_fails_drops_the_message_and_hurts_nobody(start: Start) -> None:
+def test_a_failing_hook_drops_only_its_message(start: Start) -> None:
     stage = start()
     client, sender = stage.connect(), stage.connect()
     add(stage, Failing())
@@ -264,7 +264,7 @@ def test_a_hook_that_fails_drops_the_message_and_hurts_nobody(start: Start) -> N
     stage.errors.lines.clear()
 
 
-def test_events_tell_the_life_of_a_session_in_order(start: Start) -> None:
+def test_events_describe_the_life_of_a_session_in_order(start: Start) -> None:
     stage = start()
     recorder = Recorder()
     add(stage, recorder)
@@ -328,7 +328,7 @@ class CarelessDelivery(Hook):
     ],
     ids=["not a message", "bytes", "no payload", "not a topic", "too long a topic", "not a QoS"],
 )
-def test_what_a_hook_gives_back_and_is_no_message_is_dropped(
+def test_a_hook_result_that_is_not_a_message_is_dropped(
     start: Start, kind: type[Careless] | type[CarelessDelivery], answer: object
 ) -> None:
     stage = start()
@@ -371,7 +371,7 @@ class Gate(Hook):
         return None
 
 
-def test_sessions_stay_within_their_bound_when_many_clients_wait_to_be_let_in(start: Start) -> None:
+def test_the_session_limit_holds_while_many_clients_authenticate(start: Start) -> None:
     stage = start(session={"sessions_max": 2})
     gate = add(stage, Gate())
     clients = [stage.open() for _ in range(4)]

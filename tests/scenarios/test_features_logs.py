@@ -1,4 +1,4 @@
-"""The log: forms of a line, its bound, and the drop log that names every lost message."""
+"""The log: formats, rate limit, and the drop log that names every dropped message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_json_line_is_one_object_with_its_fields() -> None:
     assert (read["level"], read["logger"], read["client_id"]) == ("warning", "braidmq.test", "grüß")
 
 
-def test_a_text_line_cannot_be_broken_by_what_a_client_wrote() -> None:
+def test_client_text_cannot_break_a_text_log_line() -> None:
     line = TextFormatter().format(record("client %s", "evil\n2026-01-01 00:00:00 info all is well\x1b[2J"))
 
     assert "\n" not in line
@@ -49,7 +49,7 @@ def test_a_traceback_is_written_in_both_forms() -> None:
     assert "RuntimeError: because" in json.loads(JsonFormatter().format(failed))["traceback"]
 
 
-def test_lines_of_one_kind_are_bounded_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_are_rate_limited_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("braidmq.base.logs.monotonic", lambda: now)
     limit = RateLimit(3)
@@ -130,7 +130,7 @@ def test_every_kind_of_drop_names_client_topic_and_reason(start: Start, drop_log
     ]
 
 
-def test_drops_are_counted_and_not_logged_unless_asked(start: Start, drop_log: list[str]) -> None:
+def test_drops_are_logged_only_if_configured_but_always_counted(start: Start, drop_log: list[str]) -> None:
     stage = start()
     sender = stage.connect()
 

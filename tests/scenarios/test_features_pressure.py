@@ -1,4 +1,4 @@
-"""More than a client can take: what waits, who waits for whom, what is dropped, and that it is counted."""
+"""Slow subscribers and fast publishers: queues, waiting publishers, and counted drops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def acknowledge(client: Wire, came: list[Publish]) -> None:
     client.send(b"".join(b"\x40\x02" + (each.packet_id or 0).to_bytes(2, "big") for each in came))
 
 
-def test_very_many_retained_messages_come_as_fast_as_they_are_acknowledged(start: Start) -> None:
+def test_many_retained_messages_are_sent_as_fast_as_they_are_acknowledged(start: Start) -> None:
     stage = start()
     count = 20_000
     retain(stage, count, b"0123456789")
@@ -61,7 +61,7 @@ def test_very_many_retained_messages_come_as_fast_as_they_are_acknowledged(start
     client.expect_silence()
 
 
-def test_a_client_that_stops_reading_does_not_pile_retained_messages_up(start: Start) -> None:
+def test_retained_messages_do_not_pile_up_for_a_client_that_stops_reading(start: Start) -> None:
     stage = start(limits={"outbox_bytes_max": "64KiB"})
     retain(stage, 2000, b"x" * 10_000)
     client, other = stage.connect(), stage.connect()
@@ -81,7 +81,7 @@ def test_a_client_that_stops_reading_does_not_pile_retained_messages_up(start: S
     assert stage.drops("outbox_full") == 0, "paced, not dropped"
 
 
-def test_retained_messages_go_on_where_a_broken_connection_left_off(start: Start) -> None:
+def test_retained_delivery_resumes_after_a_lost_connection(start: Start) -> None:
     stage = start()
     retain(stage, 100, b"x")
     client = stage.connect(persistent=True, receive_maximum=5)
@@ -97,7 +97,7 @@ def test_retained_messages_go_on_where_a_broken_connection_left_off(start: Start
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
-def test_what_waits_for_an_absent_client_is_in_the_log_and_not_in_its_queue(start: Start, version: int) -> None:
+def test_recorded_messages_for_an_offline_client_wait_in_the_log_not_in_its_queue(start: Start, version: int) -> None:
     stage = start(session={"queue_messages_max": 5, "queue_bytes_max": 1024})
     client, sender = stage.connect(version=version, persistent=True), stage.connect(version=version)
     client.subscribe("t", qos=1)
@@ -149,7 +149,7 @@ def test_the_queue_of_a_client_is_bounded_in_bytes(start: Start) -> None:
 
 
 @pytest.mark.parametrize("queue_qos0", [False, True])
-def test_qos_0_waits_for_absent_clients_only_if_asked_to(start: Start, queue_qos0: bool) -> None:
+def test_qos_0_messages_are_queued_for_offline_clients_only_if_configured(start: Start, queue_qos0: bool) -> None:
     stage = start(session={"queue_qos0": queue_qos0})
     client, sender = stage.connect(persistent=True), stage.connect()
     client.subscribe("t", qos=1)
@@ -167,7 +167,7 @@ def send_many(sender: Wire, count: int) -> None:
     sender.send(*(Publish("t", str(number).encode(), 1, packet_id=number + 1) for number in range(count)))
 
 
-def test_nobody_waits_for_a_slow_subscriber_of_what_is_recorded_and_nothing_is_lost(start: Start) -> None:
+def test_a_slow_subscriber_of_recorded_messages_delays_no_publisher_and_loses_nothing(start: Start) -> None:
     stage = start(session={"queue_messages_max": 10, "queue_wait": "1m"})
     slow, sender = stage.connect(receive_maximum=1), stage.connect()
     slow.subscribe("t", qos=1)
@@ -182,7 +182,7 @@ def test_nobody_waits_for_a_slow_subscriber_of_what_is_recorded_and_nothing_is_l
     assert stage.drops("queue_full") == 0
 
 
-def test_publishers_wait_for_a_subscriber_that_is_behind_and_nothing_is_lost(start: Start) -> None:
+def test_publishers_wait_for_a_slow_subscriber_and_nothing_is_lost(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 100, "queue_wait": "1m"})
     slow, sender, other = stage.connect(receive_maximum=1), stage.connect(), stage.connect()
     slow.subscribe("t", qos=1)
@@ -198,7 +198,7 @@ def test_publishers_wait_for_a_subscriber_that_is_behind_and_nothing_is_lost(sta
     assert stage.drops("queue_full") == 0
 
 
-def test_publishers_wait_for_a_while_only(start: Start) -> None:
+def test_publishers_wait_for_a_bounded_time(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "300ms"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()
     stuck.subscribe("t", qos=1)
@@ -213,7 +213,7 @@ def test_publishers_wait_for_a_while_only(start: Start) -> None:
     assert [stuck.receive_publish().payload for _ in range(11)] == [str(number).encode() for number in range(11)]
 
 
-def test_many_slow_subscribers_hold_a_publisher_no_longer_than_one_does(start: Start) -> None:
+def test_many_slow_subscribers_delay_a_publisher_no_longer_than_one(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1s"})
     sender = stage.connect()
     for _ in range(10):
@@ -228,7 +228,7 @@ def test_many_slow_subscribers_hold_a_publisher_no_longer_than_one_does(start: S
     assert 0.9 < time.monotonic() - began < 5
 
 
-def test_a_held_publisher_is_released_when_the_subscriber_leaves(start: Start) -> None:
+def test_a_waiting_publisher_resumes_when_the_slow_subscriber_leaves(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()
     stuck.subscribe("t", qos=1)
@@ -240,7 +240,7 @@ def test_a_held_publisher_is_released_when_the_subscriber_leaves(start: Start) -
     assert [sender.receive(Puback).packet_id for _ in range(50)] == list(range(1, 51))
 
 
-def test_nobody_is_held_for_a_message_that_has_no_publisher_to_hold(start: Start) -> None:
+def test_messages_without_a_publisher_delay_no_client(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender, bystander = stage.connect(receive_maximum=1), stage.connect(), stage.connect()
     stuck.subscribe("t", qos=1)
@@ -256,7 +256,7 @@ def test_nobody_is_held_for_a_message_that_has_no_publisher_to_hold(start: Start
     assert stage.look(lambda inside: inside.state.counters.publishers_held) == 0
 
 
-def test_a_held_publisher_does_not_lapse(start: Start) -> None:
+def test_a_waiting_publisher_does_not_exceed_its_keep_alive(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "3s"})
     stuck = stage.connect(receive_maximum=1)
     stuck.subscribe("t", qos=1)
@@ -268,7 +268,7 @@ def test_a_held_publisher_does_not_lapse(start: Start) -> None:
     assert len(sender.receive_until(Pingresp)[0]) == 50, "it was the broker that did not read, for twice the keep alive"
 
 
-def test_a_slow_reader_of_qos_0_loses_messages_and_they_are_counted(start: Start) -> None:
+def test_drops_for_a_slow_qos_0_subscriber_are_counted(start: Start) -> None:
     stage = start(limits={"outbox_bytes_max": "64KiB"})
     stuck, sender = stage.connect(), stage.connect()
     stuck.subscribe("t")
@@ -289,7 +289,7 @@ def test_a_slow_reader_of_qos_0_loses_messages_and_they_are_counted(start: Start
     [({"messages_per_s": 50}, b"x"), ({"bytes_per_s": 5000}, b"x" * 91)],
     ids=["messages", "bytes"],
 )
-def test_a_client_is_held_to_its_rate_and_the_others_are_not(start: Start, limits: dict[str, int], payload: bytes) -> None:
+def test_a_rate_limit_slows_only_the_client_that_exceeds_it(start: Start, limits: dict[str, int], payload: bytes) -> None:
     stage = start(limits=limits)
     eager, other = stage.connect(), stage.connect()
     topic = unique("t")[:3]
@@ -328,7 +328,7 @@ def is_alive(client_id: str) -> bool:
     return any(isinstance(each, Connection) and each.client_id == client_id for each in gc.get_objects())
 
 
-def test_nothing_holds_on_to_a_client_far_above_its_rate_once_it_is_closed(start: Start) -> None:
+def test_a_closed_client_far_above_its_rate_is_released(start: Start) -> None:
     stage = start(limits={"messages_per_s": 1})
     eager = stage.connect()
 
@@ -343,7 +343,7 @@ def test_nothing_holds_on_to_a_client_far_above_its_rate_once_it_is_closed(start
     wait_until(lambda: not stage.look(lambda inside: is_alive(eager.client_id)), "nothing holds on to the connection")
 
 
-def test_nothing_holds_on_to_a_held_publisher_once_it_is_closed(start: Start) -> None:
+def test_a_closed_waiting_publisher_is_released(start: Start) -> None:
     stage = start(history=NO_HISTORY, session={"queue_messages_max": 10, "queue_wait": "1m"})
     stuck, sender = stage.connect(receive_maximum=1), stage.connect()
     stuck.subscribe("t", qos=1)
@@ -355,7 +355,7 @@ def test_nothing_holds_on_to_a_held_publisher_once_it_is_closed(start: Start) ->
     wait_until(lambda: not stage.look(lambda inside: is_alive(sender.client_id)), "nothing holds on to the connection")
 
 
-def test_a_client_that_is_behind_gets_its_goodbye_from_a_node_that_was_empty_before() -> None:
+def test_a_client_that_is_behind_gets_a_disconnect_when_the_node_stops() -> None:
     broker = Broker().__enter__()
     stopping = threading.Thread(target=broker.__exit__, args=(None, None, None))
     assert broker.node is not None

@@ -1,4 +1,4 @@
-"""A reload takes away what is no longer allowed, at once and everywhere, and leaves everybody else alone."""
+"""A reload withdraws access at once and everywhere, and affects no other client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def guarded(start: Start, tmp_path: Path) -> Guarded:
     return Guarded(start, tmp_path, ["ada", "bob"], ALL)
 
 
-def test_those_still_allowed_stay_and_those_removed_go(guarded: Guarded) -> None:
+def test_reload_disconnects_removed_users_and_keeps_the_others(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada"), guarded.connect("bob")
     old_bob = guarded.connect("bob", version=MQTT311)
     ada.subscribe("t", qos=1)
@@ -40,7 +40,7 @@ def test_those_still_allowed_stay_and_those_removed_go(guarded: Guarded) -> None
     ada.ping()
 
 
-def test_a_change_of_the_files_is_noticed_without_a_reload(guarded: Guarded) -> None:
+def test_changed_files_take_effect_without_a_reload(guarded: Guarded) -> None:
     bob = guarded.connect("bob")
 
     guarded.write_users(["ada"])
@@ -48,7 +48,7 @@ def test_a_change_of_the_files_is_noticed_without_a_reload(guarded: Guarded) -> 
     bob.expect_disconnect(Reason.NOT_AUTHORIZED)
 
 
-def test_broken_files_take_every_right_away(guarded: Guarded) -> None:
+def test_invalid_files_withdraw_all_access(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada"), guarded.connect("bob")
     ada.subscribe("t", qos=1)
 
@@ -61,7 +61,7 @@ def test_broken_files_take_every_right_away(guarded: Guarded) -> None:
     guarded.stage.errors.lines.clear()
 
 
-def test_a_right_to_subscribe_that_is_gone_ends_the_subscription_and_no_other(guarded: Guarded) -> None:
+def test_withdrawn_subscribe_access_ends_only_that_subscription(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada"), guarded.connect("bob")
     ada.subscribe("secret/#", "open/#", "$share/g/secret/#", qos=1)
     bob.publish("secret/1", b"before", 1)
@@ -76,7 +76,7 @@ def test_a_right_to_subscribe_that_is_gone_ends_the_subscription_and_no_other(gu
     ada.expect_silence()
 
 
-def test_what_waits_in_the_queue_is_not_delivered_after_the_change(guarded: Guarded) -> None:
+def test_queued_messages_are_not_delivered_after_access_is_withdrawn(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada", persistent=True), guarded.connect("bob")
     ada.subscribe("secret/#", "open/#", qos=1)
     ada.disconnect()
@@ -92,7 +92,7 @@ def test_what_waits_in_the_queue_is_not_delivered_after_the_change(guarded: Guar
     back.expect_silence()
 
 
-def test_what_is_in_flight_is_not_sent_again_after_the_change(guarded: Guarded) -> None:
+def test_inflight_messages_are_not_resent_after_access_is_withdrawn(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada", persistent=True), guarded.connect("bob")
     ada.subscribe("secret/#", "open/#", qos=1)
     for topic in ("secret/1", "open/1"):
@@ -110,7 +110,7 @@ def test_what_is_in_flight_is_not_sent_again_after_the_change(guarded: Guarded) 
     back.expect_silence()
 
 
-def test_what_the_client_may_have_at_qos_2_is_released_without_showing_it_again(guarded: Guarded) -> None:
+def test_inflight_qos_2_messages_are_released_without_being_resent(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada", persistent=True), guarded.connect("bob")
     ada.subscribe("secret/#", qos=2)
     bob.publish("secret/1", b"x", 2)
@@ -128,7 +128,7 @@ def test_what_the_client_may_have_at_qos_2_is_released_without_showing_it_again(
     assert guarded.stage.look(lambda inside: present(inside.sessions.get(ada.client_id)).flow.inflight_messages()) == 0
 
 
-def test_the_window_of_a_connected_client_opens_for_what_is_still_allowed(guarded: Guarded) -> None:
+def test_withdrawn_messages_free_the_window_for_allowed_ones(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada", receive_maximum=1), guarded.connect("bob")
     ada.subscribe("secret/#", "open/#", qos=1)
     for topic in ("secret/1", "secret/2", "open/1"):
@@ -143,7 +143,7 @@ def test_the_window_of_a_connected_client_opens_for_what_is_still_allowed(guarde
     ada.expect_silence()
 
 
-def test_retained_messages_on_their_way_stop_with_the_right_to_have_them(guarded: Guarded) -> None:
+def test_retained_delivery_stops_when_access_is_withdrawn(guarded: Guarded) -> None:
     bob = guarded.connect("bob")
     for number in range(50):
         bob.publish(f"secret/{number}", b"x", 1, retain=True)
@@ -159,7 +159,7 @@ def test_retained_messages_on_their_way_stop_with_the_right_to_have_them(guarded
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
-def test_a_right_to_publish_that_is_gone_refuses_the_next_message(guarded: Guarded, version: int) -> None:
+def test_withdrawn_publish_access_rejects_the_next_message(guarded: Guarded, version: int) -> None:
     ada, bob = guarded.connect("ada"), guarded.connect("bob", version=version)
     ada.subscribe("t", qos=1)
     bob.publish("t", b"before", 1)  # the verdict is remembered from now on
@@ -175,7 +175,7 @@ def test_a_right_to_publish_that_is_gone_refuses_the_next_message(guarded: Guard
     assert guarded.stage.drops("not_authorized") == 2
 
 
-def test_an_mqtt_3_client_without_the_right_is_cut_off_if_that_is_asked_for(start: Start, tmp_path: Path) -> None:
+def test_an_mqtt_3_client_without_publish_access_is_closed_if_configured(start: Start, tmp_path: Path) -> None:
     rules = "user ada\ntopic read #\n"
     guarded = Guarded(start, tmp_path, ["ada"], rules, mqtt={"deny_action": "disconnect"})
     old, new = guarded.connect("ada", version=MQTT311), guarded.connect("ada")
@@ -187,7 +187,7 @@ def test_an_mqtt_3_client_without_the_right_is_cut_off_if_that_is_asked_for(star
 
 
 @pytest.mark.parametrize("recheck", [True, False], ids=["rechecked", "as-they-are"])
-def test_retained_messages_of_a_publisher_without_rights_are_served_by_policy(
+def test_retained_messages_of_a_revoked_publisher_follow_the_configured_policy(
     start: Start, tmp_path: Path, recheck: bool
 ) -> None:
     guarded = Guarded(start, tmp_path, ["ada", "bob"], ALL, retained={"recheck_publisher": recheck})
@@ -201,7 +201,7 @@ def test_retained_messages_of_a_publisher_without_rights_are_served_by_policy(
     assert [packet.payload for packet in ada.drain() if isinstance(packet, Publish)] == ([] if recheck else [b"by bob"])
 
 
-def test_a_will_needs_its_right_when_it_is_published(guarded: Guarded) -> None:
+def test_a_will_is_authorised_when_it_is_published(guarded: Guarded) -> None:
     ada = guarded.connect("ada")
     ada.subscribe("wills/+", qos=1)
     mortal = guarded.connect("bob", unique("m"), will=Will("wills/bob", b"gone", 1, False, NO_PROPERTIES))
@@ -225,7 +225,7 @@ def test_a_reload_that_changes_nothing_keeps_sessions_and_messages(guarded: Guar
     assert [ada.receive_publish().payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_limits_change_for_sessions_that_are_there(guarded: Guarded) -> None:
+def test_changed_limits_apply_to_existing_sessions(guarded: Guarded) -> None:
     ada, bob = guarded.connect("ada", persistent=True), guarded.connect("bob")
     ada.subscribe("t")
     ada.disconnect()
@@ -248,7 +248,7 @@ def test_keys_that_need_a_restart_are_named(guarded: Guarded) -> None:
     assert guarded.connect("ada").connack.properties.receive_maximum == 77
 
 
-def test_bounds_of_delayed_messages_change_while_the_node_runs(guarded: Guarded) -> None:
+def test_limits_of_delayed_messages_can_be_changed_at_run_time(guarded: Guarded) -> None:
     ada = guarded.connect("ada")
     assert ada.publish("$delayed/60/t", b"", 1) == 0
 
@@ -257,7 +257,7 @@ def test_bounds_of_delayed_messages_change_while_the_node_runs(guarded: Guarded)
     assert ada.publish("$delayed/60/t", b"", 1) == Reason.QUOTA_EXCEEDED
 
 
-def test_the_bound_of_topic_levels_changes_both_ways_while_the_node_runs(guarded: Guarded) -> None:
+def test_the_limit_of_topic_levels_can_be_raised_and_lowered_at_run_time(guarded: Guarded) -> None:
     ada = guarded.connect("ada")
     ada.subscribe("#")
     deep = "/".join("abc")

@@ -1,4 +1,4 @@
-"""Clients of other machines, over IPv4 and IPv6: who may enter, and how they are known."""
+"""Clients of other machines, over IPv4 and IPv6: who may connect, and how they are identified."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def login(network: Network, source: str, user: str | None, password: bytes | Non
 
 @pytest.mark.parametrize("source", [CLIENTS_4[0], CLIENTS_6[0]])
 @pytest.mark.row(66)
-def test_remote_clients_need_a_password_though_local_ones_do_not(network: Network, node: Started, source: str) -> None:
+def test_remote_clients_need_a_password_and_local_ones_do_not(network: Network, node: Started, source: str) -> None:
     assert login(network, source, None) == Reason.NOT_AUTHORIZED
     assert login(network, source, "carol") == 0
     assert login(network, source, "mallory") == Reason.BAD_USER_NAME_OR_PASSWORD
@@ -96,14 +96,14 @@ def test_remote_clients_need_a_password_though_local_ones_do_not(network: Networ
 
 
 @pytest.mark.row(66)
-def test_what_listens_on_loopback_cannot_be_reached(network: Network, node: Started) -> None:
+def test_loopback_listeners_cannot_be_reached_remotely(network: Network, node: Started) -> None:
     for port in (1884, 18083):
         with pytest.raises(ConnectionRefusedError):
             dial(network, CLIENTS_4[0], port)
 
 
 @pytest.mark.row(66)
-def test_failed_logins_ban_the_name_at_its_address_and_for_ipv6_at_its_household(network: Network, node: Started) -> None:
+def test_failed_logins_ban_the_user_at_its_address_or_ipv6_prefix(network: Network, node: Started) -> None:
     for source in (CLIENTS_4[0], CLIENTS_6[0]):
         for _ in range(2):
             assert login(network, source, "alice", b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
@@ -118,7 +118,7 @@ def test_failed_logins_ban_the_name_at_its_address_and_for_ipv6_at_its_household
 
 
 @pytest.mark.row(66)
-def test_a_proxy_header_is_believed_from_its_peer_only_and_bans_know_the_client_behind(network: Network, node: Started) -> None:
+def test_proxy_headers_are_trusted_from_listed_peers_only_and_bans_use_their_address(network: Network, node: Started) -> None:
     header = b"PROXY TCP6 2001:db8::7 fd77::1 4242 1885\r\n"
     behind = {"user_name": "dave", "password": b"wrong"}
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_web_pages_of_the_same_host_may_connect_and_others_may_not(network: Netw
 
 
 @pytest.mark.row(66)
-def test_the_api_beyond_loopback_answers_any_name_and_has_no_control_paths(network: Network, tmp_path: Path) -> None:
+def test_the_api_beyond_loopback_accepts_any_host_and_has_no_control_paths(network: Network, tmp_path: Path) -> None:
     def ask(path: str, host: str) -> int:
         def request() -> int:
             connection = http.client.HTTPConnection(NODE_6, 18083, timeout=DEADLINE_S)

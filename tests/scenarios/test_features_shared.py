@@ -1,4 +1,4 @@
-"""Shared subscriptions: who of a group gets a message, and what happens to it when that one cannot keep it."""
+"""Shared subscriptions: which member gets a message, and what happens if it leaves before acknowledging it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_round_robin_takes_turns(stage: Stage) -> None:
     assert shares(members) == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8"]]
 
 
-def test_random_leaves_nobody_out_and_nothing_twice(start: Start) -> None:
+def test_random_reaches_every_member_and_repeats_no_message(start: Start) -> None:
     stage = start(shared={"strategy": "random"})
     members, sender = join(stage, "t"), stage.connect()
 
@@ -109,7 +109,7 @@ def test_hash_clientid_keeps_each_publisher_with_one_member(start: Start) -> Non
     assert set(first).isdisjoint(second)
 
 
-def test_a_new_strategy_holds_for_groups_that_are_there_already(start: Start) -> None:
+def test_a_new_strategy_applies_to_existing_groups(start: Start) -> None:
     stage = start()
     members, sender = join(stage, "t"), stage.connect()
     node = stage.broker.node
@@ -122,7 +122,7 @@ def test_a_new_strategy_holds_for_groups_that_are_there_already(start: Start) ->
     assert sorted(shares(members)) == [[], numbers(0, 4)]
 
 
-def test_groups_and_plain_subscriptions_each_get_their_copy(stage: Stage) -> None:
+def test_each_group_and_each_plain_subscription_gets_a_copy(stage: Stage) -> None:
     topic = unique("t/")
     one, two, plain, sender = (stage.connect() for _ in range(4))
     one.subscribe(f"$share/g/{topic}", qos=1)
@@ -134,7 +134,7 @@ def test_groups_and_plain_subscriptions_each_get_their_copy(stage: Stage) -> Non
     assert shares([one, two, plain]) == [[b"x"], [b"x"], [b"x"]]
 
 
-def test_what_a_leaving_member_did_not_acknowledge_goes_to_another(stage: Stage) -> None:
+def test_unacknowledged_messages_of_a_leaving_member_go_to_another_member(stage: Stage) -> None:
     topic = unique("t/")
     (idle, busy), sender = join(stage, topic), stage.connect()
     for payload in numbers(0, 6):
@@ -148,7 +148,7 @@ def test_what_a_leaving_member_did_not_acknowledge_goes_to_another(stage: Stage)
     busy.expect_silence()
 
 
-def test_what_waits_for_an_absent_member_is_not_left_waiting_while_another_is_there(stage: Stage) -> None:
+def test_messages_queued_for_an_offline_member_go_to_a_connected_member(stage: Stage) -> None:
     topic = unique("t/")
     away, here = join(stage, topic, persistent=True)
     sender = stage.connect()
@@ -165,7 +165,7 @@ def test_what_waits_for_an_absent_member_is_not_left_waiting_while_another_is_th
     back.expect_silence()
 
 
-def test_messages_wait_for_a_group_whose_members_are_all_away_and_go_to_the_first_that_returns(stage: Stage) -> None:
+def test_messages_for_an_offline_group_go_to_the_first_member_that_returns(stage: Stage) -> None:
     topic = unique("t/")
     members, sender = join(stage, topic, persistent=True), stage.connect()
     for member in members:
@@ -179,7 +179,7 @@ def test_messages_wait_for_a_group_whose_members_are_all_away_and_go_to_the_firs
     assert shares([first, second]) == [[], []]
 
 
-def test_a_new_member_gets_what_waits_for_those_who_are_away(stage: Stage) -> None:
+def test_a_new_member_gets_messages_queued_for_offline_members(stage: Stage) -> None:
     topic = unique("t/")
     (away,), sender = join(stage, topic, 1, persistent=True), stage.connect()
     away.subscribe(f"{topic}/own", qos=1)
@@ -196,7 +196,7 @@ def test_a_new_member_gets_what_waits_for_those_who_are_away(stage: Stage) -> No
     shares([new, back])
 
 
-def test_at_qos_0_only_members_that_are_there_are_asked(stage: Stage) -> None:
+def test_qos_0_messages_go_to_connected_members_only(stage: Stage) -> None:
     topic = unique("t/")
     away, here = join(stage, topic, persistent=True)
     away.disconnect()
@@ -208,7 +208,7 @@ def test_at_qos_0_only_members_that_are_there_are_asked(stage: Stage) -> None:
     assert shares([here]) == [numbers(0, 4)]
 
 
-def test_a_message_of_qos_2_that_was_sent_belongs_to_that_session_for_good(stage: Stage) -> None:
+def test_a_sent_qos_2_message_stays_with_its_session(stage: Stage) -> None:
     topic = unique("t/")
     (away, here), sender = join(stage, topic, qos=2, persistent=True), stage.connect()
     sender.publish(topic, b"mine", 2)
@@ -224,7 +224,7 @@ def test_a_message_of_qos_2_that_was_sent_belongs_to_that_session_for_good(stage
     here.expect_silence()
 
 
-def test_a_message_of_qos_2_ends_with_the_session_it_was_sent_to(stage: Stage) -> None:
+def test_a_sent_qos_2_message_ends_with_its_session(stage: Stage) -> None:
     topic = unique("t/")
     (mortal, here), sender = join(stage, topic, qos=2), stage.connect()
     sender.publish(topic, b"mine", 2)
@@ -238,7 +238,7 @@ def test_a_message_of_qos_2_ends_with_the_session_it_was_sent_to(stage: Stage) -
 
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)], ids=["qos1", "qos2"])
-def test_a_message_that_a_member_refuses_is_not_given_to_another(stage: Stage, qos: int, answer: type) -> None:
+def test_a_message_rejected_by_one_member_is_not_sent_to_another(stage: Stage, qos: int, answer: type) -> None:
     """[MQTT-4.8.2-6]: a refusal is an answer, not an absence."""
     topic = unique("t/")
     (refusing, other), sender = join(stage, topic, qos=qos), stage.connect()
@@ -253,7 +253,7 @@ def test_a_message_that_a_member_refuses_is_not_given_to_another(stage: Stage, q
     other.expect_silence()
 
 
-def test_a_member_whose_queue_is_full_is_passed_over(start: Start) -> None:
+def test_a_member_with_a_full_queue_is_skipped(start: Start) -> None:
     stage = start(session={"queue_messages_max": 4})
     slow = stage.connect(receive_maximum=1)
     slow.subscribe("$share/g/t", qos=1)

@@ -1,4 +1,4 @@
-"""Shared subscriptions of durable sessions: one cursor over the log, which waits for members and survives the process."""
+"""Shared subscriptions of durable sessions: one cursor over the log, which survives the process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
-def test_what_is_published_while_everybody_is_away_is_kept_in_the_log_and_in_no_queue(stage: Stage, version: int) -> None:
+def test_messages_for_a_group_of_offline_members_wait_in_the_log_not_in_a_queue(stage: Stage, version: int) -> None:
     topic = unique("t/")
     members = [stage.connect(version=version, persistent=True) for _ in range(2)]
     for member in members:
@@ -56,7 +56,7 @@ def test_what_is_published_while_everybody_is_away_is_kept_in_the_log_and_in_no_
     back.expect_silence()
 
 
-def test_a_large_backlog_is_shared_by_those_who_return(stage: Stage) -> None:
+def test_returning_members_share_a_large_backlog(stage: Stage) -> None:
     topic, count = unique("t/"), 3000
     members = [Member(1, topic, window=10).connect(stage.broker.port, subscribes=True) for _ in range(2)]
     for member in members:
@@ -78,7 +78,7 @@ def test_a_large_backlog_is_shared_by_those_who_return(stage: Stage) -> None:
         member.lose()
 
 
-def test_a_member_without_a_durable_session_gives_back_what_it_did_not_acknowledge(stage: Stage) -> None:
+def test_unacknowledged_messages_of_a_memory_session_return_to_the_group(stage: Stage) -> None:
     topic = unique("t/")
     durable = stage.connect(persistent=True)
     durable.subscribe(f"$share/g/{topic}", qos=1)
@@ -97,7 +97,7 @@ def test_a_member_without_a_durable_session_gives_back_what_it_did_not_acknowled
     back.expect_silence()
 
 
-def test_a_full_member_holds_nobody_up(stage: Stage) -> None:
+def test_a_member_with_a_full_window_does_not_block_the_group(stage: Stage) -> None:
     topic = unique("t/")
     idle, busy = (stage.connect(persistent=True, receive_maximum=2) for _ in range(2))
     for member in (idle, busy):
@@ -115,7 +115,7 @@ def test_a_full_member_holds_nobody_up(stage: Stage) -> None:
     assert [busy.receive_publish().payload for _ in range(2)] == [b"0", b"2"]
 
 
-def test_the_group_goes_on_after_a_restart_where_it_was(tmp_path: Path) -> None:
+def test_a_group_resumes_at_its_cursor_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as stage:
         members = [stage.connect(persistent=True) for _ in range(2)]
         for member in members:
@@ -135,7 +135,7 @@ def test_the_group_goes_on_after_a_restart_where_it_was(tmp_path: Path) -> None:
         back.expect_silence()
 
 
-def test_a_group_that_everybody_left_begins_anew(tmp_path: Path) -> None:
+def test_a_group_without_members_is_forgotten(tmp_path: Path) -> None:
     with running(tmp_path) as stage:
         member, sender = stage.connect(persistent=True), stage.connect()
         member.subscribe("$share/g/t", qos=1)
@@ -151,7 +151,7 @@ def test_a_group_that_everybody_left_begins_anew(tmp_path: Path) -> None:
         assert back.receive_publish().payload == b"new"
 
 
-def test_after_kill_9_nothing_is_missing_and_qos_2_comes_once(tmp_path: Path) -> None:
+def test_kill_9_loses_no_message_and_repeats_no_qos_2_message(tmp_path: Path) -> None:
     file = tmp_path / "braidmq.toml"
     listeners = {"tcp": {"default": {"bind": "127.0.0.1:0"}}}
     file.write_text(tomli_w.dumps({"node": {"data_dir": "data"}, "listeners": listeners, "api": {"bind": ""}}))

@@ -1,4 +1,4 @@
-"""``braidmq start`` as operators run it: a process with a configuration file that is told things by signals."""
+"""``braidmq start`` as operators run it: a process with a configuration file, controlled by signals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_node_serves_until_it_is_told_to_stop_and_ends_well(file: Path, number: signal.Signals) -> None:
+def test_sigterm_stops_a_node_cleanly(file: Path, number: signal.Signals) -> None:
     with Started(file) as node:
         client = node.await_client()
         client.subscribe("t", qos=1)
@@ -47,7 +47,7 @@ def test_a_node_serves_until_it_is_told_to_stop_and_ends_well(file: Path, number
         assert not any("Traceback" in line or " error " in line for line in node.log)
 
 
-def test_sighup_changes_what_can_change_and_keeps_the_clients(file: Path) -> None:
+def test_sighup_applies_changed_settings_and_keeps_clients_connected(file: Path) -> None:
     with Started(file) as node:
         port = node.await_port()
         client = Wire("127.0.0.1", port).connect()
@@ -61,7 +61,7 @@ def test_sighup_changes_what_can_change_and_keeps_the_clients(file: Path) -> Non
         assert Wire("127.0.0.1", port).connect().connack.properties.receive_maximum == 7
 
 
-def test_sighup_names_what_only_a_restart_can_change(file: Path) -> None:
+def test_sighup_names_the_keys_that_need_a_restart(file: Path) -> None:
     with Started(file) as node:
         node.await_port()
 
@@ -71,7 +71,7 @@ def test_sighup_names_what_only_a_restart_can_change(file: Path) -> None:
         node.await_line(r"after a restart: .*node\.data_dir")
 
 
-def test_a_broken_file_changes_nothing_and_is_told(file: Path) -> None:
+def test_sighup_with_an_invalid_file_changes_nothing_and_logs_the_error(file: Path) -> None:
     with Started(file) as node:
         client = node.await_client()
 
@@ -82,7 +82,7 @@ def test_a_broken_file_changes_nothing_and_is_told(file: Path) -> None:
         client.ping()
 
 
-def test_sighup_reads_the_users_again(file: Path) -> None:
+def test_sighup_reloads_the_users(file: Path) -> None:
     passwords = file.parent / "passwords"
 
     def let_in(*users: str) -> None:
@@ -111,7 +111,7 @@ def test_the_environment_wins_over_the_file(file: Path) -> None:
         assert node.await_client().connack.properties.receive_maximum == 9
 
 
-def test_the_log_is_json_if_asked_for_with_dropped_messages_in_it(file: Path) -> None:
+def test_the_log_is_json_if_configured_and_includes_drops(file: Path) -> None:
     file.write_text(LISTENERS + '[log]\nformat = "json"\ndrops = true\n')
     with Started(file) as node:
         port = int(node.await_line(r"tcp:default listens on [^\"]*:(\d+)")[1])
@@ -130,7 +130,7 @@ def test_the_log_is_json_if_asked_for_with_dropped_messages_in_it(file: Path) ->
     assert (dropped["reason"], dropped["client_id"], dropped["topic"]) == ("absent", "away", "news/1")
 
 
-def test_a_second_node_is_kept_out_of_the_same_folder(file: Path) -> None:
+def test_a_second_node_cannot_use_the_same_data_directory(file: Path) -> None:
     with Started(file) as node:
         node.await_port()
 
@@ -153,7 +153,7 @@ def test_a_second_node_is_kept_out_of_the_same_folder(file: Path) -> None:
     ],
     ids=["unknown-key", "out-of-bounds", "empty-table", "missing-key", "not-toml", "no-such-hook"],
 )
-def test_a_wrong_configuration_is_one_clear_line_and_a_status(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_configuration_prints_one_line_and_sets_the_exit_status(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "braidmq.toml"
     file.write_text(text)
 
@@ -164,7 +164,7 @@ def test_a_wrong_configuration_is_one_clear_line_and_a_status(tmp_path: Path, te
     assert said in ended.stderr.splitlines()[-1]
 
 
-def test_an_address_that_is_taken_is_told_in_words(file: Path) -> None:
+def test_an_address_in_use_is_reported_clearly(file: Path) -> None:
     with Started(file) as node:
         port = node.await_port()
         other = file.with_name("other.toml")
@@ -179,7 +179,7 @@ def test_an_address_that_is_taken_is_told_in_words(file: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "others"), [(0o777, "every user of this machine"), (0o770, "its group")])
 @pytest.mark.row(64)
-def test_a_data_directory_that_others_can_write_is_warned_of(file: Path, mode: int, others: str) -> None:
+def test_a_data_directory_writable_by_others_causes_a_warning(file: Path, mode: int, others: str) -> None:
     data_dir = file.parent / "data"
     data_dir.mkdir()
     data_dir.chmod(mode)
@@ -190,7 +190,7 @@ def test_a_data_directory_that_others_can_write_is_warned_of(file: Path, mode: i
 
 
 @pytest.mark.row(64)
-def test_a_data_directory_that_only_its_owner_can_write_is_not_warned_of(file: Path) -> None:
+def test_a_data_directory_writable_by_its_owner_only_causes_no_warning(file: Path) -> None:
     (file.parent / "data").mkdir(mode=0o755)
 
     with Started(file) as node:

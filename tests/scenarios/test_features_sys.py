@@ -1,4 +1,4 @@
-"""``$SYS``: Mosquitto's figures by Mosquitto's names, and who comes and goes in the form of EMQX."""
+"""``$SYS``: statistics under Mosquitto's names, and presence events in the form of EMQX."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def wait_for_value(client: Wire, topic: str, value: bytes) -> None:
             return
 
 
-def test_mosquittos_names_are_all_there_and_retained(start: Start) -> None:
+def test_all_sys_topics_of_mosquitto_exist_and_are_retained(start: Start) -> None:
     stage = start(sys={"interval": "1h"})  # one round, at the start
     client = stage.connect()
     client.subscribe("$SYS/broker/#")
@@ -70,7 +70,7 @@ def test_mosquittos_names_are_all_there_and_retained(start: Start) -> None:
     assert found["$SYS/broker/clients/connected"] == b"0", "as of the start"
 
 
-def test_figures_follow_what_happens(start: Start) -> None:
+def test_sys_topics_reflect_traffic(start: Start) -> None:
     stage = start(sys={"interval": "100ms"})
     watcher = stage.connect()
     watcher.subscribe("$SYS/broker/clients/+", "$SYS/broker/subscriptions/count")
@@ -98,7 +98,7 @@ def test_the_load_of_the_last_minute_rises_with_traffic(start: Start) -> None:
     assert values[-1] > 1.0, "messages a minute, averaged"
 
 
-def test_a_wildcard_at_the_start_does_not_reach_the_figures(start: Start) -> None:
+def test_a_leading_wildcard_does_not_match_sys_topics(start: Start) -> None:
     stage = start(sys={"interval": "100ms"})
     client, watcher = stage.connect(), stage.connect()
     client.subscribe("#", "+/broker/#")
@@ -117,7 +117,7 @@ def event(came: Any) -> dict[str, Any]:
     return body
 
 
-def test_presence_tells_who_came_and_who_went_and_why(stage: Stage) -> None:
+def test_presence_reports_connects_and_disconnects_with_their_reason(stage: Stage) -> None:
     watcher = stage.connect()
     watcher.subscribe("$SYS/brokers/+/clients/#")
     before_ms = int(time.time() * 1000)
@@ -144,7 +144,7 @@ def test_presence_tells_who_came_and_who_went_and_why(stage: Stage) -> None:
     assert event(went)["disconnected_at"] >= body["connected_at"]
 
 
-def test_presence_tells_a_takeover_in_order(stage: Stage) -> None:
+def test_presence_reports_a_takeover_in_order(stage: Stage) -> None:
     client_id = unique("twice")
     watcher = stage.connect()
     watcher.subscribe(f"$SYS/brokers/+/clients/{client_id}/+")
@@ -157,7 +157,7 @@ def test_presence_tells_a_takeover_in_order(stage: Stage) -> None:
     assert event(told[1])["reason"] == "session_taken_over"
 
 
-def test_a_client_id_with_signs_of_filters_is_one_plain_level(stage: Stage) -> None:
+def test_wildcards_in_a_client_id_are_escaped_in_presence_topics(stage: Stage) -> None:
     watcher = stage.connect()
     watcher.subscribe("$SYS/brokers/core1/clients/+/connected")
 
@@ -179,7 +179,7 @@ def test_presence_can_be_switched_off(start: Start) -> None:
 
 
 @pytest.mark.parametrize("topic", ["$SYS/broker/version", "$SYS/brokers/core1/clients/x/connected"])
-def test_clients_cannot_speak_for_the_broker(stage: Stage, topic: str) -> None:
+def test_clients_cannot_publish_to_sys_topics(stage: Stage, topic: str) -> None:
     watcher, liar = stage.connect(), stage.connect()
     watcher.subscribe(topic, qos=1)
 
@@ -193,7 +193,7 @@ def test_clients_cannot_speak_for_the_broker(stage: Stage, topic: str) -> None:
     watcher.expect_silence()
 
 
-def test_presence_of_a_client_whose_id_is_too_long_for_a_topic_is_not_told(start: Start) -> None:
+def test_no_presence_is_published_for_a_client_id_too_long_for_a_topic(start: Start) -> None:
     stage = start(mqtt={"client_id_bytes_max": 65535}, limits={"preauth_packet_bytes": "70KiB"})
     watcher = stage.connect()
     watcher.subscribe("$SYS/brokers/+/clients/#")
@@ -204,7 +204,7 @@ def test_presence_of_a_client_whose_id_is_too_long_for_a_topic_is_not_told(start
     assert event(watcher.receive_publish())["clientid"] == "b"
 
 
-def test_the_figures_can_be_switched_on_and_off_while_the_node_runs(start: Start) -> None:
+def test_sys_topics_can_be_switched_on_and_off_at_run_time(start: Start) -> None:
     stage = start(sys={"interval": 0})
     node = stage.broker.node
     assert node is not None

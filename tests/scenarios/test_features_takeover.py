@@ -1,4 +1,4 @@
-"""A second connection with the same client id: which session it finds, what becomes of the will, and that no message is lost."""
+"""Takeover: which session the new connection gets, what happens to the will, and that no message is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ LONG_S = 300  # no test waits as long
 @pytest.mark.parametrize("will_delay_s", [0, LONG_S], ids=["will-at-once", "will-delayed"])
 @pytest.mark.parametrize("clean_start", [False, True], ids=["resuming", "clean"])
 @pytest.mark.parametrize("expiry_s", [0, LONG_S], ids=["expiry-0", "expiry-later"])
-def test_the_will_and_session_present_of_a_takeover(stage: Stage, expiry_s: int, clean_start: bool, will_delay_s: int) -> None:
+def test_takeover_sets_will_and_session_present_as_specified(
+    stage: Stage, expiry_s: int, clean_start: bool, will_delay_s: int
+) -> None:
     client_id, will_topic = unique("twice"), unique("will/")
     watcher = stage.connect()
     watcher.subscribe(will_topic, qos=1)
@@ -39,7 +41,7 @@ def test_the_will_and_session_present_of_a_takeover(stage: Stage, expiry_s: int,
 
 @pytest.mark.parametrize("old_clean", [False, True], ids=["old-persistent", "old-clean"])
 @pytest.mark.parametrize("new_clean", [False, True], ids=["resuming", "clean"])
-def test_the_will_and_session_present_of_a_takeover_in_mqtt_3(stage: Stage, old_clean: bool, new_clean: bool) -> None:
+def test_takeover_in_mqtt_3_sets_will_and_session_present_as_specified(stage: Stage, old_clean: bool, new_clean: bool) -> None:
     client_id, will_topic = unique("twice"), unique("will/")
     watcher = stage.connect()
     watcher.subscribe(will_topic, qos=1)
@@ -54,7 +56,7 @@ def test_the_will_and_session_present_of_a_takeover_in_mqtt_3(stage: Stage, old_
 
 
 @pytest.mark.parametrize("versions", [(MQTT311, MQTT5), (MQTT5, MQTT311)], ids=["3.1.1-to-5.0", "5.0-to-3.1.1"])
-def test_a_session_passes_from_one_protocol_version_to_the_other(stage: Stage, versions: tuple[int, int]) -> None:
+def test_a_session_can_be_resumed_with_another_protocol_version(stage: Stage, versions: tuple[int, int]) -> None:
     client_id, topic = unique("twice"), unique("t/")
     old = stage.connect(client_id, version=versions[0], persistent=True)
     old.subscribe(topic, qos=1)
@@ -67,7 +69,7 @@ def test_a_session_passes_from_one_protocol_version_to_the_other(stage: Stage, v
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_takeover_keeps_what_is_in_flight_and_its_order(stage: Stage, qos: int) -> None:
+def test_takeover_keeps_inflight_messages_in_order(stage: Stage, qos: int) -> None:
     client_id, topic = unique("twice"), unique("t/")
     sender = stage.connect()
     old = stage.connect(client_id, persistent=True, receive_maximum=3)
@@ -87,7 +89,7 @@ def test_a_takeover_keeps_what_is_in_flight_and_its_order(stage: Stage, qos: int
     new.expect_silence()
 
 
-def test_subscriptions_survive_a_takeover_and_a_clean_start_ends_them(stage: Stage) -> None:
+def test_subscriptions_survive_a_takeover_but_not_a_clean_start(stage: Stage) -> None:
     client_id, topic = unique("twice"), unique("t/")
     sender = stage.connect()
     old = stage.connect(client_id, persistent=True)
@@ -100,7 +102,7 @@ def test_subscriptions_survive_a_takeover_and_a_clean_start_ends_them(stage: Sta
     assert sender.publish(topic, b"x", 1) == Reason.NO_MATCHING_SUBSCRIBERS
 
 
-def test_a_will_waits_its_delay_when_nobody_comes_back(stage: Stage) -> None:
+def test_a_will_is_published_after_its_delay_if_the_client_does_not_return(stage: Stage) -> None:
     will_topic = unique("will/")
     watcher = stage.connect()
     watcher.subscribe(will_topic, f"{will_topic}/clock", qos=1)
@@ -114,7 +116,7 @@ def test_a_will_waits_its_delay_when_nobody_comes_back(stage: Stage) -> None:
     assert watcher.receive_publish().payload == b"gone"
 
 
-def test_the_end_of_the_session_ends_the_wait_of_the_will(stage: Stage) -> None:
+def test_the_end_of_the_session_publishes_a_delayed_will(stage: Stage) -> None:
     will_topic = unique("will/")
     watcher = stage.connect()
     watcher.subscribe(will_topic, qos=1)
@@ -126,7 +128,7 @@ def test_the_end_of_the_session_ends_the_wait_of_the_will(stage: Stage) -> None:
     assert watcher.receive_publish().payload == b"gone"
 
 
-def test_a_will_that_waits_is_forgotten_when_the_client_comes_back(stage: Stage) -> None:
+def test_a_delayed_will_is_discarded_when_the_client_reconnects(stage: Stage) -> None:
     client_id, will_topic = unique("back"), unique("will/")
     watcher = stage.connect()
     watcher.subscribe(will_topic, f"$SYS/brokers/+/clients/{client_id}/disconnected", qos=1)

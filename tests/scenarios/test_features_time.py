@@ -1,4 +1,4 @@
-"""What time does to sessions, messages and silent clients; and how the node itself ends."""
+"""Expiry of sessions and messages, keep-alive, and the stop of the node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pass_time(stage: Stage, seconds: int) -> None:
 # Sessions
 
 
-def test_the_asked_session_expiry_is_capped_and_told(start: Start) -> None:
+def test_connack_reports_a_capped_session_expiry(start: Start) -> None:
     stage = start(session={"expiry_max": "1m"})
 
     assert stage.connect(session_expiry_interval=3600).connack.properties.session_expiry_interval == 60
@@ -50,7 +50,7 @@ def test_the_asked_session_expiry_is_capped_and_told(start: Start) -> None:
     assert stage.connect(session_expiry_interval=30).connack.properties.session_expiry_interval is None, "as asked"
 
 
-def test_a_session_ends_when_its_time_is_over(start: Start) -> None:
+def test_a_session_ends_when_its_expiry_has_passed(start: Start) -> None:
     stage = start(session={"expiry_max": "1s"})
     recorder = record(stage)
     client = stage.connect(persistent=True, session_expiry_interval=3600)
@@ -76,7 +76,7 @@ def test_sessions_of_mqtt_3_expire_by_configuration(start: Start) -> None:
     assert not stage.connect(client.client_id, version=MQTT311, persistent=True).connack.session_present
 
 
-def test_a_client_that_comes_back_in_time_starts_the_clock_anew(start: Start) -> None:
+def test_reconnecting_in_time_restarts_the_session_expiry(start: Start) -> None:
     stage = start(session={"expiry_mqtt3": "2s"})
     client = stage.connect(version=MQTT311, persistent=True)
     client.disconnect()
@@ -87,14 +87,14 @@ def test_a_client_that_comes_back_in_time_starts_the_clock_anew(start: Start) ->
     assert stage.connect(client.client_id, version=MQTT311, persistent=True).connack.session_present
 
 
-def test_disconnect_may_shorten_the_life_of_the_session(stage: Stage) -> None:
+def test_disconnect_can_shorten_the_session_expiry(stage: Stage) -> None:
     client = stage.connect(persistent=True, session_expiry_interval=3600)
     client.disconnect(session_expiry_interval=0)
 
     assert not stage.connect(client.client_id, persistent=True).connack.session_present
 
 
-def test_disconnect_cannot_go_above_the_cap(start: Start) -> None:
+def test_disconnect_cannot_raise_the_session_expiry_above_the_cap(start: Start) -> None:
     stage = start(session={"expiry_max": "1s"})
     recorder = record(stage)
     client = stage.connect(persistent=True, session_expiry_interval=1)
@@ -103,7 +103,7 @@ def test_disconnect_cannot_go_above_the_cap(start: Start) -> None:
     await_end(recorder, client.client_id)
 
 
-def test_sessions_are_bounded_and_those_that_are_there_may_return(start: Start) -> None:
+def test_the_session_limit_rejects_new_sessions_but_not_existing_ones(start: Start) -> None:
     stage = start(session={"sessions_max": 2})
     first, _ = stage.connect(persistent=True), stage.connect()
     refused = stage.open()
@@ -117,7 +117,7 @@ def test_sessions_are_bounded_and_those_that_are_there_may_return(start: Start) 
 # Messages
 
 
-def test_a_message_that_waited_says_how_long_it_has_left(stage: Stage) -> None:
+def test_a_queued_message_is_sent_with_its_remaining_expiry(stage: Stage) -> None:
     topic = unique("t/")
     client = stage.connect(persistent=True)
     client.subscribe(topic, qos=1)
@@ -132,7 +132,7 @@ def test_a_message_that_waited_says_how_long_it_has_left(stage: Stage) -> None:
     assert 95 <= left < 100
 
 
-def test_a_message_that_expired_while_waiting_is_dropped_and_counted(start: Start) -> None:
+def test_a_message_that_expires_in_the_queue_is_dropped_and_counted(start: Start) -> None:
     stage = start()
     client = stage.connect(persistent=True)
     client.subscribe("t", qos=1)
@@ -149,7 +149,7 @@ def test_a_message_that_expired_while_waiting_is_dropped_and_counted(start: Star
     assert stage.drops("expired") == 1
 
 
-def test_a_retained_message_that_expired_is_not_served(stage: Stage) -> None:
+def test_an_expired_retained_message_is_not_delivered(stage: Stage) -> None:
     topic = unique("t/")
     sender = stage.connect()
     sender.publish(f"{topic}/a", b"short-lived", 1, retain=True, message_expiry_interval=1)
@@ -169,7 +169,7 @@ def test_a_retained_message_that_expired_is_not_served(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["v3.1.1", "v5.0"])
-def test_a_silent_client_is_given_up_after_one_and_a_half_times_its_keep_alive(stage: Stage, version: int) -> None:
+def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives(stage: Stage, version: int) -> None:
     topic = unique("will/")
     watcher = stage.connect()
     watcher.subscribe(topic, qos=1)
@@ -182,7 +182,7 @@ def test_a_silent_client_is_given_up_after_one_and_a_half_times_its_keep_alive(s
     silent.expect_disconnect(Reason.KEEP_ALIVE_TIMEOUT)
 
 
-def test_a_client_that_pings_is_not_given_up(stage: Stage) -> None:
+def test_a_pinging_client_stays_connected(stage: Stage) -> None:
     client, clock = stage.connect(keep_alive=1), stage.connect()
     clock.subscribe("clock", qos=1)
 
@@ -192,7 +192,7 @@ def test_a_client_that_pings_is_not_given_up(stage: Stage) -> None:
         client.ping()
 
 
-def test_the_servers_own_keep_alive_is_told_and_held(start: Start) -> None:
+def test_the_server_keep_alive_is_reported_and_enforced(start: Start) -> None:
     stage = start(mqtt={"keep_alive_max": 1})
     never, long = stage.connect(keep_alive=0), stage.connect(keep_alive=600)
 
@@ -205,7 +205,7 @@ def test_the_servers_own_keep_alive_is_told_and_held(start: Start) -> None:
 # The end of the node
 
 
-def test_a_node_that_stops_says_so_and_publishes_no_wills() -> None:
+def test_a_stopping_node_sends_disconnect_and_publishes_no_wills() -> None:
     with Broker() as broker:
         watcher = Wire(broker.host, broker.port).connect()
         watcher.subscribe("wills", qos=1)
@@ -222,7 +222,7 @@ def test_a_node_that_stops_says_so_and_publishes_no_wills() -> None:
             Wire(broker.host, broker.port)
 
 
-def test_a_client_that_takes_no_goodbye_does_not_keep_the_node() -> None:
+def test_a_client_that_does_not_read_does_not_delay_the_stop_of_the_node() -> None:
     with Broker(limits={"outbox_bytes_max": "1MiB"}) as broker:
         stuck, sender = Wire(broker.host, broker.port).connect(), Wire(broker.host, broker.port).connect()
         stuck.subscribe("t")
@@ -240,7 +240,7 @@ def test_a_client_that_takes_no_goodbye_does_not_keep_the_node() -> None:
 
 
 @pytest.mark.row(66)
-def test_an_ipv6_listener_serves_like_any_other() -> None:
+def test_an_ipv6_listener_serves_clients() -> None:
     listeners = {"tcp": {"six": {"bind": "[::1]:0"}, "four": {"bind": "127.0.0.1:0"}}}
     with Broker(listeners=listeners) as broker:
         six, four = Wire("::1", broker.ports["tcp:six"]).connect(), Wire("127.0.0.1", broker.ports["tcp:four"]).connect()
@@ -254,7 +254,7 @@ def test_an_ipv6_listener_serves_like_any_other() -> None:
         assert b'"ipaddress":"::1"' in watcher.receive_publish().payload
 
 
-def test_an_open_connection_that_vanishes_without_a_word_leaves_no_trace(stage: Stage) -> None:
+def test_a_lost_connection_leaks_nothing(stage: Stage) -> None:
     before = stage.look(lambda inside: len(inside.sessions))
     client = stage.connect()
     client.subscribe("t")

@@ -125,7 +125,7 @@ def topic() -> str:
 @pytest.mark.smoke
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @every_client
-def test_messages_arrive_once_in_order_and_as_they_were_sent(clients: Clients, topic: str, qos: int) -> None:
+def test_messages_arrive_once_in_order_and_unchanged(clients: Clients, topic: str, qos: int) -> None:
     receiver, sender = clients(), clients()
     receiver.connect(Subscription(f"{topic}/+", qos))
     sender.connect()
@@ -139,7 +139,7 @@ def test_messages_arrive_once_in_order_and_as_they_were_sent(clients: Clients, t
 
 
 @every_client
-def test_a_large_message_passes_in_one_piece(clients: Clients, topic: str) -> None:
+def test_a_large_message_arrives_intact(clients: Clients, topic: str) -> None:
     receiver, sender = clients(), clients()
     receiver.connect(Subscription(topic, 1))
     sender.connect()
@@ -151,7 +151,7 @@ def test_a_large_message_passes_in_one_piece(clients: Clients, topic: str) -> No
 
 
 @every_client
-def test_a_retained_message_greets_later_subscribers_until_it_is_cleared(clients: Clients, topic: str) -> None:
+def test_later_subscribers_get_a_retained_message_until_it_is_cleared(clients: Clients, topic: str) -> None:
     sender = clients()
     sender.connect()
     sender.publish(Message(topic, b"old", 1, retain=True))
@@ -169,7 +169,7 @@ def test_a_retained_message_greets_later_subscribers_until_it_is_cleared(clients
 
 
 @every_client
-def test_the_will_speaks_for_a_client_that_vanishes(clients: Clients, wires: Wires, topic: str) -> None:
+def test_the_will_of_a_lost_client_is_published(clients: Clients, wires: Wires, topic: str) -> None:
     watcher = wires()
     watcher.subscribe(topic, qos=1)
     mortal = clients(will=Message(topic, b"gone", 1))
@@ -182,7 +182,7 @@ def test_the_will_speaks_for_a_client_that_vanishes(clients: Clients, wires: Wir
 
 
 @every_client
-def test_the_will_is_silent_after_a_goodbye_unless_the_goodbye_asks_for_it(clients: Clients, wires: Wires, topic: str) -> None:
+def test_disconnect_discards_the_will_unless_it_requests_it(clients: Clients, wires: Wires, topic: str) -> None:
     watcher = wires()
     presence = f"$SYS/brokers/+/clients/{topic[2:]}/disconnected"
     watcher.subscribe(topic, presence, qos=1)
@@ -203,7 +203,7 @@ def test_the_will_is_silent_after_a_goodbye_unless_the_goodbye_asks_for_it(clien
 
 @pytest.mark.smoke
 @every_client
-def test_a_session_outlives_its_connection_and_keeps_what_came_meanwhile(clients: Clients, topic: str) -> None:
+def test_a_session_survives_its_connection_and_queues_messages(clients: Clients, topic: str) -> None:
     client_id = unique("durable")
     first = clients(client_id, clean_start=False, expiry_s=60)
     assert first.connect(Subscription(f"{topic}/+", 2)) in (False, None)
@@ -223,7 +223,7 @@ def test_a_session_outlives_its_connection_and_keeps_what_came_meanwhile(clients
 
 
 @every_client
-def test_a_clean_start_forgets_the_session(clients: Clients, topic: str) -> None:
+def test_a_clean_start_discards_the_session(clients: Clients, topic: str) -> None:
     client_id = unique("durable")
     first = clients(client_id, clean_start=False, expiry_s=60)
     first.connect(Subscription(topic, 1))
@@ -241,7 +241,7 @@ def test_a_clean_start_forgets_the_session(clients: Clients, topic: str) -> None
 
 
 @every_client
-def test_members_of_a_group_share_the_messages_among_them(clients: Clients, topic: str) -> None:
+def test_members_of_a_shared_group_divide_the_messages(clients: Clients, topic: str) -> None:
     members = [clients(), clients()]
     for member in members:
         member.connect(Subscription(f"$share/workers/{topic}/+", 1))
@@ -257,7 +257,7 @@ def test_members_of_a_group_share_the_messages_among_them(clients: Clients, topi
 
 
 @every_client
-def test_a_password_opens_the_door_and_a_wrong_one_does_not(clients: Clients, topic: str) -> None:
+def test_a_correct_password_is_accepted_and_a_wrong_one_is_rejected(clients: Clients, topic: str) -> None:
     ada = clients(user_name="ada", password="lovelace")
     ada.connect(Subscription(topic, 1))
     ada.publish(Message(topic, b"I am in", 1))
@@ -298,7 +298,7 @@ def test_properties_pass_from_publisher_to_subscriber(clients: Clients, topic: s
 
 
 @every_client_of_mqtt5
-def test_a_message_that_has_expired_is_not_delivered_on_return(clients: Clients, wires: Wires, topic: str) -> None:
+def test_an_expired_message_is_not_delivered_on_reconnect(clients: Clients, wires: Wires, topic: str) -> None:
     client_id = unique("durable")
     first = clients(client_id, clean_start=False, expiry_s=60)
     first.connect(Subscription(topic, 1))

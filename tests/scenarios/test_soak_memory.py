@@ -1,4 +1,4 @@
-"""Nothing that clients do stays in the broker: after a storm of everything, what is left is what was there before."""
+"""The broker leaks nothing: after a storm of packets and clients, objects and memory are as before."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def storm(stage: Stage, seed: int, seconds: float) -> int:
 
 
 @pytest.mark.row("N1", "N2")
-def test_a_short_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
+def test_a_short_storm_of_valid_and_invalid_packets_leaks_nothing(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
     storm(stage, SEED, 0.5)
     objects, memory = our_objects(), resident_bytes()
@@ -99,7 +99,7 @@ def test_a_short_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: C
 
 @pytest.mark.soak
 @pytest.mark.row("N1", "N2")
-def test_a_long_storm_of_right_and_wrong_packets_leaves_nothing_behind(start: Callable[..., Stage]) -> None:
+def test_a_long_storm_of_valid_and_invalid_packets_leaks_nothing(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
     rounds, began = 0, time.monotonic()
     storm(stage, SEED, 10.0)
@@ -141,7 +141,7 @@ CHURN: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.row("N2")
-def test_clients_that_come_and_go_leave_nothing_behind(start: Callable[..., Stage]) -> None:
+def test_clients_that_connect_and_disconnect_leak_nothing(start: Callable[..., Stage]) -> None:
     stage = start(**SHORT_LIVED)
 
     def churn(times: int) -> None:

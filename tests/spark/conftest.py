@@ -11,6 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.class_archive import class_archive
 from tests.support.fakes.history_service import FakeHistoryService
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,6 +27,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         [version] = mark.args
         if tuple(map(int, pyspark.__version__.split(".")[:2])) < tuple(map(int, version.split("."))):
             pytest.skip(f"needs Spark {version}: docs/spark.md, Triggers and versions")
+    starts_java = "spark" in getattr(item, "fixturenames", ()) or any("java" in mark.args for mark in item.iter_markers("needs"))
+    if starts_java and os.environ["SPARK_SUBMIT_OPTS"] == JVM_OPTIONS and (archive := class_archive(JVM_OPTIONS)) is not None:
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{JVM_OPTIONS} -Xlog:disable -XX:SharedArchiveFile={archive}"
 
 
 @pytest.fixture(scope="session")

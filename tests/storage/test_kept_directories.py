@@ -75,7 +75,7 @@ def everything(stage: Stage, *filters: str, start: int = 0, with_session_only: b
     return [record for _, record in found]
 
 
-def test_the_newest_kept_directory_is_of_todays_formats() -> None:
+def test_the_newest_kept_directory_has_the_current_formats() -> None:
     assert FILES, "python scripts/keep_directory.py makes the first"
     kept, now = script.kept_versions(FILES[-1]), script.versions()
     changed = sorted(name for name in kept.keys() | now.keys() if kept.get(name) != now.get(name))
@@ -84,14 +84,14 @@ def test_the_newest_kept_directory_is_of_todays_formats() -> None:
     assert not changed, f"{words} and leave those that are there: what a release has written must always be read"
 
 
-def test_it_is_noticed_when_a_version_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raised_format_version_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("braidmq.storage.format.group_rows.VERSION", 99)
 
     with pytest.raises(AssertionError, match=r"format\.group_rows\.VERSION: other than in .* Run python scripts/keep_directory"):
-        test_the_newest_kept_directory_is_of_todays_formats()
+        test_the_newest_kept_directory_has_the_current_formats()
 
 
-def test_records_of_every_kind_are_there(stage: Stage) -> None:
+def test_a_kept_directory_has_records_of_every_kind(stage: Stage) -> None:
     with stage:
         found = {record.timestamp: record for record in everything(stage, "#", "$own/#")}
         hidden = {record.timestamp for record in everything(stage, "#", with_session_only=False)}
@@ -143,7 +143,7 @@ def test_a_filter_finds_its_records_across_generations_from_any_time(stage: Stag
     assert found == [(topic, at(step)) for topic, step in wanted if step > begin]
 
 
-def test_generations_of_both_layouts_and_their_epochs_are_there(stage: Stage) -> None:
+def test_a_kept_directory_has_generations_of_both_layouts(stage: Stage) -> None:
     with stage:
         generations = [(each.shard, each.log_class, each.number, each.layout, each.records) for each in stage.log.generations()]
         stats = stage.log.stats()
@@ -164,7 +164,7 @@ def test_generations_of_both_layouts_and_their_epochs_are_there(stage: Stage) ->
     assert list(stats.classes) == ["slow"]
 
 
-def test_sessions_are_there(stage: Stage) -> None:
+def test_a_kept_directory_has_its_sessions(stage: Stage) -> None:
     with stage:
         sessions = {each.session.client_id: each for each in LogSessions(stage.log).load()}
 
@@ -190,7 +190,7 @@ def test_sessions_are_there(stage: Stage) -> None:
     assert (plain.cursor, plain.subscriptions, plain.will, plain.received) == (CursorRow(start, ()), [], None, [])
 
 
-def test_kept_messages_groups_and_readers_are_there(stage: Stage) -> None:
+def test_a_kept_directory_has_its_messages_groups_and_readers(stage: Stage) -> None:
     with stage:
         retained = {each.message.topic: each for each in LogRetained(stage.log, wall=lambda: 0.0, now=lambda: 0.0).load()}
         delayed = list(LogDelayed(stage.log).load())
@@ -235,7 +235,7 @@ def test_producers_of_the_newest_have_their_owners(tmp_path: Path) -> None:
         assert (producers.mark("anna", "ann"), producers.mark("anna", "bob")) == ((42, None), (0, None))
 
 
-def test_it_is_written_on_where_it_ended(stage: Stage) -> None:
+def test_writing_continues_at_the_end_of_a_kept_directory(stage: Stage) -> None:
     with stage:
         stage.append("anna", "plant/new/temp", b"new")
         stage.settle()
@@ -246,7 +246,7 @@ def test_it_is_written_on_where_it_ended(stage: Stage) -> None:
     assert mark == (41, None)
 
 
-def test_a_node_starts_on_it_and_everybody_gets_what_waits(data_dir: Path) -> None:
+def test_a_node_starts_on_a_kept_directory_and_delivers_waiting_messages(data_dir: Path) -> None:
     passwords = data_dir / "passwords"
     passwords.write_text(f"user r:{hashes.make(b'secret')}\n")
     passwords.chmod(0o600)

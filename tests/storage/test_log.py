@@ -19,7 +19,7 @@ from tests.storage.message_log import DEADLINE_S, BrokenDisk, Stage, clients_of,
 from tests.support.appending import append
 
 
-def test_nobody_is_told_before_the_commit(tmp_path: Path) -> None:
+def test_no_append_is_acknowledged_before_its_commit(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         stage.append("a", "t", b"1")
         stage.log.flush()
@@ -83,7 +83,7 @@ def test_records_and_identity_are_found_after_opening_again(tmp_path: Path) -> N
         ]
 
 
-def test_another_number_of_shards_is_refused_in_words_and_makes_nothing(tmp_path: Path) -> None:
+def test_another_number_of_shards_is_rejected_and_creates_nothing(tmp_path: Path) -> None:
     Stage(tmp_path, shards=3).log.close()
 
     with pytest.raises(ConfigError, match=r"history\.shards: is 5, .* has 3; set it to 3"):
@@ -93,7 +93,7 @@ def test_another_number_of_shards_is_refused_in_words_and_makes_nothing(tmp_path
         assert sorted(store.families) == [DEFAULT_FAMILY, "shard-00", "shard-01", "shard-02"]
 
 
-def test_a_log_whose_making_was_cut_off_is_made_to_the_end(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_a_log_is_completed(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ()) as store:
         batch = store.batch()
         batch.put(DEFAULT_FAMILY, b"shards", (3).to_bytes(4, "big"))
@@ -105,7 +105,7 @@ def test_a_log_whose_making_was_cut_off_is_made_to_the_end(tmp_path: Path) -> No
         assert stage.payloads("#") == [b"1"]
 
 
-def test_a_size_that_is_none_is_refused_with_its_key(tmp_path: Path) -> None:
+def test_an_invalid_size_is_rejected_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"history\.retention_bytes"):
         DurableLog.open(tmp_path, HistorySettings(retention_bytes="a lot", retention=Seconds(1)))
 
@@ -155,7 +155,7 @@ def test_rows_are_written_with_the_record_or_not_at_all(tmp_path: Path) -> None:
         assert stage.payloads("#") == [b"1"]
 
 
-def test_rows_alone_are_acknowledged_in_turn(tmp_path: Path) -> None:
+def test_rows_without_records_are_acknowledged_in_order(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         told: list[str] = []
         stage.log.change(
@@ -189,7 +189,7 @@ def test_rows_of_the_log_itself_cannot_be_changed(tmp_path: Path, change: Put | 
         assert stage.log.pending_bytes == 0
 
 
-def test_a_change_of_another_store_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
+def test_a_change_of_another_store_is_rejected_as_a_whole(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         with pytest.raises(UsageError, match="not a change that the log can make"):
             stage.append("a", "t", b"1", changes=[Change()])
@@ -197,7 +197,7 @@ def test_a_change_of_another_store_is_refused_and_nothing_is_taken(tmp_path: Pat
         assert stage.log.pending_bytes == 0
 
 
-def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_space(tmp_path: Path) -> None:
+def test_a_full_disk_rejects_appends_until_there_is_space(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
         disk.is_full = True
@@ -214,7 +214,7 @@ def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_space(tmp_path: P
         assert stage.log.stats().refused == 1
 
 
-def test_a_failed_commit_leaves_its_waiters_in_doubt_and_shows_nothing(tmp_path: Path) -> None:
+def test_appends_of_a_failed_commit_are_in_doubt_and_not_shown(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
         stage.publish("a", "t", b"1")
@@ -230,7 +230,7 @@ def test_a_failed_commit_leaves_its_waiters_in_doubt_and_shows_nothing(tmp_path:
         assert stage.log.pending_bytes == 0
 
 
-def test_what_was_committed_before_the_failure_is_not_in_doubt(tmp_path: Path) -> None:
+def test_appends_committed_before_a_failure_are_not_in_doubt(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
         stage.append("a", "t", b"1")
@@ -248,7 +248,7 @@ def test_what_was_committed_before_the_failure_is_not_in_doubt(tmp_path: Path) -
         assert stage.payloads("#") == [b"1"]
 
 
-def test_closing_writes_what_is_pending_and_tells_who_waits(tmp_path: Path) -> None:
+def test_closing_writes_and_acknowledges_pending_appends(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.append("a", "t", b"1")
 
@@ -259,7 +259,7 @@ def test_closing_writes_what_is_pending_and_tells_who_waits(tmp_path: Path) -> N
         assert again.payloads("#") == [b"1"]
 
 
-def test_what_waits_is_bounded_and_publishers_are_held_before_that(tmp_path: Path) -> None:
+def test_pending_appends_are_bounded_and_publishers_wait_before_the_bound(tmp_path: Path) -> None:
     with Stage(tmp_path, options=LogOptions(pending_bytes_max=100_000)) as stage:
         relieved: list[bool] = []
         stage.log.on_relief(lambda: relieved.append(stage.log.is_congested))
@@ -288,7 +288,7 @@ def test_a_record_larger_than_the_bound_passes_when_nothing_waits(tmp_path: Path
         assert len(stage.acks) == 1
 
 
-def test_a_failing_callback_costs_nobody_else_the_acknowledgement(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_does_not_affect_other_acknowledgements(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def fail(shard: int, timestamp: int) -> None:
         raise RuntimeError("the waiter's own fault")
 

@@ -1,4 +1,4 @@
-"""The log cursor: every record once and in order, whatever the source, the client and the slots do meanwhile."""
+"""The log cursor takes every record once and in order, however source, client and slots behave."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def stage() -> Stage:
     return Stage()
 
 
-def test_it_reads_to_the_end_in_order(stage: Stage) -> None:
+def test_the_cursor_reads_to_the_end_in_order(stage: Stage) -> None:
     assert stage.reader.run() is RunEnd.CAUGHT_UP
 
     assert stage.reader.taken == stage.stamps
@@ -109,7 +109,7 @@ def test_it_reads_to_the_end_in_order(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_bulk", [False, True])
-def test_a_reader_without_room_goes_on_at_the_record_that_it_did_not_take(stage: Stage, is_bulk: bool) -> None:
+def test_a_reader_without_room_resumes_at_the_record_it_did_not_take(stage: Stage, is_bulk: bool) -> None:
     reader = stage.reader
     reader.is_bulk = is_bulk
     reader.room = 3
@@ -122,7 +122,7 @@ def test_a_reader_without_room_goes_on_at_the_record_that_it_did_not_take(stage:
     assert reader.taken == stage.stamps
 
 
-def test_a_reader_that_lost_its_read_ahead_reads_on_from_its_positions(stage: Stage) -> None:
+def test_a_reader_that_lost_its_read_ahead_resumes_at_its_positions(stage: Stage) -> None:
     stage.reader.room = 3
     stage.reader.run()
 
@@ -136,7 +136,7 @@ def test_a_reader_that_lost_its_read_ahead_reads_on_from_its_positions(stage: St
 
 
 @pytest.mark.parametrize("is_bulk", [False, True])
-def test_a_reader_that_is_closed_while_it_is_offered_a_record_has_taken_that_one(stage: Stage, is_bulk: bool) -> None:
+def test_a_reader_closed_while_it_is_offered_a_record_has_taken_that_record(stage: Stage, is_bulk: bool) -> None:
     reader = stage.reader
     reader.is_bulk = is_bulk
     reader.while_offered = reader.pause
@@ -158,7 +158,7 @@ def test_without_a_slot_nothing_is_read(stage: Stage) -> None:
     assert stage.log.scans == []
 
 
-def test_a_run_ends_with_its_deadline_but_takes_one_record_in_any_case(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_at_its_deadline_but_takes_at_least_one_record(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stage.reader.cursor.run(0.0) is RunEnd.MORE
     assert stage.log.reads == 0
     now = [0.0]
@@ -174,7 +174,7 @@ def test_a_run_ends_with_its_deadline_but_takes_one_record_in_any_case(stage: St
 # A source that is not ready
 
 
-def test_a_source_that_is_not_ready_is_not_asked_again_before_it_wakes_its_reader(stage: Stage) -> None:
+def test_a_source_that_is_not_ready_is_not_read_again_until_it_wakes_its_reader(stage: Stage) -> None:
     stage.log.is_ready = False
     assert [stage.reader.run() for _ in range(5)] == [RunEnd.WAITS] * 5
     assert (stage.log.reads, stage.reader.wakes, stage.put_off) == (1, 0, [])
@@ -203,7 +203,7 @@ def test_a_source_may_become_unready_again(stage: Stage) -> None:
     assert stage.reader.taken == stage.stamps
 
 
-def test_a_reader_that_was_closed_meanwhile_is_not_woken(stage: Stage) -> None:
+def test_a_reader_closed_while_waiting_is_not_woken(stage: Stage) -> None:
     stage.log.is_ready = False
     stage.reader.run()
     late = list(stage.log.waiting.values())
@@ -216,7 +216,7 @@ def test_a_reader_that_was_closed_meanwhile_is_not_woken(stage: Stage) -> None:
     assert stage.reader.wakes == 0
 
 
-def test_an_old_wake_up_does_not_wake_a_reader_that_waits_anew(stage: Stage) -> None:
+def test_a_stale_wake_up_does_not_wake_a_reader_that_waits_again(stage: Stage) -> None:
     stage.log.is_ready = False
     stage.reader.run()
     (late,) = stage.log.waiting.values()
@@ -235,7 +235,7 @@ def test_an_old_wake_up_does_not_wake_a_reader_that_waits_anew(stage: Stage) -> 
 # A source that fails
 
 
-def test_a_source_that_fails_is_tried_again_later_and_nothing_is_lost(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_source_is_retried_later_and_nothing_is_lost(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.reader.room = 2
     stage.reader.run()
     stage.reader.room = 100
@@ -255,7 +255,7 @@ def test_a_source_that_fails_is_tried_again_later_and_nothing_is_lost(stage: Sta
     assert "reader has to wait for recorded messages: no more descriptors" in caplog.text
 
 
-def test_a_source_that_cannot_be_opened_is_tried_again_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_cannot_be_opened_is_retried_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(stage.log, "replay", fail)
         assert stage.reader.run() is RunEnd.WAITS
@@ -272,7 +272,7 @@ def fail(*_: object, **__: object) -> None:
     raise Unavailable("the shard's leader is unknown")
 
 
-def test_a_reader_that_was_closed_after_a_failure_is_not_woken(stage: Stage) -> None:
+def test_a_reader_closed_after_a_failure_is_not_woken(stage: Stage) -> None:
     stage.log.fault = Unavailable("gone")
     stage.reader.run()
     ((_, again),) = stage.put_off
@@ -286,7 +286,7 @@ def test_a_reader_that_was_closed_after_a_failure_is_not_woken(stage: Stage) -> 
 # Messages that followers have not got yet
 
 
-def test_a_reader_that_waits_for_followers_is_woken_when_they_have_the_message(stage: Stage) -> None:
+def test_a_reader_waiting_for_followers_is_woken_when_they_have_the_message(stage: Stage) -> None:
     state, showing = stage.state, stage.source.showing
     state.unshown, state.marks = 2, [stage.stamps[3], stage.stamps[4]]
     state.part_shard, state.part_timestamp = 1, stage.stamps[6]
@@ -322,7 +322,7 @@ events = st.lists(
 
 
 @given(events, st.booleans(), st.integers(1, 5))
-def test_every_record_is_taken_once_and_in_order_whatever_happens(steps: list[str], is_bulk: bool, slice_records: int) -> None:
+def test_every_record_is_taken_once_and_in_order_under_any_schedule(steps: list[str], is_bulk: bool, slice_records: int) -> None:
     stage = Stage()
     log, reader = stage.log, stage.reader
     reader.is_bulk = is_bulk
@@ -361,7 +361,7 @@ def test_every_record_is_taken_once_and_in_order_whatever_happens(steps: list[st
     assert reader.taken == stage.stamps
 
 
-def test_what_is_new_and_what_a_replay_shows() -> None:
+def test_session_only_records_are_shown_only_if_they_are_new() -> None:
     def record(timestamp: int, session_only: bool) -> Record:
         return Record(timestamp, encode_record(b"t", b"", 1, False, "p", b"", 0, -1, 0, session_only))
 

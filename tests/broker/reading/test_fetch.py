@@ -1,4 +1,4 @@
-"""Fetching records by their places: what is found, what is gone, and a source that is not ready or fails."""
+"""Fetching records by their places: found and deleted records, and a source that is not ready or fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_records_of_several_shards_are_found() -> None:
     assert stage.log.scans == []
 
 
-def test_a_long_stretch_without_any_of_them_is_passed_over() -> None:
+def test_a_long_range_without_wanted_records_is_skipped() -> None:
     stage = Stage()
     places = [stage.place(0), stage.place(299)]
 
@@ -64,7 +64,7 @@ def test_a_long_stretch_without_any_of_them_is_passed_over() -> None:
     assert stage.log.reads == 3, "the first, a piece in vain, and the last"
 
 
-def test_what_retention_deleted_is_gone() -> None:
+def test_records_deleted_by_retention_are_reported_as_gone() -> None:
     stage = Stage()
     places = [stage.place(number) for number in (0, 1, 2, 150, 299)]
     gone = places[0], places[3], places[4]
@@ -73,7 +73,7 @@ def test_what_retention_deleted_is_gone() -> None:
     assert run(stage.fetch(*places)) == {place: place not in gone for place in places}
 
 
-def test_a_source_that_is_not_ready_wakes_its_reader_and_is_not_asked_before() -> None:
+def test_a_source_that_is_not_ready_is_not_read_until_it_wakes_its_reader() -> None:
     stage = Stage()
     stage.log.is_ready = False
     fetch = stage.fetch(stage.place(7))
@@ -86,7 +86,7 @@ def test_a_source_that_is_not_ready_wakes_its_reader_and_is_not_asked_before() -
     assert run(fetch) == {stage.place(7): True}
 
 
-def test_a_source_that_fails_is_tried_again_later_and_nothing_counts_as_gone() -> None:
+def test_a_failing_source_is_retried_later_and_no_record_counts_as_gone() -> None:
     stage = Stage()
     fetch = stage.fetch(stage.place(7))
     stage.log.fault = Unavailable("gone for a moment")
@@ -100,7 +100,7 @@ def test_a_source_that_fails_is_tried_again_later_and_nothing_counts_as_gone() -
     assert run(fetch) == {stage.place(7): True}
 
 
-def test_a_reader_that_is_over_is_not_woken() -> None:
+def test_a_closed_reader_is_not_woken() -> None:
     stage = Stage()
     stage.log.is_ready = False
     fetch = stage.fetch(stage.place(7))

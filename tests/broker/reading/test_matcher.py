@@ -1,4 +1,4 @@
-"""Which subscription of a session a record is for, and what it costs to find it among many."""
+"""Which subscriptions of a session match a record, and the cost of finding them among many."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def described(subscription: Subscription | None) -> tuple[object, ...] | None:
     st.lists(reads, max_size=12),
     st.lists(st.integers(1, 4), min_size=SHARDS, max_size=SHARDS),
 )
-def test_what_is_found_is_what_looking_at_every_filter_finds(asked: list[Asked], read: list[Read], positions: list[int]) -> None:
+def test_the_matcher_finds_what_checking_every_filter_finds(asked: list[Asked], read: list[Read], positions: list[int]) -> None:
     session = session_of(asked, positions)
     matcher = Matcher(session)
     assert matcher.take_in(math.inf)
@@ -131,7 +131,7 @@ def test_what_is_found_is_what_looking_at_every_filter_finds(asked: list[Asked],
     assert sorted(matcher.filters) == sorted({each.topic_filter.decode() for each in taken_in})
 
 
-def test_many_filters_are_taken_in_over_many_turns() -> None:
+def test_many_filters_are_added_over_many_turns() -> None:
     asked = [Asked(f"x/{number}/+", 1, False, False, b"", (), False, False) for number in range(1000)]
     matcher = Matcher(session_of(asked, [0] * SHARDS))
     turns = 1

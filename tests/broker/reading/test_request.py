@@ -1,4 +1,4 @@
-"""What user properties and the start of a ``$replay`` filter ask for."""
+"""The replay options in user properties and in the start of a ``$replay`` filter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse(text: str) -> Start:
 HOUR, NINE_HOURS = parse("-1h"), parse("-9h")
 
 
-def test_properties_that_are_not_ours_ask_for_nothing() -> None:
+def test_unknown_properties_request_nothing() -> None:
     assert read_properties((("stream_offset", "wrong"), ("x", "1"), ("x", "2")), parse) == NOTHING
 
 
@@ -32,12 +32,12 @@ def test_properties_that_are_not_ours_ask_for_nothing() -> None:
         ((("stream-offset", "-1h"), ("replay-end", "0"), ("replay-complete", "1")), ReplayRequest(HOUR, is_complete=True)),
     ],
 )
-def test_properties_say_what_all_filters_ask_for(pairs: tuple[tuple[str, str], ...], request_: ReplayRequest) -> None:
+def test_properties_apply_to_all_filters_of_the_packet(pairs: tuple[tuple[str, str], ...], request_: ReplayRequest) -> None:
     assert read_properties(pairs, parse) == request_
 
 
 @pytest.mark.parametrize("pairs", [(("stream-offset", "wrong"),), (("replay-end", "true"),), (("replay-end", "1"),) * 2])
-def test_wrong_properties_are_an_error(pairs: tuple[tuple[str, str], ...]) -> None:
+def test_invalid_properties_are_an_error(pairs: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(UsageError):
         read_properties(pairs, parse)
 
@@ -52,18 +52,18 @@ def test_wrong_properties_are_an_error(pairs: tuple[tuple[str, str], ...]) -> No
         ("latest,end", ReplayRequest(None, tells_end=True)),
     ],
 )
-def test_words_after_the_start_stand_for_the_properties(text: str, request_: ReplayRequest) -> None:
+def test_words_after_the_start_set_the_same_options_as_properties(text: str, request_: ReplayRequest) -> None:
     assert read_start(text, NOTHING, parse) == request_
 
 
-def test_the_start_of_a_filter_goes_before_that_of_its_packet_and_the_rest_is_added() -> None:
+def test_the_start_of_a_filter_overrides_that_of_its_packet() -> None:
     packet = ReplayRequest(NINE_HOURS, tells_end=True)
 
     assert read_start("-1h,complete", packet, parse) == ReplayRequest(HOUR, tells_end=True, is_complete=True)
 
 
 @pytest.mark.parametrize("text", ["wrong", "-1h,", "-1h,all", "-1h,End"])
-def test_a_start_that_cannot_be_read_is_an_error(text: str) -> None:
+def test_an_invalid_start_is_an_error(text: str) -> None:
     with pytest.raises(UsageError):
         read_start(text, NOTHING, parse)
 

@@ -1,4 +1,4 @@
-"""Reading the log no further than its messages were shown to those who follow it."""
+"""Reading the log no further than its messages were shown to its followers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stamps(records: list[tuple[int, Record]]) -> list[tuple[int, int]]:
     return [(shard, record.timestamp) for shard, record in records]
 
 
-def test_while_everything_was_shown_it_is_the_replay_itself() -> None:
+def test_a_fully_shown_log_reads_like_the_replay_itself() -> None:
     _, _, replay = make([13, 14], unshown=0)
 
     assert not replay.is_caught_up
@@ -30,7 +30,7 @@ def test_while_everything_was_shown_it_is_the_replay_itself() -> None:
     assert replay.is_caught_up
 
 
-def test_it_ends_before_the_first_record_that_was_not_shown() -> None:
+def test_reading_ends_before_the_first_record_not_yet_shown() -> None:
     _, _, replay = make([11, 12], unshown=2)
 
     assert stamps(replay.next(10, slice_s=1)) == [(0, 11), (1, 12)]
@@ -40,7 +40,7 @@ def test_it_ends_before_the_first_record_that_was_not_shown() -> None:
     assert replay.is_waiting
 
 
-def test_what_was_held_back_is_handed_out_when_it_was_shown() -> None:
+def test_records_held_back_are_delivered_once_shown() -> None:
     _, state, replay = make([11, 12], unshown=2)
     replay.next(10, slice_s=1)
 
@@ -55,7 +55,7 @@ def test_what_was_held_back_is_handed_out_when_it_was_shown() -> None:
     assert replay.is_caught_up
 
 
-def test_nobody_has_caught_up_while_a_message_is_delivered_in_parts() -> None:
+def test_no_reader_has_caught_up_while_a_message_is_delivered_in_parts() -> None:
     _, state, replay = make([12, 12], unshown=2)
     state.part_shard, state.part_timestamp = 0, 13
 
@@ -66,7 +66,7 @@ def test_nobody_has_caught_up_while_a_message_is_delivered_in_parts() -> None:
     assert replay.is_caught_up
 
 
-def test_no_more_is_handed_out_at_once_than_was_asked_for() -> None:
+def test_a_read_returns_at_most_the_requested_number_of_records() -> None:
     _, state, replay = make([10, 10], unshown=4)
     replay.next(10, slice_s=1)
     state.marks[:] = [13, 14]

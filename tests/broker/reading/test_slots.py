@@ -1,8 +1,8 @@
-"""Places for readers: never more than there are, nobody waits for one who stands still, and nobody waits for ever."""
+"""Slots for readers: their number is bounded, idle readers yield theirs, and every waiting reader gets one."""
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from braidmq.broker.reading.slots import Readers
@@ -34,14 +34,14 @@ def make(count_max: int, count: int, owners: int = 1) -> tuple[Readers, list[Fak
     return readers, [FakeReader(readers, number % owners) for number in range(count)]
 
 
-def test_there_are_so_many_places_and_whoever_has_one_keeps_it() -> None:
+def test_the_number_of_slots_is_bounded_and_a_reader_keeps_its_slot() -> None:
     _, (first, second, third) = make(2, 3)
 
     assert [first.read(), second.read(), third.read()] == [True, True, False]
     assert [first.read(), second.read(), third.read()] == [True, True, False]
 
 
-def test_who_leaves_lets_the_next_one_in() -> None:
+def test_a_released_slot_goes_to_the_next_waiting_reader() -> None:
     _, (first, second, third) = make(1, 3)
     first.read(), second.read(), third.read()
 
@@ -51,7 +51,7 @@ def test_who_leaves_lets_the_next_one_in() -> None:
     assert second.read()
 
 
-def test_who_stands_still_loses_the_place_to_who_needs_it_and_to_nobody_else() -> None:
+def test_an_idle_reader_loses_its_slot_only_to_a_waiting_reader() -> None:
     readers, (idle, busy, new) = make(2, 3)
     idle.read(), busy.read()
     readers.note_idle(idle)
@@ -63,7 +63,7 @@ def test_who_stands_still_loses_the_place_to_who_needs_it_and_to_nobody_else() -
     assert not idle.read()
 
 
-def test_who_waits_is_woken_when_another_stands_still() -> None:
+def test_a_waiting_reader_is_woken_when_a_slot_holder_becomes_idle() -> None:
     readers, (first, second) = make(1, 2)
     first.read(), second.read()
 
@@ -74,7 +74,7 @@ def test_who_waits_is_woken_when_another_stands_still() -> None:
     assert not first.has_place
 
 
-def test_an_owner_with_fewer_places_takes_one_from_the_owner_with_most() -> None:
+def test_an_owner_with_fewer_slots_takes_one_from_the_owner_with_most() -> None:
     readers = Readers(4)
     greedy = [FakeReader(readers, "greedy") for _ in range(300)]
     other = FakeReader(readers, "other")
@@ -87,14 +87,14 @@ def test_an_owner_with_fewer_places_takes_one_from_the_owner_with_most() -> None
     assert readers.displaced == 1
 
 
-def test_an_owner_takes_no_place_from_one_that_has_as_many() -> None:
+def test_an_owner_takes_no_slot_from_an_owner_with_as_many() -> None:
     readers = Readers(2)
     first, second, third = (FakeReader(readers, name) for name in "abc")
 
     assert [first.read(), second.read(), third.read()] == [True, True, False]
 
 
-def test_owners_with_as_many_places_take_turns() -> None:
+def test_owners_with_equally_many_slots_take_turns() -> None:
     readers = Readers(1)
     first, second, third = (FakeReader(readers, name) for name in "abc")
     first.read(), second.read(), third.read()
@@ -113,14 +113,14 @@ def test_owners_with_as_many_places_take_turns() -> None:
     assert turns == ["a", "b", "c"] * 2
 
 
-def test_who_reads_alone_is_never_displaced() -> None:
+def test_a_single_reader_is_never_displaced() -> None:
     readers, (only,) = make(1, 1)
 
     assert all(only.read() for _ in range(10_000))
     assert readers.displaced == 0
 
 
-def test_places_go_to_owners_in_turn_however_many_readers_each_has() -> None:
+def test_slots_go_to_owners_round_robin_however_many_readers_each_has() -> None:
     readers = Readers(1)
     greedy = [FakeReader(readers, "greedy") for _ in range(10)]
     modest = FakeReader(readers, "modest")
@@ -135,7 +135,7 @@ def test_places_go_to_owners_in_turn_however_many_readers_each_has() -> None:
     assert modest.is_woken
 
 
-def test_a_place_that_was_offered_to_one_who_leaves_is_offered_to_the_next() -> None:
+def test_a_slot_offered_to_a_reader_that_leaves_is_offered_to_the_next() -> None:
     _, (first, second, third) = make(1, 3)
     first.read(), second.read(), third.read()
     first.pause()
@@ -152,7 +152,8 @@ def test_a_place_that_was_offered_to_one_who_leaves_is_offered_to_the_next() -> 
     st.integers(1, 6),
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["read", "idle", "leave"])), max_size=60),
 )
-def test_places_are_never_overdrawn_and_everybody_gets_one_in_the_end(
+@example(count_max=2, owners=3, steps=[(0, "read"), (3, "read")])
+def test_slots_are_never_overdrawn_and_every_reader_gets_one_eventually(
     count_max: int, owners: int, steps: list[tuple[int, str]]
 ) -> None:
     readers, everybody = make(count_max, 6, owners)
@@ -166,8 +167,11 @@ def test_places_are_never_overdrawn_and_everybody_gets_one_in_the_end(
             reader.pause()
         assert len(readers) == sum(each.has_place for each in everybody) <= count_max
 
-    # Whoever was refused a place must be woken when those before it have finished; nobody else tries again.
-    waiting = [each for each in everybody if not each.has_place and not each.read()]
+    # Every reader tries until it has a slot or waits for one. Who gets a slot may displace another, which then waits as well.
+    while any(each.read() for each in everybody if not each.has_place):
+        pass
+    # A waiting reader must be woken when those before it have finished; no other reader tries again.
+    waiting = [each for each in everybody if not each.has_place]
     for each in everybody:
         each.is_woken = False
     for _ in everybody:

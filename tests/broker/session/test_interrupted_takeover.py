@@ -1,4 +1,4 @@
-"""A CONNECT that is interrupted before its CONNACK: no session leaks, no will is lost or published twice, one owner at most."""
+"""A CONNECT interrupted before its CONNACK: no session leaks, one will at most, one owner at most."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ every_interruption = pytest.mark.parametrize("interrupt", INTERRUPTIONS, ids=lam
 
 @every_interruption
 @every_case
-def test_the_old_will_is_published_once_and_that_of_a_client_that_was_never_accepted_is_not(
+def test_the_old_will_is_published_once_and_that_of_a_rejected_client_never(
     world: World, old: str, clean: bool, delay_s: int, interrupt: Callable[[Scene], None]
 ) -> None:
     scene = Scene(world, old, clean, delay_s)
@@ -144,7 +144,7 @@ def test_the_old_will_is_published_once_and_that_of_a_client_that_was_never_acce
 
 @every_interruption
 @every_case
-def test_nothing_is_left_of_a_session_whose_newcomer_was_interrupted(
+def test_an_interrupted_takeover_leaves_nothing_of_an_ended_session(
     world: World, old: str, clean: bool, delay_s: int, interrupt: Callable[[Scene], None]
 ) -> None:
     scene = Scene(world, old, clean, delay_s)
@@ -165,7 +165,7 @@ def test_nothing_is_left_of_a_session_whose_newcomer_was_interrupted(
 
 @every_interruption
 @pytest.mark.parametrize("old", ["lasting", "away"])
-def test_a_session_waits_on_with_its_own_terms_when_its_newcomer_was_interrupted(
+def test_an_interrupted_takeover_leaves_the_session_with_its_own_expiry(
     world: World, old: str, interrupt: Callable[[Scene], None]
 ) -> None:
     scene = Scene(world, old, clean=False, delay_s=DELAY_S)
@@ -190,7 +190,7 @@ def test_a_session_waits_on_with_its_own_terms_when_its_newcomer_was_interrupted
     "interrupt", [refuse_storage, withdraw_access, send_third_that_is_refused], ids=lambda each: each.__name__
 )
 @pytest.mark.parametrize(("old", "clean"), [("none", False), ("brief", False), ("lasting", True), ("away", True)])
-def test_a_client_does_not_find_a_new_session_that_it_was_refused(
+def test_a_rejected_new_session_does_not_exist_at_the_next_connect(
     world: World, old: str, clean: bool, interrupt: Callable[[Scene], None]
 ) -> None:
     scene = Scene(world, old, clean, delay_s=0)
@@ -202,7 +202,7 @@ def test_a_client_does_not_find_a_new_session_that_it_was_refused(
 @pytest.mark.parametrize("turns", [0, 2])
 @pytest.mark.parametrize("loses_power", [False, True])
 @pytest.mark.parametrize("is_away", [False, True])
-def test_a_node_that_dies_while_a_newcomer_waits_publishes_one_will_at_its_next_start(
+def test_a_crash_during_a_takeover_publishes_one_will_at_the_next_start(
     world: World, is_away: bool, loses_power: bool, turns: int
 ) -> None:
     old = world.connect("c", will=will(OLD, DELAY_S))
@@ -223,7 +223,7 @@ def test_a_node_that_dies_while_a_newcomer_waits_publishes_one_will_at_its_next_
 
 
 @pytest.mark.parametrize("old", ["lasting", "away"])
-def test_the_time_in_which_a_newcomer_held_the_session_counts_for_the_will_delay(world: World, old: str) -> None:
+def test_the_duration_of_a_takeover_counts_towards_the_will_delay(world: World, old: str) -> None:
     scene = Scene(world, old, clean=False, delay_s=DELAY_S)
     world.loop.now += 20
     world.turn(20)
@@ -238,7 +238,7 @@ def test_the_time_in_which_a_newcomer_held_the_session_counts_for_the_will_delay
 
 
 @pytest.mark.parametrize("old", ["lasting", "away"])
-def test_neither_expiry_nor_will_comes_while_a_newcomer_waits_for_the_disk(world: World, old: str) -> None:
+def test_neither_expiry_nor_will_fires_while_a_takeover_waits_for_the_disk(world: World, old: str) -> None:
     scene = Scene(world, old, clean=False, delay_s=DELAY_S)
     world.loop.now += LONG_S
     world.turn(20)
@@ -252,7 +252,7 @@ def test_neither_expiry_nor_will_comes_while_a_newcomer_waits_for_the_disk(world
     assert scene.hear() == []
 
 
-def test_a_second_newcomer_is_the_one_owner_of_what_the_first_has_made(world: World) -> None:
+def test_a_second_takeover_owns_the_session_created_by_the_first(world: World) -> None:
     scene = Scene(world, "none", clean=False, delay_s=0)
     second = world.open()
     second.request_connect("c", expiry=EXPIRY_S)
@@ -269,7 +269,7 @@ def test_a_second_newcomer_is_the_one_owner_of_what_the_first_has_made(world: Wo
     assert scene.owners() == 1
 
 
-def test_a_connection_that_is_lost_as_it_is_taken_over_changes_nothing_more(world: World) -> None:
+def test_a_connection_lost_during_its_takeover_changes_nothing(world: World) -> None:
     scene = Scene(world, "lasting", clean=False, delay_s=0)
     assert scene.old is not None
     scene.old.cut()
@@ -283,7 +283,7 @@ def test_a_connection_that_is_lost_as_it_is_taken_over_changes_nothing_more(worl
     assert world.broker.statistics.live == 2
 
 
-def test_a_large_will_counts_from_the_connect_on_and_no_longer_than_its_client(world: World) -> None:
+def test_a_large_will_counts_from_connect_until_its_client_is_gone(world: World) -> None:
     payload = bytes(5000)
     newcomer = world.open()
     newcomer.request_connect("c", will=Will("will", payload, 0, False))
@@ -300,7 +300,7 @@ def test_a_large_will_counts_from_the_connect_on_and_no_longer_than_its_client(w
     assert world.broker.sessions.will_bytes == 0
 
 
-def test_a_takeover_writes_the_session_once_and_makes_no_timers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_takeover_writes_the_session_once_and_starts_no_timers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = world.broker
     old = world.connect("c", will=will(OLD, DELAY_S))
     rows = broker.turn_writer.storage.sessions

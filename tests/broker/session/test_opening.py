@@ -1,4 +1,4 @@
-"""Opening a session: a registry that takes its time, rights that change meanwhile, and what each case of the table does."""
+"""Opening a session: a slow registry, access that changes meanwhile, and each case of the takeover table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def connack(peer: Peer) -> Connack:
 
 
 @pytest.mark.parametrize("expiry_s", [0, EXPIRY_S])
-def test_a_client_is_answered_when_the_registry_has_granted_its_claim(
+def test_connack_is_sent_when_the_registry_has_granted_the_claim(
     world: World, monkeypatch: pytest.MonkeyPatch, expiry_s: int
 ) -> None:
     registry = SlowRegistry(world, monkeypatch)
@@ -94,7 +94,7 @@ def test_a_client_is_answered_when_the_registry_has_granted_its_claim(
     assert world.log.fences.guard("c") == grant.guard
 
 
-def test_a_client_whose_claim_is_refused_is_told_the_reason_and_the_owner_stays(
+def test_a_rejected_claim_reports_its_reason_and_leaves_the_owner_connected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = world.connect("c")
@@ -109,9 +109,7 @@ def test_a_client_whose_claim_is_refused_is_told_the_reason_and_the_owner_stays(
     assert owner.receive() == []
 
 
-def test_a_client_that_goes_while_its_claim_is_undecided_leaves_the_owner_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_leaves_during_its_claim_does_not_affect_the_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = world.connect("c")
     registry = SlowRegistry(world, monkeypatch)
     ask(world).cut()
@@ -126,7 +124,7 @@ def test_a_client_that_goes_while_its_claim_is_undecided_leaves_the_owner_alone(
     assert session.connection is owner.connection
 
 
-def test_a_client_whose_grant_is_older_than_the_owners_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_older_than_the_owners_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = SlowRegistry(world, monkeypatch)
     late, owner = ask(world), ask(world)
     world.settle()
@@ -144,7 +142,7 @@ def test_a_client_whose_grant_is_older_than_the_owners_is_refused(world: World, 
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_two_clients_that_wait_for_the_registry_the_one_granted_last_is_the_owner(
+def test_of_two_waiting_clients_the_one_granted_last_becomes_the_owner(
     world: World, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
 ) -> None:
     registry = SlowRegistry(world, monkeypatch)
@@ -162,9 +160,7 @@ def test_of_two_clients_that_wait_for_the_registry_the_one_granted_last_is_the_o
     assert session.guard == max(grant.guard for grant in grants)
 
 
-def test_access_that_is_withdrawn_while_a_claim_is_undecided_costs_the_owner_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_access_withdrawn_during_a_claim_does_not_affect_the_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = world.connect("c")
     registry = SlowRegistry(world, monkeypatch)
     peer = ask(world)
@@ -198,7 +194,7 @@ def will(payload: bytes, delay_s: int) -> Will:
     ],
     ids=lambda each: f"{each.old.name}-{each.fate.name}" if isinstance(each, Row) else f"clean-{each}",
 )
-def test_each_case_of_the_table_happens_as_it_says(world: World, row: Row, clean: bool, delay_s: int) -> None:
+def test_each_case_of_the_takeover_table_behaves_as_documented(world: World, row: Row, clean: bool, delay_s: int) -> None:
     watcher = world.connect("watcher", expiry=0)
     watcher.subscribe("will", qos=0)
     before = 0
@@ -240,7 +236,7 @@ def write_rules(world: World, text: str) -> None:
     world.loop.run_until_complete(access.reload())
 
 
-def test_a_right_that_is_withdrawn_while_the_client_waits_for_the_disk_takes_back_what_is_in_flight(guarded: World) -> None:
+def test_access_withdrawn_while_connect_waits_for_the_disk_drops_inflight_messages(guarded: World) -> None:
     world = guarded
     subscriber = world.connect("c")
     subscriber.subscribe("secret", qos=1)
@@ -259,7 +255,7 @@ def test_a_right_that_is_withdrawn_while_the_client_waits_for_the_disk_takes_bac
     assert not any(isinstance(packet, Publish) for packet in packets)
 
 
-def test_a_will_that_waited_for_rules_is_published_before_its_client_has_another(guarded: World) -> None:
+def test_a_will_that_waited_for_valid_rules_is_published_before_it_is_replaced(guarded: World) -> None:
     world = guarded
     watcher = world.connect("watcher", expiry=0)
     watcher.subscribe("will", qos=0)
@@ -288,7 +284,7 @@ class SlowConsent(Hook):
 
 
 @pytest.mark.parametrize("expiry_s", [0, EXPIRY_S])
-def test_a_client_that_is_banned_while_it_authenticates_takes_nothing_over(world: World, expiry_s: int) -> None:
+def test_a_client_banned_while_it_authenticates_takes_over_nothing(world: World, expiry_s: int) -> None:
     owner = world.connect("c")
     consent = SlowConsent(world.loop)
     world.broker.hooks.add(consent)

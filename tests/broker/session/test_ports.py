@@ -1,4 +1,4 @@
-"""A broker uses the ports that it is given: what a cluster puts in place of the local implementations."""
+"""The broker uses the ports that it is given, which a cluster replaces."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NotedRetained:
         return self._local.match(topic_filter)
 
 
-def test_subscriptions_pass_through_the_routes_that_the_broker_is_given() -> None:
+def test_subscriptions_use_the_routes_given_to_the_broker() -> None:
     made: list[NotedRoutes] = []
 
     def extend(local: Routes) -> Routes:
@@ -65,7 +65,7 @@ def test_subscriptions_pass_through_the_routes_that_the_broker_is_given() -> Non
     assert made[0].noted == [("add", b"a/+"), ("remove", b"a/+")]
 
 
-def test_retained_messages_are_asked_for_where_the_broker_is_told() -> None:
+def test_retained_messages_come_from_the_store_given_to_the_broker() -> None:
     made: list[NotedRetained] = []
 
     def extend(local: RetainedReads) -> RetainedReads:
@@ -80,7 +80,7 @@ def test_retained_messages_are_asked_for_where_the_broker_is_told() -> None:
     assert made[0].asked == [b"a/+"]
 
 
-def test_client_ids_and_exclusive_topics_are_claimed_where_the_broker_is_told() -> None:
+def test_client_ids_and_exclusive_topics_are_claimed_at_the_ports_given_to_the_broker() -> None:
     fences, exclusive = FenceTable(), LocalExclusiveTopics()
 
     with World(ports=NodePorts(registry=LocalRegistry(fences), exclusive=exclusive)) as world:

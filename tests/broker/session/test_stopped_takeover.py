@@ -137,7 +137,7 @@ every_step = pytest.mark.parametrize(("row", "count", "delay_s"), cases())
 
 
 @every_step
-def test_a_session_whose_newcomer_is_lost_after_a_step_waits_on_or_is_over(
+def test_a_client_lost_after_any_takeover_step_leaves_the_session_offline_or_ended(
     world: World, row: Row, count: int, delay_s: int
 ) -> None:
     scene = Scene(world, row, delay_s)
@@ -166,9 +166,7 @@ def test_a_session_whose_newcomer_is_lost_after_a_step_waits_on_or_is_over(
 
 
 @every_step
-def test_nothing_is_left_of_a_takeover_that_stopped_when_its_session_has_expired(
-    world: World, row: Row, count: int, delay_s: int
-) -> None:
+def test_an_unfinished_takeover_leaves_nothing_when_its_session_expires(world: World, row: Row, count: int, delay_s: int) -> None:
     scene = Scene(world, row, delay_s)
     scene.take(count)
     scene.stop()
@@ -187,7 +185,7 @@ def test_nothing_is_left_of_a_takeover_that_stopped_when_its_session_has_expired
 
 
 @every_step
-def test_a_newer_client_owns_the_session_of_a_takeover_that_stopped(world: World, row: Row, count: int, delay_s: int) -> None:
+def test_a_newer_client_owns_the_session_of_an_unfinished_takeover(world: World, row: Row, count: int, delay_s: int) -> None:
     scene = Scene(world, row, delay_s)
     scene.take(count)
     if row.fate is Fate.UNCHANGED:
@@ -210,7 +208,7 @@ def test_a_newer_client_owns_the_session_of_a_takeover_that_stopped(world: World
 
 @pytest.mark.parametrize("is_written", [False, True])
 @every_step
-def test_a_node_that_dies_after_a_step_has_one_session_and_one_will_when_it_is_back(
+def test_a_crash_after_any_takeover_step_keeps_one_session_and_one_will(
     world: World, monkeypatch: pytest.MonkeyPatch, row: Row, count: int, delay_s: int, is_written: bool
 ) -> None:
     scene = Scene(world, row, delay_s)
@@ -236,7 +234,7 @@ def test_a_node_that_dies_after_a_step_has_one_session_and_one_will_when_it_is_b
 
 
 @pytest.mark.parametrize("failing", ["_resume", "_close"])
-def test_a_step_that_fails_leaves_one_owner_or_a_session_that_waits(
+def test_a_failing_takeover_step_leaves_one_owner_or_an_offline_session(
     world: World, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     (row,) = [each for each in TABLE if each.old is Old.LASTING and each.continues]

@@ -1,4 +1,4 @@
-"""The table of takeovers: it says what docs/sessions.md says, and its steps make it true."""
+"""The takeover table matches docs/sessions.md, and its steps do what it says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def documented() -> list[Row]:
     return rows
 
 
-def test_the_table_is_that_of_the_documentation() -> None:
+def test_the_takeover_table_matches_the_documentation() -> None:
     assert documented() == list(TABLE)
 
 
@@ -62,7 +62,7 @@ def test_every_connect_has_exactly_one_row() -> None:
         (Facts(True, True, 60, is_protected=True, clean_start=True), Old.PROTECTED, None),
     ],
 )
-def test_what_a_connect_finds_decides_its_case(facts: Facts, old: Old, present: bool | None) -> None:
+def test_the_found_session_decides_the_case_of_a_connect(facts: Facts, old: Old, present: bool | None) -> None:
     row, _ = resolve(facts)
 
     assert (row.old, row.session_present) == (old, present)
@@ -85,7 +85,7 @@ def test_the_steps_of_a_row_do_what_the_row_says(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.old.name}-{row.continues}")
-def test_a_session_is_let_go_before_it_is_taken(row: Row) -> None:
+def test_a_session_is_released_before_it_is_taken(row: Row) -> None:
     steps = list(steps_of(row))
 
     order = [Step.CLOSE, Step.RETURN_LEASES, Step.PUBLISH_PROMPT_WILL, Step.END, Step.TELL_CLOSED, Step.DISCARD]

@@ -1,4 +1,4 @@
-"""What the broker does for its shared groups."""
+"""The services that the broker provides to its shared groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from braidmq.broker.shared.cursor import GroupCursor
 from tests.support.simulator.world import World
 
 
-def test_a_turn_of_a_client_wakes_a_bounded_number_of_the_groups_that_wait_for_it() -> None:
+def test_a_clients_turn_wakes_a_bounded_number_of_groups_waiting_for_it() -> None:
     with World() as world:
         world.connect("member")
         session = world.broker.sessions.get("member")

@@ -1,4 +1,4 @@
-"""A group's cursor over the log: who is leased what, what comes back, what is read when, and what its row says."""
+"""A group's cursor over the log: leases, returned messages, the order of reading, and the stored row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def house() -> House:
     return House()
 
 
-def test_a_message_goes_to_a_member_at_its_commit_and_is_outstanding_until_acknowledged(house: House) -> None:
+def test_a_message_is_leased_at_its_commit_until_acknowledged(house: House) -> None:
     house.join("a")
     house.join("b")
 
@@ -30,7 +30,7 @@ def test_a_message_goes_to_a_member_at_its_commit_and_is_outstanding_until_ackno
     assert house.group.log.row().outstanding == house.places(b"2")
 
 
-def test_what_nobody_has_room_for_is_read_in_the_log_in_order_of_time(house: House) -> None:
+def test_messages_beyond_the_members_windows_are_read_from_the_log_in_order(house: House) -> None:
     house.join("a", window=1)
     house.publish(b"1")
     house.publish(b"2", shard=1)
@@ -48,7 +48,7 @@ def test_what_nobody_has_room_for_is_read_in_the_log_in_order_of_time(house: Hou
     assert house.group.log.row() == GroupRow("g", "t/+", (1003, 1002), ())
 
 
-def test_with_everybody_away_nothing_is_read_until_one_returns(house: House) -> None:
+def test_a_group_of_offline_members_reads_nothing_until_one_returns(house: House) -> None:
     house.join("a")
     house.lose("a")
     for number in range(5):
@@ -62,7 +62,7 @@ def test_with_everybody_away_nothing_is_read_until_one_returns(house: House) -> 
     assert not house.services.slots.reading
 
 
-def test_what_a_lost_connection_did_not_acknowledge_comes_before_everything_else_in_order(house: House) -> None:
+def test_unacknowledged_messages_of_a_lost_connection_are_redelivered_first_in_order(house: House) -> None:
     house.join("a", window=3)
     for number, shard in enumerate((1, 0, 1)):
         house.publish(b"%d" % number, shard=shard)
@@ -79,7 +79,7 @@ def test_what_a_lost_connection_did_not_acknowledge_comes_before_everything_else
     assert house.received("b") == [b"1", b"2", b"3"]
 
 
-def test_a_refusal_settles_a_message(house: House) -> None:
+def test_a_negative_acknowledgement_settles_a_message(house: House) -> None:
     house.join("a")
     house.publish(b"1")
 
@@ -89,7 +89,7 @@ def test_a_refusal_settles_a_message(house: House) -> None:
     assert house.group.log.row().outstanding == ()
 
 
-def test_what_is_too_large_for_the_chosen_member_counts_as_acknowledged(house: House) -> None:
+def test_a_message_too_large_for_its_member_counts_as_acknowledged(house: House) -> None:
     house.join("a")
     house.channels["a"].frame_max_out = 20
     house.publish(b"1")
@@ -100,7 +100,7 @@ def test_what_is_too_large_for_the_chosen_member_counts_as_acknowledged(house: H
     assert house.group.log.row().outstanding == house.places(b"1")
 
 
-def test_qos_2_is_written_at_once_and_stays_with_its_session(house: House) -> None:
+def test_a_qos_2_lease_is_written_at_once_and_stays_with_its_session(house: House) -> None:
     house.join("a", qos=2)
     house.services.written.clear()
     house.publish(b"1", qos=2)
@@ -114,7 +114,7 @@ def test_qos_2_is_written_at_once_and_stays_with_its_session(house: House) -> No
     assert house.flows["a"].inflight_messages() == 1
 
 
-def test_qos_2_that_could_not_be_written_down_is_given_to_another(house: House) -> None:
+def test_a_qos_2_message_whose_lease_could_not_be_written_goes_to_another_member(house: House) -> None:
     house.join("a", qos=2)
     record = house.record(b"1", qos=2)
     house.group.log.offer(from_record(0, record))
@@ -130,7 +130,7 @@ def test_qos_2_that_could_not_be_written_down_is_given_to_another(house: House) 
     assert house.flows["a"].inflight_messages() == 0
 
 
-def test_after_a_restart_outstanding_messages_are_read_again_before_the_rest(house: House) -> None:
+def test_outstanding_messages_are_read_before_others_after_a_restart(house: House) -> None:
     for number in range(200):
         house.record(b"%d" % number, shard=number % 2)
     house.services.log.records_per_slice = 7
@@ -146,7 +146,7 @@ def test_after_a_restart_outstanding_messages_are_read_again_before_the_rest(hou
     assert house.services.lost == 0
 
 
-def test_outstanding_messages_that_retention_took_are_counted_and_hold_nobody_up(house: House) -> None:
+def test_outstanding_messages_deleted_by_retention_are_counted_and_do_not_block(house: House) -> None:
     house.join("a")
     house.lose("a")
     for number in range(3):
@@ -169,7 +169,7 @@ def test_a_row_without_members_is_removed(house: House) -> None:
     assert house.services.forgotten == [("gone", "x/#")]
 
 
-def test_qos_0_is_for_those_who_are_there(house: House) -> None:
+def test_qos_0_messages_go_to_connected_members_only(house: House) -> None:
     house.join("a")
     house.publish(b"live", qos=0)
     assert house.received("a") == [b"live"]
@@ -183,7 +183,7 @@ def test_qos_0_is_for_those_who_are_there(house: House) -> None:
     assert house.received("a") == [b"kept"]
 
 
-def test_what_has_expired_when_it_is_read_is_dropped(house: House) -> None:
+def test_a_message_that_has_expired_when_read_is_dropped(house: House) -> None:
     house.join("a")
     house.lose("a")
     house.publish(b"first")
@@ -198,7 +198,7 @@ def test_what_has_expired_when_it_is_read_is_dropped(house: House) -> None:
     assert house.bench.state.counters.dropped_expired == 1
 
 
-def test_a_hook_is_asked_anew_for_the_next_member_and_shown_the_original(house: House) -> None:
+def test_a_hook_is_called_with_the_original_message_for_the_next_member(house: House) -> None:
     def sign(message: Message, client_id: str) -> Message:
         return Message(message.topic, message.payload + client_id.encode(), message.qos, False, "p")
 
@@ -214,7 +214,7 @@ def test_a_hook_is_asked_anew_for_the_next_member_and_shown_the_original(house: 
     assert house.received("b") == [b"1b"]
 
 
-def test_what_a_hook_keeps_back_is_settled(house: House) -> None:
+def test_a_message_dropped_by_a_hook_is_settled(house: House) -> None:
     house.services.hook = lambda message, client_id: None
     house.join("a")
 
@@ -225,7 +225,7 @@ def test_what_a_hook_keeps_back_is_settled(house: House) -> None:
     assert house.group.log.row().outstanding == ()
 
 
-def test_messages_are_recorded_for_a_group_as_long_as_it_has_a_durable_member(house: House) -> None:
+def test_messages_are_recorded_for_a_group_while_it_has_a_durable_member(house: House) -> None:
     def keep_qos() -> int:
         route = house.bench.routes.resolve(TOPIC)
         assert route is not None
@@ -256,7 +256,7 @@ def test_a_group_is_forgotten_with_its_last_member(house: House) -> None:
     assert house.flows["a"].inflight_messages() == 1, "what it has been sent stays its own"
 
 
-def test_what_was_sent_to_a_member_that_left_the_group_is_outstanding_still(house: House) -> None:
+def test_messages_sent_to_a_member_that_left_the_group_stay_outstanding(house: House) -> None:
     house.join("a")
     house.publish(b"1")
     house.join("b")
@@ -268,7 +268,7 @@ def test_what_was_sent_to_a_member_that_left_the_group_is_outstanding_still(hous
     assert house.received("b") == [b"1"]
 
 
-def test_the_first_member_sets_where_the_group_begins(house: House) -> None:
+def test_the_first_member_sets_the_start_of_the_group(house: House) -> None:
     for number in range(4):
         house.record(b"%d" % number)
     house.bench.state.marks[0] = house.clock
@@ -281,7 +281,7 @@ def test_the_first_member_sets_where_the_group_begins(house: House) -> None:
     assert sorted(house.received("a") + house.received("b")) == [b"2", b"3"]
 
 
-def test_a_group_without_a_place_to_read_goes_on_when_it_gets_one(house: House) -> None:
+def test_a_group_without_a_slot_resumes_when_it_gets_one(house: House) -> None:
     house.join("a")
     house.lose("a")
     house.publish(b"1")
@@ -296,7 +296,7 @@ def test_a_group_without_a_place_to_read_goes_on_when_it_gets_one(house: House) 
     assert house.received("a") == [b"1"]
 
 
-def test_a_group_that_has_to_give_up_its_place_loses_and_repeats_nothing(house: House) -> None:
+def test_a_group_that_gives_up_its_slot_loses_and_repeats_nothing(house: House) -> None:
     house.join("a", window=1)
     for number in range(4):
         house.publish(b"%d" % number)
@@ -309,7 +309,7 @@ def test_a_group_that_has_to_give_up_its_place_loses_and_repeats_nothing(house: 
     assert house.received("a") == [b"0", b"1", b"2", b"3"]
 
 
-def test_members_of_either_kind_take_turns(house: House) -> None:
+def test_durable_and_memory_members_take_turns(house: House) -> None:
     house.join("a")
     house.join("m", is_durable=False)
 

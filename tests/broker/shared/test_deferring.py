@@ -1,4 +1,4 @@
-"""Messages for very many groups: each hands them out in its turn, in order, and its row knows what was not handed out."""
+"""Messages for very many groups are deferred and delivered in order; a group's row excludes deferred ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def house() -> WideHouse:
     return WideHouse()
 
 
-def test_a_message_for_very_many_groups_waits_for_the_groups_turn_and_so_does_what_comes_behind_it(house: WideHouse) -> None:
+def test_messages_for_very_many_groups_are_deferred_in_order(house: WideHouse) -> None:
     house.join("a")
 
     house.publish_wide(b"1")
@@ -61,7 +61,7 @@ def test_a_message_for_very_many_groups_waits_for_the_groups_turn_and_so_does_wh
     assert house.bench.state.deferred_bytes == 0
 
 
-def test_what_was_not_handed_out_is_above_the_positions_of_the_row(house: WideHouse) -> None:
+def test_deferred_messages_are_above_the_stored_positions(house: WideHouse) -> None:
     house.join("a")
     house.publish(b"1")
     house.publish_wide(b"2")
@@ -73,7 +73,7 @@ def test_what_was_not_handed_out_is_above_the_positions_of_the_row(house: WideHo
     assert house.group.log.row() == GroupRow("g", "t/+", (1004, 1003), house.places(b"1", b"2", b"3", b"4"))
 
 
-def test_a_group_that_falls_behind_meanwhile_reads_what_it_had_deferred_and_each_message_goes_out_once(house: WideHouse) -> None:
+def test_a_group_that_falls_behind_reads_its_deferred_messages_once(house: WideHouse) -> None:
     house.join("a")
     house.join("b")
     house.publish(b"1")
@@ -88,7 +88,7 @@ def test_a_group_that_falls_behind_meanwhile_reads_what_it_had_deferred_and_each
     assert house.group.log.is_following
 
 
-def test_a_group_whose_members_run_out_of_room_reads_the_rest_in_the_log(house: WideHouse) -> None:
+def test_a_group_whose_members_run_out_of_room_reads_the_rest_from_the_log(house: WideHouse) -> None:
     house.join("a", window=1)
     for payload in (b"1", b"2", b"3"):
         house.publish_wide(payload)
@@ -102,7 +102,7 @@ def test_a_group_whose_members_run_out_of_room_reads_the_rest_in_the_log(house: 
     assert house.received("a") == [b"2", b"3"]
 
 
-def test_what_is_not_recorded_is_handed_out_though_the_group_falls_behind(house: WideHouse) -> None:
+def test_unrecorded_messages_are_delivered_although_the_group_is_behind(house: WideHouse) -> None:
     house.join("a", window=1)
     house.publish_wide(b"1")
     house.publish_wide(b"2")
@@ -113,7 +113,7 @@ def test_what_is_not_recorded_is_handed_out_though_the_group_falls_behind(house:
     assert house.received("a") == [b"1", b"3"]
 
 
-def test_beyond_the_bound_a_recorded_message_is_left_to_the_log(house: WideHouse) -> None:
+def test_recorded_messages_beyond_the_bound_are_left_to_the_log(house: WideHouse) -> None:
     house.join("a")
     house.publish_wide(b"1")
     house.bench.state.deferred_bytes += 2 * DEFERRED_BYTES_MAX  # of other groups
@@ -127,7 +127,7 @@ def test_beyond_the_bound_a_recorded_message_is_left_to_the_log(house: WideHouse
     assert house.bench.state.deferred_bytes == 2 * DEFERRED_BYTES_MAX
 
 
-def test_a_group_that_reads_the_log_defers_nothing_that_it_will_find_there(house: WideHouse) -> None:
+def test_a_group_that_reads_the_log_defers_no_recorded_messages(house: WideHouse) -> None:
     house.join("a", start=(1, 1))
     house.publish_wide(b"1")
 
@@ -135,7 +135,7 @@ def test_a_group_that_reads_the_log_defers_nothing_that_it_will_find_there(house
     assert house.bench.state.deferred_bytes == 0
 
 
-def test_what_was_deferred_survives_that_the_group_becomes_durable(house: WideHouse) -> None:
+def test_deferred_messages_survive_when_the_group_becomes_durable(house: WideHouse) -> None:
     house.join("a", is_durable=False)
     house.publish_wide(b"1")
 
@@ -145,7 +145,7 @@ def test_what_was_deferred_survives_that_the_group_becomes_durable(house: WideHo
     assert house.received("a") + house.received("b") == [b"1"]
 
 
-def test_nothing_is_left_of_what_a_group_that_is_over_had_deferred(house: WideHouse) -> None:
+def test_an_ended_group_leaves_no_deferred_messages(house: WideHouse) -> None:
     house.join("a")
     house.publish_wide(b"1")
 
@@ -167,7 +167,7 @@ def test_a_message_expires_while_it_is_deferred(house: WideHouse) -> None:
     assert house.bench.state.counters.dropped_expired == 1
 
 
-def test_others_do_not_wait_until_thousands_of_groups_have_handed_out_a_message(tmp_path: Path) -> None:
+def test_delivery_to_thousands_of_groups_does_not_delay_other_clients(tmp_path: Path) -> None:
     groups = 3000
 
     async def work(broker: Broker) -> None:

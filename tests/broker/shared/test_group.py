@@ -1,4 +1,4 @@
-"""Which member of a group gets a message, and what happens to what it did not acknowledge."""
+"""Which member of a group gets a message, and what happens to its unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Members:
         self.bench.lane.flush()
 
 
-def test_round_robin_goes_round(bench: Bench) -> None:
+def test_round_robin_visits_members_in_order(bench: Bench) -> None:
     members = Members(bench, "round_robin")
 
     for i in range(6):
@@ -76,7 +76,7 @@ def test_round_robin_goes_round(bench: Bench) -> None:
     assert members.received() == {"a": [b"0", b"3"], "b": [b"1", b"4"], "c": [b"2", b"5"]}
 
 
-def test_random_reaches_everybody(bench: Bench) -> None:
+def test_random_reaches_every_member(bench: Bench) -> None:
     members = Members(bench, "random")
 
     for _ in range(99):
@@ -87,7 +87,7 @@ def test_random_reaches_everybody(bench: Bench) -> None:
     assert set(counts) == {"a", "b", "c"}  # a member is missed once in 10^17
 
 
-def test_sticky_stays_with_one_until_it_leaves(bench: Bench) -> None:
+def test_sticky_stays_with_one_member_until_it_leaves(bench: Bench) -> None:
     members = Members(bench, "sticky")
 
     for _ in range(5):
@@ -102,7 +102,7 @@ def test_sticky_stays_with_one_until_it_leaves(bench: Bench) -> None:
     assert len(got) == 5
 
 
-def test_sticky_stays_with_a_member_that_subscribes_anew(bench: Bench) -> None:
+def test_sticky_stays_with_a_member_that_resubscribes(bench: Bench) -> None:
     members = Members(bench, "sticky")
     members.publish(qos=0)
     ((first, _),) = members.received().items()
@@ -115,7 +115,7 @@ def test_sticky_stays_with_a_member_that_subscribes_anew(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["hash_clientid", "hash_topic"])
-def test_hashing_gives_the_same_key_to_the_same_member(bench: Bench, strategy: Strategy) -> None:
+def test_hashing_sends_the_same_key_to_the_same_member(bench: Bench, strategy: Strategy) -> None:
     members = Members(bench, strategy, "abcdefgh")
     chosen: dict[str, set[str]] = {}
 
@@ -130,7 +130,7 @@ def test_hashing_gives_the_same_key_to_the_same_member(bench: Bench, strategy: S
 
 
 @pytest.mark.parametrize("strategy", ["round_robin", "random", "sticky", "hash_clientid", "hash_topic"])
-def test_an_absent_member_is_passed_over_while_another_is_there(bench: Bench, strategy: Strategy) -> None:
+def test_an_offline_member_is_skipped_while_another_is_connected(bench: Bench, strategy: Strategy) -> None:
     members = Members(bench, strategy)
     members.leave("a")
     members.leave("b")
@@ -141,7 +141,7 @@ def test_an_absent_member_is_passed_over_while_another_is_there(bench: Bench, st
     assert {name: len(got) for name, got in members.received().items()} == {"c": 3}
 
 
-def test_with_nobody_there_an_absent_member_keeps_the_message(bench: Bench) -> None:
+def test_an_offline_member_gets_the_message_if_none_is_connected(bench: Bench) -> None:
     members = Members(bench, "round_robin", "ab")
     members.leave("a")
     members.leave("b")
@@ -152,7 +152,7 @@ def test_with_nobody_there_an_absent_member_keeps_the_message(bench: Bench) -> N
     assert sum(flow.queue_messages() for flow in members.flows.values()) == 1
 
 
-def test_a_member_that_does_not_keep_up_is_passed_over(bench: Bench) -> None:
+def test_a_slow_member_is_skipped(bench: Bench) -> None:
     members = Members(bench, "round_robin", "ab", window=1)
     slow = Subscription(members.flows["a"], b"#", 1)
     for _ in range(8):
@@ -174,7 +174,7 @@ def test_the_qos_is_that_of_the_member(bench: Bench) -> None:
     assert got == [1, 0]
 
 
-def test_what_a_leaving_member_did_not_acknowledge_goes_to_another(bench: Bench) -> None:
+def test_unacknowledged_messages_of_a_leaving_member_go_to_another(bench: Bench) -> None:
     members = Members(bench, "sticky", "ab", window=2)
     for i in range(4):
         members.publish(payload=b"%d" % i)
@@ -193,7 +193,7 @@ def test_what_a_leaving_member_did_not_acknowledge_goes_to_another(bench: Bench)
     assert members.received() == {second: [b"3"]}
 
 
-def test_qos_2_that_was_sent_stays_with_its_session(bench: Bench) -> None:
+def test_a_sent_qos_2_message_stays_with_its_session(bench: Bench) -> None:
     members = Members(bench, "sticky", "ab", window=2)
     for i in range(3):
         members.publish(2, payload=b"%d" % i)
@@ -206,7 +206,7 @@ def test_qos_2_that_was_sent_stays_with_its_session(bench: Bench) -> None:
     assert members.flows[first].inflight_messages() == 2
 
 
-def test_with_nobody_to_take_over_a_living_session_keeps_its_messages(bench: Bench) -> None:
+def test_a_session_keeps_its_messages_if_no_other_member_can_take_them(bench: Bench) -> None:
     members = Members(bench, "round_robin", "ab")
     members.leave("a")
     members.publish(payload=b"1")
@@ -217,7 +217,7 @@ def test_with_nobody_to_take_over_a_living_session_keeps_its_messages(bench: Ben
     assert [packet.payload for packet in back.sent() if isinstance(packet, Publish)] == [b"1"]
 
 
-def test_a_session_that_is_over_hands_everything_to_an_absent_member_too(bench: Bench) -> None:
+def test_an_ended_session_hands_its_messages_to_an_offline_member(bench: Bench) -> None:
     members = Members(bench, "round_robin", "ab")
     members.leave("a")
     members.publish(payload=b"1")
@@ -239,7 +239,7 @@ def test_messages_of_other_subscriptions_are_not_redispatched(bench: Bench) -> N
     assert members.flows["a"].inflight_messages() == 1
 
 
-def test_a_redispatched_message_shows_what_is_left_of_its_expiry(bench: Bench) -> None:
+def test_a_redispatched_message_has_its_remaining_expiry(bench: Bench) -> None:
     members = Members(bench, "sticky", "ab")
     message = Message(b"t", b"1", 1, False, "p")
     route = bench.routes.resolve(b"t")
@@ -255,7 +255,7 @@ def test_a_redispatched_message_shows_what_is_left_of_its_expiry(bench: Bench) -
     assert bench.state.counters.dropped_expired == 1
 
 
-def test_a_redispatched_message_has_the_retain_flag_that_its_new_member_asked_for(bench: Bench) -> None:
+def test_a_redispatched_message_has_the_retain_flag_of_its_new_member(bench: Bench) -> None:
     members = Members(bench, "sticky", "a")
     bench.lane.publish(Message(b"t", b"1", 1, True, "p"), resolved(bench), None)
     bench.lane.flush()
@@ -270,7 +270,7 @@ def test_a_redispatched_message_has_the_retain_flag_that_its_new_member_asked_fo
     assert (first.retain, second.retain) == (False, True)
 
 
-def test_a_group_is_gone_with_its_last_member(bench: Bench) -> None:
+def test_a_group_ends_with_its_last_member(bench: Bench) -> None:
     members = Members(bench, "round_robin", "ab")
     assert (len(members.groups), members.groups.members, bench.routes.count) == (1, 2, 1)
 
@@ -297,7 +297,7 @@ def test_groups_of_different_names_each_get_the_message(bench: Bench) -> None:
     assert list(members.received()) == ["a"]
 
 
-def test_a_change_of_strategy_holds_for_groups_that_are_there(bench: Bench) -> None:
+def test_a_changed_strategy_applies_to_existing_groups(bench: Bench) -> None:
     members = Members(bench, "round_robin")
     members.groups.use("sticky")
 
@@ -307,7 +307,7 @@ def test_a_change_of_strategy_holds_for_groups_that_are_there(bench: Bench) -> N
     assert len(members.received()) == 1
 
 
-def test_looking_for_a_member_among_the_absent_counts_as_work(bench: Bench) -> None:
+def test_searching_among_offline_members_counts_as_work(bench: Bench) -> None:
     members = Members(bench, "round_robin", "abcdef")
     for name in "abcde":
         members.leave(name)
@@ -318,7 +318,7 @@ def test_looking_for_a_member_among_the_absent_counts_as_work(bench: Bench) -> N
     assert bench.state.work >= 6
 
 
-def test_a_member_of_very_many_groups_that_comes_is_given_what_waits_over_several_turns() -> None:
+def test_a_member_of_many_groups_gets_waiting_messages_over_several_turns() -> None:
     bench = Bench()
     services = FakeGroupServices(bench)
     groups = Groups(bench.routes, "round_robin", services)

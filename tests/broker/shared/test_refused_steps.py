@@ -1,4 +1,4 @@
-"""The disk refuses a write while earlier ones are on their way: a group takes back what was refused, and nothing else."""
+"""The disk rejects a write after earlier ones: the group takes back only what was rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def publish_until_assigned(world: World, publisher: Peer, *messages: bytes) -> N
     assert world.is_writing
 
 
-def test_a_message_whose_assignment_was_written_stays_with_its_member_when_a_later_step_is_refused(world: World) -> None:
+def test_a_written_lease_stays_with_its_member_when_a_later_step_is_rejected(world: World) -> None:
     member = world.connect("a")
     member.subscribe(FILTER)
     publisher = world.connect("p", expiry=0)
@@ -49,7 +49,7 @@ def test_a_message_whose_assignment_was_written_stays_with_its_member_when_a_lat
     assert b"2" in payloads(member.receive())
 
 
-def test_a_reservation_whose_row_was_written_is_sent_although_the_row_of_a_later_one_is_refused(world: World) -> None:
+def test_a_written_reservation_is_sent_although_a_later_row_is_rejected(world: World) -> None:
     absent = world.connect("d")
     absent.subscribe(FILTER)
     absent.cut()

@@ -1,4 +1,4 @@
-"""What a group lends with QoS 2 to a session in memory waits for the group's row (S10); and what a group lends is bounded."""
+"""QoS 2 reservations of memory sessions wait for the group's row (S10), and the number of leases is bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Kept(House):
         self.services.turn()
 
 
-def test_qos_2_for_a_session_in_memory_is_sent_when_the_row_of_the_group_is_on_disk() -> None:
+def test_a_qos_2_message_for_a_memory_session_is_sent_once_the_groups_row_is_on_disk() -> None:
     house = Kept("m")
 
     house.publish(b"1", qos=2)
@@ -45,7 +45,7 @@ def test_qos_2_for_a_session_in_memory_is_sent_when_the_row_of_the_group_is_on_d
     assert house.group.log.is_following
 
 
-def test_qos_1_and_a_group_that_is_not_kept_do_not_wait() -> None:
+def test_qos_1_messages_and_memory_groups_do_not_wait_for_the_disk() -> None:
     house = Kept("m")
     house.publish(b"1", qos=1)
     assert house.received("m") == [b"1"]
@@ -56,7 +56,7 @@ def test_qos_1_and_a_group_that_is_not_kept_do_not_wait() -> None:
     assert fleeting.received("m") == [b"2"]
 
 
-def test_what_is_promised_has_its_place_in_the_window() -> None:
+def test_a_reservation_occupies_the_window() -> None:
     house = Kept("m", window=2)
 
     for number in range(4):
@@ -68,7 +68,7 @@ def test_what_is_promised_has_its_place_in_the_window() -> None:
     assert house.flows["m"].outstanding == 2
 
 
-def test_a_promise_to_a_member_that_is_gone_is_given_to_another() -> None:
+def test_a_reservation_of_a_disconnected_member_goes_to_another() -> None:
     house = Kept("m", "n")
     house.publish(b"1", qos=2)
     house.lose("m")
@@ -82,7 +82,7 @@ def test_a_promise_to_a_member_that_is_gone_is_given_to_another() -> None:
     assert house.group.log.row().outstanding == ()
 
 
-def test_a_promise_to_a_member_that_has_unsubscribed_is_given_to_another() -> None:
+def test_a_reservation_of_an_unsubscribed_member_goes_to_another() -> None:
     house = Kept("m", "n")
     house.publish(b"1", qos=2)
     house.groups.leave(house.group, house.flows["m"])
@@ -93,7 +93,7 @@ def test_a_promise_to_a_member_that_has_unsubscribed_is_given_to_another() -> No
     assert (house.received("m"), house.received("n")) == ([], [b"1"])
 
 
-def test_a_promise_that_no_longer_fits_is_the_groups_again_and_written_at_once() -> None:
+def test_a_reservation_that_no_longer_fits_returns_to_the_group_and_is_written_at_once() -> None:
     house = Kept("m", window=1)
     house.publish(b"1", qos=2)
     flow = house.flows["m"]
@@ -110,7 +110,7 @@ def test_a_promise_that_no_longer_fits_is_the_groups_again_and_written_at_once()
     assert house.received("m") == [b"1"]
 
 
-def test_with_a_full_disk_nothing_is_sent_or_lost_and_it_is_tried_again_after_a_while() -> None:
+def test_a_full_disk_sends_and_loses_nothing_and_is_retried_later() -> None:
     house = Kept("m")
     house.publish(b"1", qos=2)
     reservations = house.group.log.take_reservations()
@@ -130,7 +130,7 @@ def test_with_a_full_disk_nothing_is_sent_or_lost_and_it_is_tried_again_after_a_
     assert house.received("m") == [b"1", b"2"]
 
 
-def test_a_hook_is_shown_the_original_of_what_was_promised_in_vain() -> None:
+def test_a_hook_gets_the_original_message_of_a_failed_reservation() -> None:
     house = Kept("m", "n")
     house.services.hook = lambda message, client_id: Message(TOPIC, message.payload + client_id.encode(), 2, False, "p")
     house.publish(b"1", qos=2)
@@ -142,7 +142,7 @@ def test_a_hook_is_shown_the_original_of_what_was_promised_in_vain() -> None:
     assert house.received("n") == [b"1n"]
 
 
-def test_no_more_is_lent_than_a_row_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_leases_is_bounded_by_the_size_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_log, "_LEASED_MAX", 3)
     house = House()
     house.join("a", window=10)
@@ -161,7 +161,7 @@ def test_no_more_is_lent_than_a_row_may_hold(monkeypatch: pytest.MonkeyPatch) ->
     assert house.group.log.outstanding == 3
 
 
-def test_an_acknowledgement_of_one_that_has_left_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_by_a_former_member_frees_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_log, "_LEASED_MAX", 2)
     house = House()
     house.join("a")
@@ -178,7 +178,7 @@ def test_an_acknowledgement_of_one_that_has_left_makes_room_for_the_others(monke
     assert house.received("b") == [b"2"]
 
 
-def test_history_from_before_the_group_is_shown_as_to_any_replay() -> None:
+def test_history_from_before_the_group_is_delivered_like_a_replay() -> None:
     house = House()
     hidden = encode_record(TOPIC, b"hidden", 1, False, "p", b"", 0, -1, 0, True)
     house.record(b"0", qos=0)
@@ -209,7 +209,7 @@ def test_history_from_before_the_group_is_shown_as_to_any_replay() -> None:
     assert again.group.log.row().since == ()
 
 
-def test_a_group_that_must_wait_for_memory_to_read_does_not_spin() -> None:
+def test_a_group_that_waits_for_memory_does_not_spin() -> None:
     house = House()
     house.join("a")
     house.lose("a")

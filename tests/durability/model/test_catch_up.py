@@ -32,7 +32,7 @@ def publish_many(publisher: Peer, topic: str, count: int, qos: int = 1) -> list[
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_for_a_filter_that_is_gone_is_sent_again_after_a_restart(world: World, qos: int) -> None:
+def test_inflight_messages_of_a_removed_filter_are_resent_after_a_restart(world: World, qos: int) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("gone", "stays", qos=qos)
     publisher = world.connect("p")
@@ -49,7 +49,7 @@ def test_what_is_in_flight_for_a_filter_that_is_gone_is_sent_again_after_a_resta
     assert got == [(b"open", 1, True), (b"new", 2, False)]
 
 
-def test_what_is_in_flight_is_sent_again_after_a_restart_to_a_session_without_a_filter(world: World) -> None:
+def test_inflight_messages_are_resent_after_a_restart_without_any_filter(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("gone")
     world.connect("p").publish("gone", b"open", 2)
@@ -61,7 +61,7 @@ def test_what_is_in_flight_is_sent_again_after_a_restart_to_a_session_without_a_
     assert payloads(world.connect("s").acknowledge_all()) == [b"open"]
 
 
-def test_more_in_flight_than_is_read_at_a_time_comes_back_in_its_order(world: World) -> None:
+def test_more_inflight_messages_than_one_read_are_resent_in_order(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     numbers = publish_many(world.connect("p"), "t", 600)
@@ -77,7 +77,7 @@ def test_more_in_flight_than_is_read_at_a_time_comes_back_in_its_order(world: Wo
     assert all(packet.dup for packet in packets)
 
 
-def test_a_session_killed_again_before_it_was_read_has_its_messages_still(world: World) -> None:
+def test_inflight_messages_survive_a_second_crash_before_recall(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     publisher = world.connect("p")
@@ -96,7 +96,7 @@ def test_a_session_killed_again_before_it_was_read_has_its_messages_still(world:
     assert sorted(payloads(world.connect("s").acknowledge_all())) == [b"one", b"two"]
 
 
-def test_ids_stay_the_same_whatever_the_next_window_is(world: World) -> None:
+def test_packet_ids_stay_the_same_with_another_receive_maximum(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     publisher = world.connect("p")
@@ -121,7 +121,7 @@ def test_ids_stay_the_same_whatever_the_next_window_is(world: World) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 1000])
-def test_a_backlog_of_many_slices_comes_once_and_in_order(world: World, window: int) -> None:
+def test_a_backlog_of_many_slices_is_delivered_once_and_in_order(world: World, window: int) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t", qos=1)
     subscriber.disconnect()
@@ -137,7 +137,7 @@ def test_a_backlog_of_many_slices_comes_once_and_in_order(world: World, window: 
     assert payloads(subscriber.acknowledge_all()) == [b"live"]
 
 
-def test_the_clock_is_looked_at_after_every_record_that_is_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_is_checked_after_every_fetched_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t/+", "u", qos=1)
     subscriber.disconnect()
@@ -165,7 +165,7 @@ def test_the_clock_is_looked_at_after_every_record_that_is_looked_for(world: Wor
     assert max(looked_for) == 1
 
 
-def test_what_comes_while_a_session_catches_up_is_neither_lost_nor_doubled(world: World) -> None:
+def test_messages_published_during_catch_up_are_neither_lost_nor_repeated(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t", qos=1)
     subscriber.disconnect()
@@ -188,7 +188,7 @@ def test_what_comes_while_a_session_catches_up_is_neither_lost_nor_doubled(world
     assert got + payloads(subscriber.acknowledge_all()) == numbers
 
 
-def test_a_message_that_expired_while_the_client_was_away_does_not_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_expired_while_offline_is_not_delivered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t", qos=1)
     subscriber.disconnect()
@@ -208,7 +208,7 @@ def test_a_message_that_expired_while_the_client_was_away_does_not_come(world: W
     assert world.broker.state.counters.dropped_expired == 1
 
 
-def test_no_local_holds_for_what_is_read(world: World) -> None:
+def test_no_local_applies_to_messages_read_from_the_log(world: World) -> None:
     own = world.connect("own")
     own.subscribe(SubscribeOption("t", 1, no_local=True))
     own.send(Publish("t", b"own", 1, packet_id=1))
@@ -219,7 +219,7 @@ def test_no_local_holds_for_what_is_read(world: World) -> None:
     assert payloads(world.connect("own").acknowledge_all()) == [b"other"]
 
 
-def test_a_session_without_subscriptions_has_nothing_to_read_and_follows(world: World) -> None:
+def test_a_session_without_subscriptions_reads_nothing_and_is_live(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.disconnect()
     world.connect("p", expiry=0).publish("t", b"m")
@@ -233,7 +233,7 @@ def test_a_session_without_subscriptions_has_nothing_to_read_and_follows(world: 
     assert subscriber.receive() == []
 
 
-def test_two_filters_that_match_bring_one_copy_with_the_higher_qos(world: World) -> None:
+def test_two_matching_filters_deliver_one_copy_with_the_higher_qos(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t/+", qos=1)
     subscriber.subscribe("t/1", qos=2)

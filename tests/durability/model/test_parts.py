@@ -66,7 +66,7 @@ actions = st.lists(
 
 @settings(max_examples=60)
 @given(actions=actions)
-def test_clients_that_come_and_go_between_two_parts_have_each_message_once(actions: list[tuple[str, int]]) -> None:
+def test_clients_that_reconnect_between_two_parts_get_each_message_once(actions: list[tuple[str, int]]) -> None:
     with World(work_max=1) as world:
         crowd = Crowd(world)
         publisher = world.connect("p")
@@ -98,7 +98,7 @@ def test_clients_that_come_and_go_between_two_parts_have_each_message_once(actio
         assert [each.packet_id for each in answers if isinstance(each, Pubrec)] == list(range(1, sent + 1))
 
 
-def test_a_replay_that_comes_to_its_end_between_two_parts_misses_nothing() -> None:
+def test_a_replay_that_ends_between_two_parts_misses_nothing() -> None:
     for turns in range(12):
         with World(work_max=1) as world:
             crowd = Crowd(world)
@@ -118,7 +118,7 @@ def test_a_replay_that_comes_to_its_end_between_two_parts_misses_nothing() -> No
             assert crowd.got(0) == [b"%d" % number for number in range(1, 7)]
 
 
-def test_a_group_hands_out_each_message_once_though_others_come_between_the_parts() -> None:
+def test_a_group_delivers_each_message_once_with_others_between_the_parts() -> None:
     for turns in range(12):
         with World(work_max=1) as world:
             crowd = Crowd(world)

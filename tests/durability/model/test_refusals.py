@@ -56,7 +56,7 @@ def reasons(packets: list[Packet]) -> list[tuple[type, int]]:
 
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])
-def test_mqtt_5_is_told_that_a_message_is_not_stored(world: Frail, qos: int, answer: type) -> None:
+def test_mqtt_5_clients_get_a_reason_if_a_message_cannot_be_stored(world: Frail, qos: int, answer: type) -> None:
     subscriber = world.connect("s", expiry=0)
     subscriber.subscribe("t")
     publisher = world.connect("p")
@@ -71,7 +71,7 @@ def test_mqtt_5_is_told_that_a_message_is_not_stored(world: Frail, qos: int, ans
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_mqtt_3_gets_no_answer_and_is_cut_off_so_that_it_sends_again(world: Frail, qos: int) -> None:
+def test_mqtt_3_clients_are_closed_without_an_answer_so_that_they_resend(world: Frail, qos: int) -> None:
     world.connect("s").subscribe("t")
     publisher = world.connect("p", version=MQTT311)
     world.fill_disk()
@@ -87,7 +87,7 @@ def test_mqtt_3_gets_no_answer_and_is_cut_off_so_that_it_sends_again(world: Frai
     assert payloads(world.connect("s").acknowledge_all()) == [b"m"]
 
 
-def test_a_refused_qos_2_message_leaves_its_packet_id_free(world: Frail) -> None:
+def test_a_rejected_qos_2_message_frees_its_packet_id(world: Frail) -> None:
     world.connect("s").subscribe("t")
     publisher = world.connect("p")
     world.fill_disk()
@@ -101,7 +101,7 @@ def test_a_refused_qos_2_message_leaves_its_packet_id_free(world: Frail) -> None
     assert payloads(world.connect("s").acknowledge_all()) == [b"stored"]
 
 
-def test_a_refused_retained_message_is_not_retained(world: Frail) -> None:
+def test_a_rejected_retained_message_is_not_retained(world: Frail) -> None:
     publisher = world.connect("p")
     publisher.publish("t", b"old", retain=True)
     world.fill_disk()
@@ -113,7 +113,7 @@ def test_a_refused_retained_message_is_not_retained(world: Frail) -> None:
     assert payloads(world.connect("s").subscribe("t")) == [b"old"]
 
 
-def test_a_durable_session_that_cannot_be_stored_is_refused_and_one_in_memory_is_not(world: Frail) -> None:
+def test_a_full_disk_rejects_durable_sessions_and_accepts_memory_sessions(world: Frail) -> None:
     world.fill_disk()
 
     durable = world.open()
@@ -139,7 +139,7 @@ def test_a_subscription_that_cannot_be_stored_is_not_acknowledged(world: Frail) 
     subscriber.subscribe("t")
 
 
-def test_a_packet_id_whose_release_cannot_be_stored_is_not_let_go(world: Frail) -> None:
+def test_a_packet_id_whose_release_cannot_be_stored_is_kept(world: Frail) -> None:
     publisher = world.connect("p")
     publisher.send(Publish("t", b"m", 2, packet_id=7))
     assert publisher.expect(Pubrec).packet_id == 7
@@ -154,7 +154,7 @@ def test_a_packet_id_whose_release_cannot_be_stored_is_not_let_go(world: Frail) 
     assert publisher.expect(Pubcomp) == Pubcomp(7)
 
 
-def test_a_step_of_a_delivery_that_cannot_be_stored_is_taken_when_the_client_is_back(world: Frail) -> None:
+def test_a_delivery_step_that_cannot_be_stored_is_repeated_on_reconnect(world: Frail) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     world.connect("p").publish("t", b"m", 2)
@@ -172,7 +172,7 @@ def test_a_step_of_a_delivery_that_cannot_be_stored_is_taken_when_the_client_is_
     subscriber.acknowledge_all()
 
 
-def test_a_cursor_that_could_not_be_written_is_written_when_there_is_space(world: Frail) -> None:
+def test_a_rejected_cursor_is_written_when_there_is_space(world: Frail) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t", qos=1)
     world.connect("p").publish("t", b"m")
@@ -188,7 +188,7 @@ def test_a_cursor_that_could_not_be_written_is_written_when_there_is_space(world
     assert world.connect("s").receive() == []
 
 
-def test_a_session_that_ended_while_nothing_could_be_stored_does_not_come_back(world: Frail) -> None:
+def test_a_session_that_ended_on_a_full_disk_does_not_reappear(world: Frail) -> None:
     client = world.connect("c")
     client.subscribe("t")
     world.fill_disk()
@@ -202,7 +202,7 @@ def test_a_session_that_ended_while_nothing_could_be_stored_does_not_come_back(w
     assert not world.connect("c").connack.session_present
 
 
-def test_subscriptions_of_a_session_that_a_refused_clean_start_has_ended_do_not_come_back(world: Frail) -> None:
+def test_subscriptions_ended_by_a_rejected_clean_start_do_not_reappear(world: Frail) -> None:
     client = world.connect("c")
     client.subscribe("old")
     client.disconnect()
@@ -220,7 +220,7 @@ def test_subscriptions_of_a_session_that_a_refused_clean_start_has_ended_do_not_
     assert list(session.subscriptions) == ["new"]
 
 
-def test_a_will_that_cannot_be_stored_ends_nothing_else(world: Frail) -> None:
+def test_a_will_that_cannot_be_stored_affects_nothing_else(world: Frail) -> None:
     leaving = world.connect("leaving", will=Will("w", b"gone", 1, False))
     world.fill_disk()
     leaving.cut()
@@ -235,7 +235,7 @@ def test_a_will_that_cannot_be_stored_ends_nothing_else(world: Frail) -> None:
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_doubt_is_neither_acknowledged_nor_denied(version: int, qos: int) -> None:
+def test_messages_in_doubt_are_neither_acknowledged_nor_rejected(version: int, qos: int) -> None:
     with Frail(history={"durability": "fsync"}) as world:
         publisher = world.connect("p", expiry=0, clean=True, version=version)
         subscriber = world.connect("s", expiry=0, clean=True)
@@ -253,7 +253,7 @@ def test_what_is_in_doubt_is_neither_acknowledged_nor_denied(version: int, qos: 
 # A log with too much to do
 
 
-def test_publishers_wait_while_too_much_waits_for_the_disk_and_then_go_on() -> None:
+def test_publishers_wait_while_the_log_is_congested_and_then_resume() -> None:
     with World(LogOptions(pending_bytes_max=20_000)) as world:
         publishers = [world.connect(f"p{number}", expiry=0) for number in range(3)]
         large = bytes(3000)
@@ -277,7 +277,7 @@ def test_publishers_wait_while_too_much_waits_for_the_disk_and_then_go_on() -> N
         assert sorted(acknowledged) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_a_held_publisher_has_sent_is_read_when_there_is_room() -> None:
+def test_data_of_a_waiting_publisher_is_read_when_there_is_room() -> None:
     with World(LogOptions(pending_bytes_max=20_000)) as world:
         publisher = world.connect("p", expiry=0)
 

@@ -37,7 +37,7 @@ def stored(world: World) -> list[str]:
 # Expiry
 
 
-def test_a_session_expires_as_long_after_a_crash_as_it_would_have_after_a_disconnect(world: World) -> None:
+def test_session_expiry_counts_from_a_crash_as_from_a_disconnect(world: World) -> None:
     world.connect("c", expiry=60)
 
     world.crash(loses_power=True)
@@ -49,9 +49,7 @@ def test_a_session_expires_as_long_after_a_crash_as_it_would_have_after_a_discon
     assert not world.connect("c").connack.session_present
 
 
-def test_the_time_that_the_node_was_down_counts_for_a_session_that_was_left_before(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_downtime_counts_towards_the_expiry_of_an_offline_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, expiry in (("short", 60), ("long", 100), ("endless", 0xFFFF_FFFF)):
         world.connect(name, expiry=expiry).disconnect()
 
@@ -63,7 +61,7 @@ def test_the_time_that_the_node_was_down_counts_for_a_session_that_was_left_befo
     assert stored(world) == ["endless"]
 
 
-def test_an_expiry_of_0_at_the_end_ends_the_session_on_disk_too(world: World) -> None:
+def test_a_disconnect_with_expiry_0_deletes_the_session_from_disk(world: World) -> None:
     client = world.connect("c")
     client.subscribe("t")
     client.send(Disconnect(0, Properties(session_expiry_interval=0)))
@@ -74,7 +72,7 @@ def test_an_expiry_of_0_at_the_end_ends_the_session_on_disk_too(world: World) ->
     assert not world.connect("c").connack.session_present
 
 
-def test_a_session_taken_up_with_expiry_0_is_not_there_after_a_crash(world: World) -> None:
+def test_a_session_resumed_with_expiry_0_is_gone_after_a_crash(world: World) -> None:
     world.connect("c").disconnect()
     client = world.connect("c", expiry=0)
     assert client.connack.session_present
@@ -85,7 +83,7 @@ def test_a_session_taken_up_with_expiry_0_is_not_there_after_a_crash(world: Worl
     assert not world.connect("c").connack.session_present
 
 
-def test_a_clean_start_ends_the_old_session_on_disk_with_all_that_belonged_to_it(world: World) -> None:
+def test_a_clean_start_deletes_the_old_session_and_its_rows_from_disk(world: World) -> None:
     client = world.connect("c")
     client.subscribe("old/#")
     client.disconnect()
@@ -100,7 +98,7 @@ def test_a_clean_start_ends_the_old_session_on_disk_with_all_that_belonged_to_it
     assert client.receive() == []
 
 
-def test_a_session_in_memory_leaves_nothing_on_disk(world: World) -> None:
+def test_a_memory_session_leaves_nothing_on_disk(world: World) -> None:
     client = world.connect("c", expiry=0)
     client.subscribe("t")
 
@@ -122,7 +120,7 @@ def test_the_owner_of_a_session_has_a_higher_version_after_each_start(world: Wor
 # Wills
 
 
-def test_the_will_of_a_client_that_was_connected_at_the_crash_is_published_at_the_start(world: World) -> None:
+def test_the_will_of_a_client_connected_at_a_crash_is_published_at_the_next_start(world: World) -> None:
     world.connect("watcher").subscribe("will")
     world.connect("c", will=will(None))
 
@@ -132,7 +130,7 @@ def test_the_will_of_a_client_that_was_connected_at_the_crash_is_published_at_th
     assert payloads(world.connect("watcher").acknowledge_all()) == [b"gone"]
 
 
-def test_a_will_is_published_once_over_two_crashes(world: World) -> None:
+def test_a_will_is_published_only_once_over_two_crashes(world: World) -> None:
     world.connect("watcher").subscribe("will")
     world.connect("c", will=will(None, 2))
 
@@ -144,7 +142,7 @@ def test_a_will_is_published_once_over_two_crashes(world: World) -> None:
     assert payloads(world.connect("watcher").acknowledge_all()) == [b"gone"]
 
 
-def test_the_will_of_a_client_that_said_goodbye_is_not_published_after_a_crash(world: World) -> None:
+def test_the_will_of_a_disconnected_client_is_not_published_after_a_crash(world: World) -> None:
     world.connect("watcher").subscribe("will")
     world.connect("c", will=will(5)).disconnect()
 
@@ -154,7 +152,7 @@ def test_the_will_of_a_client_that_said_goodbye_is_not_published_after_a_crash(w
     assert world.connect("watcher").acknowledge_all() == []
 
 
-def test_a_delayed_will_waits_over_a_crash_for_the_client_to_come_back(world: World) -> None:
+def test_a_delayed_will_survives_a_crash_and_waits_for_the_client(world: World) -> None:
     world.connect("watcher").subscribe("will")
     world.connect("c", will=will(30))
     world.connect("d", will=will(30))
@@ -167,7 +165,7 @@ def test_a_delayed_will_waits_over_a_crash_for_the_client_to_come_back(world: Wo
     assert payloads(world.connect("watcher").acknowledge_all()) == [b"gone"], "one of the two has come back"
 
 
-def test_a_will_whose_delay_has_passed_while_the_node_was_down_is_published_at_the_start(
+def test_a_will_whose_delay_passed_during_downtime_is_published_at_the_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.connect("watcher").subscribe("will")
@@ -180,7 +178,7 @@ def test_a_will_whose_delay_has_passed_while_the_node_was_down_is_published_at_t
     assert payloads(world.connect("watcher").acknowledge_all()) == [b"gone"]
 
 
-def test_a_new_connection_without_a_will_takes_the_old_one_back_on_disk_too(world: World) -> None:
+def test_a_new_connection_without_a_will_deletes_the_old_will_from_disk(world: World) -> None:
     world.connect("watcher").subscribe("will")
     world.connect("c", will=will(30)).cut()
     world.settle()

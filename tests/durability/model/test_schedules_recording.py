@@ -31,7 +31,7 @@ NO_HISTORY = [pytest.param({"topics": []}, id="no topics"), pytest.param({"min_q
 
 
 @pytest.mark.parametrize("history", NO_HISTORY)
-def test_s4_what_history_does_not_cover_waits_for_an_absent_durable_session(history: dict[str, Any]) -> None:
+def test_s4_messages_outside_history_wait_for_an_offline_durable_session(history: dict[str, Any]) -> None:
     with World(history=history) as world:
         subscriber = world.connect("s")
         subscriber.subscribe("office/#", qos=1)
@@ -48,7 +48,9 @@ def test_s4_what_history_does_not_cover_waits_for_an_absent_durable_session(hist
 
 @pytest.mark.parametrize("history", NO_HISTORY)
 @pytest.mark.parametrize("is_recorded_first", [True, False])
-def test_s4_a_change_of_history_in_between_neither_loses_nor_doubles(history: dict[str, Any], is_recorded_first: bool) -> None:
+def test_s4_a_changed_history_setting_neither_loses_nor_repeats_messages(
+    history: dict[str, Any], is_recorded_first: bool
+) -> None:
     whole: dict[str, Any] = {"topics": ["#"], "min_qos": 0}
     first, second = (whole, history) if is_recorded_first else (history, whole)
     with World(history=first) as world:
@@ -74,7 +76,7 @@ def test_s4_a_change_of_history_in_between_neither_loses_nor_doubles(history: di
 
 
 @pytest.mark.parametrize("expiry", [0, 1000], ids=["memory", "durable"])
-def test_s6_a_subscriber_gets_a_message_once_that_was_sent_again_before_its_commit(expiry: int) -> None:
+def test_s6_a_message_resent_before_its_commit_is_delivered_once(expiry: int) -> None:
     with World() as world:
         subscriber = world.connect("s", expiry=expiry)
         subscriber.subscribe("t")
@@ -98,7 +100,7 @@ def test_s6_a_subscriber_gets_a_message_once_that_was_sent_again_before_its_comm
         assert again.expect(Pubcomp) == Pubcomp(7)
 
 
-def test_s6_a_message_that_was_never_committed_was_shown_to_nobody() -> None:
+def test_s6_an_uncommitted_message_is_delivered_to_no_subscriber() -> None:
     with World() as world:
         subscriber = world.connect("s", expiry=0)
         subscriber.subscribe("t")
@@ -122,7 +124,7 @@ def test_s6_a_message_that_was_never_committed_was_shown_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("history", [{}, {"topics": []}], ids=["recorded", "not recorded"])
-def test_s9b_an_acknowledged_retained_message_is_there_after_a_crash(history: dict[str, Any]) -> None:
+def test_s9b_an_acknowledged_retained_message_survives_a_crash(history: dict[str, Any]) -> None:
     with World(history=history) as world:
         publisher = world.connect("p")
         publisher.publish("t", b"old", retain=True)
@@ -137,7 +139,7 @@ def test_s9b_an_acknowledged_retained_message_is_there_after_a_crash(history: di
 
 
 @pytest.mark.parametrize("loses_power", CRASHES)
-def test_s9b_record_and_retained_message_of_an_interrupted_publish_are_both_there_or_both_not(loses_power: bool) -> None:
+def test_s9b_record_and_retained_message_are_stored_together_or_not_at_all(loses_power: bool) -> None:
     with World() as world:
         publisher = world.connect("p")
         publisher.publish("t", b"old", retain=True)
@@ -177,7 +179,7 @@ def test_s9c_a_new_subscriber_does_not_end_with_a_stale_value(topic_filter: str,
 # S16: retention against sessions
 
 
-def test_s16_what_retention_takes_from_a_session_is_counted_and_told_when_it_comes_back() -> None:
+def test_s16_messages_deleted_by_retention_are_counted_and_reported_on_reconnect() -> None:
     single = LogOptions(limits=EpochLimits(count_max=1), tail_bytes_max=0)
     with World(single, history={"retention": "1h"}) as world:
         subscriber = world.connect("s", expiry=30 * 86400)
@@ -205,7 +207,7 @@ def test_s16_what_retention_takes_from_a_session_is_counted_and_told_when_it_com
         assert floor.timestamp() <= last / 1_000_000 + 0.001
 
 
-def test_s16_a_message_in_flight_that_retention_took_is_let_go_and_counted() -> None:
+def test_s16_an_inflight_message_deleted_by_retention_is_released_and_counted() -> None:
     single = LogOptions(limits=EpochLimits(count_max=1), tail_bytes_max=0)
     with World(single, history={"retention": "1h"}) as world:
         subscriber = world.connect("s", expiry=30 * 86400)

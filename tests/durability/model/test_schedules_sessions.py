@@ -29,7 +29,7 @@ def inflight_of(world: World, client_id: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("loses_power", CRASHES)
-def test_s1_a_qos_2_message_sent_again_after_a_crash_before_pubrec_is_stored_once(world: World, loses_power: bool) -> None:
+def test_s1_a_qos_2_message_resent_after_a_crash_before_pubrec_is_stored_once(world: World, loses_power: bool) -> None:
     world.connect("s").subscribe("t")
     publisher = world.connect("p")
     publisher.send(Publish("t", b"m", 2, packet_id=7))
@@ -50,7 +50,7 @@ def test_s1_a_qos_2_message_sent_again_after_a_crash_before_pubrec_is_stored_onc
 
 @pytest.mark.parametrize("loses_power", CRASHES)
 @pytest.mark.parametrize("is_told", [True, False])
-def test_s1_a_packet_id_that_was_let_go_does_not_swallow_the_next_message(world: World, loses_power: bool, is_told: bool) -> None:
+def test_s1_a_released_packet_id_does_not_suppress_the_next_message(world: World, loses_power: bool, is_told: bool) -> None:
     world.connect("s").subscribe("t")
     publisher = world.connect("p")
     publisher.send(Publish("t", b"old", 2, packet_id=7))
@@ -77,7 +77,7 @@ def test_s1_a_packet_id_that_was_let_go_does_not_swallow_the_next_message(world:
 
 
 @pytest.mark.parametrize("loses_power", CRASHES)
-def test_s2_a_qos_2_message_that_the_client_has_let_go_does_not_come_again(world: World, loses_power: bool) -> None:
+def test_s2_a_qos_2_message_released_by_the_client_is_not_resent(world: World, loses_power: bool) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     world.connect("p").publish("t", b"m", 2)
@@ -98,7 +98,7 @@ def test_s2_a_qos_2_message_that_the_client_has_let_go_does_not_come_again(world
 
 
 @pytest.mark.parametrize("loses_power", CRASHES)
-def test_s2_a_completed_qos_2_message_is_not_read_again_below_an_open_qos_1(world: World, loses_power: bool) -> None:
+def test_s2_a_completed_qos_2_message_is_not_reread_below_an_inflight_qos_1_message(world: World, loses_power: bool) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     publisher = world.connect("p")
@@ -143,7 +143,7 @@ def test_s2_neither_publish_nor_pubrel_is_on_the_wire_before_it_is_on_disk(world
     assert inflight_of(world, "s") == [(1, 1)]
 
 
-def test_s2_a_receipt_that_the_disk_never_saw_means_the_same_message_under_the_same_id(world: World) -> None:
+def test_s2_a_lost_pubrec_row_resends_the_same_message_with_the_same_packet_id(world: World) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     world.connect("p").publish("t", b"m", 2)
@@ -161,7 +161,7 @@ def test_s2_a_receipt_that_the_disk_never_saw_means_the_same_message_under_the_s
 
 
 @pytest.mark.parametrize("loses_power", CRASHES)
-def test_s2_the_packet_id_of_a_retained_message_is_not_given_to_another_after_a_crash(world: World, loses_power: bool) -> None:
+def test_s2_the_packet_id_of_a_retained_message_is_not_reused_after_a_crash(world: World, loses_power: bool) -> None:
     world.connect("p").publish("kept", b"retained", 2, retain=True)
     subscriber = world.connect("s")
     (publish,) = [*subscriber.subscribe("#"), *subscriber.receive()]
@@ -186,7 +186,7 @@ def fill(publisher: Peer, topic: str, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_s3_a_slow_session_gets_nothing_for_a_filter_from_before_its_subscribe(world: World, crashes: bool) -> None:
+def test_s3_a_slow_session_gets_no_messages_older_than_its_subscribe(world: World, crashes: bool) -> None:
     subscriber = world.connect("s", receive_maximum=1)
     subscriber.subscribe("a")
     publisher = world.connect("p")
@@ -207,7 +207,7 @@ def test_s3_a_slow_session_gets_nothing_for_a_filter_from_before_its_subscribe(w
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_s3_a_subscription_that_looks_back_does_not_bring_the_others_with_it(world: World, crashes: bool) -> None:
+def test_s3_a_replaying_subscription_does_not_rewind_the_others(world: World, crashes: bool) -> None:
     subscriber = world.connect("s")
     subscriber.subscribe("a", qos=1)
     publisher = world.connect("p")
@@ -231,7 +231,7 @@ def test_s3_a_subscription_that_looks_back_does_not_bring_the_others_with_it(wor
 # S13: idle sessions
 
 
-def test_s13_a_connected_session_that_matches_nothing_has_its_position_written_about_once_a_minute(world: World) -> None:
+def test_s13_an_idle_connected_session_stores_its_position_once_a_minute(world: World) -> None:
     world.connect("idle").subscribe("never")
     fill(world.connect("p"), "t", *range(20))
     marks = tuple(world.broker.state.marks)
@@ -246,7 +246,7 @@ def test_s13_a_connected_session_that_matches_nothing_has_its_position_written_a
     assert session.flow.cursor() == list(marks)
 
 
-def test_s13_a_session_has_its_position_written_when_it_is_left(world: World) -> None:
+def test_s13_a_session_stores_its_position_on_disconnect(world: World) -> None:
     idle = world.connect("idle")
     idle.subscribe("never")
     fill(world.connect("p"), "t", *range(20))

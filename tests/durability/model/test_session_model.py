@@ -80,7 +80,7 @@ actions_of_any_kind = st.integers(0, len(KINDS) - 1).flatmap(KINDS.__getitem__)
     actions=st.lists(actions_of_any_kind, min_size=20, max_size=60),
     work_max=st.sampled_from((None, 1)),
 )
-def test_a_durable_session_keeps_its_promises_whatever_happens(
+def test_a_durable_session_keeps_its_guarantees_under_any_schedule(
     history: dict[str, Any], window: int, topic_filter: str, actions: list[Action], work_max: int | None
 ) -> None:
     session = DurableSession(history, work_max)

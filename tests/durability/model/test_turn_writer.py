@@ -30,7 +30,7 @@ def subscribers(world: World, count: int) -> list[Peer]:
     return made
 
 
-def test_a_delivery_of_qos_1_is_written_down_at_the_next_tick_and_not_before(world: World) -> None:
+def test_a_qos_1_delivery_is_stored_at_the_next_tick_and_not_before(world: World) -> None:
     (subscriber,) = subscribers(world, 1)
 
     world.connect("p", expiry=0).publish("t", b"m")
@@ -46,9 +46,7 @@ def test_a_delivery_of_qos_1_is_written_down_at_the_next_tick_and_not_before(wor
     assert in_flight(world) == {"s0": 0}
 
 
-def test_a_tick_writes_no_more_cursors_than_it_may_and_the_next_ones_the_rest(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tick_writes_a_bounded_number_of_cursors_and_later_ones_the_rest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("braidmq.broker.session.cursors._CURSORS_PER_TICK", 2)
     subscribers(world, 5)
     world.tick(5)
@@ -62,7 +60,7 @@ def test_a_tick_writes_no_more_cursors_than_it_may_and_the_next_ones_the_rest(
     assert written == [2, 4, 5, 5]
 
 
-def test_a_session_that_has_ended_is_not_written_again_by_a_cursor_that_waited(world: World) -> None:
+def test_a_pending_cursor_does_not_recreate_an_ended_session(world: World) -> None:
     (subscriber,) = subscribers(world, 1)
     world.connect("p", expiry=0).publish("t", b"m")
     subscriber.send(Disconnect(0, Properties(session_expiry_interval=0)))
@@ -73,7 +71,7 @@ def test_a_session_that_has_ended_is_not_written_again_by_a_cursor_that_waited(w
     assert in_flight(world) == {}
 
 
-def test_a_new_session_of_the_same_name_has_nothing_of_the_old_one(world: World) -> None:
+def test_a_new_session_of_the_same_client_id_inherits_nothing(world: World) -> None:
     (subscriber,) = subscribers(world, 1)
     world.connect("p", expiry=0).publish("t", b"m")
     assert payloads(subscriber.receive()) == [b"m"]
@@ -86,7 +84,7 @@ def test_a_new_session_of_the_same_name_has_nothing_of_the_old_one(world: World)
     assert world.connect("s0").receive() == []
 
 
-def test_everything_is_written_when_the_node_is_stopped(world: World) -> None:
+def test_a_stopping_node_writes_all_pending_cursors(world: World) -> None:
     (subscriber,) = subscribers(world, 1)
     publisher = world.connect("p", expiry=0)
     publisher.publish("t", b"answered")

@@ -32,7 +32,7 @@ class Writer(threading.Thread):
         self.part = ProducerPart("kill", 1, partition, keys)
         self.problem: Exception | None = None
         self._work = work  # released for each chunk
-        self._options = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "40s", "timeout": "20s"})
+        self._options = parse_write_options({"servers": f"127.0.0.1:{port}", "retrytimeout": "100s", "timeout": "20s"})
         places = {"topic": 0, "payload": 1, "key": 2} if keys else {"topic": 0, "payload": 1}
         self._maker = RowMaker(places, qos)
         self._deaths = [chance.randrange(ROWS) for _ in range(3)]
@@ -93,7 +93,8 @@ def test_rows_are_recorded_once_and_in_order_over_kills_of_the_node_and_of_the_t
             writer.start()
         while any(writer.is_alive() for writer in writers) and kills < 6:
             for _ in range(chance.randrange(1, 40)):
-                work.acquire(timeout=0.5)  # nothing is released any more when both are done
+                while not work.acquire(timeout=0.1) and any(writer.is_alive() for writer in writers):
+                    pass  # nothing is released any more when both are done
             node.send(signal.SIGKILL)
             node.await_end()
             kills += 1

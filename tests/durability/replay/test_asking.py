@@ -43,7 +43,7 @@ def now_ms() -> int:
 
 
 @pytest.mark.parametrize("version", [MQTT31, MQTT311, MQTT5])
-def test_earliest_gives_everything_in_order_of_time_and_then_the_end(stage: Stage, version: int) -> None:
+def test_earliest_replays_everything_in_order_and_then_the_end_marker(stage: Stage, version: int) -> None:
     topic = unique()
     sent = record(stage, f"{topic}/x", 30, clients=7)  # their homes are different shards
     client = stage.connect(version=version)
@@ -55,7 +55,7 @@ def test_earliest_gives_everything_in_order_of_time_and_then_the_end(stage: Stag
 
 
 @VERSIONS
-def test_without_being_asked_for_there_is_no_end_marker(stage: Stage, version: int) -> None:
+def test_the_end_marker_is_sent_only_on_request(stage: Stage, version: int) -> None:
     topic = unique()
     sent = record(stage, topic, 3)
     client = stage.connect(version=version)
@@ -78,7 +78,7 @@ def test_the_end_marker_is_an_empty_message_to_the_filter_with_a_user_property(s
     assert mark.properties.subscription_identifiers == (7,)
 
 
-def test_latest_is_an_ordinary_subscription_whose_end_is_told_at_once(stage: Stage) -> None:
+def test_latest_is_a_plain_subscription_with_an_immediate_end_marker(stage: Stage) -> None:
     topic = unique()
     record(stage, topic, 3)
     client = stage.connect()
@@ -92,7 +92,7 @@ def test_latest_is_an_ordinary_subscription_whose_end_is_told_at_once(stage: Sta
 
 @VERSIONS
 @pytest.mark.parametrize("form", ["ms", "rfc3339", "duration"])
-def test_a_start_in_time_gives_what_was_recorded_since(stage: Stage, version: int, form: str) -> None:
+def test_a_start_time_replays_records_from_then_on(stage: Stage, version: int, form: str) -> None:
     topic = unique()
     record(stage, topic, 4, stem=b"old")
     time.sleep(0.02)  # time itself is what is asked about
@@ -124,7 +124,7 @@ def test_a_start_in_the_future_is_now(stage: Stage) -> None:
     client.expect_silence()
 
 
-def test_an_offset_holds_for_every_filter_of_its_packet(stage: Stage) -> None:
+def test_an_offset_applies_to_every_filter_of_its_packet(stage: Stage) -> None:
     topic = unique()
     sent = {f"{topic}/{name}": record(stage, f"{topic}/{name}", 5, stem=name.encode()) for name in "abc"}
     client = stage.connect()
@@ -147,9 +147,7 @@ def test_an_offset_holds_for_every_filter_of_its_packet(stage: Stage) -> None:
         ((("replay-complete", ""),), "must be 0 or 1"),
     ],
 )
-def test_a_wrong_value_is_told_in_words_and_nothing_is_subscribed(
-    stage: Stage, pairs: tuple[tuple[str, str], ...], words: str
-) -> None:
+def test_an_invalid_offset_is_rejected_with_a_clear_message(stage: Stage, pairs: tuple[tuple[str, str], ...], words: str) -> None:
     topic = unique()
     client = stage.connect()
 
@@ -161,7 +159,7 @@ def test_a_wrong_value_is_told_in_words_and_nothing_is_subscribed(
     client.expect_silence()
 
 
-def test_a_word_as_long_as_a_filter_can_be_is_refused_like_any_other(stage: Stage) -> None:
+def test_a_start_of_the_maximum_length_is_rejected(stage: Stage) -> None:
     client = stage.connect()
 
     reasons, said = refusal(client.request_subscribe("$replay/-1h," + "y" * 65_520 + "/t"))
@@ -179,9 +177,7 @@ def test_a_word_as_long_as_a_filter_can_be_is_refused_like_any_other(stage: Stag
         "$share/g/$replay/-1h,end/{}", "$replay/-1h/{}/#/x",
     ],
 )  # fmt: skip
-def test_a_replay_filter_that_is_not_whole_is_refused_and_the_others_are_granted(
-    stage: Stage, version: int, written: str
-) -> None:
+def test_an_incomplete_replay_filter_is_rejected_and_the_others_are_granted(stage: Stage, version: int, written: str) -> None:
     topic = unique()
     client = stage.connect(version=version)
 
@@ -198,7 +194,7 @@ def test_a_replay_filter_that_is_not_whole_is_refused_and_the_others_are_granted
     client.expect_silence()
 
 
-def test_access_is_decided_on_the_filter_inside(start: Start, tmp_path: Path) -> None:
+def test_access_is_decided_on_the_inner_filter(start: Start, tmp_path: Path) -> None:
     rules = tmp_path / "acl"
     rules.write_text("topic write secret\ntopic readwrite open/#\n")
     stage = start(access={"acl_file": str(rules)})
@@ -215,7 +211,7 @@ def test_access_is_decided_on_the_filter_inside(start: Start, tmp_path: Path) ->
 
 
 @VERSIONS
-def test_a_replay_ends_with_the_right_to_it(start: Start, tmp_path: Path, version: int) -> None:
+def test_a_replay_ends_when_access_is_withdrawn(start: Start, tmp_path: Path, version: int) -> None:
     rules = tmp_path / "acl"
     rules.write_text("topic readwrite #\n")
     stage = start(access={"acl_file": str(rules)}, mqtt={"inflight_max": 5})
@@ -234,7 +230,7 @@ def test_a_replay_ends_with_the_right_to_it(start: Start, tmp_path: Path, versio
     client.expect_silence()
 
 
-def test_a_start_before_what_is_kept_begins_there_and_says_so(start: Start) -> None:
+def test_a_start_before_the_retained_history_starts_there_and_reports_it(start: Start) -> None:
     stage = start()
     whole_from, kept = forget_first(stage, "t")
     client = stage.connect()
@@ -249,7 +245,7 @@ def test_a_start_before_what_is_kept_begins_there_and_says_so(start: Start) -> N
     assert bodies(read_to_end(client, "t")) == kept
 
 
-def test_who_wants_all_of_it_is_refused_when_some_is_gone(start: Start) -> None:
+def test_a_complete_replay_is_rejected_if_records_were_deleted(start: Start) -> None:
     stage = start()
     forget_first(stage, "t")
     client = stage.connect()
@@ -264,7 +260,7 @@ def test_who_wants_all_of_it_is_refused_when_some_is_gone(start: Start) -> None:
     client.expect_silence()
 
 
-def test_who_wants_all_of_it_gets_it_when_nothing_is_gone(start: Start) -> None:
+def test_a_complete_replay_is_granted_if_nothing_was_deleted(start: Start) -> None:
     stage = start()
     whole_from, kept = forget_first(stage, "t")
     client = stage.connect()
@@ -277,7 +273,7 @@ def test_who_wants_all_of_it_gets_it_when_nothing_is_gone(start: Start) -> None:
     assert bodies(read(client, len(kept))) == kept
 
 
-def test_what_retention_takes_from_a_replay_midway_is_counted(start: Start) -> None:
+def test_records_deleted_by_retention_during_a_replay_are_counted(start: Start) -> None:
     stage = start(history={"shards": 1})
     sent = record(stage, "t", 20)
     name = unique()
@@ -294,7 +290,7 @@ def test_what_retention_takes_from_a_replay_midway_is_counted(start: Start) -> N
     assert stage.look(lambda inside: (present(inside.sessions.get(name)).gaps, inside.statistics.lost_to_retention)) == (1, 1)
 
 
-def test_more_replays_than_a_session_may_have_are_refused(stage: Stage) -> None:
+def test_replays_beyond_the_limit_of_a_session_are_rejected(stage: Stage) -> None:
     topic = unique()
     record(stage, f"{topic}/x", 1, qos=1)
     client = stage.connect(receive_maximum=1)
@@ -311,7 +307,7 @@ def test_more_replays_than_a_session_may_have_are_refused(stage: Stage) -> None:
 
 
 @VERSIONS
-def test_unsubscribe_ends_a_replay_midway(start: Start, version: int) -> None:
+def test_unsubscribe_ends_a_running_replay(start: Start, version: int) -> None:
     stage = start(mqtt={"inflight_max": 10})
     sent = record(stage, "t", 50)
     client = stage.connect(version=version)
@@ -328,7 +324,7 @@ def test_unsubscribe_ends_a_replay_midway(start: Start, version: int) -> None:
     assert stage.look(lambda inside: len(inside.readers)) == 0
 
 
-def test_renewing_without_an_offset_goes_on_and_with_one_starts_again(stage: Stage) -> None:
+def test_resubscribing_continues_a_replay_or_restarts_it_with_a_new_offset(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 50)
     client = stage.connect(receive_maximum=10)
@@ -342,7 +338,7 @@ def test_renewing_without_an_offset_goes_on_and_with_one_starts_again(stage: Sta
     assert bodies(read_to_end(client, topic)) == sent
 
 
-def test_a_renewed_replay_has_its_new_options(stage: Stage) -> None:
+def test_a_resubscribed_replay_uses_its_new_options(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 30)
     client = stage.connect(receive_maximum=2)
@@ -357,7 +353,7 @@ def test_a_renewed_replay_has_its_new_options(stage: Stage) -> None:
     assert {each.qos for each in came} == {0}
 
 
-def test_a_filter_may_be_held_plain_and_as_a_replay_and_each_goes_by_itself(stage: Stage) -> None:
+def test_a_plain_subscription_and_a_replay_of_one_filter_are_independent(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 3)
     client = stage.connect()

@@ -53,7 +53,7 @@ class FailingRows:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_reader_whose_reads_fail_for_a_while_gets_every_record_once(
+def test_a_reader_with_temporary_read_errors_gets_every_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
     payloads = [b"%d" % number for number in range(100)]
@@ -70,7 +70,7 @@ def test_a_reader_whose_reads_fail_for_a_while_gets_every_record_once(
         assert reads.left == 0
 
 
-def test_a_shared_group_whose_reads_fail_for_a_while_gets_every_record_once(
+def test_a_shared_group_with_temporary_read_errors_gets_every_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payloads = [b"%d" % number for number in range(100)]
@@ -91,7 +91,7 @@ def test_a_shared_group_whose_reads_fail_for_a_while_gets_every_record_once(
 
 
 @pytest.mark.row("D10")
-def test_a_delayed_message_that_cannot_be_read_when_it_is_due_is_published_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delayed_message_unreadable_when_due_is_published_later(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = FailingRows(monkeypatch, DELAYED_PREFIX)
     with Broker() as broker, Wire(broker.host, broker.port).connect() as client:
         client.subscribe("t", qos=1)
@@ -104,7 +104,7 @@ def test_a_delayed_message_that_cannot_be_read_when_it_is_due_is_published_later
 
 
 @pytest.mark.row("D10")
-def test_a_retained_message_that_cannot_be_read_for_a_while_reaches_its_subscriber(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporarily_unreadable_retained_message_reaches_its_subscriber(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = FailingRows(monkeypatch, RETAINED_PREFIX)
     payloads = {f"r/{number}": bytes(100_000) + b"%d" % number for number in range(5)}
     with Broker() as broker, Wire(broker.host, broker.port).connect() as client:

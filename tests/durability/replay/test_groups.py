@@ -34,7 +34,7 @@ def join(wire: Wire, topic_filter: str, start: str, *, qos: int = 1) -> str:
 @VERSIONS
 @pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "memory"])
 @pytest.mark.parametrize("start", ["earliest", "-1h"])
-def test_a_group_begins_where_its_first_member_says_and_goes_on_live(
+def test_a_group_starts_where_its_first_member_requests_and_continues_live(
     stage: Stage, version: int, is_durable: bool, start: str
 ) -> None:
     topic = unique()
@@ -49,7 +49,7 @@ def test_a_group_begins_where_its_first_member_says_and_goes_on_live(
     member.expect_silence()
 
 
-def test_latest_begins_at_the_end(stage: Stage) -> None:
+def test_latest_starts_at_the_end(stage: Stage) -> None:
     topic = unique()
     record(stage, topic, 3)
     member = stage.connect()
@@ -61,7 +61,7 @@ def test_latest_begins_at_the_end(stage: Stage) -> None:
     member.expect_silence()
 
 
-def test_members_share_the_history_and_each_message_comes_once(stage: Stage) -> None:
+def test_members_share_the_history_and_get_each_message_once(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 60)
     members = [Member(1, topic, window=4, start="earliest").connect(stage.broker.port, subscribes=True) for _ in range(3)]
@@ -75,7 +75,7 @@ def test_members_share_the_history_and_each_message_comes_once(stage: Stage) -> 
 
 
 @VERSIONS
-def test_the_start_of_a_later_member_is_not_used_and_it_is_told_so(stage: Stage, version: int) -> None:
+def test_the_start_of_a_later_member_is_ignored_and_reported(stage: Stage, version: int) -> None:
     topic = unique()
     record(stage, topic, 3, stem=b"old")
     first, second = stage.connect(receive_maximum=1), stage.connect(version=version)
@@ -94,7 +94,7 @@ def test_the_start_of_a_later_member_is_not_used_and_it_is_told_so(stage: Stage,
     second.expect_silence()
 
 
-def test_a_group_that_everybody_left_is_new_again_and_may_have_a_start(stage: Stage) -> None:
+def test_a_group_without_members_can_be_started_again_with_a_start(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 3)
     member = stage.connect(persistent=True)
@@ -107,7 +107,7 @@ def test_a_group_that_everybody_left_is_new_again_and_may_have_a_start(stage: St
     assert bodies(read(member, 3)) == sent
 
 
-def test_nothing_published_while_the_group_looks_back_is_missing_or_comes_twice(start: Start) -> None:
+def test_messages_published_during_a_group_replay_are_neither_lost_nor_repeated(start: Start) -> None:
     stage = start(mqtt={"inflight_max": 3})
     sent = record(stage, "t", 20)
     members = [stage.connect() for _ in range(2)]
@@ -122,7 +122,7 @@ def test_nothing_published_while_the_group_looks_back_is_missing_or_comes_twice(
     members[1].expect_silence()
 
 
-def test_what_was_recorded_for_durable_sessions_alone_is_no_history_of_a_group_either(start: Start) -> None:
+def test_session_only_records_are_not_history_for_a_group(start: Start) -> None:
     stage = start(history={"topics": ["other/#"]}, mqtt={"inflight_max": 5})
     stage.connect(persistent=True).subscribe("t", qos=1)
     record(stage, "t", 3, stem=b"before")
@@ -139,7 +139,7 @@ def test_what_was_recorded_for_durable_sessions_alone_is_no_history_of_a_group_e
     member.expect_silence()
 
 
-def test_history_of_qos_0_is_shown_and_what_comes_later_is_for_those_who_are_there(start: Start) -> None:
+def test_qos_0_history_is_replayed_and_live_qos_0_goes_to_connected_members(start: Start) -> None:
     stage = start(history={"min_qos": 0})
     publisher = stage.connect()
     for number in range(3):
@@ -154,7 +154,7 @@ def test_history_of_qos_0_is_shown_and_what_comes_later_is_for_those_who_are_the
     member.expect_silence()
 
 
-def test_a_start_older_than_what_is_kept_is_told_or_refused_as_for_any_replay(start: Start) -> None:
+def test_a_group_start_before_the_retained_history_is_reported_or_rejected(start: Start) -> None:
     stage = start()
     _, kept = forget_first(stage, "t")
     member = stage.connect()
@@ -169,7 +169,7 @@ def test_a_start_older_than_what_is_kept_is_told_or_refused_as_for_any_replay(st
     assert bodies(read(member, len(kept))) == kept
 
 
-def test_members_are_not_told_an_end(stage: Stage) -> None:
+def test_group_members_get_no_end_marker(stage: Stage) -> None:
     topic = unique()
     client = stage.connect()
 
@@ -179,7 +179,7 @@ def test_members_are_not_told_an_end(stage: Stage) -> None:
     assert "not told the end" in (suback.properties.reason_string or "")
 
 
-def test_access_is_decided_on_the_filter_inside_and_ends_with_the_right(start: Start, tmp_path: Path) -> None:
+def test_group_access_is_decided_on_the_inner_filter_and_can_be_withdrawn(start: Start, tmp_path: Path) -> None:
     rules = tmp_path / "acl"
     rules.write_text("topic write secret\ntopic readwrite open\n")
     stage = start(access={"acl_file": str(rules)}, mqtt={"inflight_max": 5})
@@ -201,7 +201,7 @@ def test_access_is_decided_on_the_filter_inside_and_ends_with_the_right(start: S
     member.expect_silence()
 
 
-def test_a_group_held_in_two_forms_is_left_with_the_last_of_them(stage: Stage) -> None:
+def test_a_group_subscribed_in_two_forms_is_left_with_the_last_one(stage: Stage) -> None:
     topic = unique()
     sent = record(stage, topic, 3)
     member = stage.connect(persistent=True)
@@ -221,7 +221,7 @@ def test_a_group_held_in_two_forms_is_left_with_the_last_of_them(stage: Stage) -
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_kill_9_a_group_that_looks_back_goes_on_where_it_was(tmp_path: Path, qos: int) -> None:
+def test_a_replaying_group_resumes_after_kill_9(tmp_path: Path, qos: int) -> None:
     file = write_config(tmp_path)
     sent = numbered(80)
     members = [Member(qos, "t/+", window=5, start="earliest") for _ in range(2)]
@@ -256,7 +256,7 @@ def test_after_kill_9_a_group_that_looks_back_goes_on_where_it_was(tmp_path: Pat
         assert set(counted.values()) == {1}, "exactly once"
 
 
-def test_what_a_group_may_not_see_of_the_time_before_it_stays_so_over_kill_9(tmp_path: Path) -> None:
+def test_records_hidden_from_a_group_stay_hidden_after_kill_9(tmp_path: Path) -> None:
     file = write_config(tmp_path, history={"topics": ["other/#"]}, mqtt={"inflight_max": 2})
     with start_node(file) as node:
         port = node.await_port()

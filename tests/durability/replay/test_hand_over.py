@@ -46,7 +46,7 @@ def numbers_by_publisher(messages: list[Publish]) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_nothing_is_missing_and_nothing_comes_twice_while_many_publish(start: Start, qos: int, version: int) -> None:
+def test_a_replay_misses_and_repeats_nothing_while_many_clients_publish(start: Start, qos: int, version: int) -> None:
     stage = start(history={"min_qos": 0})
     count, each = 6, 150
     clients = [stage.connect(version=version) for _ in range(4)]
@@ -63,7 +63,7 @@ def test_nothing_is_missing_and_nothing_comes_twice_while_many_publish(start: St
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_durable_session_gets_all_of_it_once_while_many_publish(start: Start, qos: int) -> None:
+def test_a_durable_session_gets_every_message_once_while_many_clients_publish(start: Start, qos: int) -> None:
     stage = start()
     count, each = 5, 100
     client = stage.connect(persistent=True, receive_maximum=7)
@@ -77,7 +77,7 @@ def test_a_durable_session_gets_all_of_it_once_while_many_publish(start: Start, 
 
 
 @pytest.mark.parametrize("is_rude", [False, True])
-def test_connections_that_end_midway_do_not_disturb_a_durable_replay(start: Start, is_rude: bool) -> None:
+def test_lost_connections_do_not_disturb_a_durable_replay(start: Start, is_rude: bool) -> None:
     stage = start()
     sent = record(stage, "t", 120, clients=4, qos=2)
     name, dice = unique(), random.Random(7)
@@ -100,7 +100,7 @@ def test_connections_that_end_midway_do_not_disturb_a_durable_replay(start: Star
     assert bodies(read(client, 1, held=held)) == [b"live00000"]
 
 
-def test_a_replay_may_be_over_before_its_session_has_caught_up(start: Start) -> None:
+def test_a_replay_may_end_before_its_session_has_caught_up(start: Start) -> None:
     stage = start(mqtt={"inflight_max": 65535, "receive_maximum": 65535})
     name, backlog = unique(), 15_000
     client = stage.connect(name, persistent=True)
@@ -126,7 +126,7 @@ def record_at_once(stage: Stage, topic: str, count: int) -> None:
         publisher.receive(Puback)
 
 
-def test_several_replays_of_one_client_go_side_by_side(stage: Stage) -> None:
+def test_several_replays_of_one_client_run_in_parallel(stage: Stage) -> None:
     topic = unique()
     sent = {name: record(stage, f"{topic}/{name}", 80, stem=name.encode()) for name in "ab"}
     client = stage.connect(receive_maximum=4)

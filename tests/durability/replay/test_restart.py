@@ -11,14 +11,14 @@ from braidmq.mqtt.packets import MQTT5, MQTT311, Puback, Suback, Subscribe, Subs
 from braidmq.mqtt.properties import Properties
 from tests.durability.campaigns.node import client, kill, stop, write_config
 from tests.durability.campaigns.node import start as start_node
-from tests.durability.replay.asking import amid, ask, bodies, numbered, publish_all, read, read_to_end, record, replay
+from tests.durability.replay.asking import amid, ask, bodies, is_end, numbered, publish_all, read, read_to_end, record, replay
 from tests.support.clients.wire import unique
 from tests.support.stage import Stage
 
 Start = Callable[..., Stage]
 
 
-def test_looking_back_on_one_filter_does_not_rewind_another(start: Start) -> None:
+def test_a_replay_of_one_filter_does_not_rewind_another(start: Start) -> None:
     stage = start()
     session = stage.connect(persistent=True)
     session.subscribe("a/#", qos=1)
@@ -52,7 +52,7 @@ def test_a_session_that_is_behind_gets_nothing_from_before_a_plain_subscription(
     slow.expect_silence()
 
 
-def test_nothing_of_a_replay_comes_before_its_suback(start: Start) -> None:
+def test_no_replayed_message_is_sent_before_suback(start: Start) -> None:
     stage = start()
     session = stage.connect(persistent=True, receive_maximum=3)
     session.subscribe("a", qos=1)
@@ -70,7 +70,7 @@ def test_nothing_of_a_replay_comes_before_its_suback(start: Start) -> None:
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_kill_9_a_replay_goes_on_where_it_was(tmp_path: Path, qos: int, version: int) -> None:
+def test_a_replay_resumes_after_kill_9(tmp_path: Path, qos: int, version: int) -> None:
     file = write_config(tmp_path, mqtt={"inflight_max": 5})
     sent = numbered(60)
     seen: list[bytes] = []
@@ -100,7 +100,7 @@ def test_after_kill_9_a_replay_goes_on_where_it_was(tmp_path: Path, qos: int, ve
         assert seen == sent, "exactly once"
 
 
-def test_what_is_in_flight_from_long_ago_and_from_now_is_found_again_after_kill_9(tmp_path: Path) -> None:
+def test_old_and_new_inflight_messages_are_resent_after_kill_9(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     old, new = numbered(3, b"old"), numbered(3, b"new")
     with start_node(file) as node:
@@ -109,8 +109,9 @@ def test_what_is_in_flight_from_long_ago_and_from_now_is_found_again_after_kill_
         publish_all(port, "u", numbered(2000))
         reader = client(port, client_id="r", persistent=True, receive_maximum=6)
         reader.subscribe("t", "u", qos=2)
-        reader.subscribe("$replay/earliest/t", qos=2)
+        reader.subscribe("$replay/earliest,end/t", qos=2)
         first = reader.receive_publishes(3)
+        assert is_end(reader.receive_frame(), "$replay/earliest,end/t")
         publish_all(port, "t", new, 2)  # comes once: one of the two is live, and the other has caught up
         second = reader.receive_publishes(3)
         kill(node)
@@ -126,7 +127,7 @@ def test_what_is_in_flight_from_long_ago_and_from_now_is_found_again_after_kill_
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_is_so_after_a_second_kill_9_right_after_the_client_is_back(tmp_path: Path, qos: int) -> None:
+def test_inflight_messages_survive_a_second_kill_9_right_after_reconnect(tmp_path: Path, qos: int) -> None:
     file = write_config(tmp_path)
     sent = numbered(3)
     with start_node(file) as node:
@@ -149,7 +150,7 @@ def test_what_is_in_flight_is_so_after_a_second_kill_9_right_after_the_client_is
     assert all(each.dup for each in again)
 
 
-def test_one_record_in_flight_by_two_subscriptions_is_sent_again_by_both(tmp_path: Path) -> None:
+def test_a_record_inflight_for_two_subscriptions_is_resent_for_both(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     with start_node(file) as node:
         port = node.await_port()
@@ -169,7 +170,7 @@ def test_one_record_in_flight_by_two_subscriptions_is_sent_again_by_both(tmp_pat
     assert bodies(resent) == [b"x", b"x"]
 
 
-def test_an_end_that_was_not_told_before_a_restart_is_told_after_it(tmp_path: Path) -> None:
+def test_an_end_marker_not_sent_before_a_restart_is_sent_after_it(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     sent = numbered(20)
     with start_node(file) as node:
@@ -179,9 +180,11 @@ def test_an_end_that_was_not_told_before_a_restart_is_told_after_it(tmp_path: Pa
         replay(reader, "t/+", end=True)
         stop(node)
     with start_node(file) as node:
-        reader = client(node.await_port(), client_id="r", persistent=True)
+        port = node.await_port()
+        reader = client(port, client_id="r", persistent=True)
         assert list(dict.fromkeys(bodies(read_to_end(reader, "t/+")))) == sent
         reader.disconnect()
+        publish_all(port, "other", [b"x"])  # commits are in order: what the broker wrote at the DISCONNECT is on disk as well
         kill(node)
     with start_node(file) as node:
         again = client(node.await_port(), client_id="r", persistent=True)

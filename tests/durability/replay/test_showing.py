@@ -28,7 +28,7 @@ def test_each_message_has_its_own_qos_limited_by_the_subscription(stage: Stage, 
     assert [each.qos for each in read(client, 2)] == [min(granted, 1), min(granted, 2)]
 
 
-def test_properties_and_subscription_identifiers_are_there(stage: Stage) -> None:
+def test_replayed_messages_have_properties_and_subscription_identifiers(stage: Stage) -> None:
     topic = unique()
     publisher, client = stage.connect(), stage.connect()
     publisher.publish(
@@ -43,7 +43,7 @@ def test_properties_and_subscription_identifiers_are_there(stage: Stage) -> None
     assert found.subscription_identifiers == (77,)
 
 
-def test_what_has_expired_is_not_shown_and_the_rest_of_an_expiry_is(stage: Stage) -> None:
+def test_expired_messages_are_not_replayed_and_others_have_their_remaining_expiry(stage: Stage) -> None:
     topic = unique()
     publisher, client = stage.connect(), stage.connect()
     publisher.publish(topic, b"short", 1, message_expiry_interval=1)
@@ -58,7 +58,7 @@ def test_what_has_expired_is_not_shown_and_the_rest_of_an_expiry_is(stage: Stage
     assert 990 < shown.properties.message_expiry_interval < 1000
 
 
-def test_no_local_hides_what_the_client_itself_published(stage: Stage) -> None:
+def test_no_local_hides_the_clients_own_messages(stage: Stage) -> None:
     topic = unique()
     client = stage.connect()
     client.publish(topic, b"mine", 1)
@@ -70,7 +70,7 @@ def test_no_local_hides_what_the_client_itself_published(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("as_published", [True, False])
-def test_retain_is_set_only_for_who_asks_for_it_as_published(stage: Stage, as_published: bool) -> None:
+def test_replayed_messages_keep_retain_only_with_retain_as_published(stage: Stage, as_published: bool) -> None:
     topic = unique()
     publisher, client = stage.connect(), stage.connect()
     publisher.publish(topic, b"kept", 1, retain=True)
@@ -82,7 +82,7 @@ def test_retain_is_set_only_for_who_asks_for_it_as_published(stage: Stage, as_pu
     assert [each.retain for each in read(client, 2)] == [as_published, False]
 
 
-def test_retained_messages_come_as_retain_handling_says_and_never_with_a_replay_filter(stage: Stage) -> None:
+def test_retained_messages_follow_retain_handling_and_never_a_replay_filter(stage: Stage) -> None:
     topic = unique()
     stage.connect().publish(topic, b"kept", 1, retain=True)
     client, old = stage.connect(), stage.connect(version=MQTT311)
@@ -95,7 +95,7 @@ def test_retained_messages_come_as_retain_handling_says_and_never_with_a_replay_
     old.expect_silence()
 
 
-def test_what_was_recorded_for_durable_sessions_alone_is_no_history_but_comes_from_subscribe_on(start: Start) -> None:
+def test_session_only_records_are_not_replayed_but_delivered_after_subscribe(start: Start) -> None:
     stage = start(history={"topics": ["other/#"]})
     stage.connect(persistent=True).subscribe("t", qos=1)
     record(stage, "t", 3, stem=b"before")
@@ -113,7 +113,7 @@ def test_what_was_recorded_for_durable_sessions_alone_is_no_history_but_comes_fr
     client.expect_silence()
 
 
-def test_what_is_not_recorded_comes_live_although_the_replay_is_not_over(start: Start) -> None:
+def test_unrecorded_messages_are_delivered_live_during_a_replay(start: Start) -> None:
     stage = start(history={"topics": ["kept/#"]})
     history = record(stage, "kept/x", 20)
     client = stage.connect(receive_maximum=5)
@@ -128,7 +128,7 @@ def test_what_is_not_recorded_comes_live_although_the_replay_is_not_over(start: 
     assert bodies(first + read(client, 15)) == history
 
 
-def test_an_overlapping_subscription_stays_live_meanwhile(stage: Stage) -> None:
+def test_an_overlapping_subscription_stays_live_during_a_replay(stage: Stage) -> None:
     topic = unique()
     history = record(stage, f"{topic}/x", 20)
     client = stage.connect(receive_maximum=5)
@@ -147,7 +147,7 @@ def test_an_overlapping_subscription_stays_live_meanwhile(stage: Stage) -> None:
     assert {each.properties.subscription_identifiers for each in first + rest} == {(2,)}
 
 
-def test_a_deliver_hook_is_asked_for_what_a_replay_shows(start: Start) -> None:
+def test_a_deliver_hook_is_called_for_replayed_messages(start: Start) -> None:
     stage = start(hooks={"load": ["tests.durability.replay.asking:Censor"]})
     record(stage, "t", 20)
     client = stage.connect(receive_maximum=2)
@@ -158,7 +158,7 @@ def test_a_deliver_hook_is_asked_for_what_a_replay_shows(start: Start) -> None:
     assert bodies(read_to_end(client, "t")) == [b"%05d" % number for number in range(0, 20, 2)] + [b"00000"]
 
 
-def test_clients_that_do_not_read_cost_little_memory_and_lose_nothing(start: Start) -> None:
+def test_replaying_clients_that_do_not_read_use_little_memory_and_lose_nothing(start: Start) -> None:
     stage = start()
     publisher = stage.connect()
     for _ in range(500):
@@ -183,7 +183,7 @@ def has_room(stage: Stage, client: Wire) -> bool:
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
-def test_others_are_served_while_a_long_history_is_read(stage: Stage, version: int) -> None:
+def test_other_clients_are_served_during_a_long_replay(stage: Stage, version: int) -> None:
     topic = unique()
     record(stage, topic, 300, clients=3)
     readers = [stage.connect(version=version) for _ in range(5)]

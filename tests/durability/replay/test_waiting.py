@@ -177,7 +177,7 @@ def received(peer: Peer) -> list[bytes]:
 
 
 @kinds
-def test_a_reader_that_waits_takes_no_turns_and_goes_on_when_it_is_woken(world: World, gate: Gate, begin: Begin) -> None:
+def test_a_waiting_reader_takes_no_turns_and_resumes_when_woken(world: World, gate: Gate, begin: Begin) -> None:
     come, sent = begin(world)
     gate.is_open = False
     reader = come()
@@ -193,7 +193,7 @@ def test_a_reader_that_waits_takes_no_turns_and_goes_on_when_it_is_woken(world: 
 
 
 @kinds
-def test_a_reader_that_leaves_while_it_waits_is_not_woken_and_gets_everything_when_it_is_back(
+def test_a_reader_that_leaves_while_waiting_is_not_woken_and_later_gets_everything(
     world: World, gate: Gate, begin: Begin
 ) -> None:
     come, sent = begin(world)
@@ -214,7 +214,7 @@ def test_a_reader_that_leaves_while_it_waits_is_not_woken_and_gets_everything_wh
 
 
 @kinds
-def test_a_reader_whose_source_fails_waits_and_gets_everything_once(world: World, gate: Gate, begin: Begin) -> None:
+def test_a_reader_with_a_failing_source_waits_and_gets_everything_once(world: World, gate: Gate, begin: Begin) -> None:
     come, sent = begin(world)
     gate.is_broken = True
     reader = come()
@@ -230,7 +230,7 @@ def test_a_reader_whose_source_fails_waits_and_gets_everything_once(world: World
 
 
 @kinds
-def test_a_reader_whose_source_fails_in_the_middle_gets_everything_once(world: World, gate: Gate, begin: Begin) -> None:
+def test_a_reader_whose_source_fails_midway_gets_everything_once(world: World, gate: Gate, begin: Begin) -> None:
     come, sent = begin(world)
     gate.is_open = False
     reader = come()
@@ -244,7 +244,7 @@ def test_a_reader_whose_source_fails_in_the_middle_gets_everything_once(world: W
     assert received(reader) == sent
 
 
-def test_a_read_that_fails_in_a_later_epoch_loses_nothing_of_the_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_error_in_a_later_epoch_loses_nothing_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     with World(LogOptions(limits=EpochLimits(count_max=5)), history={"topics": ["#"], "shards": 1}) as world:
         come, sent = begin_catch_up(world)
         world.restart()  # the tail is empty

@@ -260,7 +260,7 @@ def test_a_mark_that_could_not_be_written_is_written_when_it_can(
     assert "is written again" in caplog.text
 
 
-def test_a_mark_that_is_torn_tells_what_it_told_before(tmp_path: Path) -> None:
+def test_a_torn_mark_keeps_its_previous_value(tmp_path: Path) -> None:
     file = MarkFile(tmp_path / "log", ID, 5)
     path = mark_path(tmp_path / "log")
     before = path.read_bytes()
@@ -275,7 +275,7 @@ def test_a_mark_that_is_torn_tells_what_it_told_before(tmp_path: Path) -> None:
         assert read_mark(path) == Mark(ID, 5)
 
 
-def test_a_mark_that_cannot_be_read_is_told_of_and_hinders_nobody(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_mark_is_logged_and_does_not_prevent_the_start(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     mark_path(killed).write_bytes(b"rubbish")
 
     with Store.open(killed, [FAMILY], is_marked=True) as store:
@@ -307,7 +307,7 @@ def test_commits_that_come_fast_write_the_mark_now_and_then(tmp_path: Path, monk
     assert read_mark(mark_path(tmp_path / "log")) == Mark(ID, 99)
 
 
-def test_a_mark_that_cannot_be_written_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_mark_does_not_stop_the_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mark_path(tmp_path / "log").mkdir()
 
     with Store.open(tmp_path / "log", [FAMILY], is_marked=True) as store:
@@ -317,7 +317,7 @@ def test_a_mark_that_cannot_be_written_stops_nobody(tmp_path: Path, caplog: pyte
     assert "the next start may not notice lost log files" in caplog.text
 
 
-def test_a_folder_that_cannot_be_looked_at_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_directory_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_descriptors(path: Path, pattern: str) -> list[Path]:
         raise OSError(24, "Too many open files")
 

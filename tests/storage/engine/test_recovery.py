@@ -240,7 +240,7 @@ def test_a_disk_that_is_gone_for_a_while_is_used_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_those_who_wait_for_a_commit_that_failed_are_acknowledged_once_it_is_on_disk_and_later_ones_are_refused(
+def test_appends_in_doubt_are_acknowledged_once_on_disk_and_later_ones_rejected(
     tmp_path: Path,
 ) -> None:
     disk = FaultyDisk()

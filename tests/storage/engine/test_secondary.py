@@ -121,7 +121,7 @@ def test_a_family_that_was_made_later_is_not_there_and_fails_the_next_catch_up(t
     second.close()
 
 
-def test_damage_is_told_and_not_taken_for_the_end(tmp_path: Path) -> None:
+def test_damage_is_reported_and_not_mistaken_for_the_end(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ["rows"]) as store:
         put(store, **{f"{number:06}": bytes(1000) for number in range(1000)})
         for family in store._families.values():

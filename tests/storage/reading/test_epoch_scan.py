@@ -18,7 +18,7 @@ from tests.storage.reading.desk import CLAIM_S, Clock, Desk
 TERM_S = 5 * CLAIM_S
 
 
-def test_who_is_in_the_middle_of_a_list_keeps_it_and_a_newcomer_waits() -> None:
+def test_a_reader_within_a_list_keeps_it_and_a_new_reader_waits() -> None:
     desk = Desk(scans_max=2)
     readers = [desk.replay(1), desk.replay(2)]
     found = [stamps_of(replay.next(10)) for replay in readers]
@@ -33,7 +33,7 @@ def test_who_is_in_the_middle_of_a_list_keeps_it_and_a_newcomer_waits() -> None:
     assert desk.scanned == 2
 
 
-def test_a_list_that_was_read_to_its_end_makes_room_at_once() -> None:
+def test_a_list_read_to_its_end_is_released_at_once() -> None:
     desk = Desk(scans_max=1)
     done, newcomer = desk.replay(1), desk.replay(2)
     done.next(99)
@@ -56,7 +56,7 @@ def test_one_of_two_readers_at_the_end_leaves_the_list_to_the_other() -> None:
     assert desk.scanned == 1
 
 
-def test_a_list_whose_reader_is_no_more_makes_room_at_once() -> None:
+def test_the_list_of_a_closed_reader_is_released_at_once() -> None:
     desk = Desk(scans_max=1)
     gone, newcomer = desk.replay(1), desk.replay(2)
     gone.next(10)
@@ -69,7 +69,7 @@ def test_a_list_whose_reader_is_no_more_makes_room_at_once() -> None:
 
 
 @pytest.mark.parametrize(("pause_s", "is_kept"), [(CLAIM_S, True), (CLAIM_S + 0.01, False)])
-def test_a_reader_that_pauses_loses_its_claim_and_reads_on_all_the_same(pause_s: float, is_kept: bool) -> None:
+def test_a_pausing_reader_loses_its_claim_and_still_reads_on(pause_s: float, is_kept: bool) -> None:
     desk = Desk(scans_max=1)
     paused, newcomer = desk.replay(1), desk.replay(2)
     paused.next(10)
@@ -95,7 +95,7 @@ def test_an_older_reader_takes_the_list_of_the_youngest() -> None:
     assert desk.scanned == 4
 
 
-def test_slow_readers_do_not_hold_all_room_for_ever_and_then_wait_in_their_turn() -> None:
+def test_slow_readers_release_their_room_and_then_wait_in_order() -> None:
     desk = Desk(scans_max=1)
     slow, newcomer = desk.replay(1), desk.replay(2)
     found: list[int] = []
@@ -155,7 +155,7 @@ def test_a_narrow_filter_finds_room_beside_wide_ones() -> None:
     assert stamps_of(found) == [desk.stamps[3], desk.stamps[10]]
 
 
-def test_a_list_larger_than_all_room_is_made_alone() -> None:
+def test_a_list_larger_than_the_bound_is_built_alone() -> None:
     desk = Desk(bytes_max=1000)
     first, second = desk.replay(1), desk.replay(2)
 
@@ -166,7 +166,7 @@ def test_a_list_larger_than_all_room_is_made_alone() -> None:
     assert stamps_of(second.next(100)) == desk.stamps
 
 
-def test_readers_of_several_shards_that_hold_what_each_other_needs_all_come_to_an_end() -> None:
+def test_readers_of_several_shards_do_not_deadlock() -> None:
     clock = Clock()
     scans = ScanCache(2, 1_000_000, CLAIM_S, clock)
     readers = []

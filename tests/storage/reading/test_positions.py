@@ -27,7 +27,7 @@ from braidmq.storage.reading.positions import Ago, At, Earliest, Latest, Start, 
         ("-0s", Ago(0)),
     ],
 )
-def test_a_start_is_read(text: str, start: Start) -> None:
+def test_a_valid_start_is_parsed(text: str, start: Start) -> None:
     assert parse_start(text) == start
 
 
@@ -58,7 +58,7 @@ def test_a_start_is_read(text: str, start: Start) -> None:
         "9" * 1000,
     ],
 )
-def test_what_is_no_start_is_refused_in_words(text: str) -> None:
+def test_an_invalid_start_is_rejected_with_a_clear_message(text: str) -> None:
     with pytest.raises(UsageError) as problem:
         parse_start(text)
 
@@ -66,10 +66,10 @@ def test_what_is_no_start_is_refused_in_words(text: str) -> None:
     assert len(str(problem.value)) < 250
 
 
-def test_a_duration_without_a_unit_is_refused_with_the_remedy() -> None:
+def test_a_duration_without_a_unit_is_rejected_with_a_hint() -> None:
     with pytest.raises(UsageError, match=r"no unit.*-30s"):
         parse_start("-24")
 
 
-def test_the_last_moment_that_can_be_written_is_the_last_that_the_log_can_stamp() -> None:
+def test_the_latest_valid_start_is_the_last_timestamp_of_the_log() -> None:
     assert TIME_MAX_US == TIMESTAMP_MAX

@@ -37,7 +37,7 @@ def slow_reader(log: Log, scans: ScanCache | None = None, steps: int = 3) -> Log
 
 
 @BOTH
-def test_records_come_in_order_of_time_although_they_lie_in_order_of_topic(layout: str) -> None:
+def test_records_are_read_in_time_order_although_stored_in_topic_order(layout: str) -> None:
     log = Log(layout)
     stamps = log.append("z", "a", "m/1", "a", "z", "m/2")
 
@@ -46,7 +46,7 @@ def test_records_come_in_order_of_time_although_they_lie_in_order_of_topic(layou
 
 
 @BOTH
-def test_a_record_that_several_filters_match_comes_once(layout: str) -> None:
+def test_a_record_matched_by_several_filters_is_read_once(layout: str) -> None:
     log = Log(layout)
     stamps = log.append(*(f"a/{number}" for number in range(40)))
 
@@ -54,7 +54,7 @@ def test_a_record_that_several_filters_match_comes_once(layout: str) -> None:
 
 
 @BOTH
-def test_a_reader_can_stop_and_go_on_at_every_record(layout: str) -> None:
+def test_a_reader_can_stop_and_resume_at_every_record(layout: str) -> None:
     log = Log(layout, limits=EpochLimits(count_max=4))
     stamps = log.append(*["a", "b", "c"] * 5)
 
@@ -63,7 +63,7 @@ def test_a_reader_can_stop_and_go_on_at_every_record(layout: str) -> None:
 
 
 @BOTH
-def test_hash_collisions_are_settled_by_the_topic(layout: str) -> None:
+def test_hash_collisions_are_resolved_by_the_topic(layout: str) -> None:
     log = Log(layout)
     topics = [f"d/{number}/{kind}" for number in range(60) for kind in ("x", "y")]
     log.append(*topics)
@@ -72,7 +72,7 @@ def test_hash_collisions_are_settled_by_the_topic(layout: str) -> None:
         assert [record.topic for record in log.read(topic)] == [topic.encode()]
 
 
-def test_topics_of_the_broker_are_not_for_wildcards_at_the_root() -> None:
+def test_a_leading_wildcard_does_not_match_broker_topics() -> None:
     log = Log()
     log.append("$SYS/a", "a")
 
@@ -80,7 +80,7 @@ def test_topics_of_the_broker_are_not_for_wildcards_at_the_root() -> None:
     assert [record.topic for record in log.read("$SYS/#")] == [b"$SYS/a"]
 
 
-def test_records_for_sessions_alone_come_only_when_asked_for() -> None:
+def test_session_only_records_are_read_only_on_request() -> None:
     log = Log()
     batch = log.store.batch()
     hidden = encode_record(b"t", b"", 1, False, "p", session_only=True)
@@ -91,7 +91,7 @@ def test_records_for_sessions_alone_come_only_when_asked_for() -> None:
     assert stamps_of(drain(log.reader.start_replay(["t"], 0, with_session_only=True))) == [NOON, NOON + 1]
 
 
-def test_a_position_moves_over_what_does_not_match() -> None:
+def test_a_position_advances_over_records_that_do_not_match() -> None:
     log = Log(limits=EpochLimits(count_max=4))
     stamps = log.append(*["a"] * 11)
     replay = log.reader.start_replay(["nothing/here"], 0)
@@ -101,12 +101,12 @@ def test_a_position_moves_over_what_does_not_match() -> None:
 
 
 @pytest.mark.parametrize("wrong", [([], 0), (["a"], -1)])
-def test_a_replay_of_nothing_is_refused(wrong: tuple[list[str], int]) -> None:
+def test_a_replay_without_filters_is_rejected(wrong: tuple[list[str], int]) -> None:
     with pytest.raises(UsageError):
         Log().reader.start_replay(*wrong)
 
 
-def test_a_record_that_vanished_from_the_disk_is_corruption() -> None:
+def test_a_record_missing_from_disk_is_corruption() -> None:
     log = Log()
     log.append("a", "b")
     reader = LogReader(log.store, log.shard, limits=ScanLimits(values_bytes_max=0))
@@ -123,7 +123,7 @@ def test_a_record_that_vanished_from_the_disk_is_corruption() -> None:
 # Where it looks
 
 
-def test_s11_epochs_without_the_pattern_are_not_looked_at() -> None:
+def test_s11_epochs_without_the_pattern_are_skipped() -> None:
     log = Log("learned", limits=EpochLimits(count_max=100))
     for number in range(50):
         log.append(*["common/topic"] * 99, "rare/topic" if number == 30 else "common/topic")
@@ -156,7 +156,7 @@ def test_an_exact_topic_is_found_by_seeking(layout: str) -> None:
     assert log.store.records_read < 400
 
 
-def test_more_filters_than_records_are_one_walk() -> None:
+def test_more_filters_than_records_cause_one_scan() -> None:
     log = Log()
     stamps = log.append("a", "b", "c")
     log.store.seeks = 0
@@ -192,7 +192,7 @@ def test_s12_readers_of_the_same_filters_share_one_scan() -> None:
     assert log.store.records_read <= 501
 
 
-def test_a_slice_ends_in_time_and_the_next_one_goes_on() -> None:
+def test_a_slice_ends_in_time_and_the_next_one_continues() -> None:
     log = Log()
     stamps = log.append(*["t"] * 100)
     replay = slow_reader(log).start_replay(["#"], 0)
@@ -208,7 +208,7 @@ def test_a_slice_ends_in_time_and_the_next_one_goes_on() -> None:
     assert stamps_of(found) == stamps
 
 
-def test_two_readers_of_one_place_work_on_the_same_scan() -> None:
+def test_two_readers_at_one_position_share_a_scan() -> None:
     log = Log()
     stamps = log.append(*["t"] * 100)
     reader = slow_reader(log)
@@ -229,7 +229,7 @@ def test_two_readers_of_one_place_work_on_the_same_scan() -> None:
     assert turns * 2 <= turns_alone + 2
 
 
-def test_an_answer_is_bounded_in_bytes_but_never_empty_for_it() -> None:
+def test_an_answer_is_bounded_in_bytes_but_has_at_least_one_record() -> None:
     log = Log()
     stamps = log.append(*["t"] * 10, payload=bytes(1000))
     replay = log.reader.start_replay(["#"], 0)
@@ -251,7 +251,7 @@ def test_lists_with_and_without_values_read_the_same(values_bytes_max: int) -> N
     ]
 
 
-def test_many_readers_at_different_places_stay_within_the_bound_and_all_come_to_an_end() -> None:
+def test_many_readers_at_different_positions_finish_within_the_memory_bound() -> None:
     log = Log(limits=EpochLimits(count_max=50))
     for _ in range(4):
         log.append(*(f"t/{number}" for number in range(50)))
@@ -271,7 +271,7 @@ def test_many_readers_at_different_places_stay_within_the_bound_and_all_come_to_
     assert all(seen == stamps_of(log.read("#")) for seen in found)
 
 
-def test_a_scan_that_nobody_comes_back_for_makes_room_after_a_while() -> None:
+def test_an_abandoned_scan_is_released_after_a_while() -> None:
     log = Log()
     log.append(*["t"] * 50)
     ticks = Ticks()
@@ -312,7 +312,7 @@ def test_s14_records_above_the_watermark_wait_for_their_commit() -> None:
     assert stamps_of(replay.next(10)) == second
 
 
-def test_appends_into_the_open_epoch_do_not_disturb_a_list_that_is_being_read() -> None:
+def test_appends_to_the_open_epoch_do_not_disturb_a_running_scan() -> None:
     log = Log()
     stamps = log.append(*["a", "z"] * 10)
     replay = log.reader.start_replay(["#"], 0)
@@ -330,7 +330,7 @@ def test_appends_into_the_open_epoch_do_not_disturb_a_list_that_is_being_read() 
 
 
 @pytest.mark.parametrize("tail_bytes_max", [0, 700, 3_000, 1_000_000])
-def test_reading_from_disk_and_tail_has_no_seam(tail_bytes_max: int) -> None:
+def test_reading_continues_seamlessly_from_disk_to_tail(tail_bytes_max: int) -> None:
     log = Log(limits=EpochLimits(count_max=7), tail_bytes_max=tail_bytes_max)
     stamps: list[int] = []
     replay = log.reader.start_replay(["a", "b"], 0)
@@ -345,7 +345,7 @@ def test_reading_from_disk_and_tail_has_no_seam(tail_bytes_max: int) -> None:
     assert stamps_of(found) == stamps
 
 
-def test_who_has_caught_up_reads_the_tail_and_not_the_disk() -> None:
+def test_a_reader_that_has_caught_up_reads_the_tail_not_the_disk() -> None:
     log = Log(tail_bytes_max=1_000_000)
     replay = log.reader.start_replay(["a/+"], 0)
     log.store.seeks = log.store.records_read = 0
@@ -357,7 +357,7 @@ def test_who_has_caught_up_reads_the_tail_and_not_the_disk() -> None:
     assert (log.store.seeks, log.store.records_read) == (0, 0)
 
 
-def test_answers_from_the_tail_are_bounded_too() -> None:
+def test_answers_from_the_tail_are_bounded() -> None:
     log = Log(tail_bytes_max=100_000)
     replay = log.reader.start_replay(["#"], 0)
     stamps = log.append(*["t"] * 10, payload=bytes(1000))
@@ -366,7 +366,7 @@ def test_answers_from_the_tail_are_bounded_too() -> None:
     assert stamps_of(replay.next(10, bytes_max=1500)) == stamps[2:4]
 
 
-def test_after_a_restart_the_tail_begins_at_the_end() -> None:
+def test_the_tail_is_empty_after_a_restart() -> None:
     log = Log(tail_bytes_max=100_000)
     stamps = log.append("a", "b")
 

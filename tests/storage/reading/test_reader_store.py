@@ -59,7 +59,7 @@ def check(store: Store, shard: Shard, oracle: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["learned", "hashed"])
-def test_what_was_written_is_read_in_order_also_after_it_was_opened_again(tmp_path: Path, layout: str) -> None:
+def test_records_are_read_in_order_before_and_after_reopening(tmp_path: Path, layout: str) -> None:
     with Store.open(tmp_path / "log", [FAMILY], durability="os") as store:
         shard = open_shard(store, layout)
         oracle = fill(store, shard, 20, 1)

@@ -79,7 +79,7 @@ def test_a_closed_reader_is_not_woken() -> None:
     assert waiters.woken == [1]
 
 
-def test_of_many_the_oldest_few_are_woken_and_each_that_finds_room_wakes_the_next() -> None:
+def test_the_oldest_waiting_readers_are_woken_and_each_wakes_the_next() -> None:
     desk = Desk(scans_max=2)
     readings = [desk.replay(1), desk.replay(2)]
     for each in readings:
@@ -97,7 +97,7 @@ def test_of_many_the_oldest_few_are_woken_and_each_that_finds_room_wakes_the_nex
     assert len(waiters.woken) == 17, "a reader that finds none wakes no other"
 
 
-def test_time_gives_rights_too() -> None:
+def test_waiting_readers_gain_priority_with_time() -> None:
     desk = Desk(scans_max=1)
     reading = desk.replay(1)
     reading.next(10)

@@ -48,7 +48,7 @@ def test_a_merged_replay_is_the_sorted_union_of_the_shards(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("topic_filter", ["t/1/2", "t/+/0", "t/3/#", "nothing/+", "+/+/+"])
-def test_filters_choose_from_the_union(tmp_path: Path, topic_filter: str) -> None:
+def test_filters_select_from_the_merged_shards(tmp_path: Path, topic_filter: str) -> None:
     with Stage(tmp_path, options=SMALL) as stage:
         fill(stage, 300)
         expected = [record.value for _, record in stage.read("#") if matches(topic_filter, record.topic.decode())]
@@ -68,7 +68,7 @@ def test_order_per_publisher_and_topic_is_that_of_the_appends(tmp_path: Path) ->
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(counts=st.lists(st.integers(1, 40), min_size=1, max_size=60), seed=st.integers(0, 1000))
-def test_a_replay_that_stops_anywhere_goes_on_without_gap_or_repeat(
+def test_a_replay_stopped_anywhere_resumes_without_gap_or_repeat(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int
 ) -> None:
     with Stage(tmp_path_factory.mktemp("log"), options=SMALL) as stage:
@@ -85,7 +85,7 @@ def test_a_replay_that_stops_anywhere_goes_on_without_gap_or_repeat(
         assert found == expected
 
 
-def test_a_replay_goes_on_with_what_is_committed_meanwhile(tmp_path: Path) -> None:
+def test_a_replay_includes_records_committed_meanwhile(tmp_path: Path) -> None:
     with Stage(tmp_path, options=SMALL) as stage:
         fill(stage, 100)
         replay = stage.log.replay(["#"], EARLIEST)
@@ -101,7 +101,7 @@ def test_a_replay_goes_on_with_what_is_committed_meanwhile(tmp_path: Path) -> No
             assert stamps == sorted(set(stamps))
 
 
-def test_a_quiet_shard_holds_nobody_back(tmp_path: Path) -> None:
+def test_a_quiet_shard_does_not_delay_a_replay(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         quiet, busy = clients_of(stage.log, 0)[0], clients_of(stage.log, 1)[0]
         stage.publish(quiet, "t", b"old")
@@ -111,7 +111,7 @@ def test_a_quiet_shard_holds_nobody_back(tmp_path: Path) -> None:
         assert stage.payloads("#") == [b"old", b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_slice_without_time_ends_and_the_next_ones_get_there(tmp_path: Path) -> None:
+def test_slices_without_time_still_make_progress(tmp_path: Path) -> None:
     with Stage(tmp_path, options=SMALL) as stage:
         fill(stage, 200)
         replay = stage.log.replay(["#"], EARLIEST)
@@ -125,7 +125,7 @@ def test_a_slice_without_time_ends_and_the_next_ones_get_there(tmp_path: Path) -
         assert places(found) == places(stage.read("#"))
 
 
-def test_records_for_sessions_alone_are_hidden_unless_asked_for(tmp_path: Path) -> None:
+def test_session_only_records_are_hidden_unless_requested(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         stage.append("a", "t", b"history")
         stage.append("a", "t", b"session", session_only=True)
@@ -175,7 +175,7 @@ def test_a_follower_that_stops_during_a_commit_is_not_called(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_from_replay_to_following_without_gap_or_repeat(tmp_path: Path, seed: int) -> None:
+def test_a_replay_hands_over_to_following_without_gap_or_repeat(tmp_path: Path, seed: int) -> None:
     with Stage(tmp_path, options=SMALL) as stage:
         chance = random.Random(seed)
         fill(stage, 100, seed)
@@ -207,7 +207,7 @@ def test_from_replay_to_following_without_gap_or_repeat(tmp_path: Path, seed: in
             assert stamps == sorted(stamps)
 
 
-def test_who_begins_to_follow_in_a_callback_is_not_given_what_it_could_read(tmp_path: Path) -> None:
+def test_a_follower_added_in_a_callback_does_not_get_earlier_records(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         seen: list[bytes] = []
 

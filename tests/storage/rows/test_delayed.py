@@ -55,7 +55,7 @@ def test_messages_that_are_due_together_stay_in_order_over_a_restart(tmp_path: P
         assert [each.message.payload for each in LogDelayed(stage.log).load()] == payloads
 
 
-def test_a_clock_that_stands_still_over_a_restart_takes_no_row_from_another(tmp_path: Path) -> None:
+def test_a_clock_that_stands_still_over_a_restart_overwrites_no_row(tmp_path: Path) -> None:
     clocks = Clocks()
     with Stage(tmp_path) as stage:
         ids = {LogDelayed(stage.log, wall=clocks.wall, now=clocks.now).put(make_message(), None, NOON)[0] for _ in range(20)}
@@ -64,7 +64,7 @@ def test_a_clock_that_stands_still_over_a_restart_takes_no_row_from_another(tmp_
     assert len(ids) > 10
 
 
-def test_a_message_is_read_by_its_row_and_none_if_there_is_none(tmp_path: Path) -> None:
+def test_a_delayed_message_is_read_by_its_row_or_reported_missing(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         delayed = LogDelayed(stage.log)
         row_id, change = delayed.put(make_message(payload=b"later"), "bob", NOON)

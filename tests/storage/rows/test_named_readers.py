@@ -123,7 +123,7 @@ def test_a_refused_position_leaves_the_old_one(tmp_path: Path) -> None:
         assert stage.log.readers.pins(0) == [10]
 
 
-def test_a_refused_reader_counts_for_nobody_and_a_refused_takeover_for_its_old_owner(tmp_path: Path) -> None:
+def test_a_rejected_reader_does_not_count_and_a_rejected_takeover_keeps_its_owner(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
         readers = stage.log.readers

@@ -136,7 +136,7 @@ def test_a_message_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch
         MessageRows().row_of(make_message(payload=bytes(1000)), None)
 
 
-def test_a_retained_message_is_in_the_shard_of_its_topic_whoever_publishes_it(tmp_path: Path) -> None:
+def test_a_retained_message_is_in_the_shard_of_its_topic_for_any_publisher(tmp_path: Path) -> None:
     with Stage(tmp_path, shards=3) as stage:
         retained = LogRetained(stage.log)
         for topic in TOPICS:

@@ -152,13 +152,13 @@ def test_a_row_of_a_session_that_is_too_long_is_corruption(name: str) -> None:
     ],
     ids=["user name is not UTF-8", "topic is not UTF-8", "property of another packet", "no end of the properties' length"],
 )
-def test_text_and_properties_that_are_none_are_corruption(name: str, broken: str) -> None:
+def test_invalid_text_and_properties_are_corruption(name: str, broken: str) -> None:
     with pytest.raises(Corruption, match="client 'c1'"):
         READS[name](bytes.fromhex(broken))
 
 
 @given(texts, st.data())
-def test_what_is_written_of_a_session_is_read_back(client_id: str, data: st.DataObject) -> None:
+def test_a_session_survives_writing_and_reading(client_id: str, data: st.DataObject) -> None:
     session = data.draw(session_rows(client_id))
     subscription = data.draw(subscription_rows())
     cursor = data.draw(cursors)
@@ -182,7 +182,7 @@ def test_what_is_written_of_a_session_is_read_back(client_id: str, data: st.Data
     ],
     ids=["expiry", "position", "cursor of other shards", "packet id", "topic of a will", "NUL in a client id"],
 )
-def test_what_cannot_be_read_back_is_not_written(encode: Callable[[], bytes]) -> None:
+def test_a_session_that_could_not_be_read_back_is_not_written(encode: Callable[[], bytes]) -> None:
     with pytest.raises(UsageError):
         encode()
 

@@ -154,7 +154,7 @@ STEPS: st.SearchStrategy[list[tuple[str, Any, list[str]]]] = st.lists(
     filters=st.lists(FILTERS, min_size=1, max_size=2, unique=True),
     counts=st.lists(st.integers(1, 7), min_size=1, max_size=6),
 )
-def test_whatever_the_classes_were_a_replay_is_that_of_one_list(
+def test_a_replay_over_any_classes_equals_that_of_one_list(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, object, list[str]]], filters: list[str], counts: list[int]
 ) -> None:
     place = tmp_path_factory.mktemp("log")
@@ -262,7 +262,7 @@ def test_the_bytes_of_a_class_do_not_count_for_others(tmp_path: Path) -> None:
         assert b"short/8" in kept
 
 
-def test_a_gap_is_only_told_to_those_who_wanted_what_is_gone(tmp_path: Path) -> None:
+def test_a_gap_is_reported_only_to_readers_whose_filters_match_it(tmp_path: Path) -> None:
     with AgedStage(tmp_path, {"short": log_class("short/#", retention=2.5)}) as stage:
         stage.publish_each_second("short/0", "x/1", "short/2", "x/3", "short/4", "x/5")
         stage.log.retain()

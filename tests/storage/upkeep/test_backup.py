@@ -138,7 +138,7 @@ def test_a_backup_that_is_stopped_leaves_nothing_behind(data_dir: Path, tmp_path
     assert sorted(path.name for path in data_dir.iterdir()) == ["bans.json", "log", "log.mark"]
 
 
-def test_what_a_node_that_died_left_behind_does_not_hinder_the_next_backup(data_dir: Path, tmp_path: Path) -> None:
+def test_remains_of_a_killed_node_do_not_prevent_the_next_backup(data_dir: Path, tmp_path: Path) -> None:
     (data_dir / "backup.partial").mkdir()
     (data_dir / "backup.partial" / "000001.sst").write_bytes(b"half")
 

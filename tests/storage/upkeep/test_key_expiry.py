@@ -42,7 +42,7 @@ def test_rows_of_keys_are_the_released_bytes_and_are_read() -> None:
     assert name_of(stored["batch-key"]) == name_of(stored["message-key"]) == b"q1"
 
 
-def test_a_user_without_a_letter_in_its_name_is_another_than_none() -> None:
+def test_an_empty_user_name_differs_from_no_user() -> None:
     row = BatchRow(1, EPOCH, 1, owner="")
 
     assert decode_batch(encode_batch(row)) == row

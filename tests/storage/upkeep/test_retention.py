@@ -45,7 +45,7 @@ def numbers(*each: int) -> list[bytes]:
     return [b"%02d" % number for number in each]
 
 
-def test_what_is_older_than_the_retention_goes(tmp_path: Path) -> None:
+def test_records_older_than_the_retention_are_deleted(tmp_path: Path) -> None:
     with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
         stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
 
