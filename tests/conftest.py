@@ -12,6 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from braidmq.lane import is_compiled
+from tests.support import through_node
+
+if through_node.is_chosen():  # before test files import the broker
+    through_node.install()
 
 ROOT = Path(__file__).resolve().parent.parent
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21

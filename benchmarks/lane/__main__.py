@@ -11,10 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.lane import __doc__ as title
+from braidmq.lane.path.channel import Channel
+from braidmq.lane.path.commit_outcomes import CommitOutcomes
+from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.outbox import Outbox
+from braidmq.lane.path.parser import FRAME, Parser
+from braidmq.lane.path.peer import PeerFlow, PeerOutlet
+from braidmq.lane.path.peer_receiver import PeerReceiver
 from braidmq.lane.path.routes import RouteTable
-from braidmq.lane.path.scanner import FRAME, Scanner
+from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import encode_record
 
 FRAMES = 1000
 EXACT, WILDCARD = 100_000, 100_000
@@ -38,15 +46,83 @@ def publish_frame(topic: bytes, payload: bytes) -> bytes:
     return bytes((0x30, len(body))) + body
 
 
+class Sink:
+    """A transport that drops what is written."""
+
+    def write(self, data: bytes) -> None:
+        """Drop it."""
+
+    def is_closing(self) -> bool:
+        """Never."""
+        return False
+
+
+def make_lane() -> Lane:
+    """A lane without bounds."""
+    state = State(1 << 40, 1 << 40)
+    state.marks = [0]
+    return Lane(state, RouteTable(128))
+
+
+def connect(lane: Lane, client_id: str) -> Channel:
+    """A client whose packets go nowhere."""
+    channel = Channel(lane, FRAME_MAX)
+    channel.transport = Sink()
+    channel.flow = Flow(client_id, lane.state, 1000, 1 << 30, False)
+    channel.is_greeted = channel.is_open = True
+    channel.flow.attach(channel, 1000)
+    return channel
+
+
+def peer_steps(buffer: bytes) -> dict[str, tuple[Callable[[], object], int]]:
+    """A QoS 0 frame from its publisher to a subscriber on the same node, and on another one."""
+    direct, here, there = make_lane(), make_lane(), make_lane()
+    for lane in (direct, there):
+        subscriber = connect(lane, "subscriber").flow
+        assert subscriber is not None
+        lane.routes.add(Subscription(subscriber, b"bench/#", 0))
+    publishers = [connect(lane, "publisher") for lane in (direct, here)]
+    peer = PeerFlow("there", here.state)
+    outlet = PeerOutlet("there", here.state, 1 << 40, 1 << 20)
+    peer.attach(outlet, 0)
+    here.routes.apply_remote([b"bench/#"], [], Subscription(peer, b"#", 2, retain_as_published=True))
+    receiver = PeerReceiver(there, CommitOutcomes(there), PeerFlow("here", there.state), 1 << 27)
+    bodies = [(8, 0, 0, buffer)]
+    value = encode_record(b"bench/7/t", b"x" * 64, 1, False, "publisher")
+    stamps = iter(range(1, 1 << 60))
+
+    def collect() -> None:
+        publishers[1].feed(buffer)
+        outlet.take_frames()
+
+    def receive() -> None:
+        for body in bodies:
+            receiver.take(*body)
+
+    def feed() -> None:
+        for _ in range(FRAMES):
+            peer.take_record(0, next(stamps), value)
+        for body in outlet.take_frames():
+            outlet.note_unwritten(0)
+            receiver.take(*body)
+
+    return {
+        "QoS 0 frame, publisher to subscriber": (lambda: publishers[0].feed(buffer), FRAMES),
+        "QoS 0 frame, publisher to peer's outlet": (collect, FRAMES),
+        "QoS 0 frame, peer to subscriber": (receive, FRAMES),
+        "record into a feed, and to a subscriber": (feed, FRAMES),
+    }
+
+
 def steps() -> dict[str, tuple[Callable[[], object], int]]:
     """Each step as a function, and how often the function performs it."""
     buffer = publish_frame(b"bench/7/t", b"x" * 64) * FRAMES
-    scan = Scanner()
+    parser = Parser()
 
-    def scan_frames() -> None:
-        scan.load(buffer, len(buffer), FRAME_MAX)
-        while scan.next() == FRAME:
-            scan.parse_publish(False)
+    def parse_frames() -> None:
+        parser.load(buffer, len(buffer), FRAME_MAX)
+        while parser.next() == FRAME:
+            parser.parse_publish(False)
 
     outbox = Outbox()
 
@@ -71,12 +147,13 @@ def steps() -> dict[str, tuple[Callable[[], object], int]]:
         return lambda: [table.match_wild(topic) for topic in topics]
 
     return {
-        "scan and parse a PUBLISH": (scan_frames, FRAMES),
+        "find and parse a PUBLISH": (parse_frames, FRAMES),
         "encode a QoS 1 PUBLISH into an outbox": (fill_outbox, FRAMES),
         "route of a known topic, empty table": (resolve_known(small), FRAMES),
         "route of a known topic, full table": (resolve_known(large), FRAMES),
         "match a new topic, empty table": (match_new(small), FRAMES),
         "match a new topic, full table": (match_new(large), FRAMES),
+        **peer_steps(buffer),
     }
 
 

@@ -10,8 +10,8 @@
  * -r the publishers together send that many messages per second, and latency counts from the moment a message was due.
  * alone has no subscribers: a message has arrived when it is acknowledged (QoS 1 or 2), and the program sleeps between messages.
  * A payload holds the time, a sequence number and its publisher: loss, repetition and order are checked for each message.
- * connect opens clients that each subscribe to a topic after CONNACK, like real clients; table creates subscriptions. Both then
- * stay until standard input ends.
+ * connect opens clients that each subscribe to a topic after CONNACK, like real clients; table creates subscriptions, 100 to a
+ * packet and one packet at a time for each client, and says how long a SUBACK took. Both then stay until standard input ends.
  * One JSON object is printed. Exit status: 0, or 1 with a line on standard error. */
 #define _GNU_SOURCE
 #include "transport.h"
@@ -34,6 +34,7 @@ struct client {
   uint64_t sent, acked;
   uint16_t packet_id;
   uint64_t *due_ns;    /* alone: by packet id */
+  uint64_t asked_ns;   /* table: when the SUBSCRIBE was sent that has no SUBACK; 0: none */
   uint32_t *last_seen; /* subscriber: by publisher */
   uint8_t *packet;     /* publisher: the message, complete except for time, sequence number and packet id */
   size_t packet_size, payload_at, packet_id_at;
@@ -187,6 +188,7 @@ void on_packet(struct connection *wire, uint8_t first_byte, const uint8_t *body,
   case 9:
     if (body[size - 1] > 2) fail("SUBSCRIBE rejected with %d", body[size - 1]);
     subscribed_count++;
+    if (c->asked_ns) note_latency(now_ns() - c->asked_ns), c->asked_ns = 0;
     break;
   case 14: fail("DISCONNECT from the broker, reason %d", size ? body[0] : 0);
   }
@@ -279,10 +281,10 @@ static void fill_table(void) {
   struct client *clients = calloc(option.clients, sizeof *clients);
   uint64_t start = now_ns(), deadline = start + 300000000000u;
   int total = option.exact + option.wildcard, packets = 0, next = 0;
-  for (int i = 0; i < option.clients; i++) open_client(&clients[i], i, "tab");
+  for (int i = 0; i < option.clients; i++) open_client(&clients[i], i, "tab"), flush_client(&clients[i]);
   for (int turn_of = 0; next < total || subscribed_count < packets; turn_of = (turn_of + 1) % option.clients) {
     struct client *c = &clients[turn_of];
-    if (next < total && packets - subscribed_count < option.clients) {
+    if (next < total && c->connected && !c->asked_ns) {
       uint8_t body[FILTERS_PER_PACKET * FILTER_BYTES_MAX] = {0, 1};
       size_t n = option.v5 ? 3 : 2;
       for (int i = 0; i < FILTERS_PER_PACKET && next < total; i++, next++) {
@@ -292,11 +294,13 @@ static void fill_table(void) {
         body[n++] = 0;
       }
       append_packet(&c->wire, 0x82, body, n), packets++;
+      c->asked_ns = now_ns();
       flush_client(c);
-    } else turn(10);
-    turn(0), expect_before(deadline, "subscribing");
+    }
+    turn(turn_of ? 0 : 1), expect_before(deadline, "subscribing");
   }
-  printf("{\"subscriptions\": %d, \"seconds\": %.2f}\n", total, (now_ns() - start) / 1e9);
+  printf("{\"subscriptions\": %d, \"seconds\": %.2f, \"p50_ms\": %.4g, \"p99_ms\": %.4g}\n", total, (now_ns() - start) / 1e9, latency_ms(.5),
+         latency_ms(.99));
   hold();
 }
 

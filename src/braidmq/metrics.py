@@ -15,6 +15,8 @@ from braidmq.base import logs
 from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.cluster.figures import ClusterFigures
+from braidmq.cluster.workers import Workers
 from braidmq.history.messages import Served
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.mqtt.reasons import Reason
@@ -22,6 +24,9 @@ from braidmq.storage.engine.health import Health, HealthState
 from braidmq.storage.log import DurableLog
 
 _HEALTH = {HealthState.OK: 0, HealthState.SLOW: 1, HealthState.STOPPED: 2}
+
+
+_ALONE = ClusterFigures()
 
 
 class _NoService:
@@ -32,6 +37,12 @@ class _NoService:
     served = Served(rows=0, size_bytes=0, streams=0)
 
 
+class _NoWorkers:
+    """Replaces the workers of a node that has none."""
+
+    running = restarts = 0
+
+
 class Figures:
     """The root of the sources of metrics: the parts of a node, and values that have to be computed."""
 
@@ -40,13 +51,18 @@ class Figures:
         broker: Broker,
         access: LocalAccess,
         listeners: ListenerSet,
-        message_log: DurableLog,
+        message_log: DurableLog | None,
         health: Health,
         service: HistoryService | None,
         client_room: Room,
         api_room: Room,
         control_room: Room,
+        workers: Workers | None = None,
+        cluster: ClusterFigures = _ALONE,
     ) -> None:
+        """``message_log``: None on a replicant, which then has no metrics of a log."""
+        self.cluster = cluster
+        self.workers = _NoWorkers() if workers is None else workers
         self.broker = broker
         self.access = access
         self.state = broker.state
@@ -57,9 +73,9 @@ class Figures:
         self.client_room = client_room
         self.api_room = api_room
         self.control_room = control_room
-        self.named_readers = message_log.readers
-        self.log = message_log.stats()
-        self.log_health = _HEALTH[health.state]
+        self.named_readers = None if message_log is None else message_log.readers
+        self.log = None if message_log is None else message_log.stats()
+        self.log_health = None if message_log is None else _HEALTH[health.state]
         self.violations = _by_name(broker.statistics.violations)
         self.refusals = _by_name(broker.statistics.refusals)
         self._listeners = listeners
@@ -74,12 +90,17 @@ class Figures:
     @property
     def subscriptions(self) -> int:
         """Subscriptions of all sessions."""
-        return self.broker.subscriptions.count()
+        return self.broker.subscriptions.count() - self.cluster.held_routes
 
     @property
     def connections_refused(self) -> int:
         """Connections that ended before MQTT began."""
         return sum(self.statistics.listener_refusals.values())
+
+    @property
+    def cluster_connections_refused(self) -> int:
+        """Connections of other nodes that were refused."""
+        return sum(self.cluster.refusals.values())
 
     @property
     def cert_expiry_at(self) -> float | None:
@@ -145,29 +166,39 @@ class Figures:
     # The log and the history service
 
     @property
-    def log_oldest_age_s(self) -> float:
+    def log_oldest_age_s(self) -> float | None:
         """Age of the oldest record; 0 without records."""
+        if self.log is None:
+            return None
         oldest_us = min((shard.oldest for shard in self.log.shards if shard.oldest), default=0)
         return max(0.0, time() - oldest_us / 1e6) if oldest_us else 0.0
 
     @property
-    def log_appended(self) -> int:
+    def log_appended(self) -> int | None:
         """Records committed since the start."""
+        if self.log is None:
+            return None
         return sum(shard.committed_records for shard in self.log.shards)
 
     @property
-    def log_appended_bytes(self) -> int:
+    def log_appended_bytes(self) -> int | None:
         """Bytes of those records."""
+        if self.log is None:
+            return None
         return sum(shard.committed_bytes for shard in self.log.shards)
 
     @property
-    def log_replayed(self) -> int:
+    def log_replayed(self) -> int | None:
         """Records read from the log."""
+        if self.log is None:
+            return None
         return sum(shard.replayed_records for shard in self.log.shards)
 
     @property
-    def log_commit_s(self) -> float:
+    def log_commit_s(self) -> float | None:
         """Seconds that commits took."""
+        if self.log is None:
+            return None
         return self.log.store["commit_us_total"] / 1e6
 
     @property
@@ -195,6 +226,8 @@ class Figures:
     def _follow(self, path: str) -> float | None:
         value: Any = self
         for name in path.split("."):
+            if value is None:
+                return None
             value = value[name] if isinstance(value, Mapping) else getattr(value, name)
         return float(len(value)) if isinstance(value, Sized) else value
 

@@ -59,7 +59,9 @@ def rules(text: str, client_id: str = "c1", user_name: str | None = None, *, gra
         (None, "public", False, True),
     ],
 )
-def test_rules_give_what_mosquitto_documents(user_name: str | None, topic: str, may_publish: bool, may_subscribe: bool) -> None:
+def test_rules_work_as_mosquitto_documents_them(
+    user_name: str | None, topic: str, may_publish: bool, may_subscribe: bool
+) -> None:
     of_client = rules(ACL, "c1", user_name)
 
     assert of_client.may_publish(topic) is may_publish
@@ -85,7 +87,7 @@ def test_a_subscription_needs_a_rule_for_all_that_it_can_match(topic_filter: str
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "/", "../x", "$SYS", "a+", "#a", ""])
-def test_a_client_id_that_means_something_in_a_filter_gets_nothing_from_patterns(name: str) -> None:
+def test_a_client_id_with_wildcards_gets_nothing_from_patterns(name: str) -> None:
     text = "pattern readwrite devices/%c/#\npattern readwrite %c/#\n"
 
     of_client = rules(text, client_id=name)
@@ -98,7 +100,7 @@ def test_a_client_id_that_means_something_in_a_filter_gets_nothing_from_patterns
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "$SYS", "", None])
-def test_a_user_name_that_means_something_in_a_filter_gets_nothing_from_patterns(name: str | None) -> None:
+def test_a_user_name_with_wildcards_gets_nothing_from_patterns(name: str | None) -> None:
     of_client = rules("pattern readwrite users/%u/#\n", user_name=name)
 
     assert not of_client.may_publish("users/a/x")
@@ -119,7 +121,7 @@ def test_no_client_id_reaches_outside_its_own_level(client_id: str, asked: str) 
         check_topic(asked)
 
 
-def test_a_name_is_put_in_once_and_not_read_again() -> None:
+def test_a_substituted_name_is_not_substituted_again() -> None:
     of_client = rules("pattern readwrite x/%c/%u\n", client_id="%u", user_name="bob")
 
     assert of_client.may_publish("x/%u/bob")
@@ -199,7 +201,7 @@ def test_a_broken_file_denies_even_where_unmatched_topics_are_allowed(tmp_path: 
     assert not of_client.may_publish("a")
 
 
-def test_without_an_acl_file_nothing_need_be_asked() -> None:
+def test_without_an_acl_file_access_is_not_checked() -> None:
     of_client = FileAuthorizer("", grants_unmatched=False).rules_for("c1", None)
 
     assert of_client.unrestricted

@@ -73,7 +73,7 @@ def reason(verdict: Verdict) -> int:
 # -- who gets in -------------------------------------------------------------------------------------------------------
 
 
-def test_right_and_wrong_passwords(password_file: Path) -> None:
+def test_a_correct_password_is_accepted_and_a_wrong_one_is_rejected(password_file: Path) -> None:
     right, wrong, unknown, none, empty = ask(
         password_file,
         login("alice", b"secret"),
@@ -99,7 +99,7 @@ def test_a_wrong_password_is_refused_even_where_anonymous_clients_are_allowed(pa
     assert anonymous == Granted(None)
 
 
-def test_without_a_password_file_a_user_name_is_not_believed() -> None:
+def test_without_a_password_file_a_user_name_gives_no_identity() -> None:
     anonymous, named, remote, remote_named = ask(
         "",
         login(anonymous_allowed=True),
@@ -184,7 +184,7 @@ def test_a_broken_file_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureF
 # -- what a login costs ------------------------------------------------------------------------------------------------
 
 
-def test_a_verified_login_is_remembered_until_its_time_is_over(password_file: Path) -> None:
+def test_a_verified_login_is_cached_until_it_expires(password_file: Path) -> None:
     async def scenario() -> None:
         clock, verify = FakeClock(), CountingVerify()
         tested = authenticator(password_file, clock=clock, cache_ttl_s=60, verify=verify)
@@ -200,7 +200,7 @@ def test_a_verified_login_is_remembered_until_its_time_is_over(password_file: Pa
     run(scenario())
 
 
-def test_a_wrong_password_is_never_remembered_and_does_not_profit_from_a_right_one(password_file: Path) -> None:
+def test_a_wrong_password_is_never_cached_and_does_not_use_the_cache(password_file: Path) -> None:
     verify = CountingVerify()
 
     verdicts = ask(password_file, login("alice", b"secret"), *[login("alice", b"wrong")] * 3, verify=verify)

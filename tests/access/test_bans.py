@@ -82,7 +82,7 @@ def test_a_ban_that_is_over_is_dropped_when_it_is_met() -> None:
 
 
 @pytest.mark.parametrize("names", [{}, {"address": "nowhere"}, {"address": "192.0.2.0/33"}, {"user_name": "a", "duration_s": 0}])
-def test_a_ban_that_means_nothing_is_refused(names: dict[str, Any]) -> None:
+def test_an_empty_ban_is_rejected(names: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         table().add(**names)
 
@@ -111,7 +111,7 @@ def test_clients_without_a_user_name_are_banned_by_client_id() -> None:
     assert bans_in_force.check_login(login(client_id="c2")) is None
 
 
-def test_addresses_of_one_ipv6_household_count_together() -> None:
+def test_addresses_of_one_ipv6_prefix_count_together() -> None:
     bans_in_force = table(failures_max=2)
 
     bans_in_force.record_failure(login("alice", peer_host="2001:db8:0:1::1"))
@@ -160,7 +160,7 @@ def test_ever_new_names_from_one_address_are_throttled_but_not_banned() -> None:
     assert not bans_in_force.is_throttled(login("alice"))
 
 
-def test_zero_failures_means_never() -> None:
+def test_a_limit_of_zero_failures_never_bans() -> None:
     bans_in_force = table(failures_max=0)
 
     for _ in range(1000):
@@ -212,7 +212,7 @@ def test_a_ban_of_an_operator_takes_the_place_of_an_automatic_one() -> None:
     assert bans_in_force.check(login("alice", peer_host="2001:db8:0:1::9")) == kept
 
 
-def test_many_logins_that_were_refused_unchecked_are_a_flood_until_the_window_is_over() -> None:
+def test_many_unchecked_logins_count_as_a_flood_until_the_window_ends() -> None:
     clock = FakeClock()
     bans_in_force = table(clock, failures_max=3)
     for _ in range(3 * bans.FLOOD_FACTOR - 1):
@@ -264,3 +264,28 @@ def test_bans_that_operators_set_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     renewed: Ban = bans_in_force.add(user_name="a", reason="new")
 
     assert bans_in_force.list() == (renewed,)
+
+
+def test_a_list_from_elsewhere_replaces_what_operators_have_set_here() -> None:
+    here, there = table(), table()
+    here.add(address="192.0.2.0/24")
+    there.add(client_id="c", reason="new")
+    there.add(address="198.51.100.0/24")
+
+    here.replace(there.list())
+
+    assert here.list() == there.list()
+    assert here.check(login(client_id="x", peer_host="192.0.2.77")) is None
+    assert here.check(login(client_id="x", peer_host="198.51.100.7")) is not None
+    here.lift(there.list()[0])
+    assert here.check(login(client_id="c", peer_host="203.0.113.1")) is None
+
+
+def test_a_list_with_a_bad_address_changes_nothing() -> None:
+    here = table()
+    kept = here.add(client_id="c")
+
+    with pytest.raises(UsageError):
+        here.replace([Ban(client_id="d", since=1.0), Ban(address="nowhere", since=1.0)])
+
+    assert here.list() == (kept,)

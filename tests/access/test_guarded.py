@@ -62,12 +62,12 @@ async def deaf() -> None:
 
 
 @pytest.mark.parametrize("verdict", [Granted("alice"), Granted(None), Refused(Reason.NOT_AUTHORIZED, "no")])
-def test_a_sound_verdict_passes_unchanged(verdict: Verdict) -> None:
+def test_a_valid_verdict_is_passed_on_unchanged(verdict: Verdict) -> None:
     assert run(FakeBackend(answering(verdict)).ask(Breaker(1))) == verdict
 
 
 @pytest.mark.parametrize("answer", [never, broken, deaf])
-def test_silence_and_failure_are_refused(answer: Callable[[], Awaitable[Any]]) -> None:
+def test_a_timeout_or_a_failure_is_a_rejection(answer: Callable[[], Awaitable[Any]]) -> None:
     verdict = run(FakeBackend(answer).ask(Breaker(0.02)))
 
     assert isinstance(verdict, Refused)
@@ -78,14 +78,14 @@ def test_silence_and_failure_are_refused(answer: Callable[[], Awaitable[Any]]) -
     "rubbish",
     [None, True, 0, "ok", Granted(NO_NAME), Refused(0, "success"), Refused(NO_REASON, "y"), object(), {"result": "allow"}],
 )
-def test_rubbish_is_refused(rubbish: object) -> None:
+def test_an_invalid_verdict_is_a_rejection(rubbish: object) -> None:
     verdict = run(FakeBackend(answering(rubbish)).ask(Breaker(1)))
 
     assert isinstance(verdict, Refused)
     assert verdict.reason == Reason.SERVER_UNAVAILABLE
 
 
-def test_after_failures_in_a_row_the_backend_rests_and_then_gets_one_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_consecutive_failures_the_backend_is_paused_and_then_gets_one_request(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         clock = FakeClock()
         backend = FakeBackend(broken)
@@ -122,7 +122,7 @@ def test_a_rejection_by_the_backend_does_not_count_as_its_failure() -> None:
     run(scenario())
 
 
-def test_questions_under_way_are_bounded_even_those_given_up() -> None:
+def test_pending_requests_are_bounded_including_abandoned_ones() -> None:
     async def scenario() -> None:
         backend = FakeBackend(deaf)
         breaker = Breaker(0.01, waiting_max=2)

@@ -68,7 +68,7 @@ def test_wrong_passwords_do_not_lock_out_a_recent_user_of_the_same_address(site:
     run(scenario())
 
 
-def test_a_recent_login_from_elsewhere_opens_no_ban(site: Site) -> None:
+def test_a_recent_login_from_another_address_does_not_bypass_a_ban(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         assert await access.authenticate(login("alice", b"secret", peer_host="192.0.2.2")) == Granted("alice")
@@ -82,7 +82,7 @@ def test_a_recent_login_from_elsewhere_opens_no_ban(site: Site) -> None:
     run(scenario())
 
 
-def test_callers_without_an_address_of_their_own_open_no_ban_by_a_recent_login(site: Site) -> None:
+def test_callers_without_their_own_address_do_not_bypass_a_ban_by_a_recent_login(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         handshake = login("alice", b"secret", peer_host="0.0.0.0", client_id="")
@@ -96,7 +96,7 @@ def test_callers_without_an_address_of_their_own_open_no_ban_by_a_recent_login(s
     run(scenario())
 
 
-def test_a_flood_of_guesses_leaves_the_way_in_to_the_client_ids_that_got_in(site: Site) -> None:
+def test_a_flood_of_guesses_does_not_lock_out_client_ids_that_logged_in_before(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         assert await access.authenticate(login("alice", b"secret", client_id="device")) == Granted("alice")
@@ -111,7 +111,7 @@ def test_a_flood_of_guesses_leaves_the_way_in_to_the_client_ids_that_got_in(site
     run(scenario())
 
 
-def test_an_old_password_that_got_in_lately_is_checked_like_any_other(site: Site) -> None:
+def test_a_changed_password_invalidates_the_old_one_despite_a_recent_login(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         assert await access.authenticate(login("alice", b"secret")) == Granted("alice")
@@ -231,7 +231,7 @@ def test_a_first_scram_login_from_a_throttled_address_is_refused_and_a_recent_on
     run(scenario())
 
 
-def test_exchanges_that_began_before_a_ban_are_not_more_guesses(site: Site) -> None:
+def test_exchanges_begun_before_a_ban_do_not_allow_more_guesses(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         client = ScramClient("alice", "secret")

@@ -48,7 +48,7 @@ def test_bcrypt_as_php_and_apache_write_it_verifies() -> None:
     assert hashes.verify(text, b"secret")
 
 
-def test_bcrypt_looks_at_72_bytes_as_it_always_did() -> None:
+def test_bcrypt_uses_the_first_72_bytes() -> None:
     text = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()
 
     assert hashes.verify(text, b"x" * 80)

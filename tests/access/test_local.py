@@ -24,7 +24,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_it_is_what_the_broker_asks_for(site: Site) -> None:
+def test_local_access_is_an_authenticator_and_an_authorizer(site: Site) -> None:
     access = site.access()
 
     authenticator: Authenticator = access
@@ -205,7 +205,7 @@ def test_watch_applies_changes_without_being_asked(site: Site, monkeypatch: pyte
     run(scenario())
 
 
-def test_which_clients_may_stay_after_a_change(site: Site) -> None:
+def test_clients_stay_after_a_change_if_they_are_still_allowed(site: Site) -> None:
     async def scenario() -> None:
         access = site.access()
         alice, certificate = login("alice"), login(certificate_name="device-1")
@@ -247,7 +247,7 @@ def test_operators_bans_outlive_a_restart(site: Site) -> None:
     assert (site.data_dir / "bans.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_node_does_not_start_without_the_bans_it_had(site: Site) -> None:
+def test_a_node_does_not_start_if_its_bans_cannot_be_read(site: Site) -> None:
     site.data_dir.mkdir()
     (site.data_dir / "bans.json").write_text("{")
 

@@ -133,7 +133,7 @@ def test_retained_messages_are_listed_and_removed(tmp_path: Path) -> None:
 def test_bans_are_added_and_lifted(tmp_path: Path) -> None:
     async def talk(operations: FakeOperations, ask: Ask) -> None:
         body = {"kind": "address", "value": "192.0.2.7", "until": 2e9}
-        assert await ask("POST", "/bans", body=body) == (204, None)
+        assert await ask("POST", "/bans", body=body) == (200, {"silent": []})
         assert operations.ban_list == [BanInfo(kind="address", value="192.0.2.7", until=2e9)]
 
         assert await ask("DELETE", "/bans", kind="address", value="192.0.2.7") == (204, None)

@@ -123,7 +123,7 @@ def test_two_nodes_cannot_share_a_data_directory(tmp_path: Path) -> None:
     assert with_server(tmp_path, start_another), "the socket of the first node must survive"
 
 
-def test_a_directory_too_deep_for_a_socket_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_directory_too_deep_for_a_socket_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
 
@@ -131,7 +131,7 @@ def test_a_directory_too_deep_for_a_socket_is_refused_in_words(tmp_path: Path) -
         asyncio.run(ApiServer(FakeOperations(), bind="", data_dir=deep).start())
 
 
-def test_an_address_in_use_is_refused_in_words_and_leaves_no_socket(tmp_path: Path) -> None:
+def test_an_address_in_use_is_rejected_with_a_clear_message_and_leaves_no_socket(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -195,7 +195,7 @@ def test_beyond_the_machine_any_name_is_served_unless_names_are_listed(tmp_path:
     assert ask_as("0.0.0.0:0", tmp_path, "node.example") == 200
 
 
-def test_a_request_without_a_host_or_with_two(tmp_path: Path) -> None:
+def test_a_request_without_a_host_or_with_two_is_rejected(tmp_path: Path) -> None:
     async def ask(server: ApiServer) -> list[bytes]:
         assert server.address is not None
         answers = []

@@ -73,7 +73,7 @@ def test_a_read_is_asked_for_by_parameters_and_answered_in_lines(tmp_path: Path)
     conversation(tmp_path, talk)
 
 
-def test_without_parameters_everything_is_meant(tmp_path: Path) -> None:
+def test_a_read_without_parameters_covers_everything(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         await answer_to(session, "GET", "/history/topics", params={"filter": "#"})
 
@@ -117,7 +117,7 @@ def test_an_error_during_the_answer_is_its_last_line(tmp_path: Path) -> None:
     conversation(tmp_path, talk)
 
 
-def test_a_fault_on_the_way_is_not_told_to_the_reader_in_detail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_not_shown_to_the_reader_in_detail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         history.go_on = None  # type: ignore[assignment]
         history.lines = [None]
@@ -146,7 +146,7 @@ def test_a_read_ends_when_its_reader_leaves(tmp_path: Path) -> None:
     conversation(tmp_path, talk)
 
 
-def test_a_reader_that_takes_nothing_holds_the_read_up(tmp_path: Path) -> None:
+def test_a_reader_that_does_not_read_pauses_the_read(tmp_path: Path) -> None:
     async def talk(history: FakeHistory, session: aiohttp.ClientSession) -> None:
         made = 0
 

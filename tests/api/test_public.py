@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from braidmq.api import prometheus
 from braidmq.api.metric_names import METRICS
 from braidmq.api.server import ApiServer
+from braidmq.control.cluster import NodeMetrics
 from braidmq.control.contract import ListenerStatus
 from tests.support.fakes.operations import FakeOperations
 
@@ -49,7 +50,7 @@ def test_metrics_have_the_stems_that_dashboards_know_and_their_types(operations:
     assert "# HELP braidmq_connections_count " in text
 
 
-def test_metrics_tell_about_the_process(operations: FakeOperations, tmp_path: Path) -> None:
+def test_metrics_describe_the_process(operations: FakeOperations, tmp_path: Path) -> None:
     _, _, text = fetch(operations, tmp_path, "/metrics")
 
     assert "braidmq_process_resident_memory_bytes " in text
@@ -69,6 +70,26 @@ def test_metrics_can_be_read_by_prometheus(operations: FakeOperations, tmp_path:
 
 def test_a_metric_that_the_table_does_not_name_is_not_lost() -> None:
     assert prometheus.render({"surprise": 2}) == "# TYPE braidmq_surprise untyped\nbraidmq_surprise 2\n"
+
+
+def test_a_core_says_which_nodes_have_answered(operations: FakeOperations, tmp_path: Path) -> None:
+    operations.node_metrics = [NodeMetrics("r1", "replicant", {"messages_received": 3}), NodeMetrics("core1/w1", "worker", None)]
+
+    _, _, text = fetch(operations, tmp_path, "/metrics")
+
+    assert "\nbraidmq_messages_received 7\n" in text
+    assert 'braidmq_node_up{node="r1",role="replicant"} 1\nbraidmq_node_up{node="core1/w1",role="worker"} 0\n' in text
+
+
+def test_each_node_has_its_metrics_under_its_name_and_there_is_no_sum(operations: FakeOperations, tmp_path: Path) -> None:
+    operations.node_metrics = [NodeMetrics('r"1', "replicant", {"messages_received": 3}), NodeMetrics("w1", "worker", None)]
+
+    _, _, text = fetch(operations, tmp_path, "/metrics/nodes")
+
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    received = {sample.labels["node"]: sample.value for sample in families["braidmq_messages_received"]}
+    assert received == {"core1": 7, 'r"1': 3}
+    assert {sample.labels["node"]: sample.value for sample in families["braidmq_node_up"]} == {"core1": 1, 'r"1': 1, "w1": 0}
 
 
 def test_every_metric_has_a_help_text_of_one_sentence() -> None:
@@ -97,14 +118,14 @@ def test_ready_answers_503_and_says_what_the_node_waits_for(operations: FakeOper
     assert json.loads(text) == {"ready": False, "reason": "its listeners"}
 
 
-def test_an_unknown_path_is_answered_in_words(operations: FakeOperations, tmp_path: Path) -> None:
+def test_an_unknown_path_is_answered_with_a_clear_message(operations: FakeOperations, tmp_path: Path) -> None:
     status, content_type, text = fetch(operations, tmp_path, "/nothing")
 
     assert (status, content_type) == (404, "application/json")
     assert json.loads(text)["code"] == "NOT_FOUND"
 
 
-def test_a_failure_inside_is_not_shown_to_the_client(
+def test_an_internal_error_is_not_shown_to_the_client(
     operations: FakeOperations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:

@@ -9,7 +9,7 @@ from braidmq.lane.records import columns as lane
 from braidmq.mqtt.properties import Properties
 
 
-def test_no_name_is_there_twice() -> None:
+def test_no_column_name_occurs_twice() -> None:
     assert len(BY_NAME) == len(COLUMNS)
 
 

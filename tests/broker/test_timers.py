@@ -52,7 +52,7 @@ def test_a_timer_whose_time_passed_in_a_pause_waits_for_the_grace() -> None:
     assert fired[0] >= 1007.0
 
 
-def test_a_pause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pause_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     source = Source()
 
     async def run() -> Timers:

@@ -52,7 +52,7 @@ def test_a_hook_that_authenticates_means_users_from_the_moment_it_is_added() -> 
     assert users.exist()
 
 
-def test_a_hook_that_does_not_authenticate_means_none() -> None:
+def test_a_hook_that_does_not_authenticate_adds_no_users() -> None:
     hooks = Hooks()
     hooks.add(Hook())
 

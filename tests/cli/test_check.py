@@ -39,7 +39,7 @@ def run_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return run
 
 
-def test_a_good_file_is_ok(run_check: RunCheck) -> None:
+def test_a_valid_file_is_ok(run_check: RunCheck) -> None:
     result = run_check('[log]\nlevel = "debug"')
 
     assert result == Result(0, "ok\n", "")
@@ -70,7 +70,7 @@ def test_classes_of_the_log_that_overlap_are_found_without_a_start(run_check: Ru
     assert result.errors.startswith("braidmq check: history.classes.short.topics: 'a/b' and 'a/#' of the class 'long' match")
 
 
-def test_notes_come_before_the_verdict(run_check: RunCheck) -> None:
+def test_notes_are_printed_before_the_result(run_check: RunCheck) -> None:
     result = run_check('[registry]\nmode = "linear"')
 
     note, verdict = result.output.splitlines()

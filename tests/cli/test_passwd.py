@@ -98,7 +98,7 @@ def test_scram_rounds_can_be_chosen_but_not_too_low(tmp_path: Path, passwd: Type
     assert keys.rounds == 5000
 
 
-def test_deleting_a_user(tmp_path: Path, passwd: Typed) -> None:
+def test_a_user_can_be_deleted(tmp_path: Path, passwd: Typed) -> None:
     path = tmp_path / "passwd"
     passwd("--stdin", "--scram", str(path), "alice", stdin="x\n")
     passwd("--stdin", str(path), "bob", stdin="x\n")

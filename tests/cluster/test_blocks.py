@@ -21,7 +21,10 @@ from braidmq.cluster.blocks import (
     BlockStep,
     NumberedBlock,
     UsedIncarnation,
+    is_all_done,
+    is_refused_whole,
     outcome_of,
+    shortened,
 )
 
 QUOTA_EXCEEDED = 0x97
@@ -293,3 +296,23 @@ def test_every_message_is_appended_once_and_told_truly_over_any_faults(block: in
             model.check()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+def test_outcomes_of_a_block_of_which_nothing_was_recorded_are_one_item() -> None:
+    found = shortened({0: NOT_RECORDED, 1: NOT_RECORDED}, 2)
+
+    assert len(found) == 1
+    assert [outcome_of(found, index) for index in range(2)] == [NOT_RECORDED] * 2
+    assert is_all_done(found)
+    assert not is_refused_whole(found)
+
+
+@pytest.mark.parametrize("outcomes", [{0: NOT_RECORDED}, {0: NOT_RECORDED, 1: FENCED}, {}])
+def test_all_other_outcomes_stay_as_they_are(outcomes: dict[int, int]) -> None:
+    assert shortened(dict(outcomes), 2) == outcomes
+
+
+def test_a_block_is_all_done_only_if_every_entry_is_accepted() -> None:
+    assert is_all_done({})
+    assert not is_all_done({0: NOT_RECORDED})
+    assert not is_all_done(BlockReceiver[str]().refused(1, 0x97).outcomes)

@@ -30,7 +30,7 @@ def test_clean_start_gives_success_and_no_session(connect: Wires, version: int) 
 
 
 @shows("5.0: MQTT-3.2.2-1", "5.0: MQTT-3.2.2-3", "5.0: MQTT-3.1.2-5", "5.0: MQTT-3.1.4-4", "3.1.1: MQTT-3.2.2-2")
-def test_a_stored_session_is_told_by_exactly_one_bit(connect: Wires, version: int) -> None:
+def test_a_stored_session_sets_only_the_session_present_bit(connect: Wires, version: int) -> None:
     name = unique()
     connect(name, persistent=True).disconnect()
     client = connect.open()
@@ -41,7 +41,7 @@ def test_a_stored_session_is_told_by_exactly_one_bit(connect: Wires, version: in
 
 
 @shows("5.0: MQTT-3.2.2-3", "5.0: MQTT-3.1.2-6", "3.1.1: MQTT-3.2.2-3", "3.1.1: MQTT-3.1.2-4")
-def test_a_new_session_is_told_by_session_present_zero(connect: Wires, version: int) -> None:
+def test_a_new_session_has_session_present_zero(connect: Wires, version: int) -> None:
     client = connect.open()
 
     client.send_request(persistent=True)
@@ -50,7 +50,7 @@ def test_a_new_session_is_told_by_session_present_zero(connect: Wires, version: 
 
 
 @shows("5.0: MQTT-3.2.2-6", "3.1.1: MQTT-3.2.2-4")
-def test_a_refusal_never_claims_the_session_that_exists(connect_guarded: Wires, version: int) -> None:
+def test_a_rejected_connect_has_session_present_zero_although_a_session_exists(connect_guarded: Wires, version: int) -> None:
     name = unique()
     connect_guarded(name, persistent=True, user_name="ada", password=b"lovelace").disconnect()
     client = connect_guarded.open()
@@ -63,7 +63,7 @@ def test_a_refusal_never_claims_the_session_that_exists(connect_guarded: Wires, 
 
 
 @shows("5.0: MQTT-3.2.2-9", "5.0: MQTT-3.2.2-10")
-def test_every_qos_is_on_offer(connect: Wires, version: int, topic: str) -> None:
+def test_every_qos_is_supported(connect: Wires, version: int, topic: str) -> None:
     client = connect()
 
     # Absent means that QoS 2 is supported; a broker that says less must still grant something for each.
@@ -84,14 +84,14 @@ def test_a_retained_will_of_any_qos_is_supported(connect: Wires, version: int, t
 
 @shows("5.0: MQTT-3.1.2-28")
 @pytest.mark.parametrize("asked", [{}, {"request_response_information": 0}], ids=["absent", "0"])
-def test_response_information_is_for_those_who_ask(connect: Wires, version: int, asked: dict[str, Any]) -> None:
+def test_response_information_is_sent_only_on_request(connect: Wires, version: int, asked: dict[str, Any]) -> None:
     client = connect(**asked)
 
     assert client.connack.properties.response_information is None
 
 
 @shows("5.0: MQTT-4.12.0-6")
-def test_without_an_authentication_method_connack_names_none(connect: Wires, version: int) -> None:
+def test_connack_names_no_authentication_method_unless_connect_does(connect: Wires, version: int) -> None:
     client = connect()
 
     assert client.connack.properties.authentication_method is None
@@ -99,7 +99,7 @@ def test_without_an_authentication_method_connack_names_none(connect: Wires, ver
 
 
 @shows("5.0: MQTT-3.2.2-8", "5.0: MQTT-3.2.2-19", "5.0: MQTT-3.2.2-20", "5.0: MQTT-3.1.2-24")
-def test_a_refusal_fits_into_the_clients_packet_size(connect: Wires, version: int) -> None:
+def test_a_rejecting_connack_fits_the_clients_maximum_packet_size(connect: Wires, version: int) -> None:
     client = connect.open()
 
     # 5 bytes hold the reason code and an empty property set, and nothing else.
@@ -112,7 +112,7 @@ def test_a_refusal_fits_into_the_clients_packet_size(connect: Wires, version: in
 
 
 @shows("5.0: MQTT-3.2.2-19", "5.0: MQTT-3.2.2-20", "5.0: MQTT-3.1.2-24")
-def test_connack_fits_into_the_clients_packet_size(connect: Wires, version: int) -> None:
+def test_connack_fits_the_clients_maximum_packet_size(connect: Wires, version: int) -> None:
     client = connect.open()
 
     client.send_request(maximum_packet_size=40)
@@ -121,7 +121,7 @@ def test_connack_fits_into_the_clients_packet_size(connect: Wires, version: int)
 
 
 @shows("5.0: MQTT-3.2.2-21", "5.0: MQTT-3.1.2-21")
-def test_a_keep_alive_above_the_servers_is_overruled(connect_small: Wires, version: int) -> None:
+def test_a_keep_alive_above_the_servers_maximum_is_lowered(connect_small: Wires, version: int) -> None:
     client = connect_small(keep_alive=600)
 
     assert client.connack.properties.server_keep_alive == 1
@@ -129,7 +129,7 @@ def test_a_keep_alive_above_the_servers_is_overruled(connect_small: Wires, versi
 
 
 @shows("5.0: MQTT-3.2.2-22", "5.0: MQTT-3.1.2-22", "3.1.1: MQTT-3.1.2-24")
-def test_silence_beyond_the_keep_alive_closes_the_connection(connect: Wires, version: int, topic: str) -> None:
+def test_a_client_silent_beyond_its_keep_alive_is_closed(connect: Wires, version: int, topic: str) -> None:
     quiet, lively = connect(keep_alive=1), connect(keep_alive=1)
     assert quiet.connack.properties.server_keep_alive is None
     quiet.subscribe(topic)
@@ -180,7 +180,7 @@ def test_a_length_above_the_maximum_is_refused_before_the_packet_is_read(connect
 
 
 @shows("5.0: MQTT-3.2.2-8", "5.0: MQTT-3.1.4-2", "3.1.1: MQTT-3.2.2-5")
-def test_a_wrong_password_is_refused_with_a_fitting_code(connect_guarded: Wires, version: int) -> None:
+def test_a_wrong_password_is_rejected_with_an_authentication_reason(connect_guarded: Wires, version: int) -> None:
     client = connect_guarded.open()
 
     client.send_request(user_name="ada", password=b"wrong")
@@ -192,7 +192,7 @@ def test_a_wrong_password_is_refused_with_a_fitting_code(connect_guarded: Wires,
 
 
 @shows("5.0: MQTT-3.1.4-2", "5.0: MQTT-3.1.4-3", "3.1.1: MQTT-3.1.4-2")
-def test_only_a_client_that_is_let_in_takes_over(connect_guarded: Wires, version: int) -> None:
+def test_a_rejected_client_does_not_take_over_the_session(connect_guarded: Wires, version: int) -> None:
     owner = connect_guarded(user_name="ada", password=b"lovelace")
     intruder = connect_guarded.open()
 
@@ -204,7 +204,7 @@ def test_only_a_client_that_is_let_in_takes_over(connect_guarded: Wires, version
 
 
 @shows("5.0: MQTT-3.1.4-2", "5.0: MQTT-3.1.4-6", "3.1.1: MQTT-3.1.4-5")
-def test_nothing_is_done_for_a_client_that_was_not_let_in(connect_guarded: Wires, version: int, topic: str) -> None:
+def test_packets_of_a_rejected_client_have_no_effect(connect_guarded: Wires, version: int, topic: str) -> None:
     observer, intruder = connect_guarded(user_name="ada", password=b"lovelace"), connect_guarded.open()
     observer.subscribe("open/#")
 

@@ -26,7 +26,7 @@ FIRST_PACKETS = {
 
 @shows("5.0: MQTT-3.1.0-1", "5.0: MQTT-3.2.0-1", "5.0: MQTT-3.14.0-1", "3.1.1: MQTT-3.1.0-1", "3.1.1: MQTT-3.2.0-1")
 @pytest.mark.parametrize("packet", FIRST_PACKETS.values(), ids=FIRST_PACKETS)
-def test_anything_but_connect_first_closes_without_an_answer(connect: Wires, version: int, packet: bytes) -> None:
+def test_a_first_packet_other_than_connect_closes_without_an_answer(connect: Wires, version: int, packet: bytes) -> None:
     client = connect.open()
 
     client.send(packet)
@@ -35,7 +35,7 @@ def test_anything_but_connect_first_closes_without_an_answer(connect: Wires, ver
 
 
 @shows("5.0: MQTT-3.1.0-2", "5.0: MQTT-3.2.0-2", "3.1.1: MQTT-3.1.0-2")
-def test_a_second_connect_closes_the_connection_and_fires_the_will(connect: Wires, version: int, topic: str) -> None:
+def test_a_second_connect_closes_the_connection_and_publishes_its_will(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
     observer.subscribe(topic)
     client = connect(will=Will(topic, b"gone", 0, False))
@@ -48,7 +48,7 @@ def test_a_second_connect_closes_the_connection_and_fires_the_will(connect: Wire
 
 @shows("5.0: MQTT-3.1.2-1", "3.1.1: MQTT-3.1.2-1")
 @pytest.mark.parametrize("name", [b"MQTX", b"mqtt", b"MQTT5", b"", b"MQ\xed\xa0\x80"])
-def test_another_protocol_name_is_turned_away(connect: Wires, version: int, name: bytes) -> None:
+def test_an_unknown_protocol_name_is_rejected(connect: Wires, version: int, name: bytes) -> None:
     client = connect.open()
 
     client.send(raw.connect(version, name=name))
@@ -104,7 +104,7 @@ def test_the_level_of_a_bridge_is_refused_unless_it_is_allowed(connect: Wires, v
         pytest.param(0x1E, True, id="will QoS 3"),
     ],
 )
-def test_impossible_connect_flags_are_malformed(connect: Wires, version: int, flags: int, has_will: bool) -> None:
+def test_invalid_connect_flags_are_malformed(connect: Wires, version: int, flags: int, has_will: bool) -> None:
     client = connect.open()
 
     client.send(raw.connect(version, flags=flags, rest=raw.will(version, "w", b"x") if has_will else b""))
@@ -235,7 +235,7 @@ def test_an_empty_client_identifier_gets_a_unique_one(connect: Wires, version: i
 
 
 @shows("5.0: MQTT-3.1.3-6", "5.0: MQTT-3.1.3-7")
-def test_the_assigned_identifier_counts_as_if_the_client_had_sent_it(connect: Wires, version: int, topic: str) -> None:
+def test_an_assigned_client_identifier_can_be_used_to_resume_the_session(connect: Wires, version: int, topic: str) -> None:
     nameless = connect("", clean_start=False, session_expiry_interval=60)
     assigned = nameless.connack.properties.assigned_client_identifier
     nameless.subscribe(topic, qos=1)
@@ -295,7 +295,7 @@ def test_what_follows_a_refused_connect_is_ignored(connect: Wires, version: int,
 
 
 @shows("5.0: MQTT-3.2.0-1", "5.0: MQTT-3.2.0-2", "5.0: MQTT-3.1.4-5", "3.1.1: MQTT-3.2.0-1", "3.1.1: MQTT-3.1.4-4")
-def test_connack_comes_before_all_else_and_once(connect: Wires, version: int, topic: str) -> None:
+def test_connack_is_sent_once_and_before_any_other_packet(connect: Wires, version: int, topic: str) -> None:
     client = connect.open()
 
     client.send(

@@ -22,7 +22,7 @@ def test_every_pingreq_is_answered(connect: Wires, version: int) -> None:
 
 
 @shows("5.0: MQTT-3.14.4-1", "5.0: MQTT-3.14.4-2", "3.1.1: MQTT-3.14.4-1", "3.1.1: MQTT-3.14.4-2")
-def test_nothing_counts_after_disconnect(connect: Wires, version: int, topic: str) -> None:
+def test_packets_after_disconnect_are_ignored(connect: Wires, version: int, topic: str) -> None:
     observer, client = connect(), connect()
     observer.subscribe(topic)
 
@@ -33,7 +33,7 @@ def test_nothing_counts_after_disconnect(connect: Wires, version: int, topic: st
 
 
 @shows("5.0: MQTT-3.14.4-1", "5.0: MQTT-3.14.4-2", "5.0: MQTT-4.13.2-1", "5.0: MQTT-3.14.2-2")
-def test_the_brokers_disconnect_is_its_last_word(connect: Wires, version: int, topic: str) -> None:
+def test_the_broker_sends_nothing_after_its_disconnect(connect: Wires, version: int, topic: str) -> None:
     client = connect()
     client.subscribe(topic)
 
@@ -46,7 +46,7 @@ def test_the_brokers_disconnect_is_its_last_word(connect: Wires, version: int, t
 
 @shows("5.0: MQTT-3.14.2-1")
 @pytest.mark.parametrize("reason", [0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99])
-def test_every_reason_that_a_client_may_give_is_taken(connect: Wires, version: int, topic: str, reason: int) -> None:
+def test_every_disconnect_reason_of_a_client_is_accepted(connect: Wires, version: int, topic: str, reason: int) -> None:
     observer = connect()
     observer.subscribe(topic)
     client = connect(will=Will(topic, b"will", 0, False))
@@ -112,7 +112,7 @@ def test_a_malformed_packet_closes_the_connection(connect: Wires, version: int, 
         pytest.param(b"\x62\x04\x00\x01\x00\x00", id="PUBREL with properties"),
     ],
 )
-def test_what_only_mqtt_5_knows_is_malformed_in_3_1_1(connect: Wires, version: int, packet: bytes) -> None:
+def test_mqtt_5_forms_of_packets_are_malformed_in_3_1_1(connect: Wires, version: int, packet: bytes) -> None:
     client = connect()
 
     client.send(packet)

@@ -81,7 +81,7 @@ def test_a_login_by_scram_is_accepted(connect_guarded: Wires, version: int) -> N
 
 
 @shows("5.0: MQTT-4.12.0-5", "5.0: MQTT-3.1.2-29")
-def test_method_and_data_are_no_problem_information(connect_guarded: Wires, version: int) -> None:
+def test_authentication_method_and_data_are_sent_without_problem_information(connect_guarded: Wires, version: int) -> None:
     client = log_in(connect_guarded, request_problem_information=False)
 
     assert client.connack.properties.authentication_method == METHOD
@@ -110,7 +110,7 @@ def test_a_wrong_proof_is_refused(connect_guarded: Wires, version: int) -> None:
 
 
 @shows("5.0: MQTT-4.12.0-4")
-def test_rubbish_instead_of_a_first_message_is_refused(connect_guarded: Wires, version: int) -> None:
+def test_an_invalid_first_scram_message_is_rejected(connect_guarded: Wires, version: int) -> None:
     client = connect_guarded.open()
 
     client.send_request(authentication_method=METHOD, authentication_data=b"\xff\x00 rubbish")
@@ -144,7 +144,7 @@ def test_a_reply_with_another_method_is_refused(connect_guarded: Wires, version:
 
 
 @shows("5.0: MQTT-3.1.2-30", "5.0: MQTT-3.14.0-1", "5.0: MQTT-3.2.0-1")
-def test_nothing_but_auth_is_taken_before_connack(connect_guarded: Wires, version: int) -> None:
+def test_only_auth_is_accepted_before_connack(connect_guarded: Wires, version: int) -> None:
     observer = connect_guarded(user_name="ada", password=b"lovelace")
     topic = "open/" + unique()
     observer.subscribe(topic)
@@ -169,7 +169,7 @@ def test_auth_without_a_method_in_connect_closes_the_connection(connect: Wires, 
 
 
 @shows("5.0: MQTT-4.12.0-6")
-def test_a_plain_login_hears_nothing_of_methods(connect_guarded: Wires, version: int) -> None:
+def test_a_password_login_gets_no_authentication_method(connect_guarded: Wires, version: int) -> None:
     client = connect_guarded(user_name="ada", password=b"lovelace")
 
     assert client.connack.properties.authentication_method is None
@@ -239,7 +239,7 @@ def test_auth_has_three_reason_codes(connect_guarded: Wires, version: int, reaso
 
 
 @shows("5.0: MQTT-3.15.2-2", "5.0: MQTT-3.15.2-3", "5.0: MQTT-3.1.2-24")
-def test_auth_fits_into_the_clients_packet_size(connect_guarded: Wires, version: int) -> None:
+def test_auth_fits_the_clients_maximum_packet_size(connect_guarded: Wires, version: int) -> None:
     scram = Scram()
     bare = begin(connect_guarded, scram)[1]
     method, data = bare.properties.authentication_method or "", bare.properties.authentication_data or b""

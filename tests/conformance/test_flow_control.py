@@ -34,7 +34,7 @@ def test_the_broker_keeps_within_the_clients_receive_maximum(
 
 
 @shows("5.0: MQTT-4.9.0-2", "5.0: MQTT-3.3.4-9")
-def test_quota_at_qos_2_comes_back_with_pubcomp_and_not_before(connect: Wires, version: int, topic: str) -> None:
+def test_a_qos_2_message_occupies_the_window_until_pubcomp(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect(receive_maximum=1)
     subscriber.subscribe(topic, qos=2)
     publisher.publish(topic, b"first", 2)
@@ -50,7 +50,7 @@ def test_quota_at_qos_2_comes_back_with_pubcomp_and_not_before(connect: Wires, v
 
 
 @shows("5.0: MQTT-4.9.0-2", "5.0: MQTT-4.4.0-2")
-def test_a_negative_pubrec_gives_the_quota_back(connect: Wires, version: int, topic: str) -> None:
+def test_a_negative_pubrec_frees_its_place_in_the_window(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect(receive_maximum=1)
     subscriber.subscribe(topic, qos=2)
     publisher.publish(topic, b"first", 2)
@@ -62,7 +62,7 @@ def test_a_negative_pubrec_gives_the_quota_back(connect: Wires, version: int, to
 
 
 @shows("5.0: MQTT-3.3.4-10", "5.0: MQTT-4.9.0-3", "5.0: MQTT-3.12.4-1", "5.0: MQTT-3.8.4-1")
-def test_a_full_window_holds_back_publish_alone(connect: Wires, version: int, topic: str) -> None:
+def test_a_full_window_delays_only_publish_packets(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect(receive_maximum=1)
     subscriber.subscribe(topic, qos=1)
     publisher.publish(topic, b"fills the window", 1)
@@ -82,7 +82,7 @@ def test_a_full_window_holds_back_publish_alone(connect: Wires, version: int, to
 
 
 @shows("5.0: MQTT-3.3.4-9", "5.0: MQTT-4.9.0-1", "5.0: MQTT-4.4.0-1")
-def test_the_window_holds_for_a_resumed_session(connect: Wires, version: int, topic: str) -> None:
+def test_a_resumed_session_keeps_within_the_receive_maximum(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=1)
     client.disconnect()
@@ -106,7 +106,7 @@ def test_the_window_holds_for_a_resumed_session(connect: Wires, version: int, to
 
 
 @shows("5.0: MQTT-3.3.4-10", "5.0: MQTT-4.9.0-3", "5.0: MQTT-4.4.0-1")
-def test_pubrel_is_sent_again_without_quota(connect: Wires, version: int, topic: str) -> None:
+def test_pubrel_is_resent_although_the_window_is_full(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=2)
     for qos in (1, 2, 2):

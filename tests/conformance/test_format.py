@@ -82,7 +82,7 @@ def test_ill_formed_utf8_closes_the_connection(connect: Wires, version: int, fie
 )
 @pytest.mark.parametrize("field", FIELDS_OF_5)
 @pytest.mark.parametrize("text", [*ILL_FORMED.values(), WITH_NUL], ids=[*ILL_FORMED, "U+0000"])
-def test_bad_text_in_a_property_closes_the_connection(connect: Wires, version: int, field: str, text: bytes) -> None:
+def test_invalid_text_in_a_property_closes_the_connection(connect: Wires, version: int, field: str, text: bytes) -> None:
     client = connect()
 
     client.send(FIELDS_OF_5[field](version, text))
@@ -121,7 +121,7 @@ def test_nul_in_text_closes_the_connection(connect: Wires, version: int, field: 
 )
 @pytest.mark.parametrize("field", FIELDS_OF_CONNECT)
 @pytest.mark.parametrize("text", [*ILL_FORMED.values(), WITH_NUL], ids=[*ILL_FORMED, "U+0000"])
-def test_bad_text_in_connect_is_refused(connect: Wires, version: int, field: str, text: bytes) -> None:
+def test_invalid_text_in_connect_is_rejected(connect: Wires, version: int, field: str, text: bytes) -> None:
     client = connect.open()
 
     client.send(FIELDS_OF_CONNECT[field](version, text))
@@ -162,7 +162,7 @@ def test_a_length_not_in_its_shortest_form_is_malformed(connect: Wires, version:
 
 @shows("5.0: MQTT-1.5.5-1", "5.0: MQTT-2.2.1-2", "5.0: MQTT-2.2.2-1", "3.1.1: MQTT-2.3.1-5")
 @pytest.mark.parametrize("length", [100, 127, 128, 16_383, 16_384, 70_000])
-def test_a_forwarded_publish_has_no_byte_too_many(connect: Wires, version: int, topic: str, length: int) -> None:
+def test_a_forwarded_publish_has_the_shortest_remaining_length(connect: Wires, version: int, topic: str, length: int) -> None:
     subscriber, publisher = connect(), connect()
     subscriber.subscribe(topic)
     payload = b"x" * (length - len(raw.text(topic)) - len(raw.properties(version)))
@@ -175,7 +175,7 @@ def test_a_forwarded_publish_has_no_byte_too_many(connect: Wires, version: int, 
 
 @shows("5.0: MQTT-2.2.2-1", "3.1.1: MQTT-7.0.0-2")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_message_crosses_versions(connect: Wires, version: int, topic: str, qos: int) -> None:
+def test_a_message_passes_between_protocol_versions(connect: Wires, version: int, topic: str, qos: int) -> None:
     subscriber, publisher = connect(), connect(version=9 - version)
     subscriber.subscribe(topic, qos=qos)
     properties: dict[str, Any] = {"content_type": "x", "user_properties": (("a", "b"),), "message_expiry_interval": 100}
@@ -193,7 +193,7 @@ def test_a_message_crosses_versions(connect: Wires, version: int, topic: str, qo
 
 @shows("5.0: MQTT-1.5.5-1", "5.0: MQTT-3.3.2-17")
 @pytest.mark.parametrize("length", [127, 128, 16_383, 16_384])
-def test_a_property_length_has_no_byte_too_many(connect: Wires, version: int, topic: str, length: int) -> None:
+def test_a_property_length_has_its_shortest_form(connect: Wires, version: int, topic: str, length: int) -> None:
     subscriber, publisher = connect(), connect()
     subscriber.subscribe(topic)
     pair = b"\x26" + raw.text("n") + raw.text("v" * (length - 6))

@@ -32,7 +32,7 @@ def test_a_message_too_large_for_one_client_is_dropped_for_it_alone(connect: Wir
 
 @shows("5.0: MQTT-3.1.2-24")
 @pytest.mark.parametrize("qos", [0, 1])
-def test_the_limit_is_exact(connect: Wires, version: int, topic: str, qos: int) -> None:
+def test_a_packet_of_exactly_the_maximum_size_is_sent(connect: Wires, version: int, topic: str, qos: int) -> None:
     publisher, narrow = connect(), connect(maximum_packet_size=100)
     narrow.subscribe(topic, qos=qos)
     overhead = len(raw.publish(version, topic, b"", packet_id=1 if qos else None))
@@ -111,7 +111,7 @@ def provoke(client: Wire, answer: str, topic: str) -> bytes:
     "5.0: MQTT-3.1.2-24",
 )
 @pytest.mark.parametrize("answer", PROVOCATIONS)
-def test_an_explanation_is_left_out_where_it_does_not_fit(connect: Wires, version: int, topic: str, answer: str) -> None:
+def test_a_reason_string_that_does_not_fit_is_omitted(connect: Wires, version: int, topic: str, answer: str) -> None:
     probe = connect.open()
     probe.send_request()
     # The least that a client can ask for and still be told that it is connected.
@@ -139,7 +139,7 @@ def test_a_client_that_wants_no_problem_information_gets_none(connect: Wires, ve
 
 
 @shows("5.0: MQTT-3.1.2-29")
-def test_messages_keep_their_user_properties_all_the_same(connect: Wires, version: int, topic: str) -> None:
+def test_messages_keep_user_properties_without_problem_information(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(request_problem_information=0)
     client.subscribe(topic)
 

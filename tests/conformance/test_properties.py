@@ -82,7 +82,7 @@ def test_a_wildcard_in_the_response_topic_closes_the_connection(
 
 
 @shows("5.0: MQTT-3.3.2-5", "5.0: MQTT-3.3.2-6")
-def test_an_expired_message_is_dropped_and_a_living_one_ages(connect: Wires, version: int, topic: str) -> None:
+def test_an_expired_message_is_dropped_and_others_have_their_remaining_expiry(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=2)
     client.disconnect()
@@ -121,7 +121,7 @@ def test_a_message_can_expire_while_the_window_is_full(connect: Wires, version: 
 
 
 @shows("5.0: MQTT-3.3.2-6")
-def test_an_undelayed_message_keeps_its_expiry(connect: Wires, version: int, topic: str) -> None:
+def test_a_message_forwarded_at_once_keeps_its_expiry(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic)
 
@@ -131,7 +131,7 @@ def test_an_undelayed_message_keeps_its_expiry(connect: Wires, version: int, top
 
 
 @shows("5.0: MQTT-3.3.2-5", "5.0: MQTT-3.3.2-6")
-def test_a_retained_message_expires_and_ages(connect: Wires, version: int, topic: str) -> None:
+def test_a_retained_message_expires_and_has_its_remaining_expiry_until_then(connect: Wires, version: int, topic: str) -> None:
     publisher = connect()
     publisher.publish(topic + "/brief", b"x", 1, retain=True, message_expiry_interval=1)
     publisher.publish(topic + "/long", b"x", 1, retain=True, message_expiry_interval=100)
@@ -149,7 +149,9 @@ def test_a_retained_message_expires_and_ages(connect: Wires, version: int, topic
 
 @shows("5.0: MQTT-3.3.2-6")
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_retained_message_ages_for_a_busy_client_too(connect: Wires, version: int, topic: str, qos: int) -> None:
+def test_a_retained_message_for_a_slow_client_has_its_remaining_expiry(
+    connect: Wires, version: int, topic: str, qos: int
+) -> None:
     publisher, subscriber = connect(), connect(receive_maximum=1)
     publisher.publish(topic, b"kept", 1, retain=True, message_expiry_interval=100)
     subscriber.subscribe(topic + "/busy", qos=1)
@@ -200,7 +202,7 @@ def test_a_property_length_past_the_packet_is_malformed(connect: Wires, version:
 
 
 @shows("5.0: MQTT-3.3.2-4")
-def test_a_payload_that_is_not_the_text_it_claims_to_be_passes_unchanged(connect: Wires, version: int, topic: str) -> None:
+def test_a_payload_that_is_not_the_declared_utf8_passes_unchanged(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic)
 

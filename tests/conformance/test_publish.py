@@ -120,7 +120,7 @@ def test_overlapping_subscriptions_get_the_highest_qos(connect: Wires, version: 
 
 
 @shows("5.0: MQTT-3.3.4-3", "5.0: MQTT-3.3.4-4", "5.0: MQTT-3.3.4-5")
-def test_overlapping_subscriptions_bring_all_their_identifiers(connect: Wires, version: int, topic: str) -> None:
+def test_a_message_has_the_identifiers_of_all_overlapping_subscriptions(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic + "/#", subscription_identifiers=(1,))
     subscriber.subscribe(topic + "/+", subscription_identifiers=(268_435_455,))
@@ -136,7 +136,7 @@ def test_overlapping_subscriptions_bring_all_their_identifiers(connect: Wires, v
 
 
 @shows("5.0: MQTT-3.3.4-3", "5.0: MQTT-3.8.4-3")
-def test_the_subscription_identifier_follows_its_subscription(connect: Wires, version: int, topic: str) -> None:
+def test_a_changed_subscription_has_its_new_identifier(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     identifiers = []
 
@@ -159,7 +159,7 @@ def test_a_client_must_not_send_a_subscription_identifier(connect: Wires, versio
 
 @shows("3.1.1: MQTT-3.3.5-2")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_publish_that_is_not_allowed_is_acknowledged_or_closes(connect: Wires, version: int, qos: int) -> None:
+def test_a_publish_without_access_is_acknowledged_or_closes_the_connection(connect: Wires, version: int, qos: int) -> None:
     observer, client = connect(), connect()
     observer.subscribe("$SYS/forged/#")
 
@@ -172,7 +172,7 @@ def test_a_publish_that_is_not_allowed_is_acknowledged_or_closes(connect: Wires,
 
 
 @shows("5.0: MQTT-3.3.4-1", "3.1.1: MQTT-3.3.4-1")
-def test_each_qos_has_its_answer(connect: Wires, version: int, topic: str) -> None:
+def test_each_qos_has_its_acknowledgement(connect: Wires, version: int, topic: str) -> None:
     client = connect()
 
     client.send(Publish(topic, b"x"))

@@ -14,7 +14,9 @@ PUBACK_REASONS = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
 
 @shows("5.0: MQTT-4.3.1-1", "5.0: MQTT-2.2.1-2", "3.1.1: MQTT-4.3.1-1", "3.1.1: MQTT-2.3.1-5")
 @pytest.mark.parametrize(("published", "granted"), [(0, 0), (0, 2), (2, 0), (1, 0)])
-def test_qos_0_goes_out_bare(connect: Wires, version: int, topic: str, published: int, granted: int) -> None:
+def test_a_qos_0_publish_has_neither_packet_identifier_nor_dup(
+    connect: Wires, version: int, topic: str, published: int, granted: int
+) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic, qos=granted)
 
@@ -25,7 +27,7 @@ def test_qos_0_goes_out_bare(connect: Wires, version: int, topic: str, published
 
 
 @shows("5.0: MQTT-4.3.2-1", "5.0: MQTT-4.3.2-2", "3.1.1: MQTT-4.3.2-1", "3.1.1: MQTT-2.3.1-1")
-def test_the_first_delivery_at_qos_1_has_a_fresh_identifier(connect: Wires, version: int, topic: str) -> None:
+def test_the_first_qos_1_delivery_has_an_unused_packet_identifier(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic, qos=1)
 
@@ -45,7 +47,7 @@ def test_the_first_delivery_at_qos_1_has_a_fresh_identifier(connect: Wires, vers
     "3.1.1: MQTT-4.4.0-1",
     "3.1.1: MQTT-2.3.1-4",
 )
-def test_only_what_was_not_acknowledged_is_sent_again(connect: Wires, version: int, topic: str) -> None:
+def test_only_unacknowledged_messages_are_resent(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=1)
     for number in range(5):
@@ -68,7 +70,7 @@ def test_only_what_was_not_acknowledged_is_sent_again(connect: Wires, version: i
 
 
 @shows("5.0: MQTT-4.4.0-1", "3.1.1: MQTT-4.4.0-1")
-def test_nothing_is_sent_again_while_the_connection_lasts(connect: Wires, version: int, topic: str) -> None:
+def test_nothing_is_resent_on_the_same_connection(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic, qos=2)
     for qos in (1, 2):
@@ -85,7 +87,7 @@ def test_nothing_is_sent_again_while_the_connection_lasts(connect: Wires, versio
 
 
 @shows("5.0: MQTT-4.3.2-4", "5.0: MQTT-4.5.0-1", "3.1.1: MQTT-4.3.2-2")
-def test_puback_means_that_the_broker_has_the_message(connect: Wires, version: int, topic: str) -> None:
+def test_an_acknowledged_qos_1_message_is_delivered(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=1)
     client.disconnect()
@@ -121,7 +123,7 @@ def test_after_puback_the_same_identifier_is_a_new_message(connect: Wires, versi
         pytest.param(False, "$SYS/{topic}", {0x87}, id="forbidden"),
     ],
 )
-def test_puback_has_a_code_that_puback_may_have(
+def test_puback_has_a_reason_code_that_is_valid_for_it(
     connect: Wires, version: int, topic: str, subscribed: bool, name: str, reasons: set[int]
 ) -> None:
     publisher, subscriber = connect(), connect()
@@ -183,7 +185,7 @@ def test_messages_of_a_publisher_arrive_in_the_order_sent(connect: Wires, versio
 
 
 @shows("5.0: MQTT-2.2.1-4", "5.0: MQTT-4.3.2-1", "3.1.1: MQTT-2.3.1-4", "3.1.1: MQTT-4.3.2-1")
-def test_an_identifier_in_use_is_passed_over_when_all_have_been_used(connect: Wires, version: int, topic: str) -> None:
+def test_a_packet_identifier_in_use_is_skipped(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic, qos=1)
     publisher.publish(topic, b"never acknowledged", 1)
@@ -208,7 +210,7 @@ def test_an_identifier_in_use_is_passed_over_when_all_have_been_used(connect: Wi
 
 
 @shows("5.0: MQTT-4.3.2-4", "3.1.1: MQTT-4.3.2-2")
-def test_a_stray_puback_disturbs_nothing(connect: Wires, version: int, topic: str) -> None:
+def test_a_stray_puback_is_ignored(connect: Wires, version: int, topic: str) -> None:
     client = connect()
     client.subscribe(topic, qos=1)
 

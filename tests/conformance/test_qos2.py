@@ -43,7 +43,7 @@ def test_the_broker_sends_publish_and_then_pubrel(connect: Wires, version: int, 
 
 
 @shows("5.0: MQTT-4.3.3-3", "5.0: MQTT-4.4.0-1", "3.1.1: MQTT-4.3.3-1", "3.1.1: MQTT-4.4.0-1")
-def test_without_pubrec_the_publish_is_sent_again(connect: Wires, version: int, topic: str) -> None:
+def test_a_publish_without_pubrec_is_resent(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=2)
     publisher.publish(topic, b"x", 2)
@@ -65,7 +65,7 @@ def test_without_pubrec_the_publish_is_sent_again(connect: Wires, version: int, 
     "3.1.1: MQTT-4.3.3-1",
     "3.1.1: MQTT-4.4.0-1",
 )
-def test_after_pubrec_only_pubrel_is_sent_again(connect: Wires, version: int, topic: str) -> None:
+def test_only_pubrel_is_resent_after_pubrec(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=2)
     publisher.publish(topic, b"x", 2)
@@ -103,7 +103,7 @@ def test_a_negative_pubrec_settles_the_message(connect: Wires, version: int, top
 
 
 @shows("5.0: MQTT-4.3.3-7")
-def test_expiry_does_not_stop_a_delivery_that_has_begun(connect: Wires, version: int, topic: str) -> None:
+def test_an_inflight_message_is_resent_although_it_has_expired(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=2)
     publisher.publish(topic, b"begun", 2, message_expiry_interval=1)
@@ -131,7 +131,7 @@ def test_the_handshake_completes_after_the_message_expired(connect: Wires, versi
 
 
 @shows("5.0: MQTT-4.3.3-8", "3.1.1: MQTT-4.3.3-2", "5.0: MQTT-4.5.0-1")
-def test_pubrec_means_that_the_broker_has_the_message(connect: Wires, version: int, topic: str) -> None:
+def test_a_qos_2_message_is_delivered_once_pubrec_was_sent(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(persistent=True), connect()
     subscriber.subscribe(topic, qos=2)
 
@@ -200,7 +200,7 @@ def test_after_a_negative_pubrec_the_same_identifier_is_a_new_message(connect: W
 
 @shows("5.0: MQTT-3.5.2-1")
 @pytest.mark.parametrize("subscribed", [True, False])
-def test_pubrec_has_a_code_that_pubrec_may_have(connect: Wires, version: int, topic: str, subscribed: bool) -> None:
+def test_pubrec_has_a_reason_code_that_is_valid_for_it(connect: Wires, version: int, topic: str, subscribed: bool) -> None:
     publisher, subscriber = connect(), connect()
     if subscribed:
         subscriber.subscribe(topic)

@@ -35,7 +35,7 @@ def subscribe_and_collect(client: Wire, marker: str, *options: SubscribeOption) 
 
 @shows("5.0: MQTT-3.3.1-5", "3.1.1: MQTT-3.3.1-5", "3.1.1: MQTT-3.3.1-6", "3.1.1: MQTT-3.3.1-8")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_last_retained_message_goes_to_newcomers(connect: Wires, version: int, topic: str, marker: str, qos: int) -> None:
+def test_a_new_subscriber_gets_the_last_retained_message(connect: Wires, version: int, topic: str, marker: str, qos: int) -> None:
     publisher = connect()
     publisher.publish(topic, b"older", 1, retain=True)
     publisher.publish(topic, b"newer", qos, retain=True)
@@ -58,7 +58,7 @@ def test_a_retained_message_comes_with_the_lower_qos(connect: Wires, version: in
 
 
 @shows("3.1.1: MQTT-3.3.1-7")
-def test_a_retained_message_of_qos_0_displaces_the_one_before(connect: Wires, version: int, topic: str, marker: str) -> None:
+def test_a_retained_qos_0_message_replaces_the_previous_one(connect: Wires, version: int, topic: str, marker: str) -> None:
     publisher = connect()
     publisher.publish(topic, b"older", 2, retain=True)
     publisher.publish(topic, b"newer", 0, retain=True)
@@ -70,7 +70,9 @@ def test_a_retained_message_of_qos_0_displaces_the_one_before(connect: Wires, ve
 
 
 @shows("5.0: MQTT-3.3.1-9", "3.1.1: MQTT-3.3.1-6", "3.1.1: MQTT-3.3.1-8")
-def test_a_wildcard_brings_the_retained_message_of_each_topic(connect: Wires, version: int, topic: str, marker: str) -> None:
+def test_a_wildcard_subscription_gets_the_retained_message_of_each_topic(
+    connect: Wires, version: int, topic: str, marker: str
+) -> None:
     publisher = connect()
     for name in ("a", "b", "b/c", "c"):
         publisher.publish(f"{topic}/{name}", name.encode(), 1, retain=True)
@@ -85,7 +87,7 @@ def test_a_wildcard_brings_the_retained_message_of_each_topic(connect: Wires, ve
 
 @shows("5.0: MQTT-3.3.1-6", "5.0: MQTT-3.3.1-7", "3.1.1: MQTT-3.3.1-10", "3.1.1: MQTT-3.3.1-11")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_an_empty_retained_payload_erases_and_is_not_kept(
+def test_an_empty_retained_payload_clears_the_topic_and_is_not_stored(
     connect: Wires, version: int, topic: str, marker: str, qos: int
 ) -> None:
     publisher, subscriber = connect(), connect()
@@ -103,7 +105,7 @@ def test_an_empty_retained_payload_erases_and_is_not_kept(
 
 @shows("5.0: MQTT-3.3.1-8", "3.1.1: MQTT-3.3.1-12")
 @pytest.mark.parametrize("payload", [b"other", b""])
-def test_a_message_without_retain_leaves_the_kept_one_alone(
+def test_a_message_without_retain_does_not_replace_the_retained_one(
     connect: Wires, version: int, topic: str, marker: str, payload: bytes
 ) -> None:
     publisher = connect()

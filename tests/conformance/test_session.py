@@ -148,7 +148,7 @@ def test_a_session_that_is_resumed_in_time_does_not_end(connect: Wires, version:
 
 
 @shows("5.0: MQTT-3.1.2-23")
-def test_an_expiry_that_the_server_shortens_is_told(connect_small: Wires, version: int) -> None:
+def test_connack_reports_a_shortened_session_expiry(connect_small: Wires, version: int) -> None:
     client = connect_small(session_expiry_interval=600)
 
     assert client.connack.properties.session_expiry_interval == 30
@@ -200,7 +200,7 @@ def test_a_second_connection_takes_the_client_identifier_over(connect: Wires, ve
 
 
 @shows("5.0: MQTT-3.1.4-3", "5.0: MQTT-3.1.2-5", "3.1.1: MQTT-3.1.4-2", "3.1.1: MQTT-3.1.2-4")
-def test_takeover_hands_the_session_to_the_newer_connection(connect: Wires, version: int, topic: str) -> None:
+def test_takeover_moves_the_session_to_the_newer_connection(connect: Wires, version: int, topic: str) -> None:
     publisher, older = connect(), connect(persistent=True)
     older.subscribe(topic, qos=1)
     publisher.publish(topic, b"unacknowledged", 1)

@@ -43,7 +43,7 @@ def test_many_filters_are_answered_by_one_suback_in_order(connect: Wires, versio
 
 
 @shows("5.0: MQTT-3.8.4-7", "5.0: MQTT-3.9.3-1", "5.0: MQTT-3.9.3-2", "5.0: MQTT-3.8.4-6", "5.0: MQTT-4.7.1-1")
-def test_a_bad_filter_fails_alone(connect: Wires, version: int, topic: str) -> None:
+def test_an_invalid_filter_does_not_affect_the_others(connect: Wires, version: int, topic: str) -> None:
     client, publisher = connect(), connect()
     filters = [f"{topic}/a", f"{topic}/#/b", f"{topic}/b", "a+", "#x", f"{topic}/c"]
 
@@ -59,7 +59,7 @@ def test_a_bad_filter_fails_alone(connect: Wires, version: int, topic: str) -> N
 
 @shows("3.1.1: MQTT-3.9.3-2", "3.1.1: MQTT-4.7.1-2", "3.1.1: MQTT-4.7.1-3", "3.1.1: MQTT-4.7.3-1")
 @pytest.mark.parametrize("bad", ["a/#/b", "a+", "#x", "a/b#", "+a/b", ""])
-def test_a_bad_filter_fails_or_closes_in_3_1_1(connect: Wires, version: int, topic: str, bad: str) -> None:
+def test_an_invalid_filter_fails_or_closes_the_connection_in_3_1_1(connect: Wires, version: int, topic: str, bad: str) -> None:
     client = connect()
 
     client.send(raw.subscribe(version, (topic, 2), (bad, 1), (topic + "/+", 1)))
@@ -80,7 +80,9 @@ def test_a_filter_that_is_not_allowed_is_refused(connect_guarded: Wires, version
 @shows("5.0: MQTT-3.8.4-8", "3.1.1: MQTT-3.8.4-6")
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("published", [0, 1, 2])
-def test_delivery_has_the_lower_of_both_qos(connect: Wires, version: int, topic: str, granted: int, published: int) -> None:
+def test_a_message_is_delivered_with_the_lower_of_both_qos(
+    connect: Wires, version: int, topic: str, granted: int, published: int
+) -> None:
     subscriber, publisher = connect(), connect()
     subscriber.subscribe(topic, qos=granted)
 
@@ -118,7 +120,7 @@ def test_replacing_a_subscription_loses_no_message(connect: Wires, version: int,
 
 
 @shows("5.0: MQTT-3.8.3-3")
-def test_no_local_keeps_a_clients_own_messages_from_it(connect: Wires, version: int, topic: str) -> None:
+def test_no_local_excludes_the_clients_own_messages(connect: Wires, version: int, topic: str) -> None:
     client, other = connect(), connect()
     client.subscribe(SubscribeOption(topic, 1, no_local=True))
     client.subscribe(SubscribeOption(topic + "/echo", 1))
@@ -133,7 +135,7 @@ def test_no_local_keeps_a_clients_own_messages_from_it(connect: Wires, version: 
 
 
 @shows("5.0: MQTT-3.8.3-3")
-def test_no_local_is_about_the_client_and_not_the_connection(connect: Wires, version: int, topic: str) -> None:
+def test_no_local_applies_to_the_client_on_later_connections_too(connect: Wires, version: int, topic: str) -> None:
     client, marker = connect(persistent=True), connect()
     client.subscribe(SubscribeOption(topic, 1, no_local=True))
     client.disconnect()
@@ -146,7 +148,7 @@ def test_no_local_is_about_the_client_and_not_the_connection(connect: Wires, ver
 
 
 @shows("5.0: MQTT-3.8.3-3")
-def test_no_local_keeps_a_clients_own_retained_message_from_it(connect: Wires, version: int, topic: str) -> None:
+def test_no_local_excludes_the_clients_own_retained_message(connect: Wires, version: int, topic: str) -> None:
     client, other = connect(), connect()
     client.publish(topic + "/own", b"own", 1, retain=True)
     other.publish(topic + "/foreign", b"foreign", 1, retain=True)
@@ -158,7 +160,7 @@ def test_no_local_keeps_a_clients_own_retained_message_from_it(connect: Wires, v
 
 
 @shows("5.0: MQTT-3.8.3-3", "5.0: MQTT-3.3.4-4")
-def test_no_local_takes_its_subscription_out_and_no_other(connect: Wires, version: int, topic: str) -> None:
+def test_no_local_does_not_affect_an_overlapping_subscription(connect: Wires, version: int, topic: str) -> None:
     client = connect()
     client.subscribe(SubscribeOption(topic + "/#", 2, no_local=True), subscription_identifiers=(1,))
     client.subscribe(SubscribeOption(topic + "/a", 0), subscription_identifiers=(2,))
@@ -200,7 +202,7 @@ def test_a_malformed_subscribe_closes_the_connection(connect: Wires, version: in
 
 @shows("3.1.1: MQTT-3.8.3-4")
 @pytest.mark.parametrize("options", [0x03, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80])
-def test_options_are_a_qos_and_nothing_else_in_3_1_1(connect: Wires, version: int, options: int) -> None:
+def test_mqtt_5_subscription_options_are_malformed_in_3_1_1(connect: Wires, version: int, options: int) -> None:
     client = connect()
 
     client.send(raw.subscribe(version, ("t", options)))
@@ -219,7 +221,7 @@ def test_options_are_a_qos_and_nothing_else_in_3_1_1(connect: Wires, version: in
         pytest.param(0x00, b"\x23\x00\x01", (0x81,), id="topic alias"),
     ],
 )
-def test_impossible_options_close_the_connection(
+def test_invalid_subscription_options_close_the_connection(
     connect: Wires, version: int, options: int, props: bytes, reasons: tuple[int, ...]
 ) -> None:
     client = connect()

@@ -24,7 +24,7 @@ def alias_maximum(client: Wire) -> int:
 
 
 @shows("5.0: MQTT-3.3.2-12")
-def test_every_alias_up_to_the_maximum_is_understood(connect: Wires, version: int, topic: str) -> None:
+def test_every_topic_alias_up_to_the_maximum_is_accepted(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic + "/#")
     highest = alias_maximum(publisher)
@@ -38,7 +38,7 @@ def test_every_alias_up_to_the_maximum_is_understood(connect: Wires, version: in
 
 
 @shows("5.0: MQTT-3.3.2-12")
-def test_an_alias_can_be_given_to_another_topic(connect: Wires, version: int, topic: str) -> None:
+def test_a_topic_alias_can_be_set_to_another_topic(connect: Wires, version: int, topic: str) -> None:
     publisher, subscriber = connect(), connect()
     subscriber.subscribe(topic + "/#")
 
@@ -66,7 +66,7 @@ def test_an_alias_above_the_maximum_closes_the_connection(connect: Wires, versio
 
 
 @shows("5.0: MQTT-3.2.2-18")
-def test_a_server_that_takes_no_aliases_refuses_them(connect_small: Wires, version: int, topic: str) -> None:
+def test_a_server_without_topic_aliases_rejects_them(connect_small: Wires, version: int, topic: str) -> None:
     client = connect_small()
     assert alias_maximum(client) == 0
 
@@ -76,7 +76,7 @@ def test_a_server_that_takes_no_aliases_refuses_them(connect_small: Wires, versi
 
 
 @shows("5.0: MQTT-4.13.1-1")
-def test_an_alias_that_stands_for_nothing_closes_the_connection(connect: Wires, version: int) -> None:
+def test_an_unknown_topic_alias_closes_the_connection(connect: Wires, version: int) -> None:
     client = connect()
 
     client.send(aliased("", 1))
@@ -85,7 +85,7 @@ def test_an_alias_that_stands_for_nothing_closes_the_connection(connect: Wires, 
 
 
 @shows("5.0: MQTT-3.3.2-7")
-def test_an_alias_dies_with_its_connection(connect: Wires, version: int, topic: str) -> None:
+def test_a_topic_alias_ends_with_its_connection(connect: Wires, version: int, topic: str) -> None:
     client = connect(persistent=True)
     client.send(aliased(topic, 1))
     client.disconnect()
@@ -114,7 +114,7 @@ def test_an_alias_belongs_to_one_connection(connect: Wires, version: int, topic:
 
 @shows("5.0: MQTT-3.1.2-26", "5.0: MQTT-3.3.2-11", "5.0: MQTT-3.3.2-8", "5.0: MQTT-3.3.2-7")
 @pytest.mark.parametrize("maximum", [1, 3])
-def test_the_broker_stays_within_the_clients_aliases(connect: Wires, version: int, topic: str, maximum: int) -> None:
+def test_the_broker_uses_no_alias_above_the_clients_maximum(connect: Wires, version: int, topic: str, maximum: int) -> None:
     publisher, name = connect(), topic.replace("/", "")
     topics = [f"{topic}/{number % 6}" for number in range(24)]
 
@@ -137,7 +137,7 @@ def test_the_broker_stays_within_the_clients_aliases(connect: Wires, version: in
 
 
 @shows("5.0: MQTT-3.3.2-7", "5.0: MQTT-4.4.0-1")
-def test_what_is_sent_again_does_not_lean_on_a_dead_alias(connect: Wires, version: int, topic: str) -> None:
+def test_resent_messages_do_not_use_aliases_of_an_earlier_connection(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(clean_start=False, session_expiry_interval=60, topic_alias_maximum=5)
     client.subscribe(topic, qos=2)
     for number in range(6):
@@ -152,7 +152,7 @@ def test_what_is_sent_again_does_not_lean_on_a_dead_alias(connect: Wires, versio
 
 
 @shows("5.0: MQTT-3.3.2-12", "5.0: MQTT-3.3.2-7")
-def test_an_alias_is_resolved_before_a_message_is_kept(connect: Wires, version: int, topic: str) -> None:
+def test_a_stored_message_has_its_topic_instead_of_an_alias(connect: Wires, version: int, topic: str) -> None:
     publisher, client = connect(), connect(persistent=True)
     client.subscribe(topic, qos=1)
     client.disconnect()
@@ -174,7 +174,7 @@ def test_an_alias_is_resolved_before_a_message_is_kept(connect: Wires, version: 
 
 @shows("5.0: MQTT-3.1.2-27")
 @pytest.mark.parametrize("asked", [{}, {"topic_alias_maximum": 0}], ids=["absent", "0"])
-def test_no_alias_goes_to_a_client_that_takes_none(connect: Wires, version: int, topic: str, asked: dict[str, Any]) -> None:
+def test_a_client_without_topic_aliases_gets_none(connect: Wires, version: int, topic: str, asked: dict[str, Any]) -> None:
     publisher, subscriber = connect(), connect(**asked)
     subscriber.subscribe(topic)
 

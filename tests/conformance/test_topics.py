@@ -49,7 +49,7 @@ def test_wildcards_match_as_the_specification_says(connect: Wires, version: int,
 
 
 @shows("5.0: MQTT-4.7.2-1", "3.1.1: MQTT-4.7.2-1")
-def test_a_leading_wildcard_does_not_bring_dollar_topics(connect: Wires, version: int, topic: str) -> None:
+def test_a_leading_wildcard_does_not_match_dollar_topics(connect: Wires, version: int, topic: str) -> None:
     exact, wild, name = connect(), connect(), topic.replace("/", "")
     exact.subscribe("$SYS/#")
     wild.subscribe("#", "+/#", "+/+/+/#")
@@ -66,7 +66,7 @@ def test_a_leading_wildcard_does_not_bring_dollar_topics(connect: Wires, version
 
 @shows("5.0: MQTT-4.7.2-1", "3.1.1: MQTT-4.7.2-1")
 @pytest.mark.parametrize("topic_filter", ["#", "+/#", "+/broker/#", "+/+/+"])
-def test_a_leading_wildcard_does_not_bring_retained_dollar_topics(
+def test_a_leading_wildcard_does_not_match_retained_dollar_topics(
     connect: Wires, version: int, topic: str, topic_filter: str
 ) -> None:
     publisher, exact, wild = connect(), connect(), connect()

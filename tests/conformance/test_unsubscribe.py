@@ -15,7 +15,7 @@ UNSUBACK_REASONS = {0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91}
 
 
 @shows("5.0: MQTT-3.10.4-1", "5.0: MQTT-4.7.3-4", "3.1.1: MQTT-3.10.4-1", "3.1.1: MQTT-4.7.3-4")
-def test_only_the_very_same_filter_is_removed(connect: Wires, version: int, topic: str) -> None:
+def test_unsubscribe_removes_only_the_identical_filter(connect: Wires, version: int, topic: str) -> None:
     client, publisher = connect(), connect()
     client.subscribe(topic + "/a", topic + "/B")
 
@@ -32,7 +32,7 @@ def test_only_the_very_same_filter_is_removed(connect: Wires, version: int, topi
 
 
 @shows("5.0: MQTT-3.10.4-2", "3.1.1: MQTT-3.10.4-2")
-def test_no_new_message_is_queued_afterwards(connect: Wires, version: int, topic: str) -> None:
+def test_no_message_is_queued_after_unsubscribe(connect: Wires, version: int, topic: str) -> None:
     client, publisher = connect(persistent=True), connect()
     client.subscribe(topic, topic + "/#", qos=1)
     client.unsubscribe(topic, topic + "/#")
@@ -48,7 +48,7 @@ def test_no_new_message_is_queued_afterwards(connect: Wires, version: int, topic
 
 
 @shows("5.0: MQTT-3.10.4-3", "3.1.1: MQTT-3.10.4-3")
-def test_deliveries_under_way_are_finished(connect: Wires, version: int, topic: str) -> None:
+def test_inflight_deliveries_complete_after_unsubscribe(connect: Wires, version: int, topic: str) -> None:
     client, publisher = connect(persistent=True), connect()
     client.subscribe(topic, qos=2)
     publisher.publish(topic, b"one", 1)
@@ -96,7 +96,7 @@ def test_unsuback_has_a_code_for_each_filter_in_order(connect: Wires, version: i
 
 
 @shows("3.1.1: MQTT-3.10.4-4", "3.1.1: MQTT-3.10.4-5", "3.1.1: MQTT-3.10.4-6", "3.1.1: MQTT-2.3.1-7")
-def test_unsuback_is_a_packet_identifier_in_3_1_1(connect: Wires, version: int, topic: str) -> None:
+def test_unsuback_has_only_a_packet_identifier_in_3_1_1(connect: Wires, version: int, topic: str) -> None:
     client, publisher = connect(), connect()
     client.subscribe(topic + "/a", topic + "/b")
 

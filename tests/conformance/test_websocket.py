@@ -94,7 +94,9 @@ def test_the_server_selects_mqtt(connect_ws: Sockets, version: int, offered: lis
 
 @shows("5.0: MQTT-6.0.0-3", "3.1.1: MQTT-6.0.0-3")
 @pytest.mark.parametrize("offered", [None, ["chat"]])
-def test_a_client_that_does_not_offer_mqtt_is_turned_away(connect_ws: Sockets, version: int, offered: list[str] | None) -> None:
+def test_a_client_that_does_not_offer_the_mqtt_subprotocol_is_rejected(
+    connect_ws: Sockets, version: int, offered: list[str] | None
+) -> None:
     with pytest.raises((InvalidStatus, NegotiationError)) as refusal:
         connect_ws.open(offered)
 
@@ -103,7 +105,7 @@ def test_a_client_that_does_not_offer_mqtt_is_turned_away(connect_ws: Sockets, v
 
 
 @shows("5.0: MQTT-6.0.0-1", "3.1.1: MQTT-6.0.0-1")
-def test_packets_come_in_binary_frames(connect_ws: Sockets, version: int) -> None:
+def test_the_broker_sends_binary_frames(connect_ws: Sockets, version: int) -> None:
     socket, topic = connect_ws(), unique("t/")
 
     socket.connection.send(raw.subscribe(version, (topic, 0)))

@@ -14,7 +14,7 @@ from tests.support.clients.wire import Wires
 
 @shows("5.0: MQTT-3.1.2-7", "5.0: MQTT-3.1.2-8", "3.1.1: MQTT-3.1.2-8")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_will_is_published_when_the_network_breaks(connect: Wires, version: int, topic: str, qos: int) -> None:
+def test_the_will_is_published_when_the_connection_is_lost(connect: Wires, version: int, topic: str, qos: int) -> None:
     observer = connect()
     observer.subscribe(topic, qos=2)
     client = connect(will=Will(topic, b"gone", qos, False))
@@ -48,7 +48,7 @@ def test_the_will_is_published_when_the_broker_closes_for_a_violation(connect: W
 
 
 @shows("5.0: MQTT-3.1.2-10", "5.0: MQTT-3.14.4-3", "3.1.1: MQTT-3.1.2-10", "3.1.1: MQTT-3.14.4-3")
-def test_a_normal_disconnect_throws_the_will_away(connect: Wires, version: int, topic: str) -> None:
+def test_a_normal_disconnect_discards_the_will(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
     observer.subscribe(topic)
     client = connect(persistent=True, will=Will(topic, b"will", 1, False))
@@ -103,7 +103,7 @@ def test_without_the_will_flag_nothing_is_published(connect: Wires, version: int
 
 
 @shows("5.0: MQTT-3.1.2-8")
-def test_disconnect_can_ask_for_the_will(connect: Wires, version: int, topic: str) -> None:
+def test_disconnect_with_will_message_publishes_the_will(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
     observer.subscribe(topic)
     client = connect(will=Will(topic, b"asked for", 0, False))
@@ -114,7 +114,7 @@ def test_disconnect_can_ask_for_the_will(connect: Wires, version: int, topic: st
 
 
 @shows("5.0: MQTT-3.1.2-14", "3.1.1: MQTT-3.1.2-16")
-def test_a_will_without_retain_is_not_kept(connect: Wires, version: int, topic: str) -> None:
+def test_a_will_without_retain_is_not_retained(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
     observer.subscribe(topic)
     connect(will=Will(topic, b"passing", 0, False)).close()
@@ -127,7 +127,7 @@ def test_a_will_without_retain_is_not_kept(connect: Wires, version: int, topic: 
 
 
 @shows("5.0: MQTT-3.1.2-15", "3.1.1: MQTT-3.1.2-17")
-def test_a_will_with_retain_is_kept(connect: Wires, version: int, topic: str) -> None:
+def test_a_will_with_retain_is_retained(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
     observer.subscribe(topic)
     connect(will=Will(topic, b"kept", 1, True)).close()
@@ -184,7 +184,7 @@ def test_the_will_waits_for_its_delay(connect: Wires, version: int, topic: str) 
 
 
 @shows("5.0: MQTT-3.1.2-8", "5.0: MQTT-4.1.0-2")
-def test_the_end_of_the_session_cuts_the_delay_short(connect: Wires, version: int, topic: str) -> None:
+def test_the_end_of_the_session_publishes_a_delayed_will(connect: Wires, version: int, topic: str) -> None:
     observer = connect()
     observer.subscribe(topic + "/#")
     delay = Properties(will_delay_interval=600)
@@ -204,7 +204,7 @@ def test_the_end_of_the_session_cuts_the_delay_short(connect: Wires, version: in
 
 
 @shows("5.0: MQTT-3.1.2-8", "5.0: MQTT-3.1.2-7", "3.1.1: MQTT-3.1.2-8")
-def test_the_will_reaches_sessions_that_are_away(connect: Wires, version: int, topic: str) -> None:
+def test_the_will_is_queued_for_offline_sessions(connect: Wires, version: int, topic: str) -> None:
     away = connect(persistent=True)
     away.subscribe(SubscribeOption(topic, 1))
     away.disconnect()

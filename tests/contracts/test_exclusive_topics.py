@@ -36,7 +36,7 @@ def test_only_its_client_releases_a_filter(topics: ExclusiveTopics) -> None:
     assert topics.is_free(b"t", "two")
 
 
-def test_a_filter_that_is_taken_or_released_twice_is_so_once(topics: ExclusiveTopics) -> None:
+def test_taking_or_releasing_a_filter_twice_has_no_further_effect(topics: ExclusiveTopics) -> None:
     topics.take(b"t", "one")
     topics.take(b"t", "one")
 

@@ -185,7 +185,7 @@ def test_a_layout_made_from_what_was_stored_is_the_same(
 
 @each_form
 @given(topics, topics)
-def test_rows_of_a_batch_that_failed_come_with_the_next(
+def test_rows_of_a_failed_batch_are_written_with_the_next(
     make: Callable[[], Layout], published: list[str], later: list[str]
 ) -> None:
     layout = make()
@@ -201,7 +201,7 @@ def test_rows_of_a_batch_that_failed_come_with_the_next(
 
 @each_form
 @given(topics, topics_and_filters())
-def test_an_heir_keeps_the_promises_from_the_start(
+def test_an_heir_fulfils_the_contract_from_the_start(
     make: Callable[[], Layout], known: list[str], drawn: tuple[list[str], list[str]]
 ) -> None:
     published, filters = drawn
@@ -233,7 +233,7 @@ def test_a_static_part_is_what_all_matches_begin_with(make: Callable[[], Layout]
 
 
 @pytest.mark.parametrize("name", ["hashed", "learned"])
-def test_a_name_alone_makes_a_layout_with_default_parameters(name: str) -> None:
+def test_a_layout_created_by_name_has_default_parameters(name: str) -> None:
     layout = make_layout(name)
 
     assert layout.name == name
@@ -250,7 +250,7 @@ def test_parameters_of_a_newer_version_are_refused_with_a_hint(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["hashed", "learned"])
 @pytest.mark.parametrize("spoil", [lambda good: good[:-1], lambda good: good + b"\0", lambda good: good[:2], lambda good: b"\0"])
-def test_parameters_that_were_cut_or_filled_up_are_corruption(name: str, spoil: Callable[[bytes], bytes]) -> None:
+def test_truncated_or_extended_parameters_are_corruption(name: str, spoil: Callable[[bytes], bytes]) -> None:
     parameters = spoil(make_layout(name).parameters())
 
     with pytest.raises(Corruption):

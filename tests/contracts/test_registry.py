@@ -10,7 +10,7 @@ import pytest
 
 from braidmq.access.contract import Refused
 from braidmq.broker.session.local import LocalRegistry
-from braidmq.broker.session.ports import Claim, Grant, Registry
+from braidmq.broker.session.ports import Claim, Grant, GrantEnding, Registry
 from braidmq.storage.fences import FenceTable
 
 
@@ -59,33 +59,33 @@ def test_a_grant_is_refused_once_a_newer_one_was_committed(registry: Registry) -
     assert registry.commit(newer), "and that changes nothing for the newer one"
 
 
-def test_a_grant_that_is_not_committed_takes_nothing_from_the_owner(registry: Registry) -> None:
+def test_an_uncommitted_grant_does_not_affect_the_owner(registry: Registry) -> None:
     owner = granted(registry)
     assert registry.commit(owner)
 
-    registry.end(granted(registry), keeps_session=True)
+    registry.end(granted(registry), keeps_session=True, ending=GrantEnding.PUBLISH)
 
     assert registry.commit(owner)
 
 
 @pytest.mark.parametrize("keeps_session", [False, True])
-def test_a_grant_that_is_ended_late_takes_nothing_from_a_newer_one(registry: Registry, keeps_session: bool) -> None:
+def test_ending_an_old_grant_does_not_affect_a_newer_one(registry: Registry, keeps_session: bool) -> None:
     older = granted(registry)
     assert registry.commit(older)
     newer = granted(registry)
     assert registry.commit(newer)
 
-    registry.end(older, keeps_session=keeps_session)
+    registry.end(older, keeps_session=keeps_session, ending=GrantEnding.PUBLISH)
 
     assert not registry.commit(older)
     assert granted(registry).guard > newer.guard
 
 
 @pytest.mark.parametrize("keeps_session", [False, True])
-def test_a_client_id_that_was_given_up_can_be_claimed_again(registry: Registry, keeps_session: bool) -> None:
+def test_a_released_client_id_can_be_claimed_again(registry: Registry, keeps_session: bool) -> None:
     first = granted(registry)
     assert registry.commit(first)
-    registry.end(first, keeps_session=keeps_session)
+    registry.end(first, keeps_session=keeps_session, ending=GrantEnding.PUBLISH)
 
     second = granted(registry)
 
@@ -99,7 +99,7 @@ def test_client_ids_do_not_affect_each_other(registry: Registry) -> None:
     two = granted(registry, "two")
     assert registry.commit(two)
 
-    registry.end(two, keeps_session=False)
+    registry.end(two, keeps_session=False, ending=GrantEnding.PUBLISH)
 
     assert registry.commit(one)
 
@@ -110,8 +110,8 @@ def test_the_local_registry_forgets_a_client_id_that_has_neither_connection_nor_
     grant = granted(registry)
     registry.commit(grant)
 
-    registry.end(grant, keeps_session=True)
+    registry.end(grant, keeps_session=True, ending=GrantEnding.PUBLISH)
     assert fences.guard("c") == grant.guard
-    registry.end(grant, keeps_session=False)
+    registry.end(grant, keeps_session=False, ending=GrantEnding.PUBLISH)
 
     assert len(fences) == 0

@@ -90,7 +90,7 @@ def test_a_body_is_sent_as_json(serve: Serve, asked: Asked) -> None:
         (404, b'{"message": "there is no /ctl/status"}', "{url} has no control paths; they exist on loopback addresses only"),
     ],
 )
-def test_a_refusal_is_an_error_in_the_words_of_the_node(serve: Serve, status: int, body: bytes, words: str) -> None:
+def test_a_rejection_is_an_error_with_the_message_of_the_node(serve: Serve, status: int, body: bytes, words: str) -> None:
     url = serve(status, body)
 
     with pytest.raises(UsageError) as caught:

@@ -41,7 +41,7 @@ def test_credentials_in_an_address_are_refused_without_repeating_them() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_no_text_of_access_has_its_secrets() -> None:
+def test_access_objects_do_not_show_their_secrets() -> None:
     access = Access(user="ann", password="s3cret", token="t0ken")
 
     shown = repr(access) + str(access) + f"{access!r}" + str(list(access.__rich_repr__()))

@@ -71,7 +71,7 @@ def test_a_range_has_its_first_moment_and_not_its_last(
     assert positions(table) == [BEGINNING + each * SECOND for each in expected]
 
 
-def test_a_time_without_a_zone_is_refused_in_words(history: FakeHistoryService) -> None:
+def test_a_time_without_a_zone_is_rejected_with_a_clear_message(history: FakeHistoryService) -> None:
     with flight.connect(history.address) as client, pytest.raises(UsageError, match="has no time zone"):
         client.read("a", since=datetime(2023, 11, 14))
 
@@ -124,7 +124,7 @@ def test_a_server_that_is_not_there_is_passed_over(history: FakeHistoryService) 
         assert client.read("a").read_all().num_rows == 1
 
 
-def test_no_server_at_all_is_said_in_words_and_soon() -> None:
+def test_no_reachable_server_is_reported_soon_with_a_clear_message() -> None:
     address = closed_address()
 
     with (
@@ -163,7 +163,7 @@ def test_the_range_that_retention_deleted_is_named_exactly(history: FakeHistoryS
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_read_warns_of_what_retention_took_and_gives_the_rest(history: FakeHistoryService) -> None:
+def test_a_read_warns_of_deleted_records_and_returns_the_rest(history: FakeHistoryService) -> None:
     history.add_many("a", 4)
     history.expire(BEGINNING + 2 * SECOND)
 

@@ -55,7 +55,7 @@ def test_a_stream_with_too_much_to_remember_cannot_be_resumed() -> None:
     assert not resuming.can_resume
 
 
-def test_a_stream_that_cannot_be_resumed_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_cannot_be_resumed_fails_with_a_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:
     client = HistoryClient("nowhere.invalid:1")
     monkeypatch.setattr("braidmq.flight.client.Resume", lambda ticket: Resume(ticket, remembered_max=2))
 

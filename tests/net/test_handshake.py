@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from braidmq.net.frames import Frame, FrameKind, FrameReader, encode
+from braidmq.net.frames import Frame, FrameKind, encode
 from braidmq.net.handshake import Handshake, NotAccepted, Side, hello, refusal
 from braidmq.net.proto_v1 import Hello
+from tests.net.frames_in import frames_in
 
 SECRET = b"a secret that all nodes share"
 CORE = hello("braid", "core1", "core", 100, "calls", 4)
@@ -27,7 +28,7 @@ def pair(
 
 def pass_on(data: bytes, to: Handshake) -> bytes:
     """Let a side receive bytes; its answer."""
-    return b"".join(to.receive(frame) for frame in FrameReader().feed(data))
+    return b"".join(to.receive(frame) for frame in frames_in(data))
 
 
 def shake(edge: Handshake, core: Handshake) -> None:
@@ -103,7 +104,7 @@ def test_a_node_cannot_be_made_to_answer_its_own_question() -> None:
     first = Handshake(Side.ACCEPT, CORE, SECRET, accept_all)
     stranger = Handshake(Side.CONNECT, EDGE, b"guess", accept_all)
     answer = pass_on(stranger.begin(), first)
-    frames = list(FrameReader().feed(answer))
+    frames = list(frames_in(answer))
 
     with pytest.raises(NotAccepted):
         first.receive(frames[1])  # its own proof, sent back

@@ -83,7 +83,7 @@ def test_a_payload_that_is_not_text_comes_as_base64(tmp_path: Path) -> None:
     limit=st.integers(0, 5),
     epoch_records=st.integers(1, 50),
 )
-def test_a_read_gives_what_a_list_would(
+def test_a_read_returns_the_same_records_as_a_list(
     written: list[tuple[str, str]], topic_filter: str, cuts: tuple[int, int], limit: int, epoch_records: int
 ) -> None:
     async def talk(node: Recording, operations: NodeHistory) -> None:
@@ -197,7 +197,7 @@ def test_records_deleted_by_retention_are_reported_once_and_the_rest_is_read(tmp
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_wish_that_cannot_be_is_refused_at_once(tmp_path: Path, wanted: ReadRequest, words: str) -> None:
+def test_an_invalid_request_is_rejected_at_once(tmp_path: Path, wanted: ReadRequest, words: str) -> None:
     async def talk(_: Recording, operations: NodeHistory) -> None:
         with pytest.raises(UsageError, match=words):
             operations.read(wanted)
@@ -258,7 +258,7 @@ def test_topics_are_counted_by_name(tmp_path: Path) -> None:
     with_log(tmp_path, talk)
 
 
-def test_more_topics_than_fit_are_said_to_be_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_list_of_topics_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "TOPICS_MAX", 10)
 
     async def talk(node: Recording, operations: NodeHistory) -> None:

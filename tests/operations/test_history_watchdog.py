@@ -259,7 +259,7 @@ def test_only_one_backup_runs_at_a_time_and_a_caller_that_leaves_stops_it(
 
 
 @pytest.mark.parametrize("path", ["relative", "{data}/inside", "{data}", "{missing}/x"])
-def test_a_place_where_no_backup_can_be_is_refused_at_once(tmp_path: Path, path: str) -> None:
+def test_an_invalid_backup_path_is_rejected_at_once(tmp_path: Path, path: str) -> None:
     async def talk(_: Recording, operations: NodeHistory) -> None:
         with pytest.raises(UsageError):
             operations.backup(path.format(data=tmp_path / "data", missing=tmp_path / "nowhere"))

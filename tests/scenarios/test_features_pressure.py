@@ -11,7 +11,7 @@ import pytest
 
 from braidmq.broker.broker import Broker as Inside
 from braidmq.broker.connection.connection import Connection
-from braidmq.lane.path.channel import HOLD_RATE
+from braidmq.lane.path.channel_reader import HOLD_RATE
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import MQTT5, MQTT311, Disconnect, Pingreq, Pingresp, Puback, Publish, Will
 from braidmq.mqtt.properties import NO_PROPERTIES

@@ -66,7 +66,7 @@ def test_the_home_of_a_client_is_fixed_by_the_format(tmp_path: Path) -> None:
         assert stage.log.shard_of("") == 0
 
 
-def test_records_and_identity_are_found_after_opening_again(tmp_path: Path) -> None:
+def test_records_and_identity_survive_reopening(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         for number in range(20):
             stage.append(f"c{number}", f"t/{number}", b"%d" % number)

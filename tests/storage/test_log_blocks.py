@@ -50,7 +50,7 @@ class FakeBlock:
         return {shard: [Record(0, value).payload for _, value in entries] for shard, entries in self.entries.items()}
 
 
-def test_a_block_is_told_once_with_the_timestamps_of_its_records_in_order(tmp_path: Path) -> None:
+def test_a_block_is_notified_once_with_the_timestamps_of_its_records(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         block = FakeBlock()
         for number in range(100):
@@ -90,7 +90,7 @@ def test_blocks_and_changes_of_one_flush_are_acknowledged_and_stored_in_the_orde
         assert second.stamps == [{1: stamps[4:5], 0: [in_shard[0][0].timestamp]}]
 
 
-def test_watermarks_and_followers_come_before_the_block_is_told(tmp_path: Path) -> None:
+def test_watermarks_and_followers_are_updated_before_the_block_is_notified(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         told: list[str] = []
         block = FakeBlock("block", told).add(2, "t", b"1")
@@ -129,7 +129,7 @@ def test_the_rows_of_a_block_are_written_with_its_records_or_not_at_all(tmp_path
         assert stage.log.pending_bytes == 0
 
 
-def test_the_marks_of_producers_are_written_with_the_records_or_not_at_all_and_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_producer_sequences_are_written_with_the_records_or_not_at_all(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with Stage(tmp_path, options=LogOptions(disk=disk)) as stage:
         kept = FakeBlock().add(0, "t", b"1")
@@ -154,7 +154,7 @@ def test_the_marks_of_producers_are_written_with_the_records_or_not_at_all_and_a
         assert stage.payloads("#") == [b"1", b"3"]
 
 
-def test_a_block_of_rows_alone_is_told_as_well(tmp_path: Path) -> None:
+def test_a_block_of_rows_alone_is_notified_too(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         block = FakeBlock()
         block.changes = [Put(0, b"\xe9", b"v")]
@@ -179,7 +179,7 @@ def test_a_block_whose_commit_failed_is_in_doubt(tmp_path: Path) -> None:
         assert stage.payloads("#") == []
 
 
-def test_blocks_are_held_and_then_refused_at_the_bounds_of_what_may_wait(tmp_path: Path) -> None:
+def test_blocks_are_held_and_then_rejected_at_the_bounds_of_the_queue(tmp_path: Path) -> None:
     with Stage(tmp_path, options=LogOptions(pending_bytes_max=100_000)) as stage:
         blocks = [FakeBlock().add(0, "t", bytes(10_000)) for _ in range(20)]
         held_after = 0
@@ -210,7 +210,7 @@ def test_blocks_are_held_and_then_refused_at_the_bounds_of_what_may_wait(tmp_pat
     ],
     ids=lambda value: value if isinstance(value, int) else f"{len(value[0])}-{len(value[1])}",
 )
-def test_a_block_with_what_is_no_record_is_refused_before_others_are_touched(
+def test_a_block_with_an_invalid_record_is_rejected_before_others_are_touched(
     tmp_path: Path, shard: int, entry: tuple[bytes, bytes]
 ) -> None:
     with Stage(tmp_path) as stage:
@@ -235,6 +235,6 @@ def test_a_block_with_a_row_of_the_log_itself_is_refused(tmp_path: Path) -> None
         assert stage.log.pending_bytes == 0
 
 
-def test_the_number_of_shards_is_told(tmp_path: Path) -> None:
+def test_the_log_reports_its_number_of_shards(tmp_path: Path) -> None:
     with Stage(tmp_path, shards=3) as stage:
         assert stage.log.shards == 3

@@ -77,7 +77,7 @@ def run_and_kill(data_dir: Path, first: int, lines: int) -> list[tuple[int, int,
 
 
 @pytest.mark.timeout(60)
-def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
     chance = random.Random(7)
     acknowledged: list[tuple[int, int, int]] = []
     first = 0

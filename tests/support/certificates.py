@@ -70,6 +70,12 @@ class Authority:
             [(NameOID.COMMON_NAME, host)], ExtendedKeyUsageOID.SERVER_AUTH, names=names, file_stem=file_stem or host
         )
 
+    def node(self, host: str = "localhost") -> Pair:
+        """A certificate for a node, which is a server to some nodes and a client of others."""
+        names = x509.SubjectAlternativeName([x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._sign([(NameOID.COMMON_NAME, host)], *usages, names=names, file_stem=f"node-{host}")
+
     def client(self, *subject: tuple[x509.ObjectIdentifier, str], expired: bool = False) -> Pair:
         """A certificate for a client with this subject."""
         file_stem = f"client-{subject[0][1]}" if subject else "client"
@@ -99,8 +105,7 @@ class Authority:
     def _sign(
         self,
         subject: list[tuple[x509.ObjectIdentifier, str]],
-        usage: x509.ObjectIdentifier,
-        *,
+        *usages: x509.ObjectIdentifier,
         file_stem: str,
         names: x509.SubjectAlternativeName | None = None,
         expired: bool = False,
@@ -117,7 +122,7 @@ class Authority:
             .not_valid_before(now - 3 * _DAY)
             .not_valid_after(now - _DAY if expired else now + _DAY)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if names is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
+from tests.support import through_node
 from tests.support.clients.wire import Wire
 
 COMMAND = [sys.executable, "-c", "from braidmq.cli.main import main; main()"]
@@ -26,18 +27,25 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(SOURCES), "BRAIDMQ_HISTORY__BIND": "", **variables}
 
 
-def try_start(file: Path) -> subprocess.CompletedProcess[str]:
+def try_start(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Start a node that is expected not to come up."""
-    command = [*COMMAND, "start", "-c", str(file)]
+    command = [*COMMAND, "start", "-c", str(file), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment(), cwd=file.parent)
 
 
 class Started:
     """A running node. A context manager; leaving it kills what still runs."""
 
-    def __init__(self, file: Path, variables: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        file: Path,
+        variables: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+        options: Sequence[str] = (),
+    ) -> None:
+        through = through_node.WORKER_OPTIONS if through_node.is_chosen() else ()
         self._process = subprocess.Popen(
-            [*command, "start", "-c", str(file)],
+            [*command, "start", "-c", str(file), *through, *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -135,6 +135,22 @@ class BanTable:
         """Remove the ban with exactly these values; returns False if there is none."""
         key = _key(client_id, user_name, address)
         return self._drop_automatic(key) or self._drop(key)
+
+    def put(self, ban: Ban) -> None:
+        """Take over an operator's ban as it is. Raises UsageError for a bad address."""
+        self._store(_key(ban.client_id, ban.user_name, ban.address), ban)
+
+    def lift(self, ban: Ban) -> None:
+        """Remove an operator's ban with the names of this one."""
+        self._drop(_key(ban.client_id, ban.user_name, ban.address))
+
+    def replace(self, bans: Iterable[Ban]) -> None:
+        """Take over these as all operators' bans. Raises UsageError for a bad address, and then nothing has changed."""
+        keyed = {_key(ban.client_id, ban.user_name, ban.address): ban for ban in bans}
+        self._bans.clear()
+        self._prefixes.clear()
+        for key, ban in keyed.items():
+            self._store(key, ban)
 
     def list(self) -> tuple[Ban, ...]:
         """All active bans, the oldest first."""

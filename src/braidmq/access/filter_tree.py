@@ -36,6 +36,14 @@ class FilterTree:
 
     def covers(self, topic_filter: str) -> bool:
         """Whether one filter of the tree covers this filter completely."""
+        return self._finds(topic_filter, is_part_enough=False)
+
+    def overlaps(self, topic_filter: str) -> bool:
+        """Whether this filter and a filter of the tree can match the same topic."""
+        return self._finds(topic_filter, is_part_enough=True)
+
+    def _finds(self, topic_filter: str, *, is_part_enough: bool) -> bool:
+        """Whether a filter of the tree matches everything that this filter matches, or, if that is enough, a part of it."""
         if not self._root.children:
             return False
         levels = _levels(topic_filter)
@@ -53,39 +61,15 @@ class FilterTree:
                 continue
             level = levels[at]
             if level == "#":
+                if is_part_enough:
+                    return True  # at least one filter ends at or below each node
                 continue
-            if (same := children.get(level)) is not None:
-                stack.append((same, at + 1))
-            if level != "+" and not _is_reserved(level, at) and (any_level := children.get("+")) is not None:
-                stack.append((any_level, at + 1))
-        return False
-
-    def overlaps(self, topic_filter: str) -> bool:
-        """Whether this filter and a filter of the tree can match the same topic."""
-        if not self._root.children:
-            return False
-        levels = _levels(topic_filter)
-        count = len(levels)
-        stack = [(self._root, 0)]
-        while stack:
-            node, at = stack.pop()
-            children = node.children
-            if "#" in children:
-                return True
-            if at == count:
-                if node.ends:
-                    return True
-                continue
-            level = levels[at]
-            if level == "#":
-                # At least one filter ends at or below each node.
-                return True
-            if level == "+":
+            if level == "+" and is_part_enough:
                 stack.extend((child, at + 1) for name, child in children.items() if not _is_reserved(name, at))
                 continue
             if (same := children.get(level)) is not None:
                 stack.append((same, at + 1))
-            if not _is_reserved(level, at) and (any_level := children.get("+")) is not None:
+            if level != "+" and not _is_reserved(level, at) and (any_level := children.get("+")) is not None:
                 stack.append((any_level, at + 1))
         return False
 

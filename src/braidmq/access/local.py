@@ -58,6 +58,7 @@ class LocalAccess:
         """Read every file; raises Corruption if the stored bans are invalid, since losing them would admit banned clients."""
         access = settings.access
         self.on_change = on_change
+        self.on_ban: Callable[[Ban, bool], None] | None = None  # told of operators' bans; False: it was lifted
         self.bans = BanTable(
             failures_max=access.ban_failures,
             window_s=access.ban_window,
@@ -210,6 +211,8 @@ class LocalAccess:
         """Set a ban and store it; the owner of ``on_change`` disconnects the clients that it applies to."""
         ban = self.bans.add(client_id=client_id, user_name=user_name, address=address, duration_s=duration_s, reason=reason)
         self.on_change()
+        if self.on_ban is not None:
+            self.on_ban(ban, True)
         await self._store_bans()
         return ban
 
@@ -217,6 +220,8 @@ class LocalAccess:
         """Remove the ban with exactly these values; returns False if there is none."""
         is_lifted = self.bans.remove(client_id=client_id, user_name=user_name, address=address)
         if is_lifted:
+            if self.on_ban is not None:
+                self.on_ban(Ban(client_id=client_id, user_name=user_name, address=address, since=0.0), False)
             await self._store_bans()
         return is_lifted
 

@@ -15,6 +15,7 @@ from braidmq.api.history_paths import HistoryPaths
 from braidmq.api.operations import Operations
 from braidmq.api.streams import stream_text
 from braidmq.base.errors import UsageError
+from braidmq.control.cluster import DrainRequest
 from braidmq.control.contract import BanInfo, BanKind, LogLevel, TraceKind
 
 TRACES_MAX: Final = 16
@@ -46,6 +47,10 @@ class Control:
         return [
             *self._history.routes(),
             web.get("/ctl/status", self._status),
+            web.get("/ctl/cluster", self._cluster),
+            web.delete("/ctl/cluster/node", self._forget),
+            web.post("/ctl/drain", self._drain),
+            web.get("/ctl/drain", self._drain_status),
             web.get("/ctl/clients", self._clients),
             web.get("/ctl/client", self._client),
             web.delete("/ctl/client", self._kick),
@@ -69,7 +74,20 @@ class Control:
         ]
 
     async def _status(self, _: web.Request) -> web.Response:
-        return json_answer(self._operations.status())
+        return json_answer(await self._operations.overview())
+
+    async def _cluster(self, _: web.Request) -> web.Response:
+        return json_answer(await self._operations.cluster())
+
+    async def _forget(self, request: web.Request) -> web.Response:
+        await self._operations.forget(parameter(request, "name"))
+        return web.Response(status=204)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.drain(await body_of(request, DrainRequest)))
+
+    async def _drain_status(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.drain_status(request.query.get("node", "")))
 
     async def _clients(self, request: web.Request) -> web.Response:
         return json_answer(await self._operations.clients(page_of(request)))
@@ -115,8 +133,7 @@ class Control:
         return json_answer(await self._operations.bans(page_of(request)))
 
     async def _ban_add(self, request: web.Request) -> web.Response:
-        await self._operations.ban_add(await body_of(request, BanInfo))
-        return web.Response(status=204)
+        return json_answer({"silent": await self._operations.ban_add(await body_of(request, BanInfo))})
 
     async def _ban_remove(self, request: web.Request) -> web.Response:
         kind, value = _choice(parameter(request, "kind"), BanKind), parameter(request, "value")

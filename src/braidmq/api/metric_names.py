@@ -14,15 +14,19 @@ PREFIX: Final = "braidmq_"
 
 
 class MetricName(NamedTuple):
-    """The type of a metric, its HELP text, and where its value comes from."""
+    """The type of a metric, its HELP text, and where its value comes from.
+
+    ``is_summed``: a core with workers exports the sum over all its processes; otherwise its own value, which covers them.
+    """
 
     kind: Literal["counter", "gauge"]
     help: str
     source: str
+    is_summed: bool = True
 
 
-def _gauge(help: str, source: str) -> MetricName:
-    return MetricName("gauge", help, source)
+def _gauge(help: str, source: str, *, is_summed: bool = True) -> MetricName:
+    return MetricName("gauge", help, source, is_summed)
 
 
 def _counter(help: str, source: str) -> MetricName:
@@ -30,15 +34,17 @@ def _counter(help: str, source: str) -> MetricName:
 
 
 _STATE: Final = {
-    "uptime_seconds": _gauge("Seconds since the node started.", "uptime_s"),
+    "uptime_seconds": _gauge("Seconds since the node started.", "uptime_s", is_summed=False),
     "connections_count": _gauge("Connections, and sessions whose client is offline.", "sessions"),
     "live_connections_count": _gauge("Clients connected now.", "statistics.live"),
     "connections_room_count": _gauge(
         "Client connections that the node's file descriptor limit allows.", "client_room.connections_max"
     ),
+    "workers_count": _gauge("Workers that are ready.", "workers.running"),
+    "workers_restarts": _counter("Restarts of workers that ended on their own.", "workers.restarts"),
     "sessions_count": _gauge("Sessions, connected or not.", "sessions"),
     "sessions_durable_count": _gauge("Sessions that survive a restart of the node.", "sessions.durable"),
-    "topics_count": _gauge("Topic filters that have subscribers.", "broker.routes.filters"),
+    "topics_count": _gauge("Topic filters that have subscribers.", "broker.routes.filters", is_summed=False),
     "subscriptions_count": _gauge("Subscriptions of all sessions, shared ones included.", "subscriptions"),
     "subscriptions_shared_count": _gauge("Shared subscriptions.", "broker.groups.members"),
     "retained_count": _gauge("Retained messages.", "broker.retained"),
@@ -48,7 +54,7 @@ _STATE: Final = {
     ),
     "delayed_count": _gauge("Delayed messages not yet due.", "broker.delayed"),
     "delayed_bytes": _gauge("Bytes of delayed messages not yet due; they are stored on disk.", "broker.delayed.size_bytes"),
-    "bans_count": _gauge("Bans in force.", "access.bans"),
+    "bans_count": _gauge("Bans in force.", "access.bans", is_summed=False),
     "bans_automatic_count": _gauge("Bans in force that failed logins caused.", "access.bans.automatic"),
     "logins_recent_count": _gauge(
         "Remembered recent logins, which failed logins of other clients do not lock out; two entries per login.",
@@ -78,7 +84,9 @@ _STATE: Final = {
     "replay_readers_displaced": _counter(
         "Readers that gave up their slot to a reader of another user, or to the next in line.", "broker.readers.displaced"
     ),
-    "cert_expiry_at": _gauge("Earliest expiry of a server certificate, in seconds since 1970.", "cert_expiry_at"),
+    "cert_expiry_at": _gauge(
+        "Earliest expiry of a server certificate, in seconds since 1970.", "cert_expiry_at", is_summed=False
+    ),
 }
 
 _TRAFFIC: Final = {
@@ -155,6 +163,9 @@ _DROPS: Final = {
     "delivery_dropped_qos0_msg": _counter("QoS 0 deliveries dropped because the client is offline.", "counters.dropped_absent"),
     "delivery_dropped_outbox_full": _counter(
         "QoS 0 deliveries dropped because the client reads too slowly.", "counters.dropped_outbox_full"
+    ),
+    "delivery_dropped_peer_full": _counter(
+        "Unrecorded messages dropped because another node reads too slowly.", "counters.dropped_peer_full"
     ),
     "delivery_dropped_not_authorized": _counter(
         "Deliveries dropped because the client may no longer receive the topic.", "statistics.deliveries_withdrawn"
@@ -289,4 +300,84 @@ _HISTORY: Final = {
     ),
 }
 
-METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS, **_HISTORY}
+_REFUSALS: Final = {
+    "secret": "it does not know cluster.secret",
+    "cluster": "it belongs to another cluster",
+    "version": "the two nodes have no version of the protocol in common",
+    "unwelcome": "its name, role, incarnation or number of shards is wrong",
+    "protocol": "it did not speak the protocol",
+    "timeout": "its handshake took too long",
+    "crowded": "too many others were in their handshake",
+    "tls": "TLS failed",
+    "refused": "the node has found the reason itself, such as a secret that differs",
+}
+
+_SUFFIXES: Final = {"refused": "by_node"}
+
+_CLUSTER: Final = {
+    "nodes_count": _gauge(
+        "Nodes of the cluster that are alive, the core included; 0 without a cluster.", "cluster.nodes", is_summed=False
+    ),
+    "nodes_replicants_count": _gauge("Replicants that are alive.", "cluster.replicants", is_summed=False),
+    "nodes_workers_count": _gauge("Workers that are members of the cluster.", "cluster.workers", is_summed=False),
+    "nodes_away_count": _gauge("Nodes that are alive and not connected to the core.", "cluster.away", is_summed=False),
+    "nodes_silent_count": _gauge(
+        "Nodes that did not answer the last question that was put to all of them.", "cluster.silent", is_summed=False
+    ),
+    "nodes_lagging_count": _gauge(
+        "Nodes that publishers of unrecorded messages do not wait for.", "cluster.lagging", is_summed=False
+    ),
+    "nodes_lagged": _counter("Times a node was too slow to confirm an unrecorded message.", "cluster.lagged"),
+    "sessions_on_nodes_count": _gauge("Sessions that live on workers and replicants.", "cluster.sessions", is_summed=False),
+    "shared_leases_count": _gauge(
+        "Messages of shared groups that were lent to members on workers and replicants, and are not settled.",
+        "cluster.leases",
+        is_summed=False,
+    ),
+    "routes_own_count": _gauge(
+        "Topic filters that this node has announced to the others.", "cluster.routes_own", is_summed=False
+    ),
+    "routes_remote_count": _gauge(
+        "Topic filters that other nodes have announced, each counted once per node.", "cluster.routes_remote", is_summed=False
+    ),
+    "rlog_lag_entries_p50": _gauge(
+        "Changes of routes that a node is still to be sent: the median over all nodes.", "cluster.rlog_lag_p50", is_summed=False
+    ),
+    "rlog_lag_entries_p99": _gauge("The same: the 99th percentile.", "cluster.rlog_lag_p99", is_summed=False),
+    "rlog_lag_entries_max": _gauge("The same: the node that is furthest behind.", "cluster.rlog_lag_max", is_summed=False),
+    "feeds_following_count": _gauge("Nodes that are sent each record at its commit.", "cluster.feeds_following", is_summed=False),
+    "feeds_behind_count": _gauge(
+        "Nodes for which the core reads the log, because they were too slow.", "cluster.feeds_behind", is_summed=False
+    ),
+    "feeds_lag_seconds": _gauge(
+        "How far the feed that is furthest behind is behind, in seconds of the log.", "cluster.feed_lag_s", is_summed=False
+    ),
+    "peers_outlet_bytes": _gauge(
+        "Bytes of messages and records that wait to be sent to other nodes.", "cluster.outlets_bytes", is_summed=False
+    ),
+    "blocks_unanswered_bytes": _gauge(
+        "Bytes of blocks that the core has not answered yet.", "cluster.unanswered_bytes", is_summed=False
+    ),
+    "blocks_refused": _counter("Blocks of nodes that the core could not store.", "cluster.blocks_refused"),
+    "entries_fenced": _counter(
+        "Entries of blocks that were refused because another connection owns the client id.", "cluster.entries_fenced"
+    ),
+    "scans_open_count": _gauge("Scans of the core's log that nodes have open.", "cluster.scans", is_summed=False),
+    "claims_granted": _counter("Client ids granted to clients of workers and replicants.", "cluster.claims_granted"),
+    "claims_rejected": _counter("Claims of such clients that were rejected.", "cluster.claims_rejected"),
+    "claims_taken_over": _counter(
+        "Client ids taken from a client of a worker or replicant by a newer connection.", "cluster.claims_taken_over"
+    ),
+    "claims_fenced": _counter("Of these: the node did not let go of the client id in time.", "cluster.claims_fenced"),
+    "cluster_connections_refused": _counter(
+        "Connections of other nodes that were refused, for any reason.", "cluster_connections_refused"
+    ),
+    **{
+        f"cluster_connections_refused_{_SUFFIXES.get(kind, kind)}": _counter(
+            f"Connections of other nodes refused: {reason}.", f"cluster.refusals.{kind}"
+        )
+        for kind, reason in _REFUSALS.items()
+    },
+}
+
+METRICS: Final[dict[str, MetricName]] = {**_STATE, **_TRAFFIC, **_DROPS, **_PACKETS, **_CLIENTS, **_HISTORY, **_CLUSTER}

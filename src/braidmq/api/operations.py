@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
+from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus
 from braidmq.control.contract import (
     BanInfo,
     BanKind,
@@ -98,6 +99,30 @@ class Operations(Protocol):
         """Every counter and gauge by the stem of its name (``metric_names.METRICS``), without the prefix."""
         ...
 
+    async def overview(self) -> Status:
+        """The current state of the node and of its workers and replicants."""
+        ...
+
+    async def all_metrics(self) -> ClusterMetrics:
+        """The metrics of the node, and of its workers and replicants; takes a second at most."""
+        ...
+
+    async def cluster(self) -> ClusterStatus:
+        """The members of the cluster. Raises UsageError unless this node is the core of one."""
+        ...
+
+    async def forget(self, name: str) -> None:
+        """Declare a node dead that does not answer. Raises UsageError if it does, or if there is none."""
+        ...
+
+    async def drain(self, request: DrainRequest) -> DrainStatus:
+        """Send the clients of a worker or replicant elsewhere. Raises UsageError and Unavailable."""
+        ...
+
+    async def drain_status(self, node: str) -> DrainStatus:
+        """How far a drain is. Raises UsageError and Unavailable."""
+        ...
+
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
         """Sessions in the order of their client ids."""
         ...
@@ -142,8 +167,11 @@ class Operations(Protocol):
         """The active bans."""
         ...
 
-    async def ban_add(self, ban: BanInfo) -> None:
-        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
+    async def ban_add(self, ban: BanInfo) -> list[str]:
+        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value.
+
+        Returns the names of nodes that did not confirm it yet.
+        """
         ...
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:

@@ -6,14 +6,16 @@ dashboards use the stems without it. The lines about the process come from ``pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
 from braidmq.api.metric_names import METRICS, PREFIX
+from braidmq.control.cluster import NodeMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_UP_HELP: Final = "Whether a worker or replicant has answered within a second."
 
 
 def render(values: Mapping[str, float]) -> str:
@@ -27,9 +29,37 @@ def render(values: Mapping[str, float]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sample(stem: str, value: float) -> str:
+def render_presence(nodes: Sequence[NodeMetrics]) -> str:
+    """Which nodes have answered: one line for each."""
+    if not nodes:
+        return ""
+    lines = [f"# HELP {PREFIX}node_up {_UP_HELP}", f"# TYPE {PREFIX}node_up gauge"]
+    lines += (_sample("node_up", float(node.values is not None), _labels(node, with_role=True)) for node in nodes)
+    return "\n".join(lines) + "\n"
+
+
+def render_nodes(nodes: Sequence[NodeMetrics]) -> str:
+    """Every node's own metrics, with its name as a label."""
+    lines: list[str] = []
+    for stem, name in METRICS.items():
+        samples = [_sample(stem, node.values[stem], _labels(node)) for node in nodes if node.values and stem in node.values]
+        if samples:
+            lines += (f"# HELP {PREFIX}{stem} {name.help}", f"# TYPE {PREFIX}{stem} {name.kind}", *samples)
+    return "\n".join(lines) + "\n" + render_presence(nodes)
+
+
+def _labels(node: NodeMetrics, *, with_role: bool = False) -> str:
+    role = f',role="{_escaped(node.role)}"' if with_role else ""
+    return f'{{node="{_escaped(node.node)}"{role}}}'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _sample(stem: str, value: float, labels: str = "") -> str:
     # An integer must not lose digits: at 10 M messages a second %g would show steps.
-    return f"{PREFIX}{stem} {int(value) if float(value).is_integer() else repr(float(value))}"
+    return f"{PREFIX}{stem}{labels} {int(value) if float(value).is_integer() else repr(float(value))}"
 
 
 class ProcessMetrics:

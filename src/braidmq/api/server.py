@@ -3,9 +3,10 @@
 Who may do what:
 
 - The Unix socket has mode 0600, so only the user that runs the node can open it; every path is allowed.
-- On TCP every client may read ``/metrics``, ``/status`` and ``/ready``. The control paths exist only if the listener is on a
-  loopback address, and only for requests with the token from ``<data_dir>/ctl.token`` (mode 0600). On a loopback address nothing
-  is served to a web page that reached it under a name of its own (``hosts.py``).
+- On TCP every client may read ``/metrics``, ``/status`` and ``/ready``; nodes register (``registration.py``).
+- On TCP the control paths exist only if the listener is on a loopback address, and only for requests with the token from
+  ``<data_dir>/ctl.token`` (mode 0600). On a loopback address nothing is served to a web page that reached it under a name of its
+  own (``hosts.py``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import secrets
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +30,13 @@ from braidmq.api.hosts import known_hosts
 from braidmq.api.operations import Operations
 from braidmq.api.public import public_routes
 from braidmq.base.config.addresses import Address, is_loopback, parse_address
-from braidmq.base.errors import ConfigError, UsageError
+from braidmq.base.errors import ConfigError
+from braidmq.base.listening.door import Door, attach
+from braidmq.base.listening.sockets import bound_address, open_sockets
+from braidmq.base.listening.unix_socket import UnixSocket
 from braidmq.base.room import Room
-from braidmq.broker.listeners.door import Door, attach
-from braidmq.broker.listeners.sockets import bound_address, open_sockets
 from braidmq.control.contract import SOCKET_NAME, TOKEN_NAME
 
-_SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path without its terminating zero
 _BODY_BYTES_MAX: Final = 256 * 1024
 _IDLE_S: Final = 15.0
 _SHUTDOWN_S: Final = 1.0  # a trace in progress must not delay a stop
@@ -52,8 +54,13 @@ class ApiServer:
         hosts: tuple[str, ...] = (),
         room: Room | None = None,
         control_room: Room | None = None,
+        registration: Sequence[web.RouteDef] = (),
     ) -> None:
-        """The rooms bound the connections: one those of the HTTP listener, the other those of the control socket."""
+        """The rooms bound the connections: one those of the HTTP listener, the other those of the control socket.
+
+        ``registration``: from ``registration_routes``, on a core.
+        """
+        self._registration = registration
         self._room = room or Room()
         self._control_room = control_room or Room()
         self._doors: list[Door] = []
@@ -62,7 +69,7 @@ class ApiServer:
         self._hosts = hosts
         self._data_dir = data_dir
         self._runners: list[web.AppRunner] = []
-        self._socket_inode: int | None = None
+        self._control_socket: UnixSocket | None = None
         self.address: Address | None = None  # of the HTTP listener, once it is open
 
     @property
@@ -86,17 +93,16 @@ class ApiServer:
             self._doors.pop().close()
         while self._runners:
             await self._runners.pop().cleanup()
-        if self._socket_inode is not None and _inode(self.socket_path) == self._socket_inode:
-            self.socket_path.unlink(missing_ok=True)
-        self._socket_inode = None
+        if self._control_socket is not None:
+            self._control_socket.remove()
+        self._control_socket = None
 
     async def _open_unix(self) -> None:
         app = _application()
         app.add_routes(public_routes(self._operations))
         app.add_routes(Control(self._operations).routes())
-        listening = _listen_on(self.socket_path)
-        self._socket_inode = _inode(self.socket_path)
-        self._serve("the control socket", await self._runner(app), listening, self._control_room)
+        self._control_socket = UnixSocket(self.socket_path)
+        self._serve("the control socket", await self._runner(app), self._control_socket.listening, self._control_room)
 
     async def _open_tcp(self) -> None:
         try:
@@ -106,6 +112,7 @@ class ApiServer:
         is_local = is_loopback(address.host)
         app = _application(known_hosts(self._hosts, is_local=is_local))
         app.add_routes(public_routes(self._operations))
+        app.add_routes(self._registration)
         if is_local:
             control = web.Application(middlewares=[_token_required(read_or_make_token(self._data_dir / TOKEN_NAME))])
             for route in Control(self._operations).routes():
@@ -196,47 +203,3 @@ def read_or_make_token(path: Path) -> str:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(token + "\n")
     return token
-
-
-def _listen_on(path: Path) -> socket.socket:
-    """A listening Unix socket with mode 0600; replaces one that a dead node left behind."""
-    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
-        raise ConfigError("node.data_dir", f"{path} is too long for a Unix socket", "choose a shorter directory")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.is_socket():
-            _refuse_if_alive(path)
-            path.unlink()
-        mask = os.umask(0o177)  # the mode must be right from the first moment, so chmod afterwards would be too late
-        try:
-            listening.bind(str(path))
-        finally:
-            os.umask(mask)
-        listening.listen(64)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        raise ConfigError("node.data_dir", f"cannot create {path}: {error.strerror}") from None
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _refuse_if_alive(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except TimeoutError:
-            pass  # a process is listening, but is too busy to answer
-        except OSError:
-            return
-    raise UsageError(f"a node is already running in {path.parent}", "stop it, or choose another node.data_dir")
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None

@@ -67,6 +67,13 @@ class DeadlineClock:
         return self._now
 
 
+def after_reading(loop: asyncio.AbstractEventLoop, callback: Callable[[], None], turns: int = READING_TURNS) -> asyncio.Handle:
+    """Call back when the loop has polled its sockets this many times; the handle is that of the first turn only."""
+    if turns <= 1:
+        return loop.call_soon(callback)
+    return loop.call_soon(after_reading, loop, callback, turns - 1)
+
+
 async def wait_fairly(waiting: asyncio.Future[Any], seconds: float, source: Callable[[], float] = time_since_boot) -> bool:
     """Wait until the future or task is done or its time, without pauses, is over; True if done. Does not cancel it."""
     clock = DeadlineClock(source)

@@ -48,7 +48,11 @@ class RateLimit(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """One JSON object per line; with the name of the node if it has one."""
+
+    def __init__(self, node: str = "") -> None:
+        super().__init__()
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, logger, message, and the ``fields`` of ``extra``."""
@@ -58,6 +62,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._node:
+            line["node"] = self._node
         line.update(getattr(record, "fields", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -67,17 +73,24 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """One line of text; control characters in clients' strings cannot break it into several."""
 
+    def __init__(self, node: str = "") -> None:
+        super().__init__()
+        self._prefix = f"{node}: " if node else ""
+
     def format(self, record: logging.LogRecord) -> str:
         """Time, level and message; a traceback follows on lines of its own."""
         message = "".join(char if char.isprintable() else repr(char)[1:-1] for char in record.getMessage())
-        line = f"{self.formatTime(record)} {record.levelname.lower():7} {message}"
+        line = f"{self.formatTime(record)} {record.levelname.lower():7} {self._prefix}{message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def set_up(level: str, form: Literal["text", "json"], lines_per_s_max: int) -> None:
-    """Write the log to standard error in this format; may be called again to change it."""
+def set_up(level: str, form: Literal["text", "json"], lines_per_s_max: int, node: str = "") -> None:
+    """Write the log to standard error in this format; may be called again to change it.
+
+    ``node``: stands in every line, for a process that shares standard error with others.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(node) if form == "json" else TextFormatter(node))
     limit = RateLimit(lines_per_s_max)
     limit.suppressed = lines_suppressed()
     handler.addFilter(limit)

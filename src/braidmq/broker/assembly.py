@@ -33,6 +33,7 @@ from braidmq.broker.packets.admission import Admission
 from braidmq.broker.packets.auth import AuthHandler
 from braidmq.broker.packets.connack import ConnackWriter
 from braidmq.broker.packets.connect import ConnectHandler
+from braidmq.broker.packets.decoding import Decoding
 from braidmq.broker.packets.disconnect import DisconnectHandler
 from braidmq.broker.packets.dispatch import PacketDispatcher
 from braidmq.broker.packets.publish import PublishHandler
@@ -59,6 +60,7 @@ from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.session.wills import Wills
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups
+from braidmq.broker.shared.membership import Memberships
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.sys_topics import SysTopics
 from braidmq.broker.timers import Timers
@@ -91,6 +93,7 @@ class BrokerParts:
         self.started_at = monotonic()
         self.registry: Registry = LocalRegistry(storage.log.fences) if ports.registry is None else ports.registry
         self.exclusive: ExclusiveTopics = LocalExclusiveTopics() if ports.exclusive is None else ports.exclusive
+        self._is_home = ports.is_home
         self.users = UserExistence(access, hooks, settings)
         self.statistics = Statistics()
         self._make_lane(settings, clock)
@@ -120,6 +123,7 @@ class BrokerParts:
         self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
         self.wheel = Wheel(self.state.now)
         self.connections = ConnectionTable(self.loop, self.wheel, self.parts)
+        self.decoding = Decoding(self.loop)
 
     def _make_messages(self, settings: Settings, storage: Storage) -> None:
         self.sessions = SessionTable()
@@ -127,9 +131,9 @@ class BrokerParts:
         resume_publishers = self.connections.resume_publishers
         self.turn_writer = writer = TurnWriter(self.loop, self.lane, storage, self.turn, resume_publishers)
         self.pipeline = MessagePipeline(
-            self.lane, self.routes, writer, self.retained, self.hooks, self.tracer, self.statistics, self.live
+            self.lane, self.routes, writer, self.retained, self.hooks, self.tracer, self.statistics, self.live, self._is_home
         )
-        writer.recorder.deliver = self.pipeline.deliver_with_flags
+        writer.recorder.outcomes.deliver = self.pipeline.deliver_with_flags
         self.retained.on_expired = self.pipeline.forget_retained_row
         self.delayed = DelayedMessages(
             self.loop, self.lane, self.routes, writer, self.pipeline, self.sessions, self.access, self.statistics, self.live
@@ -157,11 +161,15 @@ class BrokerParts:
             hooks=self.hooks,
             ask_hooks=ask_hooks,
         )
-        self.groups = Groups(self.routes, settings.shared.strategy, self.sharing)
+        routes = self.routes if ports.extend_routes is None else ports.extend_routes(self.routes)
+        self.groups = (
+            Groups(routes, settings.shared.strategy, self.sharing)
+            if ports.groups is None
+            else Memberships(ports.groups, self.sharing)
+        )
         self.cursors = SessionCursors(
             self.loop, self.lane, self.turn_writer, self.sessions, self.session_storage, self.groups, self.sharing, self.turn
         )
-        routes = self.routes if ports.extend_routes is None else ports.extend_routes(self.routes)
         self._retained_reads = self.retained if ports.extend_retained is None else ports.extend_retained(self.retained)
         self.subscriptions = Subscriptions(routes, self.groups, self.exclusive, self.turns)
         publish = self.pipeline.publish
@@ -186,6 +194,7 @@ class BrokerParts:
             flows=self.flows,
             revocation=self.revocation,
             has_users=self.users.exist,
+            is_home=ports.is_home,
         )
         self.redelivery = Redelivery(self.access, self.hooks, ask_hooks, self.state, self.statistics)
         self._reading = ReadingContext(
@@ -202,7 +211,7 @@ class BrokerParts:
             route=self.subscriptions.route,
             relieve_groups=self.groups.relieve_all,
         )
-        self._restoration = Restoration(
+        self.restoration = Restoration(
             writer.storage.sessions,
             writer.storage.groups,
             writer.log.fences,
@@ -216,6 +225,9 @@ class BrokerParts:
             holdings=self.holdings,
             state=self.state,
             restore_replay=partial(replay.restore, self._reading),
+            access=self.access,
+            revocation=self.revocation,
+            is_home=ports.is_home,
         )
 
     def _make_connections(self, settings: Settings) -> None:
@@ -281,6 +293,8 @@ class BrokerParts:
             statistics=self.statistics,
             live=self.live,
             make_recall=partial(Recall, self._reading),
+            restore=partial(self.restoration.restore, waits=False),
+            is_home=self._is_home,
         )
         auth = AuthHandler(self.access, admission, self.connections, self.statistics)
         connect = ConnectHandler(
@@ -289,7 +303,6 @@ class BrokerParts:
         subscribe = SubscribeHandler(
             self.subscriptions,
             self.groups,
-            self.sharing,
             self.exclusive,
             self._retained_reads,
             retained_delivery=retained_delivery,
@@ -304,7 +317,9 @@ class BrokerParts:
         unsubscribe = UnsubscribeHandler(
             self.subscriptions, self.session_storage, self.turn_writer, self.turns, self.statistics, self.live
         )
-        return PacketDispatcher(connect, auth, subscribe, unsubscribe, disconnect, self.connections, self.statistics)
+        return PacketDispatcher(
+            connect, auth, subscribe, unsubscribe, disconnect, self.connections, self.statistics, self.decoding
+        )
 
     def _on_trace_change(self) -> None:
         self.routes.refresh()

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic, time
 
 from braidmq.base.config.settings import Settings
+from braidmq.base.deadline_clock import after_reading
 from braidmq.broker.assembly import BrokerParts
 from braidmq.broker.connection.connection import Connection
 from braidmq.broker.connection.deadlines import TICK_S
@@ -20,7 +21,6 @@ from braidmq.broker.listeners.origin import ListenerInfo
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.ports import Storage
 from braidmq.broker.session.ports import AccessControl, NodePorts
-from braidmq.broker.timers import after_reading
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.broker")
@@ -31,7 +31,7 @@ _STOP_S = 2.0  # how long clients have to take their DISCONNECT when the node st
 
 
 class Broker(BrokerParts):
-    """Starts, ticks, reconfigures and stops the parts of a node's broker. Made inside a running loop by ``node.py``."""
+    """Starts, ticks, reconfigures and stops the parts of a node's broker. Made inside a running loop by ``node``."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Broker(BrokerParts):
         clock: Callable[[], float] | None = None,
         ports: NodePorts = _LOCAL,
     ) -> None:
-        """``clock``: what deadlines are judged by, in tests; else a ``DeadlineClock``. ``ports``: what a cluster replaces."""
+        """``clock`` replaces the ``DeadlineClock`` in tests; ``ports`` are what a cluster replaces."""
         super().__init__(settings, access, hooks, storage, clock, ports)
         self._ticker: asyncio.TimerHandle | None = None
         self._access_epoch = access.epoch
@@ -60,14 +60,14 @@ class Broker(BrokerParts):
 
     # Start, time and end
 
-    def restore(self) -> None:
-        """Restore sessions and messages from storage, before the listeners open."""
+    def restore(self, *, decides: bool = True) -> None:
+        """Restore sessions and messages from storage, before the listeners open; ``decides``: see `Restoration.run`."""
         now = time()
         for stored in self.turn_writer.storage.retained.load():
             self.retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
         for stored in self.turn_writer.storage.delayed.load():
             self.delayed.restore(stored, now)
-        count = self._restoration.run()
+        count = self.restoration.run(decides=decides)
         self.enforce_access()  # rights may have been withdrawn meanwhile
         if count or len(self.retained) or len(self.delayed):
             log.info("%d sessions, %d retained and %d delayed messages restored", count, len(self.retained), len(self.delayed))
@@ -100,7 +100,8 @@ class Broker(BrokerParts):
             session.cancel_timers()
         self.delayed.stop()
         self.connections.cancel_tasks()
-        self.turn_writer.recorder.finish()
+        self.decoding.close()
+        self.turn_writer.recorder.outcomes.finish()
         self.cursors.stop()
         self.turn_writer.stop()
 

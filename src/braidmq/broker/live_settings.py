@@ -1,4 +1,4 @@
-"""The settings in force, for parts that must see a change at run time."""
+"""The current settings, for parts that must see a change at run time."""
 
 from __future__ import annotations
 

@@ -41,11 +41,11 @@ class TurnWriter:
         self.storage = storage
         self.log = storage.log
         self.recorder = Recorder(lane, partial(turn.ask, Phase.WRITE))
-        self.recorder.on_fault = _report
-        self.recorder.on_more = partial(turn.ask, Phase.BACKLOG)
-        self.recorder.on_late = self._note_congestion
+        self.recorder.outcomes.on_fault = _report
+        self.recorder.outcomes.on_more = partial(turn.ask, Phase.BACKLOG)
+        self.recorder.outcomes.on_late = self._note_congestion
         self._resume_publishers = resume_publishers
-        self.on_shown: Callable[[], None] = _nothing  # called when more of the recorder's backlog was delivered to followers
+        self.on_shown: Callable[[], None] = no_callback  # called when more of the recorder's backlog was delivered to followers
         self._loop = loop
         self._state = lane.state
         self._turn = turn
@@ -75,7 +75,7 @@ class TurnWriter:
             else:
                 self._loop.call_soon(on_refused, self._last_refusal)
             return
-        self._pass_on()
+        self.pass_on()
         if on_refused is None:
             changes = list(changes)
             on_refused = partial(self._write_again, changes)
@@ -84,7 +84,7 @@ class TurnWriter:
 
     def write(self, *changes: Change) -> None:
         """Write rows without a callback."""
-        self.change(changes, _nothing)
+        self.change(changes, no_callback)
 
     def _write_again(self, changes: list[Change], refusal: Refusal) -> None:
         """Keep refused rows for a retry: a row that should be removed must not reappear beside later ones of the same session."""
@@ -102,7 +102,7 @@ class TurnWriter:
         else:
             log.error("discarded rows that could not be written: %s", self._last_refusal.reason)
 
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
         """Hand the block so far to the log: records and rows must reach it in the order in which they were made."""
         block = self.recorder.take()
         if self._is_barred():
@@ -113,7 +113,7 @@ class TurnWriter:
         if self._refused:
             refused, self._refused = self._refused, []
             self._refused_bytes = 0
-            self.log.change(refused, on_commit=_nothing, on_refused=partial(self._write_again, refused))
+            self.log.change(refused, on_commit=no_callback, on_refused=partial(self._write_again, refused))
         if block is not None:
             self.log.append_block(block)
 
@@ -123,16 +123,16 @@ class TurnWriter:
 
     def _write_block(self) -> None:
         """Hand everything that this turn has collected to the log, and start its commit."""
-        self._pass_on()
+        self.pass_on()
         self.log.flush()
         self.recorder.is_congested = self._is_congested()
 
     def _show_backlog(self) -> None:
-        self.recorder.go_on()
+        self.recorder.outcomes.go_on()
         self.on_shown()
 
     def _is_congested(self) -> bool:
-        return self.log.is_congested or self._is_slow or self.recorder.is_late
+        return self.log.is_congested or self._is_slow or self.recorder.outcomes.is_late
 
     def note_slow(self, is_slow: bool) -> None:
         """The log has come near its limits, or has left them: publishers wait while it is near them."""
@@ -146,7 +146,7 @@ class TurnWriter:
 
     def _relieve(self) -> None:
         """The log has room again: let publishers continue, after this callback."""
-        if self._is_slow or self.recorder.is_late:
+        if self._is_slow or self.recorder.outcomes.is_late:
             return
         self.recorder.is_congested = False
         self._resume_publishers()
@@ -162,8 +162,8 @@ class TurnWriter:
         self._turn.run_now(Phase.WRITE)
 
 
-def _nothing() -> None:
-    """A callback that does nothing."""
+def no_callback() -> None:
+    """Stands for a callback where no client waits; a log may treat such rows as less urgent."""
 
 
 def _report(problem: Exception) -> None:

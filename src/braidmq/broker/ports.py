@@ -1,4 +1,4 @@
-"""The ports of durable storage that the broker needs. ``storage`` implements them, ``node.py`` connects them.
+"""The ports of durable storage that the broker needs. ``storage`` implements them, ``node`` connects them.
 
 A ``Change`` is a row to be set or removed, in a form of the store's own: the broker only passes it on, to be written together
 with a message or with other changes.
@@ -21,6 +21,9 @@ from braidmq.mqtt.packets import Will
 
 Positions = tuple[int, ...]  # by shard: everything at or below was dealt with
 
+# Rows are Structs with the options ``array_like`` and ``forbid_unknown_fields``, because they also travel between nodes: as short
+# as possible, and never read in part.
+
 SENT, RELEASED = 0, 1
 
 
@@ -29,12 +32,12 @@ class Gap(Protocol):
 
     @property
     def wanted(self) -> int:
-        """The position that was asked for."""
+        """The requested position."""
         ...
 
     @property
     def floor(self) -> int:
-        """The first timestamp that there still is."""
+        """The first timestamp that still exists."""
         ...
 
 
@@ -62,11 +65,11 @@ class LogScan(Protocol):
         ...
 
     def close(self) -> None:
-        """The reader needs it no more: release what it holds for others to use."""
+        """The reader no longer needs it: release its memory for others."""
         ...
 
     def positions(self) -> dict[int, int]:
-        """Where to go on, by shard: everything at or below was handed out or does not match."""
+        """Where to resume, by shard: everything at or below was returned or does not match."""
         ...
 
     def take_gaps(self) -> Mapping[int, Gap]:
@@ -141,15 +144,15 @@ class MessageLog(Protocol):
         ...
 
     def positions_at(self, start: Start) -> dict[int, int]:
-        """The positions of a start that a client has asked for."""
+        """The positions of a start that a client has requested."""
         ...
 
     def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ...) -> Mapping[int, Gap]:
-        """What retention has already taken of what is later than these positions, by shard."""
+        """The records after these positions that retention has already deleted, by shard."""
         ...
 
 
-class InFlight(Struct, frozen=True, gc=False):
+class InFlight(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """A message that was given a packet id and is not settled. ``value``: the whole record, for what is not in the log."""
 
     packet_id: int
@@ -161,8 +164,8 @@ class InFlight(Struct, frozen=True, gc=False):
     value: bytes = b""
 
 
-class SessionRow(Struct, frozen=True):
-    """What is known of a durable session besides what the other rows say. Times are wall-clock seconds."""
+class SessionRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A durable session; its subscriptions, cursor and will have rows of their own. Times are wall-clock seconds."""
 
     client_id: str
     user_name: str | None
@@ -174,7 +177,7 @@ class SessionRow(Struct, frozen=True):
     stays_anonymous: bool = False  # it has no user and is never handed to one
 
 
-class SubscriptionRow(Struct, frozen=True):
+class SubscriptionRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A subscription; recorded messages at or below ``start`` are not for it.
 
     ``cursor``: how far a replay has come, as long as it is behind the session's own cursor.
@@ -190,7 +193,7 @@ class SubscriptionRow(Struct, frozen=True):
     tells_end: bool = False  # the client waits to be told that the replay is over
 
 
-class CursorRow(Struct, frozen=True):
+class CursorRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How far a session has come: every record at or below the positions is acknowledged or in flight."""
 
     positions: Positions
@@ -249,7 +252,7 @@ class SessionStore(Protocol):
         ...
 
     def put_received(self, client_id: str, packet_id: int) -> Change:
-        """Note the packet id of a QoS 2 message; belongs into the batch of its record (S1)."""
+        """Note the packet id of a QoS 2 message; must be written in the batch of its record (S1)."""
         ...
 
     def remove_received(self, client_id: str, packet_id: int) -> Change:
@@ -262,6 +265,10 @@ class SessionStore(Protocol):
 
     def load(self) -> Iterator[StoredSession]:
         """Everything that is stored, at start."""
+        ...
+
+    def load_one(self, client_id: str) -> StoredSession | None:
+        """The session of a client id as it is on disk; None if there is none."""
         ...
 
 
@@ -299,7 +306,7 @@ class DelayedRows(Protocol):
     """Rows of delayed messages, in order of when they are due, in the publisher's home shard."""
 
     def put(self, message: Message, user_name: str | None, due: float) -> tuple[bytes, Change]:
-        """Keep a message."""
+        """Keep a message; its id, which is empty if another node publishes it when it is due."""
         ...
 
     def remove(self, publisher: str, row_id: bytes) -> Change:
@@ -316,7 +323,7 @@ class DelayedRows(Protocol):
 
 
 class Storage(Struct):
-    """Everything durable, as the node passes it in."""
+    """All durable storage, as the node passes it in."""
 
     log: MessageLog
     sessions: SessionStore
@@ -327,7 +334,7 @@ class Storage(Struct):
     producers: ProducerStore
 
 
-class GroupRow(Struct, frozen=True):
+class GroupRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The cursor that a shared group of durable sessions has in common.
 
     Every record at or below the positions was given to a member. ``outstanding``: those among them, by shard and timestamp, that
@@ -354,9 +361,12 @@ class GroupStore(Protocol):
     def load(self) -> Iterator[GroupRow]:
         """Every group, one at a time; for the start."""
 
+    def load_one(self, name: str, topic_filter: str) -> GroupRow | None:
+        """The row of a group as it is on disk; None if it has none."""
+
 
 class ProducerStore(Protocol):
-    """How far clients that number their messages have come, and keys of messages, under names, in batches by their base."""
+    """The sequences of producers, and the keys of their messages: by name, in batches identified by their base."""
 
     @property
     def shards(self) -> int:
@@ -372,13 +382,13 @@ class ProducerStore(Protocol):
         """The base of the batch that is open under a name, that below which no keys are left, its parts and its owner."""
 
     def put_batch(self, name: str, base: int, swept_below: int, parts: int, owner: str | None) -> Change:
-        """Open a batch under a name, or say that it is still in use."""
+        """Open a batch under a name, or note that it is still in use."""
 
     def has_key(self, keys: str, base: int, key: bytes) -> bool:
         """Whether a message with this key was written."""
 
     def put_key(self, keys: str, base: int, key: bytes) -> Change:
-        """Note the key of a message; belongs into the batch of its record."""
+        """Note the key of a message; must be written in the batch of its record."""
 
     def old_keys(self, keys: str, first: int, end: int, after: Change | None, count_max: int) -> list[Change]:
         """Remove keys of batches with first <= base < end, some of them; ``after``: the last one of the last call."""

@@ -11,18 +11,11 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from braidmq.base.deadline_clock import READING_TURNS, DeadlineClock
+from braidmq.base.deadline_clock import DeadlineClock, after_reading
 
 log = logging.getLogger("braidmq.broker")
 
 _WORTH_A_WARNING_S = 2.0  # a busy loop may well miss a beat
-
-
-def after_reading(loop: asyncio.AbstractEventLoop, callback: Callable[[], None], turns: int = READING_TURNS) -> asyncio.Handle:
-    """Call back when the loop has polled its sockets this many times; the handle is that of the first turn only."""
-    if turns <= 1:
-        return loop.call_soon(callback)
-    return loop.call_soon(after_reading, loop, callback, turns - 1)
 
 
 class Timer:

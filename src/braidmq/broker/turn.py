@@ -9,7 +9,8 @@ order is that of ``Phase``, whatever the order of asking:
 3. ``KEYS`` forgets the keys that producers sent in this turn. Not before ``WRITE``: until then the log does not know them, and a
    repeat would be recorded twice.
 4. ``SEND`` writes to the sockets. After ``WRITE``, so that writing to many sockets does not delay the disk.
-5. ``BACKLOG`` and ``WORK`` come last: committed messages that earlier turns had no time for, and long work in pieces. The next
+5. ``PEERS`` sends to other nodes what the phases before have for them, all of it together.
+6. ``BACKLOG`` and ``WORK`` come last: committed messages that earlier turns had no time for, and long work in pieces. The next
    turn collects what they produce, so neither delays what clients of this turn wait for.
 
 A phase may ask for a later one, which then runs in the same turn. If it asks for itself or an earlier one, that runs at the end
@@ -31,8 +32,9 @@ class Phase(IntEnum):
     WRITE = 4  # hand the block and the rows of the turn to the log
     KEYS = 8  # forget the keys of producers, which the log has now
     SEND = 16  # write to clients that were written to earlier in the turn
-    BACKLOG = 32  # show committed messages of earlier turns
-    WORK = 64  # do a bounded part of long work
+    PEERS = 32  # send to other nodes
+    BACKLOG = 64  # show committed messages of earlier turns
+    WORK = 128  # do a bounded part of long work
 
 
 class Turn:

@@ -20,7 +20,7 @@ class UserExistence:
         return self._access.has_users or bool(self._hooks.authenticates) or self.has_certificate_names
 
     def reconfigure(self, settings: Settings) -> None:
-        """Listeners may take user names from certificates from now on, or no longer."""
+        """Whether listeners take user names from certificates may have changed."""
         listeners = settings.listeners
         kinds = (listeners.tcp, listeners.tls, listeners.ws, listeners.wss)  # without TLS, the PROXY header has the name
         self.has_certificate_names = any(each.user_from_certificate for kind in kinds for each in kind.values())

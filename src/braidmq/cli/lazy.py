@@ -15,20 +15,29 @@ class LazyGroup(click.Group):
     """Has the names and help lines of its commands; imports a command only to run it."""
 
     def __init__(
-        self, *arguments: object, entries: Mapping[str, Entry], when_missing: Callable[[str], str], **more: object
+        self,
+        *arguments: object,
+        entries: Mapping[str, Entry],
+        when_missing: Callable[[str], str],
+        unlisted: Mapping[str, str] | None = None,
+        **more: object,
     ) -> None:
-        """`when_missing` returns the error message for a module that is not installed."""
+        """`when_missing` returns the error message for a module that is not installed.
+
+        `unlisted`: commands that the help does not show, as `module:command`.
+        """
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
         self._entries = entries
         self._when_missing = when_missing
+        self._modules = {name: module for name, (module, _) in entries.items()} | dict(unlisted or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._entries:
+        if cmd_name not in self._modules:
             return None
-        module, _, attribute = self._entries[cmd_name][0].partition(":")
+        module, _, attribute = self._modules[cmd_name].partition(":")
         try:
             command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:

@@ -28,13 +28,20 @@ _COMMANDS: Final = {
     "backup": ("braidmq.cli.backup:backup", "Back up a running node."),
     "restore": ("braidmq.cli.backup:restore", "Restore a data directory from a backup."),
     "salvage": ("braidmq.cli.salvage:salvage", "Repair a damaged or missing log by discarding data."),
+    "dev-cluster": ("braidmq.cli.dev_cluster:dev_cluster", "Run a cluster on this machine."),
     "ctl": ("braidmq.cli.ctl.commands:ctl", "Inspect and control a running node."),
+}
+# Commands that other commands run.
+_UNLISTED: Final = {
+    "worker": "braidmq.cli.worker:worker",
 }
 _TRACEBACK_WANTED: Final = "BRAIDMQ_TRACEBACK"
 _MOSQUITTO_LIKE: Final = ("pub", "sub")  # usage errors exit with 1, as scripts expect
 
 
-@click.command(cls=LazyGroup, entries=_COMMANDS, when_missing="the module {} is missing; reinstall braidmq".format)
+@click.command(
+    cls=LazyGroup, entries=_COMMANDS, unlisted=_UNLISTED, when_missing="the module {} is missing; reinstall braidmq".format
+)
 @click.version_option(__version__, prog_name="braidmq")
 def braidmq() -> None:
     """braidmq, an MQTT broker and its tools. `braidmq COMMAND --help` describes one command."""
@@ -49,7 +56,7 @@ def _run(arguments: list[str]) -> int:
     from braidmq.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE
     from braidmq.client.errors import EXIT_FAILED, ClientError
 
-    name = arguments[0] if arguments and arguments[0] in _COMMANDS else ""
+    name = arguments[0] if arguments and arguments[0] in (*_COMMANDS, *_UNLISTED) else ""
     try:
         result = braidmq.main(arguments, prog_name="braidmq", standalone_mode=False)
         sys.stdout.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import json
 import logging
 import signal
 from pathlib import Path
@@ -15,16 +15,13 @@ from braidmq.base import logs
 from braidmq.base.config import sources as config
 from braidmq.base.config.addresses import Address
 from braidmq.base.errors import ConfigError
+from braidmq.base.parent import die_with_parent
+from braidmq.cli.serving import run_on_loop, run_until, start_until
 
 if TYPE_CHECKING:
-    from braidmq.node import Node
+    from braidmq.node import Node, Replicant, WorkerPlan
 
 log = logging.getLogger("braidmq.node")
-
-# Thresholds of the garbage collector. Young objects are collected 1,000 and 10,000 at a time, which takes at most 2 ms; larger
-# steps would pause every client noticeably. A full collection runs only after ten million new objects: each client has some
-# twenty long-lived objects, scanning those of a large fleet takes tenths of a second, and ended clients leave no cycles.
-_GC_THRESHOLDS = (1000, 10, 1000)
 
 
 @click.command("start")
@@ -32,24 +29,57 @@ _GC_THRESHOLDS = (1000, 10, 1000)
     "-c", "--config", "file", type=click.Path(path_type=Path), help="The configuration file.  [default: use the defaults]"
 )
 @click.option("--hints", is_flag=True, help="Print commands to try the node once it has started.")
-def start(file: Path | None, hints: bool) -> None:
+@click.option("--workers", metavar="N|auto", help="Start N further processes that serve clients; auto: one less than processors.")
+@click.option("--no-core-listeners", is_flag=True, help="Leave all clients to the workers.")
+@click.option("--ready-fd", type=int, help="Write the ports to this descriptor once the node is ready.", hidden=True)
+@click.option("--child-of", type=int, help="End with this process, the parent.", hidden=True)
+def start(
+    file: Path | None,
+    hints: bool,
+    workers: str | None,
+    no_core_listeners: bool,
+    ready_fd: int | None,
+    child_of: int | None,
+) -> None:
     """Run a node. SIGTERM or Ctrl-C stop it, SIGHUP makes it read its configuration and files again."""
+    if child_of is not None:
+        die_with_parent(child_of)
     loaded = config.load(file)
     settings = loaded.settings
     logs.set_up(settings.log.level, settings.log.format, settings.log.lines_per_s_max)
-    try:
-        import uvloop
-    except ImportError:  # not available on every platform; asyncio's own loop does the same, slower
-        log.warning("uvloop is not installed: the node runs on asyncio's own event loop, several times slower")
-        asyncio.run(_serve(loaded, file, hints))
-    else:
-        uvloop.run(_serve(loaded, file, hints))
+    run_on_loop(_serve(make_node(loaded, _plan(workers, no_core_listeners)), file, hints, ready_fd))
 
 
-async def _serve(loaded: config.Config, file: Path | None, hints: bool) -> None:
-    from braidmq.node import Node
+def make_node(loaded: config.Config, plan: WorkerPlan | None = None) -> Node | Replicant:
+    """A node of the role that its configuration names; not started. Raises ConfigError."""
+    from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+    from braidmq.node import Node, Replicant
 
-    node = Node(loaded)
+    settings = loaded.settings
+    if settings.node.role == "core":
+        return Node(loaded, plan)
+    if plan is not None:
+        raise ConfigError("node.role", "a replicant has no workers", 'start several replicants, or set node.role = "core"')
+    core = CoreAddress(settings.cluster.secret.encode(), addresses=settings.cluster.core_nodes)
+    return Replicant(loaded, ReplicantSide(settings, Path(settings.node.data_dir), core))
+
+
+def _plan(workers: str | None, no_core_listeners: bool) -> WorkerPlan | None:
+    from braidmq.cluster.workers import WORKERS_MAX, automatic_count
+    from braidmq.node import WorkerPlan
+
+    if workers is None:
+        if no_core_listeners:
+            raise click.UsageError("--no-core-listeners needs --workers")
+        return None
+    if workers == "auto":
+        return WorkerPlan(automatic_count(), core_listens=not no_core_listeners)
+    if not (workers.isascii() and workers.isdecimal() and 1 <= int(workers) <= WORKERS_MAX):
+        raise click.UsageError(f"--workers must be a number from 1 to {WORKERS_MAX} or auto, not {workers!r}")
+    return WorkerPlan(int(workers), core_listens=not no_core_listeners)
+
+
+async def _serve(node: Node | Replicant, file: Path | None, hints: bool, ready_fd: int | None) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -57,20 +87,28 @@ async def _serve(loaded: config.Config, file: Path | None, hints: bool) -> None:
     hangup = asyncio.Event()
     # Installed before the node serves: by default, SIGHUP ends the process.
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    await node.start()
-    # Restored state is long-lived: scanning 100,000 sessions for garbage would stop everything for 0.2 s each time.
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    if not await start_until(node, over):
+        return
     reloading = loop.create_task(_reload_upon(hangup, node, file))
+    if ready_fd is not None:
+        _report_ports(node, ready_fd)
     if hints:
-        click.echo(_hints(node.addresses, node.api_address, node.settings.history.bind if node.history else ""))
-    await over.wait()
-    log.info("stopping")
-    reloading.cancel()
-    await node.stop()
+        click.echo(_hints(node.addresses, node.api_address, node.history_bind))
+    try:
+        await run_until(node, over)
+    finally:
+        reloading.cancel()
 
 
-async def _reload_upon(hangup: asyncio.Event, node: Node, file: Path | None) -> None:
+def _report_ports(node: Node | Replicant, descriptor: int) -> None:
+    mqtt = next((port for name, (_, port) in node.addresses.items() if name.startswith("tcp:")), None)
+    api, cluster = node.api_address, node.cluster_address
+    ports = {"mqtt": mqtt, "api": api.port if api else None, "cluster": cluster.port if cluster else None}
+    with open(descriptor, "w") as pipe:
+        pipe.write(json.dumps(ports) + "\n")
+
+
+async def _reload_upon(hangup: asyncio.Event, node: Node | Replicant, file: Path | None) -> None:
     """Run reloads one after the other, so that the last one read takes effect."""
     while True:
         await hangup.wait()
@@ -78,7 +116,7 @@ async def _reload_upon(hangup: asyncio.Event, node: Node, file: Path | None) -> 
         await _reload(node, file)
 
 
-async def _reload(node: Node, file: Path | None) -> None:
+async def _reload(node: Node | Replicant, file: Path | None) -> None:
     try:
         loaded = await asyncio.to_thread(config.load, file)
     except ConfigError as problem:

@@ -37,13 +37,35 @@ NOT_RECORDED: Final = -2
 FENCED: Final = -3
 # Any other outcome is the MQTT reason code with which the entry was refused.
 
+# Flags of the frames of blocks and answers; the highest one is `parts.MORE`.
+FRESH: Final = 1  # of a block: the node has heard of all refusals before it
+STALE: Final = 2  # of a block: it was sent before the node had heard of a refusal, and is to be refused as well
+CONGESTED: Final = 1  # of an answer: the home's log is congested, and publishers should wait
+
 Outcomes = Mapping[int, int]  # by index of the entry; an entry that is not there was recorded
-_ALL: Final = -1  # the index that stands for every entry of a block that was refused as a whole
+_ALL: Final = -1  # the index that stands for every entry that is not named
 
 
 def outcome_of(outcomes: Outcomes, index: int) -> int:
     """What became of an entry."""
-    return outcomes.get(_ALL, outcomes.get(index, RECORDED))
+    return outcomes.get(index, outcomes.get(_ALL, RECORDED))
+
+
+def is_refused_whole(outcomes: Outcomes) -> bool:
+    """Whether the engine has refused the block."""
+    return outcomes.get(_ALL, RECORDED) >= 0
+
+
+def is_all_done(outcomes: Outcomes) -> bool:
+    """Whether all entries were recorded, or none and that is as it should be."""
+    return not outcomes or (len(outcomes) == 1 and outcomes.get(_ALL) == NOT_RECORDED)
+
+
+def shortened(outcomes: dict[int, int], entries: int) -> dict[int, int]:
+    """The same outcomes of this many entries, in one item if none of them was recorded: an answer is short then, too."""
+    if entries > 1 and len(outcomes) == entries and set(outcomes.values()) == {NOT_RECORDED}:
+        return {_ALL: NOT_RECORDED}
+    return outcomes
 
 
 class NumberedBlock(NamedTuple, Generic[Entry]):
@@ -135,6 +157,11 @@ class BlockReceiver(Generic[Entry]):
         self._under_way: set[int] = set()
         self._resent_below = 1  # the first number that the node had not used when it connected
 
+    @property
+    def last(self) -> int:
+        """The number of the last block; the next new one is above it."""
+        return self._last
+
     def on_resume(self, resume: BlockResume) -> None:
         """The node has connected. Raises UsedIncarnation."""
         if self._last >= resume.next_number:
@@ -173,9 +200,12 @@ class BlockReceiver(Generic[Entry]):
         self._under_way.discard(number)
         return self.answer(number)
 
-    def refused(self, number: int, reason: int) -> BlockAnswer:
-        """The engine has refused the block, nothing of it is written: the answer."""
-        self._outcomes[number] = {_ALL: reason}
+    def refused(self, number: int, reason: int, outcomes: Outcomes | None = None) -> BlockAnswer:
+        """The engine has refused the block, nothing of it is written: the answer.
+
+        ``outcomes``: of the entries that were not to be written.
+        """
+        self._outcomes[number] = {**(outcomes or {}), _ALL: reason}
         self._under_way.discard(number)
         return self.answer(number)
 

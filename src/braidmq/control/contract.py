@@ -29,10 +29,14 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True):
-    """Part of a list; ``cursor`` selects the next part and is empty at the end."""
+    """Part of a list; ``cursor`` selects the next part and is empty at the end.
+
+    ``silent``: nodes that did not answer, with the reason; their entries are missing.
+    """
 
     items: list[Item]
     cursor: str = ""
+    silent: dict[str, str] = {}
 
 
 class ListenerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +50,20 @@ class ListenerStatus(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int
 
 
+class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker or replicant of a core; ``trouble`` says why it does not answer, and is empty if it does."""
+
+    name: str
+    role: str
+    connections: int = 0
+    trouble: str = ""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the node. ``not_ready`` says what it waits for and is empty when it serves."""
+    """The state of the node. ``not_ready`` says what it waits for and is empty when it serves.
+
+    On a core, connections, sessions and subscriptions include those of its ``nodes``, as far as these answer.
+    """
 
     node: str
     version: str
@@ -58,6 +74,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: int
     retained: int
     not_ready: str = ""
+    nodes: list[NodeSummary] = []
 
 
 class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,6 @@ if os.environ.get("BRAIDMQ_PURE", "") not in ("", "0"):
 
 def is_compiled() -> bool:
     """Whether the compiled form is in use."""
-    from braidmq.lane.path import scanner
+    from braidmq.lane.path import parser
 
-    return not str(scanner.__file__).endswith(".py")
+    return not str(parser.__file__).endswith(".py")

@@ -17,7 +17,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -32,13 +32,22 @@ _decoder: Final = msgspec.msgpack.Decoder(Hello | Proof | Welcome | HelloRefusal
 _encode: Final = msgspec.msgpack.encode
 
 
-class NotAccepted(BraidError):
-    """The two nodes do not belong together. ``is_ours``: this side has found the reason, and the peer is told."""
+Refusal = Literal["protocol", "cluster", "version", "secret", "unwelcome", "refused"]
+_REASON_CHARS_MAX: Final = 200  # of what a stranger says, in a log line and in a frame
 
-    def __init__(self, reason: str, *, is_ours: bool) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.is_ours = is_ours
+
+class NotAccepted(BraidError):
+    """The two nodes do not belong together. ``kind``: for counters; ``refused`` if the peer has found the reason."""
+
+    def __init__(self, kind: Refusal, reason: str) -> None:
+        self.kind: Refusal = kind
+        self.reason = reason[:_REASON_CHARS_MAX]
+        super().__init__(self.reason)
+
+    @property
+    def is_ours(self) -> bool:
+        """This side has found the reason, and the peer is told."""
+        return self.kind != "refused"
 
 
 class Side(Enum):
@@ -55,7 +64,7 @@ class Handshake:
         self, side: Side, hello: Hello, secret: bytes, check: Callable[[Hello], str | None], nonce: bytes | None = None
     ) -> None:
         """``check``: why a peer that knows the secret is not welcome all the same; None: it is. ``nonce``: for tests."""
-        self._side = side
+        self.side = side
         self._secret = secret
         self._check = check
         self._mine = msgspec.structs.replace(hello, nonce=secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce)
@@ -69,63 +78,70 @@ class Handshake:
         assert self._theirs is not None
         return min(self._mine.version_max, self._theirs.version_max)
 
+    @property
+    def purpose(self) -> str:
+        """What the connecting node uses the connection for; once there is a peer."""
+        hello = self._mine if self.side is Side.CONNECT else self._theirs
+        assert hello is not None
+        return hello.purpose
+
     def begin(self) -> bytes:
         """What the connecting node sends first."""
-        assert self._side is Side.CONNECT
+        assert self.side is Side.CONNECT
         return _frame(self._mine)
 
     def receive(self, frame: Frame) -> bytes:
         """Take a frame; the bytes to answer with. Raises NotAccepted: if it is ours, send ``refusal`` and close."""
         if frame.kind is not FrameKind.HELLO or self.peer is not None:
-            raise NotAccepted("the handshake was not finished", is_ours=True)
+            raise NotAccepted("protocol", "the handshake was not finished")
         try:
             message = _decoder.decode(frame.body)
         except msgspec.MsgspecError:
-            raise NotAccepted("the peer does not speak this protocol", is_ours=True) from None
+            raise NotAccepted("protocol", "the peer does not speak this protocol") from None
         match message:
             case HelloRefusal():
-                raise NotAccepted(message.reason, is_ours=False)
+                raise NotAccepted("refused", message.reason)
             case Hello() if self._theirs is None:
                 return self._on_hello(message)
             case Proof() if self._theirs is not None and not self._is_proved:
                 return self._on_proof(message, self._theirs)
-            case Welcome() if self._side is Side.CONNECT and self._is_proved:
+            case Welcome() if self.side is Side.CONNECT and self._is_proved:
                 self.peer = self._theirs
                 return b""
-        raise NotAccepted("the steps of the handshake came out of order", is_ours=True)
+        raise NotAccepted("protocol", "the steps of the handshake came out of order")
 
     def _on_hello(self, hello: Hello) -> bytes:
         if len(hello.nonce) != NONCE_BYTES or hello.nonce == self._mine.nonce:
-            raise NotAccepted("the peer sent an invalid nonce", is_ours=True)
+            raise NotAccepted("protocol", "the peer sent an invalid nonce")
         if hello.cluster != self._mine.cluster:
-            raise NotAccepted(f"it belongs to cluster {hello.cluster!r}, not {self._mine.cluster!r}", is_ours=True)
+            raise NotAccepted("cluster", f"it belongs to cluster {hello.cluster!r}, not {self._mine.cluster!r}")
         if hello.version_min > self._mine.version_max or hello.version_max < self._mine.version_min:
             raise NotAccepted(
+                "version",
                 f"it speaks versions {hello.version_min} to {hello.version_max} of the protocol between nodes, "
                 f"this node {self._mine.version_min} to {self._mine.version_max}",
-                is_ours=True,
             )
         self._theirs = hello
-        if self._side is Side.CONNECT:
+        if self.side is Side.CONNECT:
             return b""  # the peer's proof is on its way; ours follows once it is right
-        return _frame(self._mine) + _frame(Proof(self._proof_of(self._side)))
+        return _frame(self._mine) + _frame(Proof(self._proof_of(self.side)))
 
     def _on_proof(self, proof: Proof, theirs: Hello) -> bytes:
-        other = Side.ACCEPT if self._side is Side.CONNECT else Side.CONNECT
+        other = Side.ACCEPT if self.side is Side.CONNECT else Side.CONNECT
         if not hmac.compare_digest(proof.digest, self._proof_of(other)):
-            raise NotAccepted("the secrets differ: set the same cluster.secret on all nodes", is_ours=True)
+            raise NotAccepted("secret", "the secrets differ: set the same cluster.secret on all nodes")
         self._is_proved = True
         reason = self._check(theirs)
         if reason is not None:
-            raise NotAccepted(reason, is_ours=True)
-        if self._side is Side.CONNECT:
-            return _frame(Proof(self._proof_of(self._side)))
+            raise NotAccepted("unwelcome", reason)
+        if self.side is Side.CONNECT:
+            return _frame(Proof(self._proof_of(self.side)))
         self.peer = theirs
         return _frame(Welcome())
 
     def _proof_of(self, side: Side) -> bytes:
         assert self._theirs is not None
-        hellos = (self._mine, self._theirs) if self._side is Side.CONNECT else (self._theirs, self._mine)
+        hellos = (self._mine, self._theirs) if self.side is Side.CONNECT else (self._theirs, self._mine)
         # Each part is encoded with its length, so that no two transcripts have the same bytes.
         transcript = _encode([side.value, *map(_encode, hellos)])
         return hmac.digest(self._secret, transcript, "sha256")
@@ -133,7 +149,7 @@ class Handshake:
 
 def refusal(reason: str) -> bytes:
     """What a peer is told that is not accepted."""
-    return _frame(HelloRefusal(reason))
+    return _frame(HelloRefusal(reason[:_REASON_CHARS_MAX]))
 
 
 def hello(

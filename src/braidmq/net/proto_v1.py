@@ -106,3 +106,292 @@ class NotWatched(_NodeMessage, frozen=True):
 
 
 RlogMessage = RlogWatch | Entries | Snapshot | CaughtUp | Applied | NotWatched
+
+
+# Joining
+
+
+class Register(_NodeMessage, frozen=True):
+    """A node asks a core for its incarnation. ``key``: identifies the node over restarts; another key with its name is refused.
+
+    ``incarnation``: the one that the node has; 0 for a node that has just started.
+    """
+
+    name: str
+    key: bytes
+    incarnation: int
+
+
+class Registered(_NodeMessage, frozen=True):
+    """The node is a member. ``core_incarnation`` is new at every start of the core."""
+
+    registration_id: int
+    incarnation: int
+    core_incarnation: int
+    log_id: bytes
+    shards: int
+
+
+class CallFailed(_NodeMessage, frozen=True):
+    """A call was refused or failed."""
+
+    reason: str
+    retry_after_s: float
+
+
+# Claims: on the connection for calls, in frames of kind CLAIMS
+
+
+class ClaimId(_NodeMessage, frozen=True):
+    """A CONNECT claims a client id. ``will``: encoded by the cluster layer; empty if there is none.
+
+    ``peer_host``: the client's address, which may be banned.
+    """
+
+    number: int
+    client_id: str
+    channel: int
+    user_name: str | None
+    clean_start: bool
+    expiry_s: int
+    will: bytes
+    peer_host: str = ""
+
+
+class GrantId(_NodeMessage, frozen=True):
+    """A claim is granted. ``session``: the rows of the stored session, encoded by the cluster layer; empty if there is none.
+
+    ``producer``: the last sequence of the client as a producer and the check value of that message. ``replaces_user``: the grant
+    has ended a session that belonged to a user.
+    """
+
+    number: int
+    guard: int
+    session: bytes
+    producer: tuple[int, int | None]
+    replaces_user: bool = False
+
+
+class RejectId(_NodeMessage, frozen=True):
+    """A claim is rejected, with the reason code for CONNACK."""
+
+    number: int
+    reason: int
+    detail: str
+
+
+class LetGoId(_NodeMessage, frozen=True):
+    """End the channels of a client id whose guards are lower."""
+
+    client_id: str
+    guard: int
+
+
+class DeclaredChannel(_NodeMessage, frozen=True):
+    """A channel that was granted its client id, and what the home has to know of it."""
+
+    client_id: str
+    channel: int
+    guard: int
+    user_name: str | None
+    expiry_s: int
+    will: bytes
+
+
+class Declare(_NodeMessage, frozen=True):
+    """A call by which a node names its channels and unanswered claims to a home that it meets.
+
+    ``claimed``: the number of its last claim.
+    """
+
+    channels: list[DeclaredChannel]
+    claims: list[ClaimId]
+    claimed: int
+
+
+class Declared(_NodeMessage, frozen=True):
+    """The home has the declaration: it takes the node's blocks from now on."""
+
+
+ClaimMessage = ClaimId | GrantId | RejectId | LetGoId
+
+
+# Blocks: on the connection for messages
+
+
+class PublishEntry(_NodeMessage, frozen=True):
+    """A message with QoS 1 or 2 that a channel's client has published. ``value``: the message as a record of the log.
+
+    ``producer``: name, sequence and check value of a producer's message; None for all others.
+    """
+
+    channel: int
+    value: bytes
+    producer: tuple[bytes, int, int] | None = None
+
+
+class RowsEntry(_NodeMessage, frozen=True):
+    """Row operations of a channel, to be written together; encoded by the cluster layer. Channel 0: the node's own."""
+
+    channel: int
+    operations: bytes
+
+
+class ReleaseEntry(_NodeMessage, frozen=True):
+    """A channel has ended. ``ending``: the value of an ``Ending``."""
+
+    channel: int
+    ending: str
+
+
+class WithdrawEntry(_NodeMessage, frozen=True):
+    """A node no longer wants what it has claimed, granted or not."""
+
+    number: int
+    client_id: str
+    channel: int
+
+
+BlockEntry = PublishEntry | RowsEntry | ReleaseEntry | WithdrawEntry
+
+
+class BlockBody(_NodeMessage, frozen=True):
+    """A block of a shard. ``confirmed``: the node has the answers up to this number.
+
+    ``next_number``: in the first block after a connection was made, the number of the node's next new block; else 0.
+    """
+
+    number: int
+    confirmed: int
+    next_number: int
+    entries: list[BlockEntry]
+
+
+class AnswerBody(_NodeMessage, frozen=True):
+    """What became of a block: the outcome of each entry that was not simply recorded, by its index (see `cluster.blocks`)."""
+
+    number: int
+    outcomes: dict[int, int]
+
+
+class Marks(_NodeMessage, frozen=True):
+    """Everything up to these timestamps, by shard, has been sent to the node. ``clock``: the log's clock, in microseconds.
+
+    ``floors``: the first timestamps that retention has left, by shard; empty if they are as before.
+    """
+
+    positions: list[int]
+    clock: int
+    floors: list[int] = []
+
+
+class FeedStart(_NodeMessage, frozen=True):
+    """A node has connected for messages, and says so in a frame of kind MARKS.
+
+    ``positions``: how far the feed has come, by shard; empty: the node has just started. The feed starts once the core has the
+    node's routes up to ``sequence``.
+    """
+
+    positions: list[int]
+    sequence: int
+
+
+# Scans of the log: in frames of kind SCAN
+
+
+class ScanOpen(_NodeMessage, frozen=True):
+    """Read what matches one of the filters above these positions, in order of time."""
+
+    filters: list[str]
+    positions: dict[int, int]
+    with_session_only: bool
+    credit_bytes: int
+
+
+class ScanRecords(_NodeMessage, frozen=True):
+    """Records in order of time: shards, timestamps and values. ``positions``: how far the scan has come, by shard.
+
+    ``gaps``: what retention deleted before it could be read, by shard: the position asked for and the first one that is left.
+    """
+
+    shards: list[int]
+    timestamps: list[int]
+    values: list[bytes]
+    positions: dict[int, int]
+    is_caught_up: bool
+    gaps: dict[int, tuple[int, int]]
+
+
+class ScanCredit(_NodeMessage, frozen=True):
+    """The reader has used this many bytes: as many more may be sent. 0: it had caught up, and asks whether there is more."""
+
+    size: int
+
+
+class ScanFailed(_NodeMessage, frozen=True):
+    """The scan has ended because the log could not be read."""
+
+    reason: str
+    retry_after_s: float
+
+
+class ScanClose(_NodeMessage, frozen=True):
+    """The reader needs no more."""
+
+
+ScanMessage = ScanOpen | ScanRecords | ScanCredit | ScanFailed | ScanClose
+
+
+# Retained messages: calls
+
+
+class RetainedRead(_NodeMessage, frozen=True):
+    """Asks for a page of the retained messages that match a filter. ``number``: of the search, from the node's own count.
+
+    ``page``: how many pages of the search the node has.
+    """
+
+    number: int
+    topic_filter: bytes
+    page: int
+
+
+class RetainedPage(_NodeMessage, frozen=True):
+    """Retained messages as the values of their rows. ``is_part``: the last value goes on in the next page."""
+
+    values: list[bytes]
+    is_last: bool
+    is_part: bool = False
+
+
+# Operation: calls of a core, for its operator
+
+
+class AskNode(_NodeMessage, frozen=True):
+    """Asks a node for something that an operator wants to see or do. ``arguments``: JSON, as the operation defines them."""
+
+    operation: str
+    arguments: bytes
+
+
+class NodeAnswer(_NodeMessage, frozen=True):
+    """The answer, as JSON."""
+
+    value: bytes
+
+
+# Leases of shared groups: in frames of kind LEASE_RESULTS
+
+
+class HeldLeases(_NodeMessage, frozen=True):
+    """The leases of a channel, by number, that its node has, and those that it has answered lately."""
+
+    channel: int
+    held: list[int]
+    settled: list[int]
+
+
+class LeaseStatement(_NodeMessage, frozen=True):
+    """What a node has of the messages that it was lent; says so first on every connection for messages."""
+
+    channels: list[HeldLeases]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from braidmq.operations.answers import NodeAnswers
+from braidmq.operations.core import CoreOperations
+from braidmq.operations.drain import Drain
 from braidmq.operations.node import NodeOperations
+from braidmq.operations.replicant import ReplicantOperations
 
-__all__ = ["NodeOperations"]
+__all__ = ["CoreOperations", "Drain", "NodeAnswers", "NodeOperations", "ReplicantOperations"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic, time
+from typing import Final
 
 from braidmq.broker.session.session import Session
 from braidmq.control.contract import ClientInfo, SubscriptionInfo
@@ -10,6 +11,7 @@ from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
 from braidmq.mqtt.wire import read_varint
 
+BETWEEN: Final = "\0"
 _PROTOCOLS = {MQTT31: "MQTT 3.1", MQTT311: "MQTT 3.1.1", MQTT5: "MQTT 5"}
 
 
@@ -48,6 +50,16 @@ def subscription_info(client_id: str, written: str, subscription: Subscription) 
         retain_as_published=subscription.retain_as_published,
         subscription_identifier=read_varint(identifiers, 1)[0] if identifiers else None,
     )
+
+
+def subscription_name(subscription: SubscriptionInfo) -> str:
+    """The name by which subscriptions are sorted: that of the client, then the filter."""
+    return join_names(subscription.client_id, subscription.topic_filter)
+
+
+def join_names(first: str, second: str) -> str:
+    """One name that sorts by the first, then the second; MQTT strings cannot contain what is between them."""
+    return f"{first}{BETWEEN}{second}"
 
 
 def wall(moment: float) -> float:

@@ -6,7 +6,7 @@ Operations on the durable log are in modules of their own beside this one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from time import monotonic, time
 from typing import Protocol, cast
 
@@ -23,6 +23,9 @@ from braidmq.base.errors import ConfigError, ProtocolViolation, UsageError
 from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.cluster.figures import ClusterFigures
+from braidmq.cluster.workers import Workers
+from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus
 from braidmq.control.contract import (
     BanInfo,
     BanKind,
@@ -46,15 +49,15 @@ from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.metrics import Figures
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter
-from braidmq.operations.descriptions import client_info, subscription_info, wall
+from braidmq.operations.descriptions import BETWEEN, client_info, join_names, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
 from braidmq.operations.sessions import list_sessions, show_session
 from braidmq.storage.engine.health import HealthState
+from braidmq.storage.log import DurableLog
 
 _DETAIL_SUBSCRIPTIONS = 100
-_BETWEEN = "\0"  # joins two names to one that sorts by the first, then the second; MQTT strings cannot contain it
-_FROM = " from "  # joins a user or client and the address of a ban that names both
+FROM = " from "  # joins a user or client and the address of a ban that names both
 _LATER = "takes effect after a restart"
 
 
@@ -77,6 +80,12 @@ class RunningNode(RecordingNode, Protocol):
     def api_room(self) -> Room: ...
     @property
     def control_room(self) -> Room: ...
+    @property
+    def workers(self) -> Workers | None: ...
+    def cluster_figures(self) -> ClusterFigures:
+        """What the metrics say about the cluster, now."""
+        ...
+
     async def reload(self, config: Config) -> list[str]:
         """Apply a changed configuration; returns the keys that need a restart."""
         ...
@@ -111,7 +120,7 @@ class NodeOperations:
             listeners=listeners,
             connections=self._statistics.live,
             sessions=len(self._sessions),
-            subscriptions=self._subscriptions.count(),
+            subscriptions=self._subscriptions.count() - self._node.cluster_figures().held_routes,
             retained=len(self._retained),
             not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
         )
@@ -120,22 +129,51 @@ class NodeOperations:
         health = self._node.log_health
         return f"the log accepts no messages: {health.reason}" if health.state is HealthState.STOPPED else ""
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Every counter and gauge by its stem."""
         node = self._node
         return Figures(
             node.broker,
             node.access,
             node.listeners,
-            node.log,
+            self._message_log(),
             node.log_health,
             node.history,
             node.client_room,
             node.api_room,
             node.control_room,
+            node.workers,
+            node.cluster_figures(),
         ).collect()
 
+    async def overview(self) -> Status:
+        """The current state of the node and of its workers and replicants."""
+        return self.status()
+
+    async def all_metrics(self) -> ClusterMetrics:
+        """The metrics of the node, and of its workers and replicants."""
+        return ClusterMetrics(self.metrics())
+
+    async def cluster(self) -> ClusterStatus:
+        """The members of the cluster. Raises UsageError unless this node is the core of one."""
+        raise UsageError("this node is not the core of a cluster", "set cluster.rpc_bind, or start it with --workers")
+
+    async def forget(self, name: str) -> None:
+        """Declare a node dead that does not answer. Raises UsageError."""
+        await self.cluster()
+
+    def _message_log(self) -> DurableLog | None:
+        return self._node.log
+
     # Clients
+
+    async def drain(self, request: DrainRequest) -> DrainStatus:
+        """Send the clients of a worker or replicant elsewhere. Raises UsageError."""
+        raise UsageError("this node is not a worker or replicant", "name one of the nodes that `ctl cluster status` lists")
+
+    async def drain_status(self, node: str) -> DrainStatus:
+        """How far a drain is. Raises UsageError."""
+        return await self.drain(DrainRequest(node=node))
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
         """Sessions in the order of their client ids."""
@@ -169,6 +207,7 @@ class NodeOperations:
             return False
         if session.connection is not None:
             self._statistics.kicked += 1
+            session.expiry_s = 0  # wherever it waits, it ends with its connection
             session.connection.close(Reason.ADMINISTRATIVE_ACTION, "closed by the operator")
         if self._sessions.get(client_id) is session:  # it did not end with its connection
             self._lifecycle.end(session)
@@ -187,11 +226,11 @@ class NodeOperations:
         """Subscriptions by client id, then filter, of all clients or of one."""
         sessions = self._sessions
         chosen = list(sessions) if client_id is None else [session for session in (sessions.get(client_id),) if session]
-        names = (f"{session.client_id}{_BETWEEN}{written}" for session in chosen for written in list(session.subscriptions))
+        names = (join_names(session.client_id, written) for session in chosen for written in list(session.subscriptions))
         keys, cursor = await page_of(names, page)
         found: list[SubscriptionInfo] = []
         for key in keys:
-            owner, _, written = key.partition(_BETWEEN)
+            owner, _, written = key.partition(BETWEEN)
             session = sessions.get(owner)
             subscription = session.subscriptions.get(written) if session is not None else None
             if subscription is not None:
@@ -266,20 +305,24 @@ class NodeOperations:
 
     async def bans(self, page: PageRequest) -> Page[BanInfo]:
         """Active bans, by kind and value. One that names a user or client *and* an address appears as ``NAME from ADDRESS``."""
-        shown = {f"{ban.kind}{_BETWEEN}{ban.value}": ban for ban in map(_api_ban, self._node.access.bans.list())}
+        shown = {join_names(ban.kind, ban.value): ban for ban in map(_api_ban, self._node.access.bans.list())}
         names, cursor = await page_of(shown, page)
         return Page([shown[name] for name in names], cursor)
 
-    async def ban_add(self, ban: BanInfo) -> None:
-        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value."""
+    async def ban_add(self, ban: BanInfo) -> list[str]:
+        """Add a ban and close the connections it applies to; replaces a ban of the same kind and value.
+
+        Returns the names of nodes that did not confirm it yet.
+        """
         duration_s = None if ban.until is None else ban.until - time()
         await self._node.access.ban(**_names(ban.kind, ban.value), duration_s=duration_s, reason=ban.reason)
         self._lane.flush()
+        return []
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
         """Lift a ban, with its value as ``bans`` shows it; False if there is none."""
         access = self._node.access
-        name, separator, address = value.rpartition(_FROM)
+        name, separator, address = value.rpartition(FROM)
         try:
             if await access.unban(**_names(kind, value)):
                 return True
@@ -356,7 +399,7 @@ def _api_ban(ban: Ban) -> BanInfo:
     else:
         kind, value = "address", ban.address or ""
     if kind != "address" and ban.address is not None:
-        value = f"{value}{_FROM}{ban.address}"
+        value = f"{value}{FROM}{ban.address}"
     return BanInfo(kind=kind, value=value, reason=ban.reason, until=ban.until)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 from typing import Final
+
+from msgspec.structs import replace
 
 from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.control.contract import Page, PageRequest, SessionDetail, SessionInfo
@@ -27,7 +30,7 @@ async def list_sessions(sessions: SessionTable, log: DurableLog, page: PageReque
     for name in names:
         session = sessions.get(name)
         if session is not None:
-            found.append(_session_info(session, log))
+            found.append(with_backlog(session_info(session), positions_of(session), log))
         if monotonic() >= deadline:  # computing how far a session is behind examines every epoch
             await asyncio.sleep(0)
             deadline = monotonic() + _SLICE_S
@@ -39,21 +42,35 @@ async def show_session(sessions: SessionTable, log: DurableLog, client_id: str) 
     session = sessions.get(client_id)
     if session is None:
         return None
-    oldest_at = await _find_oldest(session, log)
+    return await search_backlog(session_detail(session), filters_of(session), positions_of(session), log)
+
+
+async def search_backlog(
+    detail: SessionDetail, filters: Sequence[str], positions: Sequence[int], log: DurableLog
+) -> SessionDetail:
+    """Add to a session's description how far it is behind, and its oldest waiting message."""
+    oldest_at = await _find_oldest(filters, positions, log)
+    info = replace(with_backlog(detail.session, positions, log), oldest_at=oldest_at)
+    return replace(detail, session=info)
+
+
+def session_detail(session: Session) -> SessionDetail:
+    """One session, without its backlog in the log."""
+    client_id = session.client_id
     written = sorted(session.subscriptions)[:_DETAIL_SUBSCRIPTIONS]
     return SessionDetail(
-        session=_session_info(session, log, oldest_at),
+        session=session_info(session),
         subscriptions=[subscription_info(client_id, each, session.subscriptions[each]) for each in written],
         will_topic=session.will.topic if session.will is not None else None,
         messages_dropped=session.flow.dropped,
     )
 
 
-def _session_info(session: Session, log: DurableLog, oldest_at: float | None = None) -> SessionInfo:
+def session_info(session: Session) -> SessionInfo:
+    """One session, without its backlog in the log."""
     connection = session.connection
     is_lasting = session.expiry_s == NEVER
     ended_at = wall(session.ended_at) if connection is None else None
-    lags = log.readers.lag_at(_cursor(session)).values()
     return SessionInfo(
         client_id=session.client_id,
         durable=session.is_durable,
@@ -66,24 +83,34 @@ def _session_info(session: Session, log: DurableLog, oldest_at: float | None = N
         subscriptions=len(session.subscriptions),
         inflight=session.flow.inflight_messages(),
         queue_messages=session.flow.queue_messages(),
-        records_behind=sum(lag.records_estimate for lag in lags),
-        lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
-        oldest_at=oldest_at,
     )
 
 
-def _cursor(session: Session) -> dict[int, int]:
+def with_backlog(info: SessionInfo, positions: Sequence[int], log: DurableLog) -> SessionInfo:
+    """Add how far a session at these positions is behind the log."""
+    lags = log.readers.lag_at(dict(enumerate(positions))).values()
+    return replace(
+        info,
+        records_behind=sum(lag.records_estimate for lag in lags),
+        lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
+    )
+
+
+def positions_of(session: Session) -> list[int]:
     """The session's positions in the log, by shard; empty if it does not read the log."""
-    return dict(enumerate(session.flow.cursor())) if isinstance(session.flow, LogFlow) else {}
+    return list(session.flow.cursor()) if isinstance(session.flow, LogFlow) else []
 
 
-async def _find_oldest(session: Session, log: DurableLog) -> float | None:
+def filters_of(session: Session) -> list[str]:
+    """What the session reads the log for."""
+    return sorted({each.topic_filter.decode() for each in session.subscriptions.values() if each.group is None})
+
+
+async def _find_oldest(filters: Sequence[str], positions: Sequence[int], log: DurableLog) -> float | None:
     """When the first message that waits for the session in the log was recorded; None if there is none or it is not found."""
-    filters = {each.topic_filter.decode() for each in session.subscriptions.values() if each.group is None}
-    cursor = _cursor(session)
-    if not filters or len(cursor) != log.shards:
+    if not filters or len(positions) != log.shards:
         return None
-    replay = log.replay(sorted(filters), cursor, with_session_only=True)
+    replay = log.replay(filters, dict(enumerate(positions)), with_session_only=True)
     deadline = monotonic() + _SEARCH_S
     while not replay.is_caught_up and monotonic() < deadline:
         found = replay.next(1)

@@ -290,6 +290,11 @@ class DurableLog:
         """The last committed timestamp of each shard."""
         return {number: shard.watermark for number, shard in enumerate(self._shards)}
 
+    @property
+    def floors(self) -> list[int]:
+        """By shard: the timestamp below which retention has deleted records; without those of log classes."""
+        return [shard.main.floor for shard in self._shards]
+
     def follow(self, shard: int, callback: OnRecords) -> ShardFollower:
         """Call back with the shard and its newly committed records, in order; each commit is a list that must not be changed.
 

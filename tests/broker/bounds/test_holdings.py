@@ -52,7 +52,7 @@ def take(peer: Peer) -> list[Publish]:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("topic_filter", ["t", "$replay/earliest/t"])
 @pytest.mark.parametrize("ends", ["cut", "crash"])
-def test_recorded_messages_in_flight_leave_memory_with_the_client_and_come_again_in_order(
+def test_recorded_inflight_messages_of_an_offline_client_leave_memory_and_are_resent_in_order(
     world: World, qos: int, topic_filter: str, ends: str
 ) -> None:
     sender = world.connect("sender", expiry=0)
@@ -81,7 +81,7 @@ def test_recorded_messages_in_flight_leave_memory_with_the_client_and_come_again
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_to_an_absent_client_takes_a_few_bytes_that_count(world: World, qos: int) -> None:
+def test_inflight_messages_of_an_offline_client_take_a_few_counted_bytes(world: World, qos: int) -> None:
     sender = world.connect("sender", expiry=0)
     reader = world.connect("reader")
     reader.subscribe("t", qos=qos, subscription_identifiers=(7,))
@@ -127,7 +127,7 @@ def test_bytes_of_deliveries_to_an_absent_client_are_released_with_them(world: W
     assert world.broker.state.held_bytes == 0
 
 
-def test_a_client_that_comes_back_and_takes_nothing_costs_the_memory_of_a_few_messages(world: World) -> None:
+def test_a_client_that_reconnects_and_reads_nothing_uses_little_memory(world: World) -> None:
     reader = world.connect("reader")
     reader.subscribe("t", qos=1)
     for number in range(40):
@@ -144,7 +144,7 @@ def test_a_client_that_comes_back_and_takes_nothing_costs_the_memory_of_a_few_me
     assert numbers(back.acknowledge_all()) == list(range(40))
 
 
-def test_a_client_that_comes_back_gets_its_messages_as_it_acknowledges_them(world: World) -> None:
+def test_a_reconnected_client_gets_its_messages_as_it_acknowledges_them(world: World) -> None:
     reader = world.connect("reader")
     reader.subscribe("t", qos=1)
     for number in range(40):
@@ -183,7 +183,7 @@ def test_few_bytes_in_flight_stay_in_memory_while_the_node_has_room(world: World
     assert world.broker.state.held_bytes == 0
 
 
-def test_few_bytes_of_many_sessions_leave_memory_when_the_node_holds_half_of_what_it_may() -> None:
+def test_small_inflight_messages_leave_memory_when_the_node_holds_half_its_limit() -> None:
     with World(limits={"held_bytes_max": MIB}) as world:
         for number in range(40):
             world.connect(f"reader{number}").subscribe("t", qos=1)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from braidmq.broker.bounds.parts import Parts
-from braidmq.lane.path.channel import PART_BYTES
+from braidmq.lane.path.channel_reader import PART_BYTES
 from braidmq.mqtt.reasons import Reason
 
 LARGE = 4 * PART_BYTES

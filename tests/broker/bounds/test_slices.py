@@ -9,9 +9,9 @@ from pathlib import Path
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages.message import make_message
 from braidmq.broker.shared.group import Group
-from braidmq.lane.path.channel import HOLD_LARGE
+from braidmq.lane.path.channel_reader import HOLD_LARGE
+from braidmq.lane.path.commit_outcomes import LARGE_BYTES
 from braidmq.lane.path.log_flow import LogFlow
-from braidmq.lane.path.recorder import LARGE_BYTES
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.codec import encode
@@ -71,7 +71,7 @@ def groups_alive() -> int:
     return sum(isinstance(each, Group) for each in gc.get_objects())
 
 
-def test_a_shared_group_that_is_over_needs_no_collector(tmp_path: Path) -> None:
+def test_an_ended_shared_group_leaves_no_reference_cycles(tmp_path: Path) -> None:
     async def work(broker: Broker) -> None:
         gc.collect()
         gc.disable()
@@ -132,7 +132,7 @@ def test_small_messages_are_not_held_for_each_other(tmp_path: Path) -> None:
     with_broker(tmp_path, work)
 
 
-def test_connections_that_come_and_go_leave_nothing_for_the_collector() -> None:
+def test_closed_connections_leave_no_reference_cycles() -> None:
     with RealBroker() as broker:
 
         def come_and_go(count: int) -> None:

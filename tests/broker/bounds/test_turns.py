@@ -121,7 +121,7 @@ def test_a_step_is_repeated_until_it_says_that_it_was_the_last_and_others_have_t
     assert len(loop.turns) == 0
 
 
-def test_nothing_is_left_of_steps_that_were_repeated_without_the_collector_of_garbage() -> None:
+def test_repeated_steps_leave_no_reference_cycles() -> None:
     class Steps:
         left = 3
 

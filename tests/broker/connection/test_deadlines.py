@@ -70,7 +70,7 @@ def test_a_forgotten_deadline_is_never_called() -> None:
     assert item.looks == []
 
 
-def test_an_item_that_asks_again_is_looked_at_again() -> None:
+def test_an_item_that_returns_a_new_deadline_is_checked_again() -> None:
     wheel, item = Wheel(0.0), Item(again_after=2.0)
     wheel.watch(item, 1.0)
 
@@ -81,7 +81,7 @@ def test_an_item_that_asks_again_is_looked_at_again() -> None:
     assert all(2.0 <= gap <= 3.0 for gap in gaps)
 
 
-def test_an_item_forgotten_by_its_neighbour_is_not_looked_at() -> None:
+def test_an_item_forgotten_by_its_neighbour_is_not_checked() -> None:
     wheel = Wheel(0.0)
     first, second = Item(), Item()
     first.on_look = [lambda: wheel.forget(second)]
@@ -94,7 +94,7 @@ def test_an_item_forgotten_by_its_neighbour_is_not_looked_at() -> None:
     assert len(first.looks) + len(second.looks) == 1
 
 
-def test_an_item_moved_by_its_neighbour_is_looked_at_once_at_the_new_time() -> None:
+def test_an_item_moved_by_its_neighbour_is_checked_once_at_the_new_time() -> None:
     wheel = Wheel(0.0)
     first, second = Item(), Item()
     first.on_look = [lambda: None if second.looks else wheel.watch(second, 4.0)]

@@ -47,7 +47,7 @@ def test_rate_zero_allows_everything(rate: float) -> None:
     assert bucket.take(1e9, 0.0) == 0.0
 
 
-def test_a_debt_is_paid_in_the_time_that_was_told() -> None:
+def test_the_returned_wait_is_the_time_until_the_debt_is_paid() -> None:
     bucket = TokenBucket(10.0, 0.0)
 
     assert bucket.take(10, 0.0) == 0.0

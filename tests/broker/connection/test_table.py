@@ -11,7 +11,7 @@ import pytest
 from braidmq.broker.bounds.parts import Parts
 from braidmq.broker.connection.deadlines import Wheel
 from braidmq.broker.connection.table import ConnectionTable
-from braidmq.lane.path.channel import HOLD_LOG, HOLD_RATE
+from braidmq.lane.path.channel_reader import HOLD_LOG, HOLD_RATE
 from braidmq.mqtt.reasons import Reason
 
 
@@ -96,7 +96,7 @@ def test_waiting_ends_with_the_last_connection() -> None:
     assert asyncio.run(run()) == (True, False, True)
 
 
-def test_only_those_whom_the_log_holds_back_are_resumed_with_it() -> None:
+def test_only_connections_held_by_the_log_are_resumed_with_it() -> None:
     async def run() -> tuple[list[int], list[int]]:
         held, fast = Client(HOLD_LOG | HOLD_RATE), Client(HOLD_RATE)
         table = new_table()

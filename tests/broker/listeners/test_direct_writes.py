@@ -76,7 +76,7 @@ class Pausing(asyncio.Protocol):
 
 
 @pytest.mark.parametrize("policy", [asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy])
-def test_a_transport_without_a_buffer_says_so_from_the_first_byte_on(policy: type[asyncio.AbstractEventLoopPolicy]) -> None:
+def test_a_transport_without_a_buffer_pauses_writing_from_the_first_byte(policy: type[asyncio.AbstractEventLoopPolicy]) -> None:
     """What direct writes rest on: while a transport holds anything, the connection knows."""
 
     async def fill() -> bool:

@@ -282,7 +282,7 @@ def test_a_peer_that_does_not_finish_its_header_is_closed_at_the_deadline(loop_n
 
 
 @pytest.mark.parametrize("loop_name", LOOPS)
-def test_a_peer_that_leaves_within_its_header_gives_its_place_back(loop_name: str) -> None:
+def test_a_peer_that_leaves_within_its_header_releases_its_slot(loop_name: str) -> None:
     async def scenario() -> None:
         async with open_house(tcp=behind_proxy()) as house:
             _, writer = await asyncio.open_connection(*house.address("tcp:default"))
@@ -355,7 +355,7 @@ def test_connections_waiting_for_their_header_are_dropped_when_the_listener_stop
     run(loop_name, scenario())
 
 
-def test_behind_a_proxy_on_loopback_anonymous_needs_an_explicit_yes() -> None:
+def test_anonymous_access_behind_a_loopback_proxy_must_be_explicit() -> None:
     asked = ListenerSettings(bind="127.0.0.1:0", proxy_protocol=True, proxy_peers=("127.0.0.1",))
     said = ListenerSettings(bind="127.0.0.1:0", proxy_protocol=True, proxy_peers=("127.0.0.1",), allow_anonymous=True)
 

@@ -308,7 +308,7 @@ def test_hundreds_of_failed_handshakes_leave_no_tasks_and_no_places(authority: A
     run("uvloop", scenario())
 
 
-def test_names_are_taken_from_subjects_that_leave_no_doubt() -> None:
+def test_names_are_taken_only_from_unambiguous_subjects() -> None:
     assert common_name(((("commonName", "pump"),),)) == "pump"
     assert common_name(((("commonName", "pump"),), (("commonName", "admin"),))) is None
     assert common_name(((("organizationName", "Example"),),)) is None

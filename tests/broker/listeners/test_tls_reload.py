@@ -131,7 +131,7 @@ def test_only_a_listener_without_client_certificates_resumes_sessions_of_tls_13(
     run("uvloop", scenario())
 
 
-def test_changed_files_are_noticed_without_being_told(authority: Authority) -> None:
+def test_changed_files_are_noticed_without_a_reload(authority: Authority) -> None:
     pump = authority.client((CN, "pump"))
     settings = secured(authority.server(), ca_file=authority.cert_file, verify="required", crl_file=authority.revoke())
 

@@ -147,7 +147,7 @@ def test_plain_bytes_on_a_secure_listener_are_refused_before_http(loop_name: str
 
 
 @both_loops
-def test_a_connection_that_raises_is_closed_and_gives_its_place_back(
+def test_a_connection_that_raises_is_closed_and_releases_its_slot(
     loop_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

@@ -210,3 +210,19 @@ def test_a_full_disk_is_tried_with_one_message_at_a_time(world: World, monkeypat
     assert 1 <= tries <= 5
     assert world.broker.state.counters.dropped_not_stored - before <= tries + 5
     assert len(world.broker.delayed) == 10
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_that_waits_at_its_home_is_not_published_here(world: World, qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = world.broker.turn_writer.storage.delayed
+    put = rows.put
+    monkeypatch.setattr(rows, "put", lambda *message: (b"", put(*message)[1]))
+    receiver = world.connect("receiver")
+    receiver.subscribe("t")
+
+    world.connect("sender").publish("$delayed/5/t", b"later", qos)
+    world.wait(6)
+
+    assert payloads(receiver.receive()) == []
+    assert (len(world.broker.delayed), world.broker.delayed.size_bytes) == (0, 0)
+    assert [each.message.payload for each in rows.load()] == [b"later"]

@@ -60,7 +60,7 @@ def test_an_ordinary_client_gets_no_producer_properties(world: World) -> None:
         ({"client_id": ""}, Reason.CLIENT_IDENTIFIER_NOT_VALID),
     ],
 )
-def test_a_connect_that_asks_for_what_cannot_be_is_refused_in_words(world: World, more: dict[str, object], reason: int) -> None:
+def test_an_invalid_producer_connect_is_rejected_with_a_clear_message(world: World, more: dict[str, object], reason: int) -> None:
     peer = world.open()
 
     request(peer, **{"client_id": "p", **more})  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_the_reported_sequence_survives_a_restart_with_the_records(world: World)
     assert told(again)["producer-check"] == check_of("t", b"5")
 
 
-def test_after_a_loss_of_power_exactly_what_is_on_disk_was_counted(world: World) -> None:
+def test_after_a_power_loss_the_sequence_counts_exactly_what_is_on_disk(world: World) -> None:
     producer = connect(world)
     producer.send(*publishes(numbered(1, 4)))
     producer.receive()
@@ -311,7 +311,7 @@ def test_a_producer_that_stops_at_refusals_has_nothing_recorded_after_one(guarde
     assert sequence(connect(guarded)) == 3
 
 
-def test_a_refused_message_is_given_up_by_its_number_and_only_right_behind_what_is_on_disk(guarded: World) -> None:
+def test_a_rejected_message_can_be_skipped_only_directly_after_the_recorded_sequence(guarded: World) -> None:
     producer = connect(guarded, producer_refusals="stop")
     producer.send(*publishes(numbered(1, 4)), *refused_packets(1)[:1])
     producer.receive()
@@ -357,7 +357,7 @@ def test_a_producer_that_stops_has_nothing_recorded_after_what_the_log_refused(w
     assert (sequence(connect(world)), recorded(world)) == (1, [b"1"])
 
 
-def test_a_full_disk_refuses_a_producer_rather_than_telling_it_what_may_not_be_true(world: World) -> None:
+def test_a_full_disk_rejects_a_producer_instead_of_reporting_a_wrong_sequence(world: World) -> None:
     world.fill_disk()
     peer = world.open()
 
@@ -366,7 +366,7 @@ def test_a_full_disk_refuses_a_producer_rather_than_telling_it_what_may_not_be_t
     assert peer.expect(Connack).reason == Reason.QUOTA_EXCEEDED
 
 
-def test_a_bound_of_what_may_wait_refuses_the_rest_of_a_producer_that_stops() -> None:
+def test_a_full_backlog_rejects_the_remaining_messages_of_a_producer_that_stops() -> None:
     with World(LogOptions(pending_bytes_max=20_000)) as world:
         producer = connect(world, producer_refusals="stop")
         for first in range(0, 60, 2):

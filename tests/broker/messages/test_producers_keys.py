@@ -79,7 +79,7 @@ def test_a_repeat_is_not_delivered_again(world: World) -> None:
     assert [publish.payload for publish in subscriber.acknowledge_all()] == [b"a", b"b", b"c"]
 
 
-def test_keys_are_known_after_a_crash_exactly_as_far_as_their_records_are_there(world: World) -> None:
+def test_keys_are_known_after_a_crash_if_and_only_if_their_records_are_on_disk(world: World) -> None:
     producer = keyed(world)
     producer.send(*rows("ab"))
     producer.receive()
@@ -106,7 +106,7 @@ def test_the_same_key_twice_at_once_is_recorded_once(world: World) -> None:
     assert sorted(recorded(world)) == [b"a", b"b"]
 
 
-def test_a_repeat_is_acknowledged_no_sooner_than_the_first_one_is_on_disk(world: World) -> None:
+def test_a_repeat_is_not_acknowledged_before_the_original_is_on_disk(world: World) -> None:
     left, right = keyed(world, 1), keyed(world, 2)
     left.send(*rows("a"))
     world.turn(3)
@@ -118,7 +118,7 @@ def test_a_repeat_is_acknowledged_no_sooner_than_the_first_one_is_on_disk(world:
     assert answers(right.receive()) == answers(left.receive()) == [0]
 
 
-def test_keys_of_other_names_and_batches_are_others(world: World) -> None:
+def test_keys_of_different_names_and_batches_are_independent(world: World) -> None:
     producer = keyed(world)
     producer.send(*rows("a"))
     producer.receive()
@@ -132,7 +132,7 @@ def test_keys_of_other_names_and_batches_are_others(world: World) -> None:
     assert recorded(world) == [b"a", b"a", b"a"]
 
 
-def test_a_key_is_a_matter_of_the_broker_and_no_subscriber_sees_it(world: World) -> None:
+def test_the_key_is_removed_before_delivery_to_subscribers(world: World) -> None:
     subscriber = world.connect("s", expiry=0)
     subscriber.subscribe("t")
     producer = keyed(world)
@@ -154,7 +154,7 @@ def test_a_key_is_a_matter_of_the_broker_and_no_subscriber_sees_it(world: World)
 
 
 @pytest.mark.parametrize("keys", [None, ["x" * 129]])
-def test_a_message_without_a_key_that_can_be_used_is_refused(world: World, keys: list[str] | None) -> None:
+def test_a_message_without_a_valid_key_is_rejected(world: World, keys: list[str] | None) -> None:
     producer = keyed(world)
 
     producer.send(*publishes([b"x"], keys=keys))
@@ -175,7 +175,7 @@ def test_a_rejected_message_can_be_resent_with_its_key(world: World) -> None:
     assert recorded(world) == [b"a"]
 
 
-def test_a_message_that_is_refused_for_what_it_is_does_not_use_its_key(world: World) -> None:
+def test_an_invalid_message_does_not_use_up_its_key(world: World) -> None:
     producer = keyed(world)
 
     producer.send(*publishes([b"no"], topic="$SYS/x", keys="a"), *publishes([b"yes"], keys="a", first_id=2))
@@ -222,7 +222,7 @@ def test_no_producer_may_connect_for_a_batch_when_a_later_one_has_begun(world: W
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_the_keys_of_earlier_batches_go_as_new_ones_come(world: World, is_restarted: bool) -> None:
+def test_keys_of_earlier_batches_are_removed_as_new_ones_arrive(world: World, is_restarted: bool) -> None:
     keys = [f"{number}" for number in range(600)]
     producer = keyed(world, 0, 1 << 32)
     producer.send(*publishes([b""] * 600, keys=keys))

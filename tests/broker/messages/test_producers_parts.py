@@ -73,7 +73,7 @@ def test_no_part_may_connect_for_a_batch_when_a_later_one_has_begun_and_it_learn
     assert told(join(world, 0, batch=7))["producer-parts"] == "1"
 
 
-def test_names_do_not_know_each_other_and_numbers_are_those_of_the_client_id(world: World) -> None:
+def test_names_are_independent_and_sequences_belong_to_the_client_id(world: World) -> None:
     producer = join(world, 0, batch=7)
     producer.send(*publishes([b"a", b"b"]))
     producer.receive()
@@ -102,5 +102,5 @@ def test_a_name_may_be_given_without_a_part(world: World) -> None:
         {"producer_name": NAME, "producer_part": str(2**31)},
     ],
 )
-def test_names_and_parts_that_cannot_be_are_refused_in_words(world: World, more: dict[str, Any]) -> None:
+def test_invalid_names_and_parts_are_rejected_with_a_clear_message(world: World, more: dict[str, Any]) -> None:
     refusal(world, **more)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from braidmq.base.errors import Unavailable
 from braidmq.base.shards import shard_of
 from braidmq.mqtt.packets import Connack, Disconnect
 from braidmq.mqtt.reasons import Reason
@@ -67,6 +68,19 @@ def is_refused(peer: Peer) -> bool:
 # Names
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_whose_rows_cannot_be_read_is_refused_for_now(world: World, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise Unavailable("a batch can be read at its home only")
+
+    monkeypatch.setattr(world.broker.turn_writer.storage.producers, "open_batch", fail)
+    refused = come(world, None, id_of("s"), 1, **{kind: NAME})
+    monkeypatch.undo()
+    taken = come(world, None, id_of("s"), 1, **{kind: NAME})
+
+    assert (refused.connack.reason, taken.connack.reason) == (Reason.SERVER_UNAVAILABLE, 0)
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("batch", [1, 2, 1 << 30])
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,7 +98,7 @@ def test_a_name_belongs_to_the_user_who_came_with_it_first(
     join(world, "spark", id_of("s"), 2, **{kind: NAME})
 
 
-def test_keys_of_another_user_hide_nothing(world: World) -> None:
+def test_keys_of_another_user_do_not_suppress_messages(world: World) -> None:
     owned = join(world, "spark", id_of("s"), producer_keys=NAME)
     assert is_refused(come(world, "mallory", id_of("m"), producer_keys=NAME))
 

@@ -178,7 +178,7 @@ def test_a_message_that_waits_for_the_disk_holds_back_only_its_own_topic(world: 
     assert payloads(reader.receive()) == [b"1" * LARGE]
 
 
-def test_a_topic_that_never_comes_to_rest_is_left_to_live_delivery(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_changes_constantly_is_left_to_live_delivery(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = world.connect("sender")
     sender.publish("r", b"1" * LARGE, retain=True)
     monkeypatch.setattr(world.broker.pipeline, "is_retaining", lambda topic: True)
@@ -217,7 +217,7 @@ def test_messages_on_their_way_to_the_disk_count_for_the_bound() -> None:
         assert sorted((answer.packet_id, answer.reason) for answer in answers) == [(1, 0x10), (2, 0x97), (3, 0x97)]
 
 
-def test_many_small_messages_reach_the_bound_by_their_places_alone() -> None:
+def test_many_small_messages_reach_the_bound_by_their_overhead() -> None:
     with World(retained={"bytes_max": 100 * KIB}) as world:
         sender = world.connect("sender")
 

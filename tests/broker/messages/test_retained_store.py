@@ -47,7 +47,7 @@ def test_matching_of_very_deep_topics_follows_the_specification(tails: list[str]
     assert found(store, "#") == []
 
 
-def test_a_search_among_very_deep_topics_that_finds_nothing_has_stretches() -> None:
+def test_a_search_without_matches_among_very_deep_topics_is_done_in_slices() -> None:
     store = RetainedStore(0)
     for number in range(2000):
         store.put(message(f"{DEEP}/p/{number}/x"), None)
@@ -119,7 +119,7 @@ def test_matching_follows_the_specification(steps: list[tuple[bool, str, bytes]]
         assert held.message.payload == payload
 
 
-def test_a_full_store_takes_no_new_topic_but_replaces_known_ones() -> None:
+def test_a_full_store_rejects_new_topics_and_replaces_known_ones() -> None:
     store = RetainedStore(2)
     store.put(message("a"), None)
     store.put(message("b"), None)

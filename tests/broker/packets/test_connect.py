@@ -72,7 +72,7 @@ def test_an_access_control_that_fails_lets_no_client_in(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(("topic_filter", "are_built"), [("a/#", False), ("$SYS/#", True), ("$SYS/brokers/+/clients/#", True)])
-def test_presence_costs_routes_only_where_a_filter_could_match(tmp_path: Path, topic_filter: str, are_built: bool) -> None:
+def test_presence_creates_routes_only_if_a_filter_could_match(tmp_path: Path, topic_filter: str, are_built: bool) -> None:
     async def work(broker: Broker) -> None:
         watcher = Receiver("watcher", 0, 100)
         watcher.connect(broker, clean_start=True)

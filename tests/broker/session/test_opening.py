@@ -13,7 +13,7 @@ from braidmq.access.contract import Credentials, Granted, Refused, Verdict
 from braidmq.access.local import LocalAccess
 from braidmq.broker.messages.hooks import Hook
 from braidmq.broker.session.local import LocalRegistry
-from braidmq.broker.session.ports import Claim, Grant
+from braidmq.broker.session.ports import Claim, Grant, GrantEnding
 from braidmq.broker.session.takeover import TABLE, Old, Row, WillFate
 from braidmq.mqtt.packets import Connack, Disconnect, Publish, Will
 from braidmq.mqtt.properties import Properties
@@ -49,9 +49,9 @@ class SlowRegistry:
         self.asked.append(self.world.loop.create_future())
         return self.asked[-1]
 
-    def _note_end(self, grant: Grant, *, keeps_session: bool) -> None:
+    def _note_end(self, grant: Grant, *, keeps_session: bool, ending: GrantEnding) -> None:
         self.ended.append((grant, keeps_session))
-        self._end(grant, keeps_session=keeps_session)
+        self._end(grant, keeps_session=keeps_session, ending=ending)
 
     def grant(self, number: int) -> Grant:
         """Answer the CONNECT that came as this one."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from braidmq.broker.messages.retained import Retained
 from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
 from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
 from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption
 from braidmq.storage.fences import FenceTable
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
@@ -19,6 +22,7 @@ class NotedRoutes:
     def __init__(self, local: Routes) -> None:
         self._local = local
         self.noted: list[tuple[str, bytes]] = []
+        self.waiting: list[Callable[[], None]] | None = None  # callbacks, while other nodes do not know the routes
 
     @property
     def count(self) -> int:
@@ -31,6 +35,15 @@ class NotedRoutes:
     def remove(self, topic_filter: bytes, flow: object) -> bool:
         self.noted.append(("remove", topic_filter))
         return self._local.remove(topic_filter, flow)
+
+    def is_known(self) -> bool:
+        return self.waiting is None
+
+    def when_known(self, callback: Callable[[], None]) -> None:
+        if self.waiting is None:
+            callback()
+        else:
+            self.waiting.append(callback)
 
 
 class NotedRetained:
@@ -63,6 +76,30 @@ def test_subscriptions_use_the_routes_given_to_the_broker() -> None:
         client.unsubscribe("a/+")
 
     assert made[0].noted == [("add", b"a/+"), ("remove", b"a/+")]
+
+
+@pytest.mark.parametrize("expiry", [0, 60], ids=["memory", "durable"])
+def test_suback_waits_until_every_publisher_reaches_the_subscription(expiry: int) -> None:
+    made: list[NotedRoutes] = []
+
+    def extend(local: Routes) -> Routes:
+        made.append(NotedRoutes(local))
+        return made[0]
+
+    with World(ports=NodePorts(extend_routes=extend)) as world:
+        client = world.connect("c", expiry=expiry)
+        waiting: list[Callable[[], None]] = []
+        made[0].waiting = waiting
+        client.send(Subscribe(1, [SubscribeOption("a/+", 1)]))
+        world.settle()
+        assert client.receive() == []
+
+        made[0].waiting = None
+        for callback in waiting:
+            callback()
+        world.settle()
+
+        assert [type(packet) for packet in client.receive()] == [Suback]
 
 
 def test_retained_messages_come_from_the_store_given_to_the_broker() -> None:

@@ -164,7 +164,7 @@ def test_outstanding_messages_deleted_by_retention_are_counted_and_do_not_block(
 
 
 def test_a_row_without_members_is_removed(house: House) -> None:
-    house.groups.restore([GroupRow("gone", "x/#", (1, 1), ())])
+    house.groups.forget(house.groups.restore([GroupRow("gone", "x/#", (1, 1), ())]))
 
     assert house.services.forgotten == [("gone", "x/#")]
 

@@ -339,3 +339,20 @@ def test_a_member_of_many_groups_gets_waiting_messages_over_several_turns() -> N
     bench.lane.flush()
 
     assert sorted(packet.topic for packet in channel.sent() if isinstance(packet, Publish)) == ["t/0", "t/1999"]
+
+
+@pytest.mark.parametrize("has_other_member", [False, True])
+def test_a_durable_member_that_moves_leaves_the_row_of_its_group(bench: Bench, has_other_member: bool) -> None:
+    services = FakeGroupServices(bench)
+    groups = Groups(bench.routes, "round_robin", services)
+    moving = LogFlow("moving", bench.state, 10, 1_000_000, False, True)
+    member, _ = groups.join("g", moving, b"t", 1, False, b"")
+    group = present(group_of(member))
+    if has_other_member:
+        groups.join("g", LogFlow("other", bench.state, 10, 1_000_000, False, False), b"t", 1, False, b"")
+
+    groups.leave(group, moving, keeps_row=True)
+
+    assert [(row.name, row.topic_filter, row.positions) for row in services.rows] == [("g", "t", tuple(bench.state.marks))]
+    assert services.forgotten == []
+    assert (len(groups), groups.members) == (has_other_member, has_other_member)

@@ -115,7 +115,7 @@ def test_equal_frames_are_one_run_with_their_payload_and_packet_ids() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x30\xff\xff\xff\xff\xff", b"\x30\x04\x00\x09abcdef"])
-def test_frames_that_make_no_sense_are_refused(data: bytes) -> None:
+def test_invalid_frames_are_rejected(data: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         find_runs(data, MQTT311)
 

@@ -53,7 +53,7 @@ def test_the_bar_shows_how_many_bytes_are_copied(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("start", [5, 6])
-def test_a_range_without_time_in_it_does_not_hurt(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+def test_an_empty_time_range_is_handled(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
     terminal = be_at_terminal(monkeypatch)
 
     with Bar("reading", is_output_elsewhere=True) as bar:

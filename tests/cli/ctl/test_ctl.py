@@ -7,35 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
-from braidmq.cli.main import main
-from braidmq.control.contract import BanInfo, ClientInfo, ListenerStatus, RetainedInfo, SubscriptionInfo
+from braidmq.control.cluster import DrainRequest, DrainStatus, MemberInfo
+from braidmq.control.contract import BanInfo, ClientInfo, ListenerStatus, NodeSummary, RetainedInfo, SubscriptionInfo
+from tests.cli.ctl.conftest import Ctl
 from tests.support.api_node import ApiNode
-
-Ctl = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ApiNode]:
-    with ApiNode(tmp_path) as node:
-        yield node
-
-
-@pytest.fixture
-def ctl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ctl:
-    """Run a command; gives exit status, output and errors."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["ctl", "--data-dir", str(tmp_path), *arguments])
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def client(client_id: str, **fields: object) -> ClientInfo:
@@ -163,7 +140,7 @@ def test_a_ban_has_a_duration_and_can_be_lifted(node: ApiNode, ctl: Ctl) -> None
     assert node.operations.ban_list == []
 
 
-def test_a_ban_for_a_strange_time_is_refused_before_anything_happens(node: ApiNode, ctl: Ctl) -> None:
+def test_a_ban_with_an_invalid_duration_is_rejected_without_a_request(node: ApiNode, ctl: Ctl) -> None:
     exit_code, _, errors = ctl("bans", "add", "user", "mallory", "--for", "soon")
 
     assert exit_code == 2
@@ -227,3 +204,78 @@ def test_a_node_that_does_not_run_is_reported_in_one_line(ctl: Ctl, tmp_path: Pa
 
 def test_an_address_that_nothing_listens_on_is_reported_in_one_line(ctl: Ctl) -> None:
     assert ctl("--api", "http://127.0.0.1:1", "status")[2] == "braidmq ctl: no process listens at http://127.0.0.1:1\n"
+
+
+def test_the_status_of_a_core_lists_its_nodes(node: ApiNode, ctl: Ctl) -> None:
+    node.operations.node_list = [
+        NodeSummary(name="r1", role="replicant", connections=7),
+        NodeSummary(name="r2", role="replicant", trouble="r2 did not answer in time"),
+    ]
+
+    _, output, _ = ctl("status")
+
+    *_, header, first, second = output.splitlines()
+    assert header.split() == ["NODE", "ROLE", "CONNECTIONS", "TROUBLE"]
+    assert first.split() == ["r1", "replicant", "7", "-"]
+    assert "r2 did not answer in time" in second
+
+
+def test_the_members_of_a_cluster_are_listed(node: ApiNode, ctl: Ctl) -> None:
+    node.operations.member_list = [
+        MemberInfo(name="core1", role="core", state="serving", incarnation=5, clients=1),
+        MemberInfo(name="r1", role="replicant", state="serving", incarnation=7, clients=3, feed="behind", feed_lag_s=4.0,
+                   rlog="catchup", rlog_lag=12, alarms=["slow"]),
+    ]  # fmt: skip
+
+    _, output, _ = ctl("cluster", "status")
+    _, document, _ = ctl("cluster", "status", "--json")
+
+    header, core, replicant = output.splitlines()
+    assert header.split()[:4] == ["NODE", "ROLE", "STATE", "CLIENTS"]
+    assert core.split()[:4] == ["core1", "core", "serving", "1"]
+    assert "4 s behind" in replicant
+    assert "catchup, 12 behind" in replicant
+    assert replicant.rstrip().endswith("slow")
+    assert [member["name"] for member in json.loads(document)["members"]] == ["core1", "r1"]
+
+
+def test_a_dead_node_is_forgotten(node: ApiNode, ctl: Ctl) -> None:
+    node.operations.member_list = [MemberInfo(name="r1", role="replicant", state="away", incarnation=7)]
+
+    assert ctl("cluster", "forget", "r1") == (0, "r1 is dead\n", "")
+    exit_code, _, errors = ctl("cluster", "forget", "r1")
+
+    assert exit_code == 1
+    assert "there is no node 'r1'" in errors
+
+
+def test_a_ban_names_the_nodes_that_do_not_have_it_yet(node: ApiNode, ctl: Ctl) -> None:
+    node.operations.silent = {"r2": "it is slow"}
+
+    exit_code, output, errors = ctl("bans", "add", "client", "c")
+
+    assert (exit_code, output) == (0, "banned client c\n")
+    assert errors.startswith("r2 has not confirmed the ban yet")
+
+
+def test_a_list_names_the_nodes_whose_entries_are_missing(node: ApiNode, ctl: Ctl) -> None:
+    node.operations.client_list = [client("a")]
+    node.operations.silent = {"r2": "it is not connected"}
+
+    _, output, errors = ctl("clients", "ls")
+
+    assert "a " in output
+    assert errors == "r2 is missing: it is not connected\n"
+
+
+def test_a_drain_shows_its_progress_until_no_client_is_left(node: ApiNode, ctl: Ctl) -> None:
+    node.operations.drain_steps = [
+        DrainStatus(node="r1", is_done=False, moved=0, left=3),
+        DrainStatus(node="r1", is_done=True, moved=3, left=0),
+    ]
+
+    exit_code, output, _ = ctl("node", "drain", "r1", "--rate", "7", "--deadline", "2m")
+
+    assert exit_code == 0
+    assert output == "r1: 0 clients sent away, 3 left\nr1 is drained: 3 clients were sent away\n"
+    assert node.operations.drain_asked == DrainRequest(node="r1", rate=7, deadline_s=120.0)

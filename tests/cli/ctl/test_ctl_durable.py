@@ -7,37 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from braidmq.cli.main import main
 from braidmq.control.contract import SessionInfo, SubscriptionInfo
 from braidmq.control.history import DurableShard
+from tests.cli.ctl.conftest import Ctl
 from tests.support.api_node import ApiNode
-
-Ctl = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ApiNode]:
-    with ApiNode(tmp_path) as node:
-        yield node
-
-
-@pytest.fixture
-def ctl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ctl:
-    """Run a command; gives exit status, output and errors."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["ctl", "--data-dir", str(tmp_path), *arguments])
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def fields(output: str) -> dict[str, str]:

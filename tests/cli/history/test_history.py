@@ -152,7 +152,7 @@ def test_a_failure_leaves_standard_output_usable(node: ApiNode, history: History
     ids=["failed", "cut off"],
 )
 @pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
-def test_half_an_answer_is_an_error_and_leaves_no_file(
+def test_an_incomplete_answer_is_an_error_and_leaves_no_file(
     node: ApiNode,
     history: History,
     tmp_path: Path,
@@ -175,7 +175,7 @@ def test_half_an_answer_is_an_error_and_leaves_no_file(
     assert list(folder.iterdir()) == []
 
 
-def test_a_refused_wish_is_one_line(node: ApiNode, history: History) -> None:
+def test_a_rejected_request_is_reported_in_one_line(node: ApiNode, history: History) -> None:
     node.operations.history.refusal = UsageError("'x' is not a valid start", "write latest")
 
     assert history("cat", "#", "--from", "x") == (1, "", "braidmq history: 'x' is not a valid start: write latest\n")

@@ -48,7 +48,7 @@ def read(*arguments: str) -> ConnectionOptions:
         (["--unix", "/run/mqtt.sock"], "/run/mqtt.sock", False),
     ],
 )
-def test_where_to_connect(arguments: list[str], target: str, has_tls: bool) -> None:
+def test_connection_options_select_the_endpoint(arguments: list[str], target: str, has_tls: bool) -> None:
     endpoint = read(*arguments).endpoint
 
     assert str(endpoint) == target
@@ -77,7 +77,7 @@ def test_the_version_is_3_1_1_unless_something_needs_5(arguments: list[str], ver
     assert read(*arguments).login.version == version
 
 
-def test_turn_writer_the_session_asks_mqtt_5_for_one_that_never_expires() -> None:
+def test_keeping_the_session_requests_one_that_never_expires_in_mqtt_5() -> None:
     assert read("-c", "-V", "5").login.properties.session_expiry_interval == 0xFFFFFFFF
     assert read("-c", "-x", "60").login.properties.session_expiry_interval == 60
     assert read("-x", "-1").login.properties.session_expiry_interval == 0xFFFFFFFF
@@ -118,7 +118,7 @@ def test_a_message_that_looks_like_an_option_is_a_message() -> None:
         ["-D", "publish", "content-type", "x", "-D", "publish", "content-type", "y"],
     ],
 )
-def test_a_property_that_cannot_be_is_refused(arguments: list[str]) -> None:
+def test_an_invalid_property_is_rejected(arguments: list[str]) -> None:
     with pytest.raises((CommandFailed, click.UsageError)):
         read(*arguments)
 

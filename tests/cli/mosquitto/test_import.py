@@ -219,7 +219,7 @@ def test_the_rules_of_a_plugin_become_no_rights_at_all(importer: Importer) -> No
     assert not rules.may_publish("a")
 
 
-def test_every_line_is_answered_for(importer: Importer, tmp_path: Path) -> None:
+def test_every_line_is_converted_or_reported(importer: Importer, tmp_path: Path) -> None:
     (tmp_path / "passwd").write_text(PASSWORDS)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "b.conf").write_text("sys_interval 5\n")
@@ -278,7 +278,7 @@ def test_with_settings_per_listener_each_has_its_own_anonymous_rule_and_lost_fil
     assert (tmp_path / "out" / "passwd").read_text() == PASSWORDS
 
 
-def test_broken_files_are_copied_and_told(importer: Importer, tmp_path: Path) -> None:
+def test_invalid_files_are_copied_and_reported(importer: Importer, tmp_path: Path) -> None:
     (tmp_path / "passwd").write_text("alice:plain text\n")
     (tmp_path / "acl").write_text("topic read\n")
 

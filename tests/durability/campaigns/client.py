@@ -44,12 +44,15 @@ class ServedPort:
 
 
 class Scene(NamedTuple):
-    """What the clients of a campaign share; ``on_packet`` counts its progress."""
+    """What the clients of a campaign share; ``on_packet`` counts its progress. ``endings``: reason codes with which a node may
+    refuse or disconnect a client.
+    """
 
     seed: int
     ledger: Ledger
     served: ServedPort
     on_packet: Callable[[], None]
+    endings: frozenset[int] = frozenset()
 
 
 class DurableClient:
@@ -67,6 +70,7 @@ class DurableClient:
         self.connections = 0
         self._served = scene.served
         self._on_packet = scene.on_packet
+        self._endings = scene.endings
         self._drop_one_in = drop_one_in
         self._wire: Wire | None = None
         self._arrived = asyncio.Event()  # there is something to read, or the connection was cut
@@ -153,6 +157,8 @@ class DurableClient:
 
     def _let_in(self, packet: Packet) -> None:
         assert isinstance(packet, Connack), f"{self.name} got {packet} for CONNECT"
+        if packet.reason in self._endings:
+            raise ConnectionRefusedError(f"0x{packet.reason:02X}")
         assert packet.reason == 0, f"{self.name} was refused with 0x{packet.reason:02X}"
         # The other way round is legal: a CONNACK that was lost with the node.
         if self._has_session and not packet.session_present:
@@ -168,8 +174,10 @@ class DurableClient:
             case Pingresp():
                 if self._pong is not None and not self._pong.done():
                     self._pong.set_result(None)
-            case Disconnect():
+            case Disconnect() if packet.reason not in self._endings:
                 self.complain(f"DISCONNECT with 0x{packet.reason:02X}")
+            case Disconnect():
+                pass  # the end of the connection follows
             case _:
                 self.received(packet)
                 self._on_packet()

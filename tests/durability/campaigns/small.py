@@ -9,11 +9,11 @@ from unittest import mock
 
 def main() -> None:
     """Run the command."""
-    from braidmq import node
     from braidmq.cli.main import main as run
+    from braidmq.node import core
     from braidmq.storage.engine.rocksdb import Tuning
 
-    mock.patch.object(node, "Tuning", partial(Tuning, memtables_bytes=256 * 1024)).start()
+    mock.patch.object(core, "Tuning", partial(Tuning, memtables_bytes=256 * 1024)).start()
     sys.argv[0] = "braidmq"
     run()
 

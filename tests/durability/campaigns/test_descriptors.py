@@ -139,7 +139,7 @@ def ask(asking: socket.socket, metric: str) -> int:
 
 @pytest.mark.row("D10")
 @pytest.mark.parametrize("door", ["tcp:default", "api", "history"])
-def test_strangers_at_a_door_leave_the_log_the_descriptors_it_needs(file: Path, api_port: int, door: str) -> None:
+def test_unauthenticated_connections_leave_the_log_the_descriptors_it_needs(file: Path, api_port: int, door: str) -> None:
     noise = random.Random(11)
     variables = {"BRAIDMQ_HISTORY__BIND": "127.0.0.1:0"} if door == "history" else {}
     with Started(file, variables, command=LIMITED) as node:

@@ -49,7 +49,7 @@ def publish_and_kill(file: Path, payloads: list[bytes], acknowledged: int) -> li
 
 @pytest.mark.row("D2")
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
-def test_losing_power_takes_nothing_that_was_acknowledged(tmp_path: Path, damage: str) -> None:
+def test_a_power_loss_loses_nothing_that_was_acknowledged(tmp_path: Path, damage: str) -> None:
     file = write_config(tmp_path, mqtt={"receive_maximum": 65535})
     payloads = numbered(5000)
     acknowledged = publish_and_kill(file, payloads, 700)

@@ -25,7 +25,7 @@ def history(publisher_qos: int, subscription_qos: int = 2) -> tuple[Ledger, Read
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_right_history_is_accepted(qos: int) -> None:
+def test_a_correct_history_is_accepted(qos: int) -> None:
     ledger, reader = history(qos)
 
     assert ledger.judge(reader) == []

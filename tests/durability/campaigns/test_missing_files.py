@@ -113,7 +113,7 @@ def test_an_operator_who_accepts_the_loss_can_continue_with_the_remaining_data(t
 
 
 @pytest.mark.row("D9")
-def test_a_start_tells_how_many_records_and_sessions_it_has_found(tmp_path: Path) -> None:
+def test_a_start_logs_how_many_records_and_sessions_it_found(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     publish_and_end(file, kill)
 
@@ -138,7 +138,7 @@ def test_a_directory_without_a_mark_is_opened_and_gets_one(tmp_path: Path) -> No
 
 
 @pytest.mark.row("D9")
-def test_the_log_of_another_node_is_not_taken_for_the_one_that_was_there(tmp_path: Path) -> None:
+def test_the_log_of_another_node_is_not_accepted_in_place_of_the_original(tmp_path: Path) -> None:
     files = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

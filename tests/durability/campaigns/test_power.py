@@ -50,7 +50,7 @@ def numbers_in(place: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
-def test_at_worst_everything_is_lost_that_was_not_synced(tmp_path: Path, damage: power.Damage) -> None:
+def test_in_the_worst_case_all_unsynced_data_is_lost(tmp_path: Path, damage: power.Damage) -> None:
     place = killed(tmp_path)
 
     assert power.cut(place, damage, Unlucky()) > 10 * 50
@@ -59,7 +59,7 @@ def test_at_worst_everything_is_lost_that_was_not_synced(tmp_path: Path, damage:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_by_chance_some_of_it_is_lost(tmp_path: Path, seed: int) -> None:
+def test_some_unsynced_data_may_be_lost(tmp_path: Path, seed: int) -> None:
     place = killed(tmp_path)
 
     power.cut(place, "cut", random.Random(seed))
@@ -69,7 +69,7 @@ def test_by_chance_some_of_it_is_lost(tmp_path: Path, seed: int) -> None:
     assert 10 <= len(found) <= 20
 
 
-def test_kill_9_alone_takes_nothing_that_was_written(tmp_path: Path) -> None:
+def test_kill_9_loses_nothing_that_was_written(tmp_path: Path) -> None:
     place = killed(tmp_path)
 
     assert power.cut(place, "none", random.Random(1)) == 0

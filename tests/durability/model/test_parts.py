@@ -139,3 +139,18 @@ def test_a_group_delivers_each_message_once_with_others_between_the_parts() -> N
             inflight.update(ids(member.receive()))
             assert sorted(inflight.values()) == [b"1", b"2", b"3", b"4", b"5"], f"after {turns} turns"
             assert crowd.got(1) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_publisher_that_reconnects_between_two_parts_gets_one_pubrec_for_each_publish() -> None:
+    with World(work_max=1) as world:
+        Crowd(world)
+        publisher = world.connect("p")
+        publish_some(publisher, 1, 3)
+        world.turn()
+        publisher.cut()
+
+        publisher = world.connect("p")
+        assert publisher.take() == [], "answered before it was sent on this connection"
+        publisher.send(*(Publish("t", b"%d" % number, 2, dup=True, packet_id=number) for number in (1, 2, 3)))
+
+        assert publisher.receive() == [Pubrec(1), Pubrec(2), Pubrec(3)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.lane.path.channel_reader import HOLD_LOG
 from braidmq.mqtt.packets import (
     MQTT5,
     MQTT311,

@@ -1,4 +1,4 @@
-"""A durable session over lost connections, crashes, lost power, restarts and generations, against what it promises."""
+"""A durable session over lost connections, crashes, lost power, restarts, moves and generations, against what it promises."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ publishes = st.builds(
 )
 ends = st.builds(
     Ends,
-    end=st.sampled_from(("process died", "process died", "lost power", "lost power", "stopped")),
+    end=st.sampled_from(("process died", "process died", "lost power", "lost power", "stopped", *3 * ("handed over",))),
     progress=last_breaths,
     arrives=st.booleans(),
     back_with=returns,

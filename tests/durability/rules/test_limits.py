@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
-from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.lane.path.channel_reader import HOLD_LOG
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from braidmq.mqtt.reasons import Reason
 from braidmq.storage.engine import health

@@ -101,7 +101,7 @@ def stored_sessions(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("passes", [False, True], ids=["at once", "after a while"])
-def test_a_session_whose_removal_was_refused_does_not_mix_with_the_next_of_its_name(world: World, passes: bool) -> None:
+def test_a_session_whose_removal_was_rejected_does_not_mix_with_its_successor(world: World, passes: bool) -> None:
     device = world.connect("device")
     device.subscribe("old/#")
     device.send(Publish("t", b"1", 2, packet_id=7))

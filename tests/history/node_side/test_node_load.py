@@ -19,7 +19,7 @@ class Node:
         return self.burden.is_high()
 
 
-def test_a_node_that_works_is_busy_and_one_that_rests_is_not() -> None:
+def test_a_working_node_is_busy_and_an_idle_one_is_not() -> None:
     node = Node()
 
     assert not node.passes(1.0, 0.02)

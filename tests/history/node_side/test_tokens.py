@@ -27,7 +27,7 @@ def test_a_token_names_the_user_it_was_made_for(user_name: str) -> None:
     assert tokens.read(tokens.make(user_name, LINES, 60), same) == user_name
 
 
-def test_a_token_runs_out() -> None:
+def test_a_token_expires() -> None:
     now = 1000.0
     tokens = Tokens(b"k" * 32, lambda: now)
     token = tokens.make("ann", LINES, 60)
@@ -39,7 +39,7 @@ def test_a_token_runs_out() -> None:
 
 
 @pytest.mark.parametrize("now", [b"other lines", None], ids=["changed", "gone"])
-def test_a_token_is_for_the_lines_that_its_user_had(now: bytes | None) -> None:
+def test_a_token_is_bound_to_the_password_lines_of_its_user(now: bytes | None) -> None:
     tokens = Tokens(b"k" * 32)
     token = tokens.make("ann", LINES, 60)
 
@@ -47,12 +47,12 @@ def test_a_token_is_for_the_lines_that_its_user_had(now: bytes | None) -> None:
     assert tokens.read(token, {"ann": LINES}.get) == "ann"
 
 
-def test_a_token_of_another_key_is_not_ours() -> None:
+def test_a_token_of_another_key_is_invalid() -> None:
     assert Tokens(b"k" * 32).read(Tokens(b"l" * 32).make("ann", LINES, 60), same) is None
 
 
 @given(st.data())
-def test_a_token_that_was_changed_is_not_ours(data: st.DataObject) -> None:
+def test_a_changed_token_is_invalid(data: st.DataObject) -> None:
     tokens = Tokens(b"k" * 32)
     token = tokens.make("ann", LINES, 60)
     place = data.draw(st.integers(0, len(token) - 1))

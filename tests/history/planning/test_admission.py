@@ -145,7 +145,7 @@ def test_a_record_larger_than_the_limit_is_a_batch_by_itself(tmp_path: Path) -> 
         assert [len(batch) for batch in walk(stage, ["#"], None, 1000)] == [1, 1, 1]
 
 
-def test_a_search_in_vain_ends_after_a_bounded_piece_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_matches_ends_after_a_bounded_amount_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_STEPS_MAX", 100)
     with Viewed(tmp_path, layout="hashed") as stage:
         # Two of these may well have the index of the topic that is looked for: all are to be looked at.
@@ -183,7 +183,7 @@ def test_a_start_below_the_floor_is_reported_or_skipped(tmp_path: Path, on_loss:
 
 
 @given(total=st.integers(0, 1000), backlogs=st.dictionaries(st.integers(0, 9), st.integers(0, 10**6), min_size=1))
-def test_shares_are_the_whole_and_no_shard_is_left_out_while_there_is_enough(total: int, backlogs: dict[int, int]) -> None:
+def test_shares_add_up_and_no_shard_is_left_out_if_there_is_enough(total: int, backlogs: dict[int, int]) -> None:
     shares = _shares(total, backlogs)
 
     assert sum(shares.values()) == total

@@ -93,6 +93,6 @@ def test_a_part_ends_where_its_epochs_end_and_not_where_others_begin() -> None:
     assert [(part.start, part.end) for part in split([family], Target(rows=10))] == [(100, 200), (700, 800)]
 
 
-def test_nothing_is_cut_from_nothing() -> None:
+def test_an_empty_range_has_no_parts() -> None:
     assert split([], Target()) == []
     assert split([[], []], target_of([], 4)) == []

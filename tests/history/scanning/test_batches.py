@@ -23,7 +23,7 @@ def collected(schema: pa.Schema, *values: bytes) -> Batches:
     return batches
 
 
-def test_every_column_says_what_the_record_says() -> None:
+def test_every_column_has_the_value_of_the_record() -> None:
     plain = encode_record(b"a/b", b"\0\1", 1, False, "me")
     rich = encode_record("t/ä".encode(), b"", 2, True, "", ALL, expires_at=START + 5, published_at=START - 7)
 
@@ -71,7 +71,7 @@ def test_every_column_says_what_the_record_says() -> None:
 
 
 @pytest.mark.parametrize("columns", [["shard"], ["store_timestamp"], ["user_properties", "topic"], SCHEMA.names[::-1]])
-def test_a_choice_of_columns_is_what_is_made(columns: list[str]) -> None:
+def test_only_the_chosen_columns_are_made(columns: list[str]) -> None:
     batches = collected(choose(columns), encode_record(b"t", b"", 0, False, "", ALL))
 
     batch = batches.take()
@@ -81,7 +81,7 @@ def test_a_choice_of_columns_is_what_is_made(columns: list[str]) -> None:
     assert batch.num_rows == 1
 
 
-def test_a_batch_of_nothing_is_empty_and_whole() -> None:
+def test_a_batch_without_rows_is_valid() -> None:
     batch = collected(SCHEMA).take()
 
     batch.validate(full=True)

@@ -90,7 +90,7 @@ def test_a_reader_without_an_owner_is_taken_over_by_a_named_user(closed_service:
 
 
 @pytest.mark.row("K8")
-def test_a_reader_is_nowhere_beyond_the_end_of_the_log(service: Service) -> None:
+def test_a_reader_cannot_be_moved_beyond_the_end_of_the_log(service: Service) -> None:
     with service.connect() as client:
         ask(client, wire.NOTE_READER, wire.NoteReader("eager", {"0": 1 << 50}, ["plant/#"]))
 
@@ -120,7 +120,7 @@ def test_a_stream_ends_when_its_reader_loses_access(
 
 
 @pytest.mark.row("K8")
-def test_a_stream_is_gentle_from_the_moment_the_node_is_busy(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_slows_down_as_soon_as_the_node_is_busy(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_ASK_EVERY_S", 0.0)
     may_go_on = threading.Event()
     service.view.before_row = lambda position: position == 10 or may_go_on.wait(20)

@@ -62,7 +62,7 @@ def test_no_connection_is_closed_while_there_are_descriptors(house: House) -> No
 
 
 @pytest.mark.parametrize("says", [b"", b"x"])
-def test_strangers_go_first_and_of_them_those_that_are_silent_for_longest(house: House, says: bytes) -> None:
+def test_unauthenticated_connections_are_closed_first_the_longest_silent_before_others(house: House, says: bytes) -> None:
     known = house.connect(b"hello")
     strangers = [house.connect(says) for _ in range(3)]
     time.sleep(0.02)  # how long each is silent is what is tested, and the kernel counts it in milliseconds
@@ -77,7 +77,7 @@ def test_strangers_go_first_and_of_them_those_that_are_silent_for_longest(house:
     assert crowd.refused == 2
 
 
-def test_accepted_callers_are_closed_when_no_strangers_are_left(house: House) -> None:
+def test_authenticated_callers_are_closed_when_no_others_are_left(house: House) -> None:
     known = [house.connect(b"hello") for _ in range(3)]
     stranger = house.connect(b"hello")
 

@@ -63,7 +63,7 @@ def test_a_wrong_password_is_refused_and_not_repeated_in_the_answer(closed_servi
     assert "secret" not in str(caught.value)
 
 
-def test_a_password_lets_in_and_the_broker_knows_from_where(closed_service: Service) -> None:
+def test_a_password_login_reports_its_address_to_the_broker(closed_service: Service) -> None:
     with closed_service.connect() as client:
         assert read(client, plan("#"), basic("ann", "secret")) == ["plant/1/temp", "plant/2/temp", "office/door"]
 
@@ -129,7 +129,7 @@ def test_an_invalid_filter_is_rejected_with_a_clear_message(service: Service, ba
 @pytest.mark.parametrize(
     "command", [b"", b"{}", b"[1]", b'{"filters": ["a"], "unknown": 1}', b'{"filters": ["a"], "version": 9}']
 )
-def test_commands_that_are_not_understood_are_refused_in_words(service: Service, command: bytes) -> None:
+def test_unknown_commands_are_rejected_with_a_clear_message(service: Service, command: bytes) -> None:
     with service.connect() as client, pytest.raises(flight.FlightServerError) as caught:
         client.get_flight_info(flight.FlightDescriptor.for_command(command))
 
@@ -143,7 +143,7 @@ def test_a_loss_is_reported_with_its_gap(service: Service) -> None:
     assert problem_of(caught.value).gaps == {"0": wire.ShardGap(5, 10)}
 
 
-def test_a_fault_inside_is_logged_and_not_shown(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_and_not_shown(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     service.view.fault = RuntimeError("the table at /secret/place broke")
     with service.connect() as client, pytest.raises(flight.FlightError) as caught:
         read(client, plan("plant/#"))
@@ -226,7 +226,7 @@ def test_rows_come_in_small_pieces_with_rests_while_the_node_is_busy(service: Se
         assert service.rests == []
 
 
-def test_a_core_that_is_gone_makes_calls_unavailable(service: Service) -> None:
+def test_calls_are_unavailable_while_the_node_is_gone(service: Service) -> None:
     service.hang_up()
     with service.connect() as client, pytest.raises(flight.FlightUnavailableError) as caught:
         client.get_flight_info(plan("plant/#"))

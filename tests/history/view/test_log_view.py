@@ -286,7 +286,7 @@ def test_a_ticket_of_another_log_is_refused(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_an_impossible_plan_is_a_bad_request(tmp_path: Path, plan: Plan) -> None:
+def test_an_invalid_plan_is_a_bad_request(tmp_path: Path, plan: Plan) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"))
 
@@ -296,7 +296,7 @@ def test_an_impossible_plan_is_a_bad_request(tmp_path: Path, plan: Plan) -> None
         assert code_of(caught) == "bad-request"
 
 
-def test_a_ticket_for_what_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_a_ticket_for_missing_records_is_rejected(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((0, "a"))
         log = stage.log.log_id.hex()

@@ -46,7 +46,7 @@ class RecordingBench(Bench):
         self.begun = 0
         self.faults: list[Exception] = []
         self.recorder = Recorder(self.lane, self.begin)
-        self.recorder.on_fault = self.faults.append
+        self.recorder.outcomes.on_fault = self.faults.append
 
     def begin(self) -> None:
         self.begun += 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.lane.path.channel import HOLD_BUSY, HOLD_CLOSED, HOLD_QUEUE, HOLD_RATE, HOLD_WORK
+from braidmq.lane.path.channel_reader import HOLD_BUSY, HOLD_CLOSED, HOLD_QUEUE, HOLD_RATE, HOLD_WORK
 from braidmq.lane.path.lane import RECEIVE_BYTES
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.codec import encode
@@ -74,7 +74,7 @@ def outcome(stream: bytes, cuts: list[int], way: str) -> tuple[object, ...]:
 
 
 @given(packets=_packets, rubbish=st.sampled_from((b"", b"\x30\x80\x00", b"\x30\x02\x00\x09")), data=st.data())
-def test_it_does_not_matter_how_the_bytes_arrive(packets: list[Packet], rubbish: bytes, data: st.DataObject) -> None:
+def test_frames_are_found_however_the_bytes_are_split(packets: list[Packet], rubbish: bytes, data: st.DataObject) -> None:
     stream = frames(*packets) + rubbish
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
 
@@ -87,7 +87,7 @@ def test_it_does_not_matter_how_the_bytes_arrive(packets: list[Packet], rubbish:
 
 @pytest.mark.parametrize("way", ["read", "feed"])
 @pytest.mark.parametrize("piece_bytes", [1000, 60_000, 200_000])
-def test_a_frame_larger_than_the_receive_buffer_is_put_together(bench: Bench, way: str, piece_bytes: int) -> None:
+def test_a_frame_larger_than_the_receive_buffer_is_reassembled(bench: Bench, way: str, piece_bytes: int) -> None:
     listener = subscriber(bench)
     client = bench.channel(bench.flow("client"), MQTT5)
     payload = bytes(i % 251 for i in range(RECEIVE_BYTES * 2))
@@ -99,7 +99,7 @@ def test_a_frame_larger_than_the_receive_buffer_is_put_together(bench: Bench, wa
     assert [packet.payload for packet in listener.sent() if isinstance(packet, Publish)] == [b"before", payload, b"after"]
 
 
-def test_two_clients_in_the_middle_of_a_frame_do_not_mix(bench: Bench) -> None:
+def test_incomplete_frames_of_two_clients_are_kept_apart(bench: Bench) -> None:
     listener = subscriber(bench)
     first, second = bench.channel(bench.flow("1"), MQTT5), bench.channel(bench.flow("2"), MQTT5)
     one, two = frames(Publish("t", b"1" * 50)), frames(Publish("t", b"2" * 50))
@@ -119,7 +119,7 @@ def test_a_first_packet_other_than_connect_is_refused_at_its_first_byte(bench: B
     assert client.violations == [0x82]
 
 
-def test_before_it_is_open_every_packet_goes_up(bench: Bench) -> None:
+def test_every_packet_before_connack_goes_to_the_broker(bench: Bench) -> None:
     client = FakeChannel(bench.lane)
     client.is_greeted = True
 
@@ -129,7 +129,7 @@ def test_before_it_is_open_every_packet_goes_up(bench: Bench) -> None:
     assert client.sent() == []
 
 
-def test_a_larger_frame_is_taken_as_soon_as_the_limit_is_raised(bench: Bench) -> None:
+def test_a_larger_frame_is_accepted_once_the_limit_is_raised(bench: Bench) -> None:
     class Joining(FakeChannel):
         def on_packet(self, kind: int, flags: int, body: bytes) -> None:
             super().on_packet(kind, flags, body)
@@ -143,7 +143,7 @@ def test_a_larger_frame_is_taken_as_soon_as_the_limit_is_raised(bench: Bench) ->
     assert client.violations == []
 
 
-def test_after_the_end_nothing_is_read_any_more(bench: Bench) -> None:
+def test_nothing_is_read_from_a_closed_channel(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
 
     client.read(b"\x30\x80\x80\x80\x80" + PING)
@@ -173,7 +173,7 @@ def test_packets_behind_an_undecided_packet_wait(bench: Bench) -> None:
     assert client.sent() == [Pingresp()]
 
 
-def test_bytes_that_come_in_spite_of_holding_are_kept_in_order(bench: Bench) -> None:
+def test_bytes_received_while_reading_is_held_are_kept_in_order(bench: Bench) -> None:
     listener = subscriber(bench)
     client = bench.channel(bench.flow("client"), MQTT5)
     client.hold(HOLD_RATE)
@@ -219,7 +219,7 @@ def test_a_client_held_again_while_it_resumes_stays_held(bench: Bench) -> None:
     assert client.transport.is_reading
 
 
-def test_a_callback_that_has_done_enough_lets_others_have_their_turn() -> None:
+def test_a_callback_stops_when_its_share_of_work_is_used_up() -> None:
     bench = Bench(work_max=100)
     listeners = [subscriber(bench) for _ in range(10)]
     client = bench.channel(bench.flow("client"), MQTT5)
@@ -237,7 +237,7 @@ def test_a_callback_that_has_done_enough_lets_others_have_their_turn() -> None:
         assert [int(packet.payload) for packet in listener.sent() if isinstance(packet, Publish)] == list(range(100))
 
 
-def test_packets_that_go_up_count_as_work() -> None:
+def test_packets_passed_to_the_broker_count_as_work() -> None:
     bench = Bench(work_max=1000)
     client = bench.channel(bench.flow("client"), MQTT5)
 
@@ -367,7 +367,7 @@ def test_a_traced_client_shows_every_frame_both_ways(bench: Bench) -> None:
 # Writing
 
 
-def test_while_the_transport_takes_nothing_frames_wait_in_the_outbox(bench: Bench) -> None:
+def test_frames_wait_in_the_outbox_while_the_transport_is_paused(bench: Bench) -> None:
     listener = subscriber(bench)
     client = bench.channel(bench.flow("client"), MQTT5)
     listener.pause_writing()
@@ -414,7 +414,7 @@ def test_many_messages_in_one_read_are_one_write_to_each_client(bench: Bench) ->
     assert len(writes) == 1
 
 
-def test_a_closed_channel_is_held_for_good(bench: Bench) -> None:
+def test_a_closed_channel_stays_held(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
     client.hold(HOLD_RATE)
     client.hold(HOLD_CLOSED)
@@ -452,7 +452,7 @@ def test_an_acknowledgement_of_the_wrong_type_is_a_violation(bench: Bench, versi
     assert present(listener.flow).inflight_messages() == 1
 
 
-def test_a_repeated_pubrec_is_answered_and_no_violation(bench: Bench) -> None:
+def test_a_repeated_pubrec_is_answered_and_is_not_a_violation(bench: Bench) -> None:
     listener = subscriber(bench, qos=2)
     bench.channel(bench.flow("client"), MQTT5).read(frames(Publish("t", b"x", 2, packet_id=1)))
     listener.sent()
@@ -464,7 +464,7 @@ def test_a_repeated_pubrec_is_answered_and_no_violation(bench: Bench) -> None:
     assert present(listener.flow).inflight_messages() == 0
 
 
-def test_an_acknowledgement_of_what_this_connection_was_not_sent_is_stray_and_nothing_worse(bench: Bench) -> None:
+def test_an_acknowledgement_of_a_message_sent_on_an_earlier_connection_is_not_a_violation(bench: Bench) -> None:
     listener = subscriber(bench, qos=2)
     bench.channel(bench.flow("client"), MQTT5).read(frames(Publish("t", b"x", 2, packet_id=1)))
     present(listener.flow).detach()

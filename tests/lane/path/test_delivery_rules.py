@@ -35,7 +35,7 @@ def test_a_copy_keeps_the_retain_flag_only_if_its_subscription_asked_for_it(
     assert copy_retain(Message(b"t", b"", 1, retain, "p"), subscription) == (retain and as_published)
 
 
-def test_no_local_goes_by_the_client_id_of_the_publisher(bench: Bench) -> None:
+def test_no_local_compares_the_publishers_client_id(bench: Bench) -> None:
     asked = Subscription(bench.flow("own"), b"t", 1, no_local=True)
     other = Subscription(bench.flow("own"), b"t", 1)
 
@@ -45,7 +45,7 @@ def test_no_local_goes_by_the_client_id_of_the_publisher(bench: Bench) -> None:
     assert for_publisher(other, "own") is other
 
 
-def test_a_clients_own_messages_come_by_what_it_subscribed_to_without_no_local(bench: Bench) -> None:
+def test_an_overlapping_subscription_without_no_local_delivers_the_clients_own_messages(bench: Bench) -> None:
     flow = bench.flow("own")
     asked, other = Subscription(flow, b"#", 2, no_local=True), Subscription(flow, b"t", 0)
     merged = merge([asked, other])

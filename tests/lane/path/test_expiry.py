@@ -48,11 +48,18 @@ def as_record(message: Message) -> Record:
 
 @pytest.mark.parametrize(
     ("expires_at", "left"),
-    [(0.0, -1), (999.0, 0), (1000.0, 0), (1000.001, 1), (1001.0, 1), (1001.001, 2), (1000.0 + 0xFFFFFFFF, 0xFFFFFFFF)],
+    [
+        (0.0, -1),
+        (999.0, 0),
+        (1000.0, 0),
+        (1000.001, 1),
+        (1001.0, 1),
+        (1001.001, 2),
+        (1000.0 + 0xFFFFFFFF, 0xFFFFFFFF),
+        (1e12, 0xFFFFFFFF),
+    ],
 )
-def test_the_seconds_that_are_left_are_rounded_up_and_none_are_left_once_it_is_time(
-    clocks: Clocks, expires_at: float, left: int
-) -> None:
+def test_remaining_seconds_are_rounded_up_and_are_0_at_the_expiry(clocks: Clocks, expires_at: float, left: int) -> None:
     assert seconds_left(expires_at) == left
     assert expiring(expires_at).seconds_left() == left
 
@@ -72,7 +79,7 @@ def test_an_expiry_crosses_to_the_wall_clock_at_the_nearest_moment(expires_at: f
     assert to_wall(expires_at, offset) == expires_us
 
 
-def test_an_expiry_that_the_monotonic_clock_does_not_reach_back_to_has_passed_and_is_not_never() -> None:
+def test_an_expiry_before_the_start_of_the_monotonic_clock_has_passed() -> None:
     assert from_wall(0, 100.0) == 0.0
     assert from_wall(150_000_000, 100.0) == 50.0
     for expires_us in (1, 100_000_000):
@@ -82,7 +89,7 @@ def test_an_expiry_that_the_monotonic_clock_does_not_reach_back_to_has_passed_an
 
 
 @given(st.floats(0.001, 1e7), st.floats(0, 4e9))
-def test_an_expiry_comes_back_from_the_wall_clock_as_it_went(expires_at: float, offset: float) -> None:
+def test_an_expiry_survives_conversion_to_the_wall_clock_and_back(expires_at: float, offset: float) -> None:
     assert from_wall(to_wall(expires_at, offset), offset) == pytest.approx(expires_at, abs=2e-6)
 
 

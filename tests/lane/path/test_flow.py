@@ -82,7 +82,7 @@ def test_a_message_that_expires_in_the_queue_is_dropped(bench: Bench) -> None:
     assert (flow.queue_messages(), flow.queue_bytes) == (0, 0)
 
 
-def test_a_message_sent_at_once_keeps_its_expiry_as_it_was(bench: Bench) -> None:
+def test_a_message_sent_at_once_keeps_its_expiry(bench: Bench) -> None:
     flow = bench.flow()
     channel = bench.channel(flow, MQTT5)
 
@@ -93,7 +93,7 @@ def test_a_message_sent_at_once_keeps_its_expiry_as_it_was(bench: Bench) -> None
     assert publish.properties.message_expiry_interval == 1000
 
 
-def test_inflight_messages_do_not_expire_but_show_the_remaining_time(bench: Bench) -> None:
+def test_inflight_messages_do_not_expire_and_have_their_remaining_expiry(bench: Bench) -> None:
     flow = bench.flow()
     bench.channel(flow, MQTT5)
     deliver(flow, message("over", expires_in=-5), message("t", expires_in=50))
@@ -106,7 +106,7 @@ def test_inflight_messages_do_not_expire_but_show_the_remaining_time(bench: Benc
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_late_delivery_shows_what_is_left_or_is_dropped(bench: Bench, qos: int) -> None:
+def test_a_late_delivery_has_its_remaining_expiry_or_is_dropped(bench: Bench, qos: int) -> None:
     flow = bench.flow()
     channel = bench.channel(flow, MQTT5)
     subscription = Subscription(flow, b"#", 2)
@@ -121,7 +121,7 @@ def test_a_late_delivery_shows_what_is_left_or_is_dropped(bench: Bench, qos: int
     assert bench.drops == [("expired", "c", b"over")]
 
 
-def test_qos_0_is_kept_for_an_absent_client_only_if_asked_for(bench: Bench) -> None:
+def test_qos_0_is_queued_for_an_offline_client_only_if_configured(bench: Bench) -> None:
     keeping, letting_go = bench.flow("keeping", qos0=True), bench.flow("letting go")
 
     deliver(keeping, message("t", 0))
@@ -155,7 +155,7 @@ def test_the_newest_is_dropped_when_the_queue_is_full(bench: Bench) -> None:
     assert bench.drops == [("queue_full", "count", b"c"), ("queue_full", "bytes", b"c")]
 
 
-def test_a_queue_that_is_half_full_asks_publishers_to_wait_until_it_has_drained(bench: Bench) -> None:
+def test_publishers_wait_from_a_half_full_queue_until_it_has_drained(bench: Bench) -> None:
     flow = bench.flow(messages_max=10)
     channel = bench.channel(flow, MQTT5, window=1)
     publisher = bench.channel(bench.flow("p"))
@@ -237,7 +237,7 @@ def test_a_discarded_flow_gives_back_everything_it_counted(bench: Bench) -> None
     assert counters.dropped_session_ended == flow.dropped == 3  # what was released has reached the client
 
 
-def test_packet_ids_go_round_and_pass_over_those_in_use(bench: Bench) -> None:
+def test_packet_ids_wrap_around_and_skip_those_in_use(bench: Bench) -> None:
     flow = bench.flow()
     channel = bench.channel(flow, MQTT5, window=10)
     deliver(flow, message("stays"))
@@ -286,7 +286,7 @@ def test_a_released_message_is_resumed_with_pubrel(bench: Bench) -> None:
     assert (second.topic, second.dup, second.packet_id) == ("one", True, 2)
 
 
-def test_an_acknowledgement_of_what_was_not_sent_again_yet_does_not_open_the_window(bench: Bench) -> None:
+def test_an_acknowledgement_of_a_message_not_yet_resent_does_not_open_the_window(bench: Bench) -> None:
     flow = bench.flow()
     bench.channel(flow, MQTT5)
     deliver(flow, *(message(name) for name in "abc"))
@@ -304,7 +304,7 @@ def test_an_acknowledgement_of_what_was_not_sent_again_yet_does_not_open_the_win
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_queue_larger_than_the_outbox_goes_out_without_being_asked_for(qos: int) -> None:
+def test_a_queue_larger_than_the_outbox_is_sent_without_acknowledgements(qos: int) -> None:
     bench = Bench(outbox_bytes_max=100)
     flow = bench.flow(qos0=True)
     deliver(flow, *(message(str(i), qos, bytes(40)) for i in range(20)))
@@ -314,7 +314,7 @@ def test_a_queue_larger_than_the_outbox_goes_out_without_being_asked_for(qos: in
     assert topics(channel.sent()) == [str(i) for i in range(20)]
 
 
-def test_a_message_that_waited_only_for_the_outbox_follows_it() -> None:
+def test_a_message_that_waited_only_for_the_outbox_is_sent_after_the_flush() -> None:
     bench = Bench(outbox_bytes_max=100)
     flow = bench.flow()
     channel = bench.channel(flow, MQTT5)
@@ -325,7 +325,7 @@ def test_a_message_that_waited_only_for_the_outbox_follows_it() -> None:
     assert bench.drops == []
 
 
-def test_ids_of_the_clients_own_qos_2_are_kept_until_released(bench: Bench) -> None:
+def test_packet_ids_of_received_qos_2_messages_are_kept_until_pubrel(bench: Bench) -> None:
     flow = bench.flow()
 
     assert flow.receive(5)
@@ -359,7 +359,7 @@ def test_mqtt_3_clients_get_no_properties(bench: Bench) -> None:
     assert bytes(channel.transport.written) == encode(Publish("t", b"x", 1, packet_id=1), MQTT311)
 
 
-def test_a_late_message_that_expires_waits_behind_what_must_be_sent_again(bench: Bench) -> None:
+def test_a_late_message_with_expiry_waits_behind_messages_to_be_resent(bench: Bench) -> None:
     flow = bench.flow()
     bench.channel(flow, MQTT5)
     deliver(flow, *(message(f"old/{number}", payload=bytes(100)) for number in range(4)))
@@ -375,7 +375,7 @@ def test_a_late_message_that_expires_waits_behind_what_must_be_sent_again(bench:
     assert topics(received(bench, channel)) == ["old/0", "old/1", "old/2", "old/3", "late"]
 
 
-def test_a_publisher_waits_once_and_is_forgotten_when_it_waits_no_more(bench: Bench) -> None:
+def test_a_publisher_is_released_once_and_then_forgotten(bench: Bench) -> None:
     flow = bench.flow(messages_max=2)
     publisher = FakeChannel(bench.lane)
     flow.hold(publisher)
@@ -389,7 +389,7 @@ def test_a_publisher_waits_once_and_is_forgotten_when_it_waits_no_more(bench: Be
     assert publisher.releases == 1
 
 
-def test_a_queue_that_is_taken_back_leaves_its_publishers_go_and_may_hold_them_anew(bench: Bench) -> None:
+def test_withdrawing_a_queue_releases_its_publishers_and_may_hold_them_again(bench: Bench) -> None:
     flow = bench.flow(messages_max=4)
     bench.channel(flow, MQTT5, window=1)
     deliver(flow, *(message("t") for _ in range(4)))  # one is in flight, three wait: more than half
@@ -425,7 +425,7 @@ def test_inflight_messages_are_bounded_in_bytes_too(bench: Bench, qos: int) -> N
     assert flow.inflight_bytes == 3000
 
 
-def test_bytes_in_flight_are_counted_over_all_that_can_become_of_a_message(bench: Bench) -> None:
+def test_inflight_bytes_are_right_after_every_outcome_of_a_message(bench: Bench) -> None:
     flow = Flow("c", bench.state, 100, 100_000, False)
     channel = FakeChannel(bench.lane, MQTT5)
     flow.attach(channel, 100)

@@ -18,7 +18,9 @@ IDS = st.integers(1, 65535) | st.integers(1, 600)
     releases_all=st.booleans(),
     last=st.sets(IDS, max_size=400),
 )
-def test_ids_are_those_of_a_set(first: set[int], steps: list[tuple[bool, int]], releases_all: bool, last: set[int]) -> None:
+def test_received_ids_behave_like_a_set(
+    first: set[int], steps: list[tuple[bool, int]], releases_all: bool, last: set[int]
+) -> None:
     inbound, model = Inbound(), set(first)
     for packet_id in first:
         assert inbound.receive(packet_id)
@@ -45,7 +47,7 @@ def test_ids_are_those_of_a_set(first: set[int], steps: list[tuple[bool, int]], 
     assert inbound.received_ids() == []
 
 
-def test_all_packet_ids_take_a_bit_each() -> None:
+def test_many_received_ids_take_one_bit_each() -> None:
     inbound = Inbound()
     tracemalloc.start()
     try:
@@ -58,3 +60,15 @@ def test_all_packet_ids_take_a_bit_each() -> None:
 
     assert len(inbound.received_ids()) == 65535
     assert taken < 16_384
+
+
+def test_ids_whose_messages_may_still_be_rejected_are_not_settled() -> None:
+    inbound = Inbound()
+    inbound.receive(1)
+    inbound.expect_commit(2)
+    inbound.expect_commit(3)
+
+    inbound.end_pending(3)
+
+    assert sorted(inbound.settled_ids()) == [1, 3]
+    assert sorted(inbound.received_ids()) == [1, 2, 3]

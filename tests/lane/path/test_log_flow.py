@@ -65,7 +65,7 @@ def stamps(packets: list[Packet]) -> list[int]:
 # The cursor
 
 
-def test_while_it_follows_its_cursor_is_the_marks_of_the_log(bench: Bench) -> None:
+def test_the_cursor_of_a_following_flow_is_the_position_of_the_log(bench: Bench) -> None:
     flow = flow_of(bench)
     bench.channel(flow)
 
@@ -75,7 +75,7 @@ def test_while_it_follows_its_cursor_is_the_marks_of_the_log(bench: Bench) -> No
     assert flow.cursor() == [50, 102]
 
 
-def test_a_message_for_an_absent_client_is_left_to_the_log_and_not_copied(bench: Bench) -> None:
+def test_a_recorded_message_for_an_offline_client_is_not_queued(bench: Bench) -> None:
     flow = flow_of(bench)
 
     commit(bench, flow, recorded(101), recorded(102))
@@ -86,7 +86,7 @@ def test_a_message_for_an_absent_client_is_left_to_the_log_and_not_copied(bench:
     assert (flow.queue_messages(), flow.inflight_messages(), bench.drops) == (0, 0, [])
 
 
-def test_a_message_beyond_the_window_is_left_to_the_log_and_the_client_is_asked_for_room(bench: Bench) -> None:
+def test_a_recorded_message_beyond_the_window_is_left_to_the_log(bench: Bench) -> None:
     flow = flow_of(bench)
     channel = bench.channel(flow, MQTT5, window=2)
 
@@ -99,7 +99,7 @@ def test_a_message_beyond_the_window_is_left_to_the_log_and_the_client_is_asked_
     assert channel.rooms == 1
 
 
-def test_qos_0_takes_no_place_in_the_window_but_waits_behind_what_was_left_to_the_log(bench: Bench) -> None:
+def test_qos_0_needs_no_window_but_does_not_overtake_messages_left_to_the_log(bench: Bench) -> None:
     flow = flow_of(bench)
     channel = bench.channel(flow, MQTT5, window=1)
 
@@ -118,7 +118,7 @@ def test_messages_that_are_not_recorded_are_queued(bench: Bench) -> None:
     assert flow.queue_messages() == 1
 
 
-def test_nothing_recorded_passes_the_queue(bench: Bench) -> None:
+def test_no_recorded_message_overtakes_the_queue(bench: Bench) -> None:
     flow = flow_of(bench)
     channel = bench.channel(flow, MQTT5, window=1)
     commit(bench, flow, recorded(101))
@@ -172,7 +172,7 @@ def test_nothing_is_read_for_an_absent_client_or_one_that_does_not_read() -> Non
     assert bench.drops == []
 
 
-def test_nothing_is_read_before_what_is_in_flight_was_sent_again(bench: Bench) -> None:
+def test_nothing_is_read_before_inflight_messages_were_resent(bench: Bench) -> None:
     flow = flow_of(bench)
     bench.channel(flow, MQTT5, window=2)
     commit(bench, flow, recorded(101), recorded(102))
@@ -186,7 +186,7 @@ def test_nothing_is_read_before_what_is_in_flight_was_sent_again(bench: Bench) -
     assert stamps(received(bench, channel)) == [101, 102]
 
 
-def test_a_flow_that_has_caught_up_is_offered_what_is_committed_from_then_on(bench: Bench) -> None:
+def test_a_flow_that_has_caught_up_gets_live_messages(bench: Bench) -> None:
     flow = flow_of(bench)
     flow.fall_behind()
     channel = bench.channel(flow, MQTT5)
@@ -200,7 +200,7 @@ def test_a_flow_that_has_caught_up_is_offered_what_is_committed_from_then_on(ben
     assert flow.cursor() == [50, 102]
 
 
-def test_a_message_read_late_shows_what_is_left_of_its_expiry(bench: Bench) -> None:
+def test_a_message_read_from_the_log_has_its_remaining_expiry(bench: Bench) -> None:
     flow = flow_of(bench)
     flow.fall_behind()
     channel = bench.channel(flow, MQTT5)
@@ -246,7 +246,7 @@ def test_s2_pubrel_is_not_on_the_wire_before_the_receipt_is_on_disk(bench: Bench
     assert flow.inflight_messages() == 0
 
 
-def test_qos_2_of_a_session_in_memory_waits_for_nothing(bench: Bench) -> None:
+def test_qos_2_of_a_memory_session_does_not_wait_for_the_disk(bench: Bench) -> None:
     flow = flow_of(bench, is_durable=False)
     channel = bench.channel(flow, MQTT5)
 
@@ -283,7 +283,7 @@ def test_the_owner_is_asked_once_to_write_waiting_messages(bench: Bench) -> None
     assert asked == [1, 1]
 
 
-def test_a_step_that_became_ready_without_a_client_is_taken_on_the_next_connection(bench: Bench) -> None:
+def test_a_step_stored_while_the_client_was_offline_is_sent_on_the_next_connection(bench: Bench) -> None:
     flow = flow_of(bench)
     bench.channel(flow, MQTT5)
     commit(bench, flow, recorded(101, 2))
@@ -297,7 +297,7 @@ def test_a_step_that_became_ready_without_a_client_is_taken_on_the_next_connecti
     assert (publish.packet_id, publish.dup) == (1, False), "this is the first time that it is sent [MQTT-3.3.1-1]"
 
 
-def test_a_client_that_comes_back_before_the_disk_has_it_gets_it_once(bench: Bench) -> None:
+def test_a_client_that_reconnects_before_the_commit_gets_the_message_once(bench: Bench) -> None:
     flow = flow_of(bench)
     bench.channel(flow, MQTT5)
     commit(bench, flow, recorded(101, 2))
@@ -314,7 +314,7 @@ def test_a_client_that_comes_back_before_the_disk_has_it_gets_it_once(bench: Ben
     assert flow.outstanding == 1
 
 
-def test_the_order_in_flight_is_that_of_the_wire_and_what_waits_for_the_disk_is_last(bench: Bench) -> None:
+def test_inflight_order_is_wire_order_with_unsent_messages_last(bench: Bench) -> None:
     flow = flow_of(bench)
     channel = bench.channel(flow, MQTT5)
     commit(bench, flow, recorded(101, 2))
@@ -392,7 +392,7 @@ def test_each_change_of_the_cursor_is_noted_once_until_it_is_written(bench: Benc
     assert bench.state.changed == [flow]
 
 
-def test_a_session_in_memory_has_nothing_to_write_down(bench: Bench) -> None:
+def test_a_memory_session_has_no_cursor_to_write(bench: Bench) -> None:
     flow = flow_of(bench, is_durable=False)
     bench.channel(flow, MQTT5)
 
@@ -425,7 +425,7 @@ def test_messages_inflight_before_a_restart_are_resent_in_order_with_their_ids(b
     assert [packet_id for packet_id, _ in flow.inflight_items()] == [7, 3, 5]
 
 
-def test_ids_in_flight_before_a_restart_are_not_given_again(bench: Bench) -> None:
+def test_packet_ids_inflight_before_a_restart_are_not_reused(bench: Bench) -> None:
     flow = flow_of(bench)
     for packet_id in (2, 1):
         flow.restore(packet_id, Delivery(recorded(90), Subscription(flow, b"#", 2), 1, False))
@@ -449,3 +449,24 @@ def test_messages_that_can_no_longer_be_read_are_released(bench: Bench) -> None:
     assert flow.inflight_messages() == 0
     assert bench.state.counters.inflight_lost == 1
     assert bench.state.changed == [flow]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_flow_that_is_handed_over_holds_nothing_and_has_lost_only_its_queue(bench: Bench, is_packed: bool) -> None:
+    flow = flow_of(bench)
+    bench.channel(flow)
+    commit(bench, flow, recorded(101), recorded(102, qos=2))
+    write_cursor(flow)
+    flow.detach()
+    if is_packed:
+        flow.let_go_readable()
+    flow.deliver(Message(b"t/1", b"queued", 1, False, "p"), Subscription(flow, b"#", 2), 1, False)
+    assert (flow.inflight_messages(), flow.queue_messages()) == (2, 1)
+
+    flow.hand_over()
+
+    counters, state = bench.state.counters, bench.state
+    assert (flow.inflight_messages(), flow.queue_messages(), flow.held_bytes, state.held_bytes) == (0, 0, 0, 0)
+    assert (state.queued_messages, state.queued_bytes) == (0, 0)
+    assert (counters.inflight_lost, counters.dropped_session_ended) == (0, 1)
+    assert flow.is_over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from braidmq.lane.path.outbox import Outbox
-from braidmq.lane.path.scanner import FRAME, Scanner
+from braidmq.lane.path.parser import FRAME, Parser
 from braidmq.mqtt import wire
 from braidmq.mqtt.codec import FrameSplitter, decode, encode
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311, PacketType, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -21,7 +22,7 @@ FRAME_MAX = 268_435_460
 
 
 def properties_of(packet: Publish) -> bytes:
-    """The forwardable properties as the scanner hands them out: no length, no alias, no identifiers."""
+    """The forwardable properties as the parser hands them out: no length, no alias, no identifiers."""
     forwarded = replace(packet.properties, topic_alias=None, subscription_identifiers=())
     encoded = write_properties(forwarded, PacketType.PUBLISH)
     return encoded[wire.read_varint(encoded, 0)[1] :]
@@ -77,7 +78,7 @@ def test_an_alias_is_set_with_the_topic_and_used_in_its_place(data: st.DataObjec
 
 
 @given(data=st.data(), left=st.integers(0, 2**32 - 1))
-def test_the_expiry_is_replaced_by_what_is_left_of_it(data: st.DataObject, left: int) -> None:
+def test_the_expiry_is_replaced_by_the_remaining_seconds(data: st.DataObject, left: int) -> None:
     packet = data.draw(publishes(MQTT5).filter(lambda packet: bool(packet.topic)))
     packet.properties = replace(packet.properties, topic_alias=None, message_expiry_interval=1000)
     outbox = Outbox()
@@ -89,7 +90,7 @@ def test_the_expiry_is_replaced_by_what_is_left_of_it(data: st.DataObject, left:
 
 @pytest.mark.parametrize("payload_bytes", [0, 1, 113, 117, 118, 119, 120, 16_370, 16_375, 16_376, 16_380, 2_097_140, 2_097_150])
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
-def test_lengths_are_right_on_both_sides_of_every_step_of_the_remaining_length(payload_bytes: int, version: int) -> None:
+def test_the_remaining_length_is_right_around_each_size_limit(payload_bytes: int, version: int) -> None:
     properties = Properties(content_type="x" * 100) if version == MQTT5 else Properties()
     packet = Publish("topic", bytes(payload_bytes), 1, packet_id=7, properties=properties)
     outbox = Outbox()
@@ -98,7 +99,7 @@ def test_lengths_are_right_on_both_sides_of_every_step_of_the_remaining_length(p
     assert outbox.take() == encode(packet, version)
 
 
-def test_a_publish_above_the_clients_maximum_is_left_out() -> None:
+def test_a_publish_above_the_clients_maximum_is_not_written() -> None:
     packet = Publish("t", b"x" * 50)
     size = len(encode(packet, MQTT5))
     outbox = Outbox()
@@ -125,7 +126,7 @@ def test_an_acknowledgement_is_written_as_the_codec_writes_it(first_byte: int, k
 
 
 @given(frames=st.lists(st.binary(min_size=1, max_size=70_000), max_size=8))
-def test_take_hands_out_everything_in_order_and_empties(frames: list[bytes]) -> None:
+def test_take_returns_all_bytes_in_order_and_empties_the_outbox(frames: list[bytes]) -> None:
     outbox = Outbox()
     for _ in range(2):
         for frame in frames:
@@ -137,19 +138,19 @@ def test_take_hands_out_everything_in_order_and_empties(frames: list[bytes]) -> 
         assert outbox.take() == b""
 
 
-def test_a_frame_is_passed_on_as_it_came() -> None:
-    scanner = Scanner()
+def test_a_frame_is_forwarded_unchanged() -> None:
+    parser = Parser()
     data = b"\xc0\x00\x30\x05\x00\x01tok\xc0\x00"
-    scanner.load(data, len(data), 100)
-    assert [scanner.next(), scanner.next()] == [FRAME, FRAME]
+    parser.load(data, len(data), 100)
+    assert [parser.next(), parser.next()] == [FRAME, FRAME]
     outbox = Outbox()
 
-    outbox.push_frame(scanner)
+    outbox.push_frame(parser)
 
     assert outbox.take() == b"\x30\x05\x00\x01tok"
 
 
-def test_a_socket_takes_what_it_can_and_the_outbox_keeps_the_rest_in_order() -> None:
+def test_bytes_the_socket_does_not_take_stay_in_the_outbox_in_order() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -171,7 +172,7 @@ def test_a_socket_takes_what_it_can_and_the_outbox_keeps_the_rest_in_order() -> 
         assert received == sent
 
 
-def test_a_broken_socket_takes_nothing_and_the_outbox_keeps_all() -> None:
+def test_the_outbox_keeps_all_bytes_if_the_socket_is_broken() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.close()
@@ -181,3 +182,13 @@ def test_a_broken_socket_takes_nothing_and_the_outbox_keeps_all() -> None:
         assert outbox.send_to(ours.fileno()) == 0  # and SIGPIPE has not ended this process
 
         assert outbox.take() == b"kept"
+
+
+@given(timestamp=st.integers(0, (1 << 63) - 1), value=st.binary(max_size=300))
+def test_a_record_for_a_peer_has_its_timestamp_unless_it_is_0_and_its_length(timestamp: int, value: bytes) -> None:
+    outbox = Outbox()
+
+    outbox.push_record(timestamp, value)
+
+    stamp = struct.pack(">Q", timestamp) if timestamp else b""
+    assert outbox.take() == stamp + struct.pack(">I", len(value)) + value

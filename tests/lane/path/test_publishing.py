@@ -63,7 +63,7 @@ def test_each_subscriber_gets_what_its_version_and_options_ask_for(version: int,
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize(("no_local", "count"), [(True, 0), (False, 1)])
-def test_no_local_keeps_a_clients_own_messages_from_it(bench: Bench, qos: int, no_local: bool, count: int) -> None:
+def test_no_local_excludes_the_clients_own_messages(bench: Bench, qos: int, no_local: bool, count: int) -> None:
     own = bench.flow("own")
     client = bench.channel(own, MQTT5)
     bench.routes.add(Subscription(own, b"t", 2, no_local))
@@ -74,7 +74,7 @@ def test_no_local_keeps_a_clients_own_messages_from_it(bench: Bench, qos: int, n
     assert bench.state.counters.dropped_no_local == 1 - count
 
 
-def test_no_local_goes_by_the_client_as_it_does_for_what_is_read_in_the_log(bench: Bench) -> None:
+def test_no_local_compares_client_ids_live_as_it_does_for_the_log(bench: Bench) -> None:
     before, own = bench.flow("own"), bench.flow("own")  # its last session, whose will is published, and its new one
     channel = bench.channel(own, MQTT5)
     bench.routes.add(Subscription(own, b"t", 1, no_local=True))
@@ -88,7 +88,21 @@ def test_no_local_goes_by_the_client_as_it_does_for_what_is_read_in_the_log(benc
     assert bench.state.counters.dropped_no_local == 1
 
 
-def test_the_hook_decides_what_each_client_gets_and_is_not_asked_in_vain(bench: Bench) -> None:
+@pytest.mark.parametrize(("publisher", "count"), [("own", 0), ("other", 1)])
+def test_no_local_goes_by_the_publisher_of_the_message_without_a_flow(bench: Bench, publisher: str, count: int) -> None:
+    own = bench.flow("own")
+    channel = bench.channel(own, MQTT5)
+    bench.routes.add(Subscription(own, b"t", 1, no_local=True))
+    route = bench.routes.resolve(b"t")
+    assert route is not None
+
+    assert bench.lane.publish(Message(b"t", b"", 1, False, publisher), route, None) == count
+    bench.lane.flush()
+
+    assert len(publishes_of(channel)) == count
+
+
+def test_a_deliver_hook_is_called_once_per_copy(bench: Bench) -> None:
     flows = {name: bench.flow(name) for name in ("a", "b", "c", "own")}
     channels = {name: bench.channel(flow, MQTT5) for name, flow in flows.items()}
     bench.routes.add(Subscription(flows["a"], b"t", 2, retain_as_published=True))
@@ -127,7 +141,7 @@ def test_the_retain_flag_reaches_subscribers_that_asked_for_it(bench: Bench, as_
     assert got.retain == retain
 
 
-def test_overlapping_subscriptions_bring_one_copy_with_all_identifiers(bench: Bench) -> None:
+def test_overlapping_subscriptions_get_one_copy_with_all_identifiers(bench: Bench) -> None:
     flow = bench.flow()
     channel = bench.channel(flow, MQTT5)
     for topic_filter, qos, identifier in ((b"#", 0, b"\x0b\x01"), (b"a/+", 2, b"\x0b\x02"), (b"a/b", 1, b"\x0b\x03")):
@@ -166,7 +180,7 @@ def test_a_message_without_subscribers_is_acknowledged_and_counted(bench: Bench,
     assert bench.state.counters.dropped_no_subscribers == 3
 
 
-def test_qos_2_under_the_same_id_is_taken_once_until_it_is_released(bench: Bench) -> None:
+def test_a_qos_2_packet_id_is_accepted_once_until_pubrel(bench: Bench) -> None:
     flow = bench.flow()
     listener = bench.channel(flow, MQTT5)
     bench.routes.add(Subscription(flow, b"t", 0))
@@ -197,7 +211,7 @@ def test_qos_2_state_outlives_the_connection(bench: Bench) -> None:
     assert len(publishes_of(listener)) == 1
 
 
-def test_more_qos_2_than_the_receive_maximum_ends_the_connection(bench: Bench) -> None:
+def test_exceeding_the_receive_maximum_is_a_violation(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
     client.receive_maximum = 2
 
@@ -219,7 +233,7 @@ def test_a_message_that_the_broker_rejects_is_acknowledged_with_its_reason(bench
     assert len(client.published) == 3, "a refused id is free at once"
 
 
-def test_an_mqtt_3_client_that_is_refused_goes_through_the_motions(bench: Bench) -> None:
+def test_a_rejected_mqtt_3_message_is_acknowledged_as_usual(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT311)
     client.publish_code = 0x97
 
@@ -235,7 +249,7 @@ def aliased(topic: str, alias: int, payload: bytes = b"", qos: int = 0, packet_i
     return Publish(topic, payload, qos, packet_id=packet_id, properties=Properties(topic_alias=alias))
 
 
-def test_an_alias_stands_for_the_topic_last_set_for_it(bench: Bench) -> None:
+def test_a_topic_alias_has_the_topic_it_was_last_set_to(bench: Bench) -> None:
     flow = bench.flow()
     listener = bench.channel(flow, MQTT5)
     bench.routes.add(Subscription(flow, b"#", 1))
@@ -319,7 +333,7 @@ def test_aliases_end_with_the_connection(bench: Bench) -> None:
 # Topic aliases towards a client
 
 
-def test_towards_a_client_a_topic_is_spelled_once(bench: Bench) -> None:
+def test_an_outgoing_topic_is_sent_once_and_then_by_alias(bench: Bench) -> None:
     flow = bench.flow()
     listener = bench.channel(flow, MQTT5)
     listener.allow_aliases(2)
@@ -349,7 +363,7 @@ def test_an_alias_whose_first_message_was_too_large_is_not_used(bench: Bench) ->
 # Access
 
 
-def test_the_rules_are_asked_once_for_each_topic_until_they_change(bench: Bench) -> None:
+def test_access_to_a_topic_is_checked_once_until_the_rules_change(bench: Bench) -> None:
     flow = bench.flow()
     listener = bench.channel(flow, MQTT5)
     bench.routes.add(Subscription(flow, b"#", 1))
@@ -380,7 +394,7 @@ def test_an_invalid_topic_is_reported_to_the_broker(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_retained_messages_and_marked_routes_take_the_long_way(bench: Bench, qos: int) -> None:
+def test_retained_messages_and_flagged_routes_take_the_slow_path(bench: Bench, qos: int) -> None:
     bench.routes.inspector = lambda topic: 2 if topic == b"marked" else 0
     client = bench.channel(bench.flow("client"), MQTT5)
     packet_id = 1 if qos else None
@@ -394,7 +408,7 @@ def test_retained_messages_and_marked_routes_take_the_long_way(bench: Bench, qos
     ]
 
 
-def test_a_payload_that_says_it_is_text_goes_up_if_it_is_to_be_checked(bench: Bench) -> None:
+def test_a_declared_utf8_payload_takes_the_slow_path_if_payloads_are_checked(bench: Bench) -> None:
     client = bench.channel(bench.flow("client"), MQTT5)
     text = Publish("t", b"x", properties=Properties(payload_format_indicator=1))
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+from zlib import crc32
+
 import pytest
 
-from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.lane.path.channel_reader import HOLD_LOG
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
+from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.recorder import Producer
 from braidmq.lane.path.routes import HISTORY, Route
-from braidmq.lane.records.records import Record
+from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, MQTT311, Packet, Puback, Publish, Pubrec
 from tests.lane.path.recording import RecordingBench, RecordingChannel, Row
@@ -38,6 +43,19 @@ def publish(number: int, qos: int = 1, **fields: object) -> Publish:
     return Publish("t", b"%d" % number, qos, packet_id=number if qos else None, **fields)  # type: ignore[arg-type]
 
 
+def reconnected(bench: RecordingBench, old: FakeChannel) -> RecordingChannel:
+    """A new connection of the session that has lost the old one."""
+    flow = old.flow
+    assert flow is not None
+    old.is_open = False
+    flow.detach()
+    new = RecordingChannel(bench, MQTT5)
+    new.flow = flow
+    new.is_greeted = new.is_open = True
+    flow.attach(new, 100)
+    return new
+
+
 # Blocks
 
 
@@ -57,7 +75,7 @@ def test_a_turn_collects_one_block_with_the_records_of_each_shard_in_order(bench
     assert bench.recorder.take() is None
 
 
-def test_a_record_says_what_was_published(bench: RecordingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_has_all_fields_of_the_message(bench: RecordingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("braidmq.lane.path.expiry.time", lambda: 1400.0)
     monkeypatch.setattr("braidmq.lane.path.expiry.monotonic", lambda: 400.0)
     message = Message(b"t", b"x", 2, True, "p")
@@ -72,7 +90,7 @@ def test_a_record_says_what_was_published(bench: RecordingBench, monkeypatch: py
     assert (record.properties, record.expiry_offset) == (b"\x02\x00\x00\x00\x05", 1)
 
 
-def test_rows_go_with_the_records_of_their_turn(bench: RecordingBench) -> None:
+def test_rows_are_in_the_block_of_their_turn(bench: RecordingBench) -> None:
     bench.recorder.change(Row("row"))
     send(bench.client(), publish(1))
 
@@ -82,7 +100,7 @@ def test_rows_go_with_the_records_of_their_turn(bench: RecordingBench) -> None:
     assert len(block.entries[0]) == 1
 
 
-def test_qos_0_below_what_is_recorded_waits_for_nothing(bench: RecordingBench) -> None:
+def test_an_unrecorded_qos_0_message_is_delivered_at_once(bench: RecordingBench) -> None:
     subscriber = bench.subscriber()
 
     send(bench.client(), publish(1, 0))
@@ -126,7 +144,7 @@ def test_while_a_message_is_shown_its_shard_is_marked_below_it(bench: RecordingB
         return 1
 
     bench.routes.inspector = lambda topic: HISTORY | 2
-    bench.recorder.deliver = deliver
+    bench.recorder.outcomes.deliver = deliver
     first, second = bench.flow("first"), bench.flow("second")
     second.home_shard = 1
     for flow in (first, second):
@@ -185,7 +203,7 @@ def test_a_message_that_waited_for_rows_alone_is_shown_as_one_that_is_not_record
     assert message.timestamp == 0
 
 
-def test_a_fault_in_one_message_keeps_nothing_from_the_others(bench: RecordingBench) -> None:
+def test_a_delivery_that_fails_does_not_affect_other_messages(bench: RecordingBench) -> None:
     subscriber, publisher = bench.subscriber(), bench.client()
     problem = ValueError("broken")
 
@@ -205,7 +223,7 @@ def test_a_fault_in_one_message_keeps_nothing_from_the_others(bench: RecordingBe
 # QoS 2 from the client
 
 
-def test_a_qos_2_message_that_comes_again_before_its_commit_is_recorded_once_and_answered_as_often(bench: RecordingBench) -> None:
+def test_a_qos_2_duplicate_before_the_commit_is_recorded_once_and_each_is_answered(bench: RecordingBench) -> None:
     publisher = bench.client()
 
     send(publisher, publish(7, 2), publish(7, 2, dup=True))
@@ -228,25 +246,34 @@ def test_s1_the_packet_id_of_a_durable_session_is_a_row_beside_its_record(bench:
     assert len(block.entries[0]) == 1
 
 
-def test_s6_a_publisher_that_came_back_is_answered_on_its_new_connection(bench: RecordingBench) -> None:
+def test_s6_a_reconnected_publisher_is_answered_on_its_new_connection(bench: RecordingBench) -> None:
+    bench.subscriber()
     old = bench.client()
-    flow = old.flow
-    assert flow is not None
     send(old, publish(1), publish(7, 2))
     block = bench.take()
-    old.is_open = False
-    flow.detach()
-    new = RecordingChannel(bench, MQTT5)
-    new.flow = flow
-    new.is_greeted = new.is_open = True
-    flow.attach(new, 100)
+    new = reconnected(bench, old)
     send(new, publish(7, 2, dup=True))
 
     block.committed({0: [101, 102]})
 
     assert old.sent() == []
-    answers = new.sent()
-    assert {(type(packet), packet.packet_id) for packet in answers} == {(Pubrec, 7)}  # type: ignore[union-attr]
+    assert new.sent() == [Pubrec(7)], "one PUBREC for each PUBLISH of this connection"
+    assert bench.recorder.take() is None, "recorded a second time"
+
+
+def test_a_reconnected_publisher_gets_no_pubrec_before_it_resends(bench: RecordingBench) -> None:
+    old = bench.client()
+    send(old, publish(7, 2))
+    block = bench.take()
+    second = reconnected(bench, old)
+    send(second, publish(7, 2, dup=True))
+    third = reconnected(bench, second)
+
+    block.committed({0: [101]})
+    assert (old.sent(), second.sent(), third.sent()) == ([], [], [])
+    send(third, publish(7, 2, dup=True))
+
+    assert third.sent() == [Pubrec(7)]
     assert bench.recorder.take() is None, "recorded a second time"
 
 
@@ -267,7 +294,7 @@ def test_a_rejected_message_is_not_delivered_and_is_counted(bench: RecordingBenc
     assert bench.state.marks == [10, 20]
 
 
-def test_a_qos_2_message_that_was_refused_may_come_again_under_its_id(bench: RecordingBench) -> None:
+def test_a_rejected_qos_2_message_can_be_resent_with_its_packet_id(bench: RecordingBench) -> None:
     publisher = bench.client()
     send(publisher, publish(7, 2))
     bench.take().refused(Refusal(False))
@@ -277,10 +304,35 @@ def test_a_qos_2_message_that_was_refused_may_come_again_under_its_id(bench: Rec
     assert len(bench.take().entries[0]) == 1
 
 
+def test_a_message_rejected_after_it_was_resent_is_rejected_on_the_new_connection(bench: RecordingBench) -> None:
+    old = bench.client()
+    send(old, publish(7, 2))
+    block = bench.take()
+    new = reconnected(bench, old)
+    send(new, publish(7, 2, dup=True))
+
+    block.refused(Refusal(False))
+
+    assert (old.refused, new.refused) == ([], [(2, 7, False)])
+
+
+def test_a_message_rejected_before_it_is_resent_is_not_answered_on_the_new_connection(bench: RecordingBench) -> None:
+    old = bench.client()
+    send(old, publish(7, 2))
+    block = bench.take()
+    new = reconnected(bench, old)
+
+    block.refused(Refusal(False))
+    assert new.refused == []
+    send(new, publish(7, 2, dup=True))
+
+    assert len(bench.take().entries[0]) == 1
+
+
 # Congestion
 
 
-def test_publishers_are_held_while_the_log_has_enough_to_do(bench: RecordingBench) -> None:
+def test_publishers_are_held_while_the_log_is_congested(bench: RecordingBench) -> None:
     publisher = bench.client()
     bench.recorder.is_congested = True
 
@@ -292,3 +344,129 @@ def test_publishers_are_held_while_the_log_has_enough_to_do(bench: RecordingBenc
 
     assert len(bench.take().entries[0]) == 1
     assert publisher.transport.is_reading
+
+
+# Records that another node has encoded
+
+
+@pytest.mark.parametrize("was", [True, False])
+@pytest.mark.parametrize("session_only", [True, False])
+def test_a_record_of_another_node_is_taken_as_it_is_except_for_whom_it_was_recorded(
+    bench: RecordingBench, was: bool, session_only: bool
+) -> None:
+    value = encode_record(b"t", b"x" * 50, 2, True, "p", b"\x03\x00\x01y", session_only=was)
+    expected = encode_record(b"t", b"x" * 50, 2, True, "p", b"\x03\x00\x01y", session_only=session_only)
+    subscriber = bench.subscriber()
+
+    bench.recorder.record_value(Message(b"t", b"x" * 50, 2, True, "p"), value, 1, session_only, None, None, 0, 0)
+
+    block = bench.take()
+    assert block.entries == {1: [(b"t", expected)]}
+    block.committed({1: [55]})
+    assert len(subscriber.sent()) == 1
+    assert bench.state.marks == [10, 55]
+
+
+def test_a_record_of_another_node_is_settled_on_the_outlet_that_stands_for_its_publisher(bench: RecordingBench) -> None:
+    settled: list[tuple[int, int, int]] = []
+    refused: list[int] = []
+
+    class Entry(Outlet):
+        def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
+            settled.append((qos, packet_id, code))
+
+        def refuse_publish(self, flow: Flow | None, qos: int, packet_id: int, is_in_doubt: bool) -> None:
+            refused.append(packet_id)
+
+    value = encode_record(b"t", b"", 1, False, "p")
+    for number in (7, 8):
+        bench.recorder.record_value(Message(b"t", b"", 1, False, "p"), value, 0, False, None, Entry(), 1, number)
+        block = bench.take()
+        if number == 7:
+            block.committed({0: [101]})
+        else:
+            block.refused(Refusal(False))
+
+    assert (settled, refused) == ([(1, 7, 0x10)], [8])
+
+
+# A log on another node
+
+
+@pytest.fixture
+def remote(bench: RecordingBench) -> RecordingBench:
+    bench.recorder.is_remote = True
+    return bench
+
+
+def test_a_message_for_a_log_elsewhere_is_acknowledged_with_the_answers_code_and_not_delivered(remote: RecordingBench) -> None:
+    subscriber, publisher = remote.subscriber(), remote.client(home_shard=1)
+    send(publisher, publish(1), publish(2, 2), publish(3))
+    block = remote.take()
+    assert [(each.shard, each.place, each.ack_qos, each.packet_id) for each in block.pendings] == [
+        (1, 0, 1, 1),
+        (1, 1, 2, 2),
+        (1, 2, 1, 3),
+    ]
+    assert [each.channel is publisher and each.flow is publisher.flow for each in block.pendings] == [True] * 3
+
+    remote.recorder.outcomes.answer(block.pendings[:2], [0, 0x10])
+
+    assert publisher.sent() == [Puback(1), Pubrec(2, 0x10)]
+    remote.recorder.outcomes.answer(block.pendings[2:], [0x97])
+    assert (publisher.sent(), publisher.refused) == ([], [(1, 3, False)])
+    assert subscriber.sent() == []
+    assert remote.state.marks == [10, 20]
+
+
+def test_rows_that_are_answered_run_their_callbacks_and_deliver_what_waited_for_them(remote: RecordingBench) -> None:
+    subscriber = remote.subscriber()
+    seen: list[str] = []
+    pendings = []
+    for name in ("good", "bad"):
+        pending = remote.recorder.await_rows(Message(b"t", name.encode(), 0, False, "p"), None, None, 0, 0)
+        pending.on_commit = partial(seen.append, f"{name} committed")
+        pending.on_refused = partial(seen.append, f"{name} refused")
+        pendings.append(pending)
+
+    remote.recorder.outcomes.answer(pendings, [0, 0x97])
+
+    assert seen == ["good committed", "bad refused"]
+    assert [packet.payload for packet in subscriber.sent() if isinstance(packet, Publish)] == [b"good"]
+
+
+def test_a_refused_qos_2_message_may_come_again_under_its_id(remote: RecordingBench) -> None:
+    publisher = remote.client()
+    send(publisher, publish(5, 2))
+    remote.recorder.outcomes.answer(remote.take().pendings, [0x97])
+
+    send(publisher, publish(5, 2))
+
+    assert len(remote.take().pendings) == 1
+
+
+# Blocks of and for other nodes
+
+
+def test_a_block_names_the_producer_of_each_of_its_messages(bench: RecordingBench) -> None:
+    client, other = bench.client("p"), bench.client("q")
+    client.producer = Producer(b"name", 0, 6, True)
+
+    send(client, publish(1))
+    send(other, publish(1))
+    send(client, publish(2))
+
+    block = bench.take()
+    checks = [crc32(b"%d" % number, crc32(b"t")) for number in (1, 2)]
+    assert block.producer_marks() == {0: (b"name", 7, checks[0]), 2: (b"name", 8, checks[1])}
+    assert block.marks() == [(0, b"name", 8, checks[1])]
+
+
+def test_a_block_has_the_marks_of_producers_of_other_nodes(bench: RecordingBench) -> None:
+    bench.recorder.mark_entry(1, b"far", 9, 77)
+    bench.recorder.mark_entry(1, b"far", 10, 78)
+
+    block = bench.take()
+
+    assert block.marks() == [(1, b"far", 9, 77), (1, b"far", 10, 78)]
+    assert block.producer_marks() == {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.path.routes import HISTORY, NEVER, RouteTable
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.topics import matches
 
@@ -139,12 +139,110 @@ class Routes(RuleBasedStateMachine):
             assert {id(each) for each in listed} == {id(each) for each in self.model.values()}
 
 
+class RemoteRoutes(RuleBasedStateMachine):
+    """Filters of two peers, applied in batches beside a client's own, against a naive set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = RouteTable(128, 4)
+        self.peers = [Subscription(OWNERS[number], b"#", 2) for number in range(2)]
+        self.wanted: list[set[str]] = [set(), set()]
+        self.own: set[str] = set()
+
+    @rule(peer=st.integers(0, 1), added=st.lists(FILTER, max_size=5), removed=st.lists(FILTER, max_size=5))
+    def apply(self, peer: int, added: list[str], removed: list[str]) -> None:
+        before = len(self.wanted[peer])
+        versions = self.table.version, self.table.wild_version
+        self.wanted[peer] -= set(removed)
+        self.wanted[peer] |= set(added)
+
+        count = self.table.apply_remote([each.encode() for each in added], [each.encode() for each in removed], self.peers[peer])
+
+        assert count == len(self.wanted[peer]) - before
+        assert self.table.version - versions[0] <= 1
+        assert self.table.wild_version - versions[1] <= 1
+
+    @rule(topic_filter=FILTER, is_there=st.booleans())
+    def change_own(self, topic_filter: str, is_there: bool) -> None:
+        if is_there:
+            self.table.add(Subscription(OWNERS[2], topic_filter.encode(), 0))
+            self.own.add(topic_filter)
+        else:
+            assert self.table.remove(topic_filter.encode(), OWNERS[2]) == (topic_filter in self.own)
+            self.own.discard(topic_filter)
+
+    @invariant()
+    def every_route_is_right(self) -> None:
+        for topic in SOME_TOPICS:
+            route = self.table.resolve(topic.encode())
+            assert route is not None
+            found = {id(each.flow) for each in route.targets}
+            sets = [*self.wanted, self.own]
+            assert found == {id(OWNERS[at]) for at, each in enumerate(sets) if any(matches(one, topic) for one in each)}
+            assert len(found) == len(route.targets)
+            # Filters of a peer that match together need no merged subscription.
+            assert all(each in self.peers for each in route.targets if each.flow is not OWNERS[2])
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert self.table.remote == sum(len(each) for each in self.wanted)
+        assert self.table.count == len(self.own)
+        assert self.table.filters == len(self.own.union(*self.wanted))
+
+
+TestRemoteRoutes = RemoteRoutes.TestCase
+TestRemoteRoutes.settings = settings(settings.get_profile("default"), max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_batch_that_changes_nothing_leaves_routes_valid() -> None:
+    table = RouteTable(128)
+
+    table.apply_remote([], [b"a", b"a/#"], Subscription(OWNERS[0], b"#", 2))
+
+    assert (table.version, table.wild_version) == (0, 0)
+
+
+def test_a_batch_of_exact_topics_leaves_other_routes_as_they_are() -> None:
+    table = RouteTable(128)
+    table.add(Subscription(OWNERS[1], b"t", 0))
+    route = table.resolve(b"t")
+    assert route is not None
+    targets = route.targets
+
+    table.apply_remote([b"a", b"b"], [], Subscription(OWNERS[0], b"#", 2))
+
+    found = table.resolve(b"t")
+    assert found is not None
+    assert found.targets is targets
+
+
+def test_a_node_without_a_log_sends_all_qos_1_to_the_recorder_except_system_topics() -> None:
+    table = RouteTable(128)
+    table.keep_all = True
+
+    routes = [table.resolve(topic) for topic in (b"t", b"$SYS/t")]
+
+    assert [(route.keep_qos, route.record_qos) for route in routes if route is not None] == [(1, NEVER), (NEVER, NEVER)]
+
+
+def test_a_node_without_a_log_records_qos_0_where_history_does() -> None:
+    table = RouteTable(128)
+    table.keep_all = True
+    table.history_qos = 0
+    table.inspector = lambda topic: HISTORY
+
+    route = table.resolve(b"t")
+
+    assert route is not None
+    assert (route.keep_qos, route.record_qos) == (0, 0)
+
+
 TestRoutes = Routes.TestCase
 TestRoutes.settings = settings(settings.get_profile("default"), max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @given(pairs=st.lists(st.tuples(filters() | TOPICS, TOPICS), min_size=1, max_size=20))
-def test_matching_is_that_of_the_specification(pairs: list[tuple[str, str]]) -> None:
+def test_matching_follows_the_specification(pairs: list[tuple[str, str]]) -> None:
     table = RouteTable(128)
     for topic_filter, _ in pairs:
         table.add(Subscription(cast(Flow, Owner(topic_filter)), topic_filter.encode(), 0))
@@ -164,7 +262,7 @@ def test_an_invalid_topic_has_no_route() -> None:
         assert table.resolve(topic) is None
 
 
-def test_exact_subscriptions_elsewhere_leave_a_route_as_it_is() -> None:
+def test_exact_subscriptions_to_other_topics_do_not_rebuild_a_route() -> None:
     table = RouteTable(128)
     table.add(Subscription(OWNERS[0], b"t", 0))
     route = table.resolve(b"t")
@@ -177,7 +275,7 @@ def test_exact_subscriptions_elsewhere_leave_a_route_as_it_is() -> None:
     assert route.targets is targets
 
 
-def test_the_version_rises_with_every_change_so_that_kept_routes_can_be_trusted() -> None:
+def test_every_change_raises_the_version_that_validates_cached_routes() -> None:
     table = RouteTable(128, cache_max=4)
     versions = [table.version]
 
@@ -195,7 +293,7 @@ def test_the_version_rises_with_every_change_so_that_kept_routes_can_be_trusted(
     assert versions == sorted(set(versions))
 
 
-def test_the_inspector_is_asked_when_a_route_is_built_and_after_a_refresh() -> None:
+def test_the_inspector_is_called_when_a_route_is_built_and_after_a_refresh() -> None:
     asked: list[bytes] = []
     table = RouteTable(128)
 
@@ -219,7 +317,7 @@ def test_the_inspector_is_asked_when_a_route_is_built_and_after_a_refresh() -> N
     assert asked == [b"t", b"t"]
 
 
-def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
+def test_the_route_cache_is_bounded_and_keeps_recently_used_routes() -> None:
     table = RouteTable(128, cache_max=20)
     used = table.resolve(b"used")
 
@@ -228,7 +326,7 @@ def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
         assert table.resolve(b"used") is used
 
 
-def test_removing_the_last_wildcard_leaves_nothing_behind() -> None:
+def test_removing_the_last_wildcard_leaves_no_nodes() -> None:
     table = RouteTable(128)
     for topic_filter in (b"a/+/c", b"a/#", b"+", b"#", b"a/+/+/#"):
         table.add(Subscription(OWNERS[0], topic_filter, 0))

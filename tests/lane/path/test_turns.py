@@ -99,7 +99,7 @@ def test_many_publishers_in_one_turn_do_not_fill_the_outbox_of_a_client_that_rea
     assert turns.bench.drops == []
 
 
-def test_after_a_flush_there_is_room_or_the_transport_has_said_stop(turns: Turns) -> None:
+def test_after_a_flush_there_is_room_or_the_transport_is_paused(turns: Turns) -> None:
     turns.publish(turns.publishers[0])  # it has been written to in this turn
     turns.bench.state.outbox_bytes_max = 1000
 

@@ -205,7 +205,7 @@ def test_both_forms_give_the_wanted_rows_in_order_under_any_limits(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pause_says_the_last_key_that_was_looked_at(form: Any) -> None:
+def test_a_pause_returns_the_last_key_read(form: Any) -> None:
     stored = [record_key(EPOCH, b"idx0", offset) for offset in range(5)]
     value = encode_record(b"t", b"", 0, False, "")
     pairs = iter([(key, value) for key in stored])
@@ -299,13 +299,13 @@ def test_a_key_that_is_cut_short_is_corruption(form: Any) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_column_that_there_is_not_cannot_be_wanted(form: Any) -> None:
+def test_an_unknown_column_cannot_be_requested(form: Any) -> None:
     with pytest.raises(ValueError, match="colour"):
         form.Columns(["topic", "colour"])
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_columns_that_were_taken_stay_as_they_are_while_others_are_collected(form: Any) -> None:
+def test_columns_taken_earlier_do_not_change_while_others_are_collected(form: Any) -> None:
     found = form.Columns(["payload"])
     pairs = iter([(record_key(EPOCH, b"idx0", n), encode_record(b"t", b"%04d" % n, 0, False, "c")) for n in range(2000)])
 

@@ -37,7 +37,7 @@ def taken(column: Any, rows: list[object]) -> tuple[int, list[bytes | None]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_both_forms_make_the_same_bytes_one_batch_after_another(kind: str, data: st.DataObject) -> None:
+def test_both_forms_make_the_same_bytes_for_consecutive_batches(kind: str, data: st.DataObject) -> None:
     make, values = KINDS[kind]
     rows: st.SearchStrategy[Any] = values if kind == "flags" else st.none() | values
     batches = data.draw(st.lists(st.lists(rows, max_size=40), min_size=1, max_size=3))

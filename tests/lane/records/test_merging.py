@@ -13,7 +13,7 @@ RUNS = st.lists(st.lists(st.integers(1, 60), unique=True).map(sorted), max_size=
 
 
 @given(runs=RUNS, upto=st.integers(0, 70))
-def test_records_up_to_a_time_come_in_order_and_later_ones_stay(runs: list[list[int]], upto: int) -> None:
+def test_records_up_to_a_time_are_merged_in_order_and_later_ones_wait(runs: list[list[int]], upto: int) -> None:
     left = [[Record(timestamp, VALUE) for timestamp in run] for run in runs]
     shards = [number % 3 for number in range(len(runs))]  # several runs may be of one shard
 

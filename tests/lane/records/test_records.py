@@ -149,7 +149,7 @@ def test_records_for_sessions_alone_are_hidden_from_others(form: Any) -> None:
     bytes_left=st.integers(0, 600),
     done=st.integers(0, 3),
 )
-def test_both_forms_place_the_same_records(
+def test_both_forms_find_the_same_records(
     indexes: list[bytes], last: int, now: int, epoch_end: int, count_left: int, bytes_left: int, done: int
 ) -> None:
     start = 95

@@ -44,11 +44,19 @@ def key(number: int, offset: int) -> bytes:
     return record_key(EPOCH, number.to_bytes(4, "big"), offset)
 
 
-def run(form: Any, found: Any, stored: list[tuple[bytes, bytes]], query: object, offset_max: int, steps: int) -> None:
+def run(
+    form: Any,
+    found: Any,
+    stored: list[tuple[bytes, bytes]],
+    query: object,
+    offset_max: int,
+    steps: int,
+    step_bytes: int = 1 << 30,
+) -> None:
     lower = EPOCH
     for _ in range(300):
         pairs = iter([pair for pair in stored if pair[0] >= lower])
-        state, place = found.collect(pairs, query, TopicFilters([b"t"], False), offset_max, steps)
+        state, place = found.collect(pairs, query, TopicFilters([b"t"], False), offset_max, steps, step_bytes)
         if state == form.ENDED:
             return
         lower = EPOCH + place if state == form.FAR else place + b"\0"
@@ -67,15 +75,17 @@ queries = st.one_of(
     query=queries,
     offset_max=st.integers(0, 50),
     steps=st.integers(1, 9),
+    step_bytes=st.integers(1, 100),
     has_values=st.booleans(),
     runs=st.integers(1, 2),
     bounds=st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 600)),
 )
-def test_both_forms_find_what_is_wanted_in_order_each_once(
+def test_both_forms_find_each_wanted_record_once_in_order(
     held: list[tuple[int, int, bool]],
     query: Any,
     offset_max: int,
     steps: int,
+    step_bytes: int,
     has_values: bool,
     runs: int,
     bounds: tuple[int, int, int],
@@ -94,7 +104,7 @@ def test_both_forms_find_what_is_wanted_in_order_each_once(
     for form in FORMS:
         found = form.Matches(has_values)
         for _ in range(runs):
-            run(form, found, stored, query, offset_max, steps)
+            run(form, found, stored, query, offset_max, steps, step_bytes)
         found.order()
         later = [each for each in expected if each[0] > after][:count_max]
 
@@ -125,7 +135,7 @@ def test_both_forms_count_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("payload_bytes", [0, 1, 7, 3000, 70_000, 300_000])
-def test_values_of_every_size_are_read_as_they_were_kept(form: Any, payload_bytes: int) -> None:
+def test_values_of_every_size_are_read_as_written(form: Any, payload_bytes: int) -> None:
     # From many to a block of memory up to one that is larger than a block, small ones in between.
     sizes = [payload_bytes, 3] * 40
     values = [encode_record(b"t", bytes([number]) * size, 1, False, "p") for number, size in enumerate(sizes)]
@@ -147,4 +157,17 @@ def test_values_of_every_size_are_read_as_they_were_kept(form: Any, payload_byte
 )
 def test_a_broken_row_is_corruption(form: Any, broken: tuple[bytes, bytes]) -> None:
     with pytest.raises(Corruption):
-        form.Matches(True).collect(iter([broken]), None, TopicFilters([b"#"], False), 50, 3)
+        form.Matches(True).collect(iter([broken]), None, TopicFilters([b"#"], False), 50, 3, 1000)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("query", [None, EveryOther(100)])
+def test_no_record_is_examined_once_the_bytes_are_reached_whether_it_matches_or_not(form: Any, query: object) -> None:
+    value = encode_record(b"t", bytes(1000), 1, False, "p")
+    stored = [(key(number, number), value) for number in range(20)]
+    pairs = iter(stored)
+
+    state, _ = form.Matches(True).collect(pairs, query, TopicFilters([b"t"], False), 100, 256, 3000)
+
+    assert state in (form.PAUSED, form.FAR)
+    assert len(list(pairs)) == 20 - 3

@@ -53,13 +53,13 @@ def _check(form: ModuleType, indexes: list[bytes], query: Listed | MaskQuery) ->
 
 @pytest.mark.parametrize("form", FORMS)
 @given(indexes=INDEXES, wanted=st.lists(st.binary(min_size=2, max_size=2), max_size=5))
-def test_listed_indexes_are_taken_and_no_others(form: ModuleType, indexes: list[bytes], wanted: list[bytes]) -> None:
+def test_only_listed_indexes_match(form: ModuleType, indexes: list[bytes], wanted: list[bytes]) -> None:
     _check(form, indexes, Listed(wanted))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(indexes=INDEXES, mask=st.binary(min_size=2, max_size=2), pattern=st.binary(min_size=2, max_size=2))
-def test_masked_indexes_are_taken_and_no_others(form: ModuleType, indexes: list[bytes], mask: bytes, pattern: bytes) -> None:
+def test_only_indexes_under_the_mask_match(form: ModuleType, indexes: list[bytes], mask: bytes, pattern: bytes) -> None:
     _check(form, indexes, MaskQuery(bytes(a & b for a, b in zip(mask, pattern, strict=True)), mask))
 
 

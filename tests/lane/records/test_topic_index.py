@@ -39,7 +39,7 @@ def next_match(query: MaskQuery, start: bytes) -> str | None:
 
 
 @given(queries(st.just(1)))
-def test_ratchet_of_one_byte_finds_what_trying_them_all_finds(query: MaskQuery) -> None:
+def test_ratchet_of_one_byte_agrees_with_brute_force(query: MaskQuery) -> None:
     for start in range(256):
         matching = [bytes([byte]) for byte in range(start, 256) if query.matches(bytes([byte]))]
 
@@ -47,7 +47,7 @@ def test_ratchet_of_one_byte_finds_what_trying_them_all_finds(query: MaskQuery) 
 
 
 @given(queries(), st.binary(max_size=8))
-def test_ratchet_keeps_as_much_as_can_be_kept(query: MaskQuery, start: bytes) -> None:
+def test_ratchet_keeps_the_longest_possible_prefix(query: MaskQuery, start: bytes) -> None:
     found = query.ratchet(start)
 
     expected = next_match(query, start)
@@ -96,7 +96,7 @@ def test_four_fixed_bytes_are_the_static_part_of_a_query() -> None:
     assert MaskQuery(b"\0\0\0\x07", b"\xff\xff\xff\x7f").static is None
 
 
-def test_the_hash_of_a_level_is_the_same_for_ever() -> None:
+def test_the_hash_of_a_level_never_changes() -> None:
     # 0xCBF43926 is the check value that defines this CRC.
     expected = 0xCBF43926 * 0x9E3779B1 % 2**32
 
@@ -104,7 +104,7 @@ def test_the_hash_of_a_level_is_the_same_for_ever() -> None:
     assert level_key(b"123456789") == expected.to_bytes(4, "big")
 
 
-def test_the_cache_asks_once_for_a_topic_that_it_remembers() -> None:
+def test_the_cache_resolves_a_cached_topic_once() -> None:
     asked: list[bytes] = []
 
     def look_up(topic: bytes) -> bytes:
@@ -120,7 +120,7 @@ def test_the_cache_asks_once_for_a_topic_that_it_remembers() -> None:
 
 
 @given(st.integers(1, 8), st.lists(st.binary(min_size=1, max_size=1)))
-def test_the_cache_never_remembers_more_than_it_may(topics_max: int, topics: list[bytes]) -> None:
+def test_the_cache_never_exceeds_its_bound(topics_max: int, topics: list[bytes]) -> None:
     cache = IndexCache(lambda topic: topic * 2, topics_max)
 
     for topic in topics:

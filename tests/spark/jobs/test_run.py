@@ -294,7 +294,7 @@ def test_a_lake_is_replayed_at_a_rate(spark: SparkSession, broker: Broker, publi
         (compact.command, ["/nowhere/at/all"], "there is no directory"),
     ],
 )
-def test_a_job_that_cannot_be_done_says_what_to_do(
+def test_a_job_that_cannot_run_says_what_to_do(
     run: Run,
     publish: Publish,
     tmp_path: Path,

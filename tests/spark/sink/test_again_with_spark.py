@@ -35,7 +35,7 @@ def published(broker: Broker) -> list[int]:
 
 @pytest.mark.row("K3")
 @pytest.mark.parametrize("key", ["", "payload"])
-def test_a_new_checkpoint_under_a_name_that_has_come_further_fails_in_words_and_loses_no_row(
+def test_a_new_checkpoint_under_a_name_that_has_come_further_fails_with_a_clear_message_and_loses_no_row(
     spark: SparkSession, broker: Broker, tmp_path: Path, key: str
 ) -> None:
     named: dict[str, Any] = {"producerName": "q"} | ({"keyColumn": key} if key else {})
@@ -84,7 +84,9 @@ def test_a_skipped_batch_is_reported_on_the_driver_and_causes_no_request(
 
 
 @pytest.mark.row("K3")
-def test_a_batch_that_is_run_again_in_fewer_partitions_fails_in_words_or_warns(spark: SparkSession, broker: Broker) -> None:
+def test_a_batch_that_is_run_again_in_fewer_partitions_fails_with_a_clear_message_or_warns(
+    spark: SparkSession, broker: Broker
+) -> None:
     write(rows(spark, 4000, 2), broker.port, producerName="import")
 
     words = "had more than 1 partitions, and had published 2000 rows of partition 1"

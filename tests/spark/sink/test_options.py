@@ -131,7 +131,7 @@ def test_columns_are_found_in_any_case_and_texts_do_for_payloads() -> None:
         ("topic string, payload binary, retain int", "the column retain is int"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_in_words(columns: str, words: str) -> None:
+def test_columns_that_do_not_fit_are_rejected_with_a_clear_message(columns: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         check_columns(schema(columns), "")
 
@@ -145,7 +145,7 @@ def test_the_key_may_be_a_separate_column_or_a_column_of_the_message() -> None:
         check_columns(schema("topic string, payload binary, id double"), "id")
 
 
-def test_overwriting_is_refused_in_words() -> None:
+def test_overwriting_is_rejected_with_a_clear_message() -> None:
     with pytest.raises(UsageError, match="cannot be taken back"):
         make_writer({}, schema("topic string, payload binary"), True)
 

@@ -121,7 +121,7 @@ def test_a_batch_that_is_done_is_published_no_more(broker: Broker, name: str) ->
 
 @pytest.mark.parametrize("partition", [0, 7])
 @pytest.mark.parametrize("keys", [False, True])
-def test_an_earlier_batch_than_the_broker_has_is_refused_in_words_or_skipped(
+def test_an_earlier_batch_than_the_broker_has_is_rejected_with_a_clear_message_or_skipped(
     broker: Broker, name: str, partition: int, keys: bool
 ) -> None:
     Attempt(broker.port, name, 4, keys=keys).run()
@@ -144,7 +144,9 @@ def test_a_batch_that_is_overtaken_by_a_later_one_ends_in_words_and_is_not_skipp
 
 
 @pytest.mark.parametrize("other", [rows(5, 15, "other"), rows(0, 4, "other")])
-def test_other_rows_than_an_earlier_attempt_had_are_refused_in_words(broker: Broker, name: str, other: RowBatch) -> None:
+def test_other_rows_than_an_earlier_attempt_had_are_rejected_with_a_clear_message(
+    broker: Broker, name: str, other: RowBatch
+) -> None:
     Attempt(broker.port, name, batch=3).run(rows(0, 10, name))
 
     with pytest.raises(UsageError, match="keyColumn"):
@@ -241,7 +243,7 @@ def test_rows_that_history_does_not_cover_are_taken_too_and_do_not_make_refusals
         assert recorded(other, name, "#") == [4, 7]
 
 
-def test_a_refused_row_without_qos_fails_in_words(broker: Broker, name: str) -> None:
+def test_a_refused_row_without_qos_fails_with_a_clear_message(broker: Broker, name: str) -> None:
     maker = RowMaker({"topic": 0, "payload": 1}, 0)
 
     with pytest.raises(UsageError, match="QoS 0"):

@@ -135,7 +135,7 @@ def test_a_named_batch_resumes_where_it_failed(spark: SparkSession, broker: Brok
 
 
 @pytest.mark.row("K3")
-def test_other_partitions_than_before_fail_in_words(spark: SparkSession, broker: Broker) -> None:
+def test_other_partitions_than_before_fail_with_a_clear_message(spark: SparkSession, broker: Broker) -> None:
     write(rows(spark, 4000, 2), broker.port, producerName="import")
 
     with pytest.raises(PySparkException, match="keyColumn"):

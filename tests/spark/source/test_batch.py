@@ -25,7 +25,7 @@ def test_the_schema_is_what_spark_makes_of_the_columns_of_history() -> None:
     assert struct_of(["position", "topic"]).names == ["position", "topic"]
 
 
-def test_a_schema_of_ones_own_is_a_choice_of_columns() -> None:
+def test_a_user_schema_selects_columns() -> None:
     own = StructType([StructField("position", LongType()), StructField("topic", StringType(), nullable=False)])
 
     assert columns_of(own, None) == ["position", "topic"]

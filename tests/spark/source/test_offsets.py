@@ -98,7 +98,7 @@ def test_filters_of_a_checkpoint_that_are_others_are_named(kept: list[str], now:
         offsets.check_filters(Offset({0: 1}, "00ff", filters=offsets.to_filters(kept)), now)
 
 
-def test_a_person_may_write_positions_only() -> None:
+def test_a_user_may_write_positions_only() -> None:
     assert parse_offset({"0": 17, "3": 4}) == Offset({0: 17, 3: 4})
 
 
@@ -140,7 +140,7 @@ def test_an_invalid_offset_is_rejected_with_a_clear_message(data: object, messag
         parse_offset(data)
 
 
-def test_another_log_is_refused_in_words() -> None:
+def test_another_log_is_rejected_with_a_clear_message() -> None:
     offsets.check_log(Offset({0: 1}, "00ff"), "00ff")
     offsets.check_log(Offset({0: 1}), "00ff")
 

@@ -136,7 +136,7 @@ def test_an_invalid_option_is_rejected_with_its_name_and_a_remedy(options: dict[
         ("braidmq.colour", "braidmq.colour: is not an option of braidmq; the options are columns"),
     ],
 )
-def test_a_slip_of_the_pen_is_refused_with_the_nearest_name(key: str, message: str) -> None:
+def test_a_misspelled_option_is_rejected_with_the_nearest_name(key: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse_read_options({"path": "a", key: "s3cret"})
 
@@ -207,7 +207,7 @@ def test_parsing_leaves_unknown_options_alone_and_logs_nothing(caplog: pytest.Lo
     assert caplog.records == []
 
 
-def test_no_text_has_a_secret() -> None:
+def test_no_representation_shows_a_secret() -> None:
     given = {"path": "a", "user": "ann", "password": "s3cret"}
 
     options = parse_read_options(given)

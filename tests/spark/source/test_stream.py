@@ -34,7 +34,7 @@ def test_offsets_that_are_given_must_be_of_this_log_and_its_shards(history: Fake
         stream_reader(history, startingOffsets='{"version": 1, "log": "beef", "shards": {}}').initialOffset()
 
 
-def test_an_end_is_refused_in_words(history: FakeHistoryService) -> None:
+def test_an_end_is_rejected_with_a_clear_message(history: FakeHistoryService) -> None:
     with pytest.raises(ConfigError, match=r"endingTimestamp: is for spark.read; .*availableNow"):
         stream_reader(history, endingTimestamp="-1h")
     with pytest.raises(ConfigError, match="endingOffsets"):
@@ -225,7 +225,7 @@ def test_records_deleted_by_retention_fail_the_query_with_the_gap(history: FakeH
         reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
 
 
-def test_or_what_retention_took_is_warned_of_and_the_rest_is_read(
+def test_deleted_records_are_a_warning_if_configured_and_the_rest_is_read(
     history: FakeHistoryService, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = stream_reader(history, failOnDataLoss="false")

@@ -103,7 +103,9 @@ def test_a_server_lost_in_the_middle_of_a_task_costs_no_row(spark: SparkSession,
 
 
 @pytest.mark.row("K6")
-def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession, plant: FakeHistoryService) -> None:
+def test_wrong_credentials_are_reported_with_a_clear_message_and_stay_secret(
+    spark: SparkSession, plant: FakeHistoryService
+) -> None:
     plant.users = {"ann": "s3cret-right"}
     good = read(spark, plant, user="ann", password="s3cret-right")
     bad = read(spark, plant, user="ann", password="s3cret-wrong")
@@ -130,7 +132,7 @@ def test_wrong_credentials_are_said_in_words_and_stay_secret(spark: SparkSession
         ),
     ],
 )
-def test_options_that_cannot_be_are_refused_at_load(
+def test_invalid_options_are_rejected_at_load(
     spark: SparkSession, history: FakeHistoryService, topic_filter: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=message):
@@ -222,7 +224,9 @@ def test_a_loss_fails_the_stream_with_the_gap_until_it_is_let_pass(
     assert written(spark, tmp_path) == [at(second) for second in range(7, 13)]
 
 
-def test_a_checkpoint_of_another_log_is_refused_in_words(spark: SparkSession, plant: FakeHistoryService, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_log_is_rejected_with_a_clear_message(
+    spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
+) -> None:
     run(stream(spark, plant, startingOffsets="earliest").load().select("position"), tmp_path)
     plant.log = "beef"
 
@@ -231,7 +235,7 @@ def test_a_checkpoint_of_another_log_is_refused_in_words(spark: SparkSession, pl
 
 
 @pytest.mark.row("K12")
-def test_a_checkpoint_of_other_filters_is_refused_in_words_until_that_is_meant(
+def test_a_checkpoint_of_other_filters_is_rejected_with_a_clear_message_until_that_is_meant(
     spark: SparkSession, plant: FakeHistoryService, tmp_path: Path
 ) -> None:
     run(stream(spark, plant, topicFilter="plant/0/#", startingOffsets="earliest").load().select("position"), tmp_path)

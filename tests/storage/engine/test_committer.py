@@ -49,7 +49,7 @@ class Commits:
         return round(self.committer.recent_s_max(), 6)
 
 
-def test_the_longest_commit_of_late_is_forgotten_after_one_to_two_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_recent_commit_is_forgotten_after_one_to_two_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     commits = Commits(monkeypatch)
     assert commits.recent() == 0
 
@@ -69,7 +69,7 @@ def test_the_longest_commit_of_late_is_forgotten_after_one_to_two_spans(monkeypa
     assert commits.committer.close()
 
 
-def test_after_a_long_silence_nothing_old_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_long_pause_old_commits_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     commits = Commits(monkeypatch)
     commits.commit(0.5)
     commits.clock.now += 10 * RECENT_S

@@ -30,7 +30,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(batches=st.lists(st.lists(changes, max_size=8), max_size=6), lower=keys, upper=keys)
-def test_it_holds_the_same_rows_as_the_real_one(
+def test_the_fake_store_holds_the_same_rows_as_the_real_one(
     real: Store, batches: list[list[tuple[str, str, bytes, bytes]]], lower: bytes, upper: bytes
 ) -> None:
     fake = FakeStore()

@@ -63,7 +63,7 @@ def keys_in(store: Store) -> list[int]:
     return [int(key) for key, _ in store.items(FAMILY, b"", b"\xff")]
 
 
-def test_a_log_that_was_killed_has_what_its_mark_tells_of(killed: Path) -> None:
+def test_a_killed_log_has_everything_its_mark_names(killed: Path) -> None:
     with Store.open(killed, [FAMILY], is_marked=True) as store:
         assert keys_in(store) == list(range(50))
 
@@ -112,7 +112,7 @@ def test_a_journal_whose_end_is_zeros_is_refused_at_every_start(killed: Path) ->
             Store.open(killed, [FAMILY], is_marked=True)
 
 
-def test_a_salvaged_log_has_a_mark_that_fits_what_is_left(killed: Path) -> None:
+def test_a_salvaged_log_has_a_mark_for_the_remaining_data(killed: Path) -> None:
     journal = killed / f"{newest_journal(killed)[0]:06}.log"
     os.truncate(journal, journal.stat().st_size // 2)
     with pytest.raises(Corruption, match="has lost acknowledged data"):
@@ -141,7 +141,7 @@ def test_an_orderly_end_leaves_an_exact_mark(tmp_path: Path, durability: Durabil
         assert keys_in(again) == list(range(10))
 
 
-def test_without_fsync_nothing_is_marked_that_a_power_cut_could_take(tmp_path: Path) -> None:
+def test_without_fsync_the_mark_names_no_data_that_a_power_cut_could_lose(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Store.open(path, [FAMILY], durability="os", is_marked=True) as store:
         store.start(lambda call: call(), lambda number: None)
@@ -214,7 +214,7 @@ def test_a_log_that_lost_an_older_file_can_be_salvaged(flushed: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_log_files_that_are_no_longer_needed_may_go_at_any_time(tmp_path: Path, seed: int) -> None:
+def test_obsolete_log_files_may_be_deleted_at_any_time(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "log"
     chance = random.Random(seed)
     Store.open(path, [FAMILY, OTHER]).close()
@@ -237,7 +237,7 @@ def test_log_files_that_are_no_longer_needed_may_go_at_any_time(tmp_path: Path, 
     store.close()
 
 
-def test_a_mark_that_could_not_be_written_is_written_when_it_can(
+def test_a_mark_that_could_not_be_written_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 100.0
@@ -283,7 +283,7 @@ def test_an_unreadable_mark_is_logged_and_does_not_prevent_the_start(killed: Pat
     assert "log.mark is damaged" in caplog.text
 
 
-def test_commits_that_come_fast_write_the_mark_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_commits_do_not_each_write_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
     pwrite = os.pwrite
 

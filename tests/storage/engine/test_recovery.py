@@ -109,7 +109,7 @@ def batches_in(store: Store) -> set[int]:
     return {int(key[:8]) for key, _ in store.items(FAMILY, b"", END)}
 
 
-def test_a_store_without_descriptors_refuses_writes_and_goes_on_when_there_are_some(
+def test_a_store_without_descriptors_rejects_writes_until_there_are_some(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store.open(tmp_path / "log", [FAMILY], tuning=SMALL)
@@ -133,7 +133,7 @@ def test_a_store_without_descriptors_refuses_writes_and_goes_on_when_there_are_s
     assert "was reopened after a fault and accepts writes" in caplog.text
 
 
-def test_what_was_written_without_descriptors_is_committed_before_there_are_any(tmp_path: Path) -> None:
+def test_writes_accepted_without_descriptors_are_committed(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "log", [FAMILY], tuning=SMALL)
     told: SimpleQueue[int] = SimpleQueue()
     store.start(lambda call: call(), told.put)
@@ -145,7 +145,7 @@ def test_what_was_written_without_descriptors_is_committed_before_there_are_any(
     store.close()
 
 
-def test_reads_go_on_while_a_database_is_opened_again(tmp_path: Path) -> None:
+def test_reads_continue_while_a_database_is_reopened(tmp_path: Path) -> None:
     disk = FaultyDisk()
     store = Store.open(tmp_path / "log", [FAMILY], disk=disk)
     loop = Loop(store)
@@ -170,7 +170,7 @@ def test_reads_go_on_while_a_database_is_opened_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_that_is_closed_while_it_is_opened_again_lets_go_of_the_directory(tmp_path: Path) -> None:
+def test_a_store_closed_while_it_is_reopened_releases_the_directory(tmp_path: Path) -> None:
     disk = FaultyDisk()
     store = Store.open(tmp_path / "log", [FAMILY], disk=disk)
     loop = Loop(store)
@@ -188,9 +188,7 @@ def test_a_store_that_is_closed_while_it_is_opened_again_lets_go_of_the_director
         assert batches_in(again) == {1, 2}
 
 
-def test_a_directory_that_does_not_hold_what_was_written_is_not_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reopened_directory_without_the_written_data_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     store = Store.open(tmp_path / "log", [FAMILY], disk=disk)
     loop = Loop(store)
@@ -216,7 +214,7 @@ def test_a_directory_that_does_not_hold_what_was_written_is_not_gone_on_with(
     store.close()
 
 
-def test_a_disk_that_is_gone_for_a_while_is_used_again(tmp_path: Path) -> None:
+def test_a_disk_that_was_unavailable_for_a_while_is_used_again(tmp_path: Path) -> None:
     class GoneDisk(Disk):
         is_gone = False
 
@@ -284,7 +282,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs("tmpfs")
-def test_a_disk_that_fills_up_while_memtables_are_written_out_is_used_again_when_it_has_space(small_disk: Path) -> None:
+def test_a_disk_that_fills_up_during_a_memtable_flush_is_used_again_when_it_has_space(small_disk: Path) -> None:
     """The engine runs into the end of the disk in the background, with tables, and with the write-ahead log."""
     (small_disk / "ballast").write_bytes(bytes(12 * MIB))
     store = Store.open(small_disk / "log", [FAMILY], tuning=SMALL)

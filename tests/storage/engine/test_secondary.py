@@ -18,7 +18,7 @@ def put(store: Store, **rows: bytes) -> None:
     store.write(batch)
 
 
-def test_it_shows_what_was_written_at_the_last_catch_up_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_a_secondary_shows_the_data_of_its_last_catch_up(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ["rows"]) as store:
         put(store, a=b"1", b=b"2", c=b"3")
         second = Secondary.open(tmp_path / "log", tmp_path / "scratch")
@@ -33,7 +33,7 @@ def test_it_shows_what_was_written_at_the_last_catch_up_and_goes_on_from_there(t
         second.close()
 
 
-def test_a_run_is_as_of_the_moment_it_was_opened(tmp_path: Path) -> None:
+def test_an_iterator_shows_the_data_of_the_moment_it_was_opened(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ["rows"]) as store:
         put(store, a=b"1", b=b"2")
         second = Secondary.open(tmp_path / "log", tmp_path / "scratch")
@@ -66,7 +66,7 @@ def test_a_cursor_seeks_within_its_bounds(tmp_path: Path) -> None:
         second.close()
 
 
-def test_log_files_are_those_in_the_directory_now(tmp_path: Path) -> None:
+def test_log_files_are_listed_from_the_directory(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ["rows"]) as store:
         second = Secondary.open(tmp_path / "log", tmp_path / "scratch")
         before = second.log_files()
@@ -81,7 +81,7 @@ def test_log_files_are_those_in_the_directory_now(tmp_path: Path) -> None:
         second.close()
 
 
-def test_the_primary_can_be_opened_and_written_while_it_is_read_and_nothing_of_it_is_changed(tmp_path: Path) -> None:
+def test_a_secondary_does_not_disturb_or_change_its_primary(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ["rows"]) as store:
         put(store, a=b"1")
 
@@ -105,7 +105,7 @@ def test_a_directory_without_a_log_is_unavailable(tmp_path: Path) -> None:
         Secondary.open(tmp_path / "log", tmp_path / "scratch")
 
 
-def test_a_family_that_was_made_later_is_not_there_and_fails_the_next_catch_up(tmp_path: Path) -> None:
+def test_a_family_created_later_is_missing_and_fails_the_next_catch_up(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", ["rows"]):
         second = Secondary.open(tmp_path / "log", tmp_path / "scratch")
     with Store.open(tmp_path / "log", ["rows", "more"]) as store:

@@ -44,7 +44,7 @@ def test_a_new_directory_can_be_entered_by_its_owner_only(tmp_path: Path) -> Non
         assert stat.S_IMODE(store.path.stat().st_mode) == 0o700
 
 
-def test_a_batch_goes_to_all_its_families(store: Store) -> None:
+def test_a_batch_is_written_to_all_its_families(store: Store) -> None:
     batch = store.batch()
     batch.put(FAMILY, b"a", b"1")
     batch.put_all("shard-01", [(b"b", b"2"), (b"c", b"3")])
@@ -58,7 +58,7 @@ def test_a_batch_goes_to_all_its_families(store: Store) -> None:
     assert list(store.items("shard-01", b"", b"\xff")) == [(b"b", b"2"), (b"c", b"3")]
 
 
-def test_changes_of_a_batch_apply_in_their_order(store: Store) -> None:
+def test_changes_of_a_batch_are_applied_in_order(store: Store) -> None:
     put(store, b"a", b"b", b"c", b"d")
 
     batch = store.batch()
@@ -85,14 +85,14 @@ def test_a_batch_can_be_written_only_once(store: Store) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [(bytearray(b"k"), b"v"), (memoryview(b"k"), b"v"), (b"k", bytearray(b"v")), ("k", b"v")]
 )
-def test_what_is_not_bytes_is_refused_in_words(store: Store, key: bytes, value: bytes) -> None:
+def test_values_other_than_bytes_are_rejected_with_a_clear_message(store: Store, key: bytes, value: bytes) -> None:
     with pytest.raises(UsageError, match="must be bytes"):
         store.batch().put(FAMILY, key, value)
     with pytest.raises(UsageError, match="must be bytes"):
         store.batch().put_all(FAMILY, [(key, value)])
 
 
-def test_a_family_that_is_not_there_is_refused_in_words(store: Store) -> None:
+def test_an_unknown_family_is_rejected_with_a_clear_message(store: Store) -> None:
     for call in (
         lambda: store.batch().put("shard-99", b"k", b"v"),
         lambda: store.batch().delete("shard-99", b"k"),
@@ -183,7 +183,7 @@ def _close_shared() -> Iterator[None]:
         store.close()
 
 
-def test_items_go_on_over_rows_in_tables_and_in_memory(tmp_path: Path) -> None:
+def test_items_covers_rows_in_tables_and_in_memory(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", [FAMILY]) as store:
         put(store, b"a", b"c")
         store.compact(FAMILY, b"", b"\xff")
@@ -207,7 +207,7 @@ def test_with_durability_os_a_write_is_committed_at_once(tmp_path: Path) -> None
         assert put(store, b"a") == store.committed == 1
 
 
-def test_with_durability_os_commits_of_one_tick_are_told_together(tmp_path: Path) -> None:
+def test_with_durability_os_commits_of_one_turn_are_reported_together(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", [FAMILY], durability="os") as store:
         calls: list[Callable[[], None]] = []
         told: list[int] = []
@@ -223,7 +223,7 @@ def test_with_durability_os_commits_of_one_tick_are_told_together(tmp_path: Path
         assert told == [2, 3]
 
 
-def test_rows_and_log_id_are_there_after_closing_and_opening(tmp_path: Path) -> None:
+def test_rows_and_log_id_survive_reopening(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", [FAMILY]) as store:
         put(store, b"a")
         log_id = store.log_id
@@ -239,7 +239,7 @@ def test_two_logs_have_two_ids(tmp_path: Path) -> None:
         assert one.log_id != two.log_id
 
 
-def test_a_family_may_be_added_later_and_none_is_lost_when_it_is_not_named(tmp_path: Path) -> None:
+def test_a_family_can_be_added_later_and_an_unnamed_one_is_kept(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", [FAMILY]) as store:
         put(store, b"a")
 
@@ -257,7 +257,7 @@ def test_the_rows_about_the_database_have_the_bytes_of_format_1(store: Store) ->
     assert list(store.items("default", b"", b"\xff")) == [(b"format", b"\x00\x00\x00\x01"), (b"log-id", store.log_id)]
 
 
-def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_newer_format_is_rejected_and_not_changed(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", [FAMILY]) as store:
         batch = store.batch()
         batch.put("default", b"format", b"\x00\x00\x00\x02")
@@ -280,12 +280,12 @@ def test_a_checkpoint_is_a_store_of_that_moment(store: Store, tmp_path: Path) ->
         assert stat.S_IMODE(copy.path.stat().st_mode) == 0o700
 
 
-def test_a_checkpoint_never_goes_into_a_directory_that_is_there(store: Store, tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_written_into_an_existing_directory(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already exists"):
         store.checkpoint(tmp_path)
 
 
-def test_a_closed_store_refuses_and_may_be_closed_again(tmp_path: Path) -> None:
+def test_a_closed_store_rejects_calls_and_can_be_closed_again(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "log", [FAMILY])
     batch = store.batch()
     store.close()

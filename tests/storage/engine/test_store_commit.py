@@ -80,7 +80,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_a_flush_covers_what_was_written_before_it_began_and_nothing_else(stage: Stage) -> None:
+def test_a_flush_commits_only_writes_made_before_it_began(stage: Stage) -> None:
     stage.put(b"1")
     stage.disk.wait_begun()
     stage.put(b"2")
@@ -106,7 +106,7 @@ def test_nothing_is_flushed_while_nothing_is_written(stage: Stage) -> None:
     assert stage.disk.began.qsize() == 1
 
 
-def test_after_a_flush_that_found_damage_nothing_is_ever_committed_or_written_again(stage: Stage) -> None:
+def test_after_a_flush_that_found_damage_nothing_is_committed_or_written(stage: Stage) -> None:
     stage.put(b"1")
     stage.disk.finish()
     stage.next_told()
@@ -134,7 +134,7 @@ def test_after_a_failed_flush_rows_can_still_be_read(stage: Stage) -> None:
     assert [key for key, _ in stage.store.items(FAMILY, b"", b"\xff")] == [b"1"]
 
 
-def test_a_store_with_a_failed_flush_works_again_when_it_is_opened_again(stage: Stage) -> None:
+def test_a_store_with_a_failed_flush_works_after_reopening(stage: Stage) -> None:
     stage.put(b"1")
     stage.disk.finish(OSError(5, "Input/output error"))
     wait_until(lambda: stage.store.health.state is HealthState.STOPPED)
@@ -153,9 +153,7 @@ def test_a_store_with_a_failed_flush_works_again_when_it_is_opened_again(stage: 
         Exception("IO error: No space left on device: While fdatasync: 000004.log: No space left on device"),
     ],
 )
-def test_after_a_failed_flush_the_database_is_opened_again_and_what_was_written_is_committed(
-    stage: Stage, problem: Exception
-) -> None:
+def test_after_a_failed_flush_the_database_is_reopened_and_pending_writes_are_committed(stage: Stage, problem: Exception) -> None:
     stage.put(b"1")
     stage.disk.finish(problem)
     wait_until(lambda: stage.store.health.state is HealthState.STOPPED)
@@ -207,7 +205,7 @@ def test_a_flush_that_does_not_end_makes_the_store_slow(stage: Stage, monkeypatc
     assert stage.store.check().state is HealthState.OK
 
 
-def test_closing_commits_what_is_written(tmp_path: Path) -> None:
+def test_closing_commits_all_writes(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "log")
     stage.put(b"1")
     stage.disk.wait_begun()
@@ -233,7 +231,7 @@ def test_closing_gives_up_on_a_disk_that_does_not_answer(tmp_path: Path, monkeyp
     stage.next_told()
 
 
-def test_a_store_starts_once_and_does_not_sync_by_hand_then(stage: Stage) -> None:
+def test_a_store_starts_once_and_rejects_sync_afterwards(stage: Stage) -> None:
     with pytest.raises(UsageError, match="already been started"):
         stage.store.start(lambda call: call(), stage.told.put)
     with pytest.raises(UsageError, match="commits by itself"):
@@ -250,7 +248,7 @@ def test_writes_from_before_the_start_are_committed_by_it(tmp_path: Path) -> Non
         assert told.get(timeout=DEADLINE_S) == 1
 
 
-def test_starting_lets_the_commit_thread_in_between_two_polls_of_a_busy_loop(tmp_path: Path) -> None:
+def test_the_commit_thread_gets_to_run_beside_a_busy_loop(tmp_path: Path) -> None:
     before = sys.getswitchinterval()
     try:
         sys.setswitchinterval(0.005)

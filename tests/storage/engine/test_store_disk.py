@@ -45,7 +45,7 @@ class ShrinkingDisk(Disk):
         return self.free
 
 
-def test_the_reserve_stops_writes_and_they_go_on_when_there_is_space_again(tmp_path: Path) -> None:
+def test_a_reached_reserve_rejects_writes_until_there_is_space(tmp_path: Path) -> None:
     disk = ShrinkingDisk(100 * MIB)
     with Store.open(tmp_path / "log", [FAMILY], tuning=Tuning(reserve_bytes=64 * MIB), disk=disk) as store:
         assert store.check().state is HealthState.OK
@@ -65,7 +65,7 @@ def test_the_reserve_stops_writes_and_they_go_on_when_there_is_space_again(tmp_p
         assert store.write(store.batch()) == 2
 
 
-def test_what_frees_space_may_use_the_reserve(tmp_path: Path) -> None:
+def test_writes_that_free_space_may_use_the_reserve(tmp_path: Path) -> None:
     disk = ShrinkingDisk(0)
     with Store.open(tmp_path / "log", [FAMILY], disk=disk) as store:
         batch = store.batch()
@@ -96,7 +96,7 @@ def test_closing_waits_for_a_compaction_in_a_thread(tmp_path: Path) -> None:
     assert batches_after_reopening(tmp_path / "log") == set(range(200))
 
 
-def test_what_was_written_before_the_reserve_was_reached_is_still_committed(tmp_path: Path) -> None:
+def test_writes_made_before_the_reserve_was_reached_are_committed(tmp_path: Path) -> None:
     disk = ShrinkingDisk(100 * MIB)
     with Store.open(tmp_path / "log", [FAMILY], tuning=Tuning(reserve_bytes=64 * MIB), disk=disk) as store:
         store.write(store.batch())
@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up_below_the_reserve_stops_the_store_and_nothing_is_l
 
 
 @pytest.mark.needs("tmpfs")
-def test_what_waits_for_its_commit_when_the_disk_fills_up_is_committed_when_there_is_space(small_disk: Path) -> None:
+def test_writes_pending_when_the_disk_fills_up_are_committed_when_there_is_space(small_disk: Path) -> None:
     """A flush of the unfinished log file would be taken for the end by RocksDB: it has to be held back until then."""
     (small_disk / "ballast").write_bytes(bytes(BALLAST_BYTES))
     store = Store.open(small_disk / "log", [FAMILY], tuning=SMALL)
@@ -215,7 +215,7 @@ def test_what_waits_for_its_commit_when_the_disk_fills_up_is_committed_when_ther
 
 
 @pytest.mark.needs("tmpfs")
-def test_a_full_disk_cannot_be_opened_and_says_so(small_disk: Path) -> None:
+def test_opening_a_log_on_a_full_disk_fails_with_a_clear_message(small_disk: Path) -> None:
     Store.open(small_disk / "log", [FAMILY]).close()
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "ballast").write_bytes(bytes(12 * MIB))

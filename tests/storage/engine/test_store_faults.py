@@ -99,7 +99,7 @@ def test_kill_9_loses_no_committed_batch_and_tears_none(tmp_path: Path, seed: in
     assert len(found) >= committed
 
 
-def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_with_the_pid_of_the_first(tmp_path: Path) -> None:
     with Writer(tmp_path / "log", 1) as writer:
         writer.wait_done()
 
@@ -109,7 +109,7 @@ def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) 
     Store.open(tmp_path / "log", [FAMILY]).close()
 
 
-def test_opening_twice_in_one_process_is_refused_in_words(tmp_path: Path) -> None:
+def test_opening_twice_in_one_process_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
     with Store.open(tmp_path / "log", [FAMILY]), pytest.raises(UsageError, match="already open in this process"):
         Store.open(tmp_path / "log", [FAMILY])
 
@@ -145,7 +145,7 @@ def test_a_torn_tail_is_cut_to_the_last_whole_batch(killed: Path, cut: int) -> N
     assert 99 - cut // batch_bytes <= len(found) <= 99
 
 
-def test_a_flipped_bit_in_the_write_ahead_log_is_refused_and_salvage_keeps_what_is_before_it(killed: Path) -> None:
+def test_a_flipped_bit_in_the_write_ahead_log_is_rejected_and_salvage_keeps_the_data_before_it(killed: Path) -> None:
     file = write_ahead_log(killed)
     flip_bit(file, file.stat().st_size // 2)
 
@@ -197,14 +197,14 @@ def test_a_flipped_bit_in_a_table_is_found_by_every_way_of_reading(damaged: Path
         assert store.get(FAMILY, found[-1]) is not None
 
 
-def test_a_table_that_is_gone_is_corruption(damaged: Path) -> None:
+def test_a_missing_table_is_corruption(damaged: Path) -> None:
     max(damaged.glob("*.sst"), key=lambda file: file.stat().st_size).unlink()
 
     with pytest.raises(Corruption, match="is damaged"):
         Store.open(damaged, [FAMILY])
 
 
-def test_a_path_that_is_a_file_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     for path in (tmp_path / "file", tmp_path / "file" / "log"):
@@ -212,7 +212,7 @@ def test_a_path_that_is_a_file_is_refused_in_words(tmp_path: Path) -> None:
             Store.open(path, [FAMILY])
 
 
-def test_a_directory_that_may_not_be_written_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_directory_without_write_permission_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
     """In a child without root's rights, which would be allowed everything."""
     Store.open(tmp_path / "log", [FAMILY]).close()
     (tmp_path / "log").chmod(0o500)

@@ -19,7 +19,7 @@ CALM = Measurements(
 )
 
 
-def test_a_calm_engine_is_ok() -> None:
+def test_an_idle_engine_is_ok() -> None:
     assert judge(CALM) == health.HEALTHY
 
 
@@ -41,7 +41,7 @@ def test_an_engine_that_falls_behind_is_slow_and_says_why(change: dict[str, int]
     assert not verdict.needs_restart
 
 
-def test_an_engine_that_has_stopped_writes_is_stopped_whatever_else_is_true() -> None:
+def test_an_engine_that_has_stopped_writes_counts_as_stopped() -> None:
     verdict = judge(msgspec.structs.replace(CALM, is_write_stopped=True, level0_files=60, commit_running_s=9.0))
 
     assert (verdict.state, verdict.needs_restart) == (HealthState.STOPPED, False)

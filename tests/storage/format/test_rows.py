@@ -22,7 +22,7 @@ PRODUCER = ProducerRow(42, EPOCH + 258)
 CHECKED = ProducerRow(42, EPOCH + 258, 0x48383195)
 
 
-def test_rows_are_the_released_bytes() -> None:
+def test_rows_are_written_with_the_bytes_of_the_released_format() -> None:
     written = {
         "record-plain": encode_record(b"a/b", b"hi", 1, False, "p"),
         "record-full": encode_record(b"t", b"x", 2, True, "é", b"\x02\0\0\0\x01", 2_000_000, 1, 1_000_000, True),
@@ -42,7 +42,7 @@ def test_rows_are_the_released_bytes() -> None:
     assert written == golden("log")
 
 
-def test_released_bytes_are_read() -> None:
+def test_rows_of_the_released_format_are_read() -> None:
     stored = golden("log")
 
     assert rows.decode_shard(stored["shard-row"]) == SHARD
@@ -56,7 +56,7 @@ def test_released_bytes_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["shard-row", "epoch-row", "generation-row", "producer-row", "record-plain"])
-def test_a_newer_format_is_refused_in_words(name: str) -> None:
+def test_a_newer_format_is_rejected_with_a_clear_message(name: str) -> None:
     newer = b"\x03" + golden("log")[name][1:]
 
     with pytest.raises(UsageError, match="newer"):

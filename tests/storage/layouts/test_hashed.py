@@ -19,20 +19,20 @@ def query_of(layout: HashedLayout, topic_filter: str) -> MaskQuery:
     return query
 
 
-def test_an_index_is_the_documented_bytes() -> None:
+def test_an_index_has_the_documented_bytes() -> None:
     # 0xCBF43926 is the check value of the CRC; a field of 16 bits takes 1 to 65535, and 0 is a level that is not there.
     field = 1 + (0xCBF43926 * 0x9E3779B1 % 2**32 * 65_535 >> 32)
 
     assert HashedLayout((16, 16)).index(b"123456789") == field.to_bytes(2, "big") + b"\0\0"
 
 
-def test_parameters_are_the_documented_bytes() -> None:
+def test_parameters_have_the_documented_bytes() -> None:
     # version, interleaved, number of levels, bits of each
     assert HashedLayout((16, 4, 4), is_interleaved=True).parameters() == bytes.fromhex("01 01 03 10 04 04")
     assert HashedLayout().parameters() == bytes.fromhex("01 00 04 10 10 10 10")
 
 
-def test_a_wildcard_leaves_the_bits_of_its_level_out_of_the_mask() -> None:
+def test_the_mask_excludes_the_bits_of_a_wildcard_level() -> None:
     layout = HashedLayout((8, 8, 8))
 
     query = query_of(layout, "foo/+/bar")
@@ -42,7 +42,7 @@ def test_a_wildcard_leaves_the_bits_of_its_level_out_of_the_mask() -> None:
     assert query.pattern == index[:1] + b"\0" + index[2:]
 
 
-def test_an_open_filter_ends_its_mask_where_it_opens() -> None:
+def test_the_mask_of_a_filter_with_a_hash_ends_at_the_hash() -> None:
     layout = HashedLayout((8, 8, 8))
 
     assert query_of(layout, "foo/#").mask == b"\xff"
@@ -50,7 +50,7 @@ def test_an_open_filter_ends_its_mask_where_it_opens() -> None:
     assert query_of(layout, "#").mask == b""
 
 
-def test_levels_that_are_not_there_are_wanted_by_a_filter_that_ends_before_them() -> None:
+def test_the_mask_requires_that_further_levels_are_absent() -> None:
     layout = HashedLayout((8, 8, 8))
 
     assert query_of(layout, "+").mask == b"\x00\xff\xff"
@@ -58,7 +58,7 @@ def test_levels_that_are_not_there_are_wanted_by_a_filter_that_ends_before_them(
 
 
 @pytest.mark.parametrize("topic_filter", ["+", "a", "+/b", "a/b/c", "+/+/c", "a/", "/", "+/"])
-def test_topics_of_another_number_of_levels_are_never_found(topic_filter: str) -> None:
+def test_topics_with_another_number_of_levels_are_never_found(topic_filter: str) -> None:
     layout = HashedLayout((2, 2, 2, 2))
     query = query_of(layout, topic_filter)
     topics = ["/".join(levels) for depth in (1, 2, 3) for levels in product(("a", "b", "c", "", "x"), repeat=depth)]
@@ -68,7 +68,7 @@ def test_topics_of_another_number_of_levels_are_never_found(topic_filter: str) -
     assert found == {topic_filter.count("/")}
 
 
-def test_a_wildcard_at_the_end_stands_for_a_level_that_is_not_there_too() -> None:
+def test_the_index_query_of_a_final_plus_also_matches_the_parent_topic() -> None:
     # A mask cannot say "not 0"; the reader sorts these out.
     layout = HashedLayout((8, 8, 8))
 
@@ -103,7 +103,7 @@ def test_interleaving_takes_a_bit_of_each_level_in_turn(bits: tuple[int, ...], t
     assert f"{int.from_bytes(index, 'big'):0{total}b}" == woven
 
 
-def test_few_names_that_resemble_each_other_share_a_hash() -> None:
+def test_similar_names_rarely_share_a_hash() -> None:
     layout = HashedLayout((16,), cached_topics_max=2)
 
     values = {layout.index(b"device-%06d" % number) for number in range(10_000)}
@@ -113,17 +113,17 @@ def test_few_names_that_resemble_each_other_share_a_hash() -> None:
 
 
 @pytest.mark.parametrize("bits", [(), (7,), (0, 8), (33, 7), (16,) * 9, (8, -8, 8)])
-def test_bits_that_make_no_index_are_refused(bits: tuple[int, ...]) -> None:
+def test_invalid_numbers_of_bits_are_rejected(bits: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="a whole number of bytes and at most 128 bits"):
         HashedLayout(bits)
 
 
-def test_rows_are_no_part_of_this_layout() -> None:
+def test_this_layout_stores_no_rows() -> None:
     with pytest.raises(Corruption):
         HashedLayout.from_parameters(b"", rows=[(b"\0\0\0\2", b"row")])
 
 
-def test_the_counter_of_the_shard_is_handed_on() -> None:
+def test_a_layout_and_its_heir_keep_the_counter_of_the_shard() -> None:
     layout = HashedLayout.from_parameters(b"", next_id=77)
 
     assert layout.next_id == 77

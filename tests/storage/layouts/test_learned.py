@@ -26,7 +26,7 @@ def found_by(layout: LearnedLayout, topic_filter: str, topics: list[str]) -> set
     return {topic for topic in topics if any(query.matches(layout.index(topic.encode())) for query in queries)}
 
 
-def test_rows_and_indexes_are_the_documented_bytes() -> None:
+def test_rows_and_indexes_have_the_documented_bytes() -> None:
     layout = LearnedLayout((2, 1))
 
     indexes = learn(layout, "a/b", "a/c", "$d")
@@ -46,7 +46,7 @@ def test_rows_and_indexes_are_the_documented_bytes() -> None:
     assert layout.next_id == 9
 
 
-def test_parameters_are_the_documented_bytes() -> None:
+def test_parameters_have_the_documented_bytes() -> None:
     # version, entries at most, number of thresholds, thresholds
     assert LearnedLayout((100, 10), entries_max=65_536).parameters() == bytes.fromhex("01 00010000 02 0064 000a")
 
@@ -61,7 +61,7 @@ def test_the_first_hundred_names_at_the_root_and_ten_below_are_told_apart() -> N
     assert varying_below == [4] * 10 + [8] * 3
 
 
-def test_a_name_seen_early_stays_exact_beside_those_that_vary() -> None:
+def test_a_name_learned_early_stays_exact_after_its_level_has_become_variable() -> None:
     layout = LearnedLayout((100, 1), cached_topics_max=2)
     first, *_ = learn(layout, "devices/d0/temp", "devices/d1/temp", "devices/d2/temp")
 
@@ -127,7 +127,7 @@ def test_levels_below_the_deepest_are_joined_into_one() -> None:
     assert found_by(layout, head, topics) == {head}
 
 
-def test_everything_is_one_query_for_the_filters_of_everything() -> None:
+def test_a_filter_for_everything_needs_one_query() -> None:
     layout = LearnedLayout()
     learn(layout, *(f"{number}/b" for number in range(200)))
 
@@ -137,7 +137,7 @@ def test_everything_is_one_query_for_the_filters_of_everything() -> None:
 
 @pytest.mark.parametrize(("patterns", "queries"), [(QUERIES_MAX, QUERIES_MAX), (QUERIES_MAX + 1, 1)])
 @pytest.mark.parametrize("topic_filter", ["a/+", "a/#"])
-def test_a_filter_of_too_many_patterns_becomes_one_query(patterns: int, queries: int, topic_filter: str) -> None:
+def test_a_filter_that_matches_too_many_patterns_becomes_one_query(patterns: int, queries: int, topic_filter: str) -> None:
     layout = LearnedLayout((QUERIES_MAX * 2,))
     learn(layout, *(f"a/{number}" for number in range(patterns)))
 
@@ -147,7 +147,7 @@ def test_a_filter_of_too_many_patterns_becomes_one_query(patterns: int, queries:
     assert (plan == [EVERY_INDEX]) is (queries == 1)
 
 
-def test_a_filter_that_nothing_was_learned_for_needs_no_query() -> None:
+def test_a_filter_without_learned_patterns_needs_no_query() -> None:
     layout = LearnedLayout()
     learn(layout, "a/b")
 
@@ -156,7 +156,7 @@ def test_a_filter_that_nothing_was_learned_for_needs_no_query() -> None:
     assert layout.plan("a") == []
 
 
-def test_a_plan_is_made_anew_when_something_was_learned() -> None:
+def test_a_plan_is_rebuilt_after_something_was_learned() -> None:
     layout = LearnedLayout()
     learn(layout, "a/b")
     plan = layout.plan("a/+")
@@ -174,7 +174,7 @@ def random_topics(count: int, seed: int) -> list[str]:
     return ["/".join(str(chance.randrange(1000)) for _ in range(chance.randint(1, 5))) for _ in range(count)]
 
 
-def test_a_trie_never_grows_beyond_its_bound_and_finds_everything_all_the_same() -> None:
+def test_a_full_trie_stays_within_its_bound_and_still_finds_everything() -> None:
     layout = LearnedLayout(entries_max=400, cached_topics_max=2)
     topics = random_topics(2000, seed=1)
     indexes = learn(layout, *topics)
@@ -262,7 +262,7 @@ def test_the_last_numbers_are_never_given_to_entries() -> None:
     assert [found_by(layout, topic, topics) for topic in topics] == [{"a"}, {"b"}, {"b/c"}]
 
 
-def test_ids_go_on_where_the_shard_stopped() -> None:
+def test_ids_continue_from_the_counter_of_the_shard() -> None:
     layout = LearnedLayout(next_id=1000)
     learn(layout, "a")
     rows = layout.take_rows()
@@ -311,7 +311,7 @@ def row(number: int, kind: int, parent: int, name: bytes = b"", version: int = 1
         "an empty value",
     ],
 )
-def test_rows_that_make_no_trie_are_corruption(rows: list[Row]) -> None:
+def test_rows_that_do_not_form_a_trie_are_corruption(rows: list[Row]) -> None:
     with pytest.raises(Corruption):
         LearnedLayout(rows=rows)
 

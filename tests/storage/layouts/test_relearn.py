@@ -226,7 +226,7 @@ def test_a_given_lesson_makes_the_named_levels_vary_from_the_first_topic_on() ->
     [[], ["a/#"], ["a/b+"], [""], ["/".join("a" * 17)], ["x" * 256], ["a"] * (PATTERNS_MAX + 1)],
     ids=["none", "open", "no filter", "empty", "deep", "long name", "many"],
 )
-def test_what_no_trie_can_begin_with_is_refused(patterns: list[str]) -> None:
+def test_an_invalid_lesson_is_rejected(patterns: list[str]) -> None:
     with pytest.raises(UsageError):
         given_lesson(patterns)
 
@@ -266,7 +266,7 @@ def test_a_log_is_taught_patterns_and_shows_those_it_has(tmp_path: Path) -> None
         assert stage.payloads("acme/+/speed") == [b"old"] * 12 + [b"new"] * 12
 
 
-def test_a_log_that_does_not_learn_refuses_to_be_taught_and_goes_on(tmp_path: Path) -> None:
+def test_a_log_with_a_fixed_layout_rejects_lessons_and_continues(tmp_path: Path) -> None:
     with Stage(tmp_path, layout="hashed") as stage:
         stage.publish("a", "t", b"1")
         with pytest.raises(UsageError, match="learns no patterns"):

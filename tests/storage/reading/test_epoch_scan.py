@@ -209,3 +209,22 @@ def test_values_fetched_one_by_one_end_with_the_slice() -> None:
 
     assert found == desk.stamps
     assert max(map(len, pieces)) <= 16
+
+
+def test_large_values_end_the_slice_one_by_one_even_among_many_small_ones() -> None:
+    log = Log(limits=EpochLimits(count_max=2000))
+    log.append(*["small"] * 1000)
+    log.append(*["large"] * 5, payload=bytes(300_000))
+    ticks = iter(range(100_000))
+    reader = LogReader(log.store, log.shard, None, lambda: float(next(ticks)), ScanLimits(values_bytes_max=0))
+    replay = reader.start_replay(["large"], 0)
+    log.store.records_read = 0
+    pieces, read = [], []
+    while not replay.is_caught_up:
+        before = log.store.records_read
+        pieces.append(replay.next(100, slice_s=1))
+        read.append(log.store.records_read - before)
+
+    assert sum(map(len, pieces)) == 5
+    assert max(map(len, pieces)) == 1
+    assert max(read[-10:]) <= 2

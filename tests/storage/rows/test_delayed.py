@@ -141,7 +141,7 @@ steps = st.lists(st.tuples(messages(), user_names, st.integers(0, 3)) | st.integ
 
 @settings(max_examples=25, deadline=None)
 @given(steps)
-def test_what_is_loaded_is_what_was_put_and_not_removed(history: list[Step]) -> None:
+def test_loading_returns_what_was_put_and_not_removed(history: list[Step]) -> None:
     model: dict[bytes, tuple[Fields, str | None, float]] = {}
     publishers: dict[bytes, str] = {}
 

@@ -56,7 +56,7 @@ def test_a_group_is_read_back_as_it_was(row: GroupRow) -> None:
     assert decode_group(group_key(row.name, row.topic_filter), encode_group(row)) == row
 
 
-def test_a_newer_row_of_a_group_is_refused_in_words() -> None:
+def test_a_newer_row_of_a_group_is_rejected_with_a_clear_message() -> None:
     stored = golden("groups")
 
     for value in (b"\x02" + stored["group-row"][1:], b"\x02"):

@@ -45,7 +45,7 @@ def test_the_row_of_a_reader_that_says_what_it_reads_has_fixed_bytes() -> None:
     assert decode_place(encode_place(nobodys)) == nobodys
 
 
-def test_what_a_reader_reads_is_found_after_opening_again_unless_it_is_too_long(tmp_path: Path) -> None:
+def test_the_filters_of_a_reader_survive_reopening_unless_they_are_too_long(tmp_path: Path) -> None:
     many = tuple(f"plant/{number}/temperature" for number in range(100))
     with Stage(tmp_path) as stage:
         for name, filters in (("few", ("a/#", "b")), ("many", many), ("unknown", ())):
@@ -80,7 +80,7 @@ def test_a_newer_row_is_refused_and_a_broken_one_is_corruption() -> None:
             decode_place(broken)
 
 
-def test_positions_are_found_after_opening_again(tmp_path: Path) -> None:
+def test_positions_survive_reopening(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         save(stage, "a", {0: 10, 1: 11, 2: 12})
         save(stage, "ab", {1: 5}, pins=False)
@@ -185,7 +185,7 @@ def test_bad_names_and_positions_are_refused(tmp_path: Path, name: str, position
         save(stage, name, positions)
 
 
-def test_a_reader_stays_its_owners_after_opening_again(tmp_path: Path) -> None:
+def test_the_owner_of_a_reader_survives_reopening(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         stage.log.readers.save("a", {1: 5}, owner="ann", pins=True, on_saved=lambda: None, on_refused=unexpected)
         save(stage, "b", {1: 5})

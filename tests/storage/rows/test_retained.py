@@ -57,7 +57,7 @@ def test_released_bytes_of_kept_messages_are_read() -> None:
     assert kept_messages.decode_message(stored["retained-row"])[0].published_at == 1_000_000
 
 
-def test_the_message_of_a_topic_is_read_and_a_row_of_another_topic_is_told(tmp_path: Path) -> None:
+def test_the_message_of_a_topic_is_read_and_a_row_of_another_topic_is_reported(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         retained = LogRetained(stage.log)
         put(stage, retained.put(make_message("a/b", b"kept"), "bob"))
@@ -96,7 +96,7 @@ def test_a_message_expires_by_the_wall_clock_whatever_the_other_clock_says_after
 
 
 @pytest.mark.parametrize("name", ["retained-row", "delayed-row"])
-def test_a_newer_row_of_a_kept_message_is_refused_in_words(name: str) -> None:
+def test_a_newer_row_of_a_kept_message_is_rejected_with_a_clear_message(name: str) -> None:
     stored = golden("kept messages")[name]
 
     for value in (b"\x02" + stored[1:], b"\x02"):
@@ -104,7 +104,7 @@ def test_a_newer_row_of_a_kept_message_is_refused_in_words(name: str) -> None:
             MessageRows().message_of(value, "it")
 
 
-def test_a_newer_record_inside_of_a_row_is_refused_in_words() -> None:
+def test_a_newer_record_inside_of_a_row_is_rejected_with_a_clear_message() -> None:
     stored = bytearray(golden("kept messages")["delayed-row"])
     stored[2] = 2
 
@@ -176,7 +176,7 @@ def test_a_row_under_another_topic_is_corruption_that_names_the_topic(tmp_path: 
 
 
 @pytest.mark.parametrize(("version", "error"), [(2, UsageError), (0, Corruption)])
-def test_what_cannot_be_loaded_is_named_by_its_topic(tmp_path: Path, version: int, error: type[Exception]) -> None:
+def test_a_message_that_cannot_be_loaded_is_named_by_its_topic(tmp_path: Path, version: int, error: type[Exception]) -> None:
     with Stage(tmp_path) as stage:
         retained = LogRetained(stage.log)
         change = retained.put(make_message("a/b"), None)
@@ -197,7 +197,7 @@ steps = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(steps, st.integers(1, 5))
-def test_what_is_loaded_is_what_was_put_and_not_removed(history: list[Step], stride: int) -> None:
+def test_loading_returns_what_was_put_and_not_removed(history: list[Step], stride: int) -> None:
     model: dict[bytes, tuple[Fields, str | None]] = {}
     with tempfile.TemporaryDirectory() as folder:
         with Stage(Path(folder), durability="os") as stage:

@@ -118,7 +118,7 @@ def test_released_bytes_of_sessions_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_newer_row_of_a_session_is_refused_in_words(name: str) -> None:
+def test_a_newer_row_of_a_session_is_rejected_with_a_clear_message(name: str) -> None:
     newer = b"\x02" + golden("sessions")[name][1:]
 
     for value in (newer, newer[:1], newer + bytes(100)):
@@ -196,7 +196,7 @@ def test_rows_are_in_the_home_shard_of_their_client(tmp_path: Path) -> None:
         assert {each.shard for each in changes if isinstance(each, Put | Delete)} == {stage.log.shard_of("client-1")}
 
 
-def test_a_session_without_a_cursor_or_anything_else_is_loaded(tmp_path: Path) -> None:
+def test_a_session_without_any_other_row_is_loaded(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         put(stage, LogSessions(stage.log).put_session(SESSION))
 
@@ -219,7 +219,7 @@ def test_removing_a_session_removes_its_rows_and_no_others(tmp_path: Path, remov
         assert loaded(stage).keys() == set(NEIGHBOURS) - {removed}
 
 
-def test_removing_a_session_takes_along_what_was_put_before_it_and_leaves_what_comes_after(tmp_path: Path) -> None:
+def test_removing_a_session_removes_earlier_rows_of_the_batch_and_keeps_later_ones(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         sessions = LogSessions(stage.log)
         put(stage, *all_rows(sessions, "a"), *removal(sessions, "a"), sessions.put_session(ANONYMOUS))

@@ -55,7 +55,7 @@ class AgedStage(Stage):
 
 
 @pytest.mark.parametrize(("one", "other"), [("a/#", "a/b"), ("+/b", "a/+"), ("#", "x"), ("a", "a"), ("a/#", "a")])
-def test_classes_that_claim_the_same_topic_are_refused_in_words(tmp_path: Path, one: str, other: str) -> None:
+def test_classes_with_overlapping_filters_are_rejected_with_a_clear_message(tmp_path: Path, one: str, other: str) -> None:
     overlapping = HistorySettings(classes={"long": log_class(one), "short": log_class("elsewhere", other)})
 
     with pytest.raises(ConfigError, match=r"history\.classes\.short\.topics: .* of the class 'long' match the same topics"):
@@ -65,7 +65,7 @@ def test_classes_that_claim_the_same_topic_are_refused_in_words(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("topic_filter", ["a/#/b", "a+", "", "$share/g/a"])
-def test_what_is_no_filter_is_refused_with_its_key(tmp_path: Path, topic_filter: str) -> None:
+def test_an_invalid_filter_is_rejected_with_its_key(tmp_path: Path, topic_filter: str) -> None:
     with pytest.raises(ConfigError, match=r"history\.classes\.c\.topics"):
         DurableLog.open(tmp_path, HistorySettings(classes={"c": log_class(topic_filter)}))
 
@@ -276,7 +276,7 @@ def test_a_gap_is_reported_only_to_readers_whose_filters_match_it(tmp_path: Path
         assert replay.take_gaps() == {}
 
 
-def test_a_class_that_is_configured_no_longer_stays_readable_until_its_retention_has_emptied_it(tmp_path: Path) -> None:
+def test_a_removed_class_stays_readable_until_retention_has_emptied_it(tmp_path: Path) -> None:
     with AgedStage(tmp_path, {"short": log_class("short/#", retention=10)}) as stage:
         stage.publish_each_second("short/0", "x/1", "short/2")
     with AgedStage(tmp_path, {}) as stage:
@@ -292,7 +292,7 @@ def test_a_class_that_is_configured_no_longer_stays_readable_until_its_retention
         assert stage.payloads("#") == [b"x/1", b"short/3"]
 
 
-def test_a_class_that_is_new_in_an_old_log_takes_what_comes_from_now_on(tmp_path: Path) -> None:
+def test_a_new_class_in_an_old_log_takes_new_records(tmp_path: Path) -> None:
     with AgedStage(tmp_path, {}) as stage:
         stage.publish_each_second("short/0", "x/1")
     with AgedStage(tmp_path, {"short": log_class("short/#", retention=1)}) as stage:
@@ -304,7 +304,7 @@ def test_a_class_that_is_new_in_an_old_log_takes_what_comes_from_now_on(tmp_path
         assert stage.payloads("#") == [b"short/0", b"x/1", b"x/3"]
 
 
-def test_readers_with_a_name_lag_behind_in_all_classes(tmp_path: Path) -> None:
+def test_the_lag_of_a_named_reader_covers_all_classes(tmp_path: Path) -> None:
     with Stage(tmp_path, shards=1, options=SINGLE, classes=AUDIT) as stage:
         stage.publish("a", "x", b"")
         positions = stage.log.watermarks

@@ -38,7 +38,7 @@ def test_the_alarm_ends_with_the_jump() -> None:
     assert clock.check() is None
 
 
-def test_s15_a_wall_clock_behind_the_log_at_start_is_an_alarm_and_stamps_go_on_from_the_last() -> None:
+def test_s15_a_wall_clock_behind_the_log_at_start_is_an_alarm_and_timestamps_continue_from_the_last() -> None:
     log = Log()
     (last,) = log.append("t")
     log.hands.wall -= 3600 * SECOND
@@ -63,7 +63,7 @@ def test_the_alarm_at_start_ends_when_the_clock_has_caught_up() -> None:
     assert clock.check() is None
 
 
-def test_a_small_difference_is_made_up_slowly() -> None:
+def test_a_small_clock_difference_is_corrected_slowly() -> None:
     hands = Hands()
     clock = hands.clock()
     hands.wall += 1_000
@@ -75,7 +75,7 @@ def test_a_small_difference_is_made_up_slowly() -> None:
     assert clock.now() == hands.wall
 
 
-def test_time_goes_on_while_the_machine_is_suspended() -> None:
+def test_time_continues_while_the_machine_is_suspended() -> None:
     hands = Hands()
     clock = hands.clock()
 
@@ -99,7 +99,7 @@ def test_time_never_goes_back_and_never_jumps(steps: list[tuple[int, int]]) -> N
         assert gained >= 0
 
 
-def test_the_real_clock_is_the_wall_clock_at_first() -> None:
+def test_the_clock_starts_at_the_wall_clock() -> None:
     clock = ShardClock()
 
     assert abs(clock.now() - wall_us()) < SECOND

@@ -45,7 +45,7 @@ class Desk:
         return stamps_of(drain(self.reader.start_replay([topic], 0)))
 
 
-def test_after_many_searches_in_vain_an_epoch_is_not_looked_at_for_what_it_does_not_have() -> None:
+def test_after_many_searches_without_matches_an_epoch_is_skipped() -> None:
     desk = Desk()
     for number in range(MISSES + 1):
         desk.read(f"d/{1000 + number}/t")
@@ -58,7 +58,7 @@ def test_after_many_searches_in_vain_an_epoch_is_not_looked_at_for_what_it_does_
     assert desk.read("d/5000/t") == []
 
 
-def test_searches_in_vain_that_are_far_between_leave_an_epoch_alone() -> None:
+def test_rare_searches_without_matches_do_not_index_an_epoch() -> None:
     desk = Desk()
 
     for number in range(3 * MISSES):
@@ -68,7 +68,7 @@ def test_searches_in_vain_that_are_far_between_leave_an_epoch_alone() -> None:
     assert desk.reader.topics.size_bytes == 0
 
 
-def test_searches_that_find_something_leave_an_epoch_alone() -> None:
+def test_searches_with_matches_do_not_index_an_epoch() -> None:
     desk = Desk()
 
     for number in range(3 * MISSES):
@@ -113,7 +113,7 @@ def test_an_epoch_is_walked_in_slices_and_by_seeking_over_long_runs_of_a_topic()
     assert log.store.records_read < 100
 
 
-def test_an_epoch_with_too_many_topics_denies_nothing() -> None:
+def test_an_epoch_with_too_many_topics_is_never_skipped() -> None:
     log = Log()
     log.append(*(f"{number}/{number}" for number in range(500)))
     (epoch,) = log.shard.epochs
@@ -156,7 +156,7 @@ class BreakingStore:
             yield pair
 
 
-def test_a_walk_that_breaks_off_and_is_done_again_knows_the_same_as_one_that_did_not() -> None:
+def test_an_interrupted_and_repeated_walk_finds_the_same_topics() -> None:
     log = Log(limits=EpochLimits(count_max=1000))
     log.append(*(f"d/{number % 50}/t" for number in range(1000)))
     [epoch] = log.shard.epochs

@@ -119,7 +119,7 @@ def test_an_epoch_ends_by_its_count() -> None:
 
 
 @pytest.mark.parametrize("limits", [EpochLimits(count_max=0), EpochLimits(bytes_max=0), EpochLimits(age_max_us=OFFSET_MAX + 1)])
-def test_limits_that_no_key_could_hold_are_refused(limits: EpochLimits) -> None:
+def test_limits_beyond_the_key_format_are_rejected(limits: EpochLimits) -> None:
     log = Log(limits=limits)
 
     with pytest.raises(UsageError):
@@ -169,7 +169,7 @@ def test_every_batch_holds_the_shard_row() -> None:
     assert [(row.last, row.epoch_start, row.epoch_count) for row in rows] == [(NOON, NOON, 1), (NOON + 2, NOON, 3)]
 
 
-def test_the_open_epoch_goes_on_after_a_restart() -> None:
+def test_the_open_epoch_continues_after_a_restart() -> None:
     log = Log(limits=EpochLimits(count_max=4))
     first = log.append("a", "b", "c")
 
@@ -248,7 +248,7 @@ def test_what_the_layout_learned_in_a_failed_batch_is_written_with_the_next_one(
     assert len({key[8:-4] for key in keys(log)}) == 2
 
 
-def test_a_failed_first_write_leaves_nothing() -> None:
+def test_a_failed_first_write_leaves_no_rows() -> None:
     log = Log()
     log.store.fails = True
     with pytest.raises(Unavailable):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.smoke
 HOUR = 3_600_000_000
 
 
-def test_how_far_a_producer_has_come_is_known_after_a_crash_if_and_only_if_the_record_is_there() -> None:
+def test_the_sequence_of_a_producer_survives_a_crash_if_and_only_if_its_record_does() -> None:
     for kept in (1, 2):
         log = Log()
         log.append("m1", producer=b"n", sequence=1)
@@ -34,7 +34,7 @@ def test_sequences_may_have_gaps_and_producers_do_not_touch_each_other() -> None
     assert [log.shard.producer_mark(name).sequence for name in (b"n", b"n/1", b"other")] == [50, 2, 0]
 
 
-def test_producers_that_were_silent_for_long_are_forgotten_in_slices() -> None:
+def test_idle_producers_are_forgotten_in_slices() -> None:
     log = Log()
     for number in range(5):
         log.append("a", producer=b"old%d" % number, sequence=1)

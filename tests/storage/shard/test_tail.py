@@ -15,7 +15,7 @@ def record(timestamp: int, size: int = 0) -> Record:
     return Record(timestamp, encode_record(b"t", bytes(size), 1, False, "p"))
 
 
-def test_it_answers_none_for_what_was_before_it() -> None:
+def test_the_tail_returns_none_for_earlier_positions() -> None:
     tail = Tail(100, 10_000)
     tail.extend([record(105)])
 
@@ -24,7 +24,7 @@ def test_it_answers_none_for_what_was_before_it() -> None:
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 300)), max_size=5), max_size=20), st.integers(0, 2_000))
-def test_it_is_a_bounded_suffix_of_what_was_committed(batches: list[list[tuple[int, int]]], bytes_max: int) -> None:
+def test_the_tail_is_a_bounded_suffix_of_the_committed_records(batches: list[list[tuple[int, int]]], bytes_max: int) -> None:
     tail = Tail(10, bytes_max)
     oracle: list[Record] = []
     now = 10
@@ -59,7 +59,7 @@ def test_a_record_larger_than_the_bound_leaves_it_empty() -> None:
     assert (len(tail), tail.start, tail.size_bytes) == (0, 2, 0)
 
 
-def test_long_use_leaves_nothing_behind() -> None:
+def test_long_use_leaks_nothing() -> None:
     tail = Tail(0, 2_000)
 
     for number in range(1, 10_000):
@@ -124,7 +124,7 @@ def on_topic(timestamp: int, topic: str) -> Record:
     return Record(timestamp, encode_record(topic.encode(), b"", 1, False, "p"))
 
 
-def test_a_search_answers_none_for_what_was_before_the_tail() -> None:
+def test_a_search_returns_none_for_positions_before_the_tail() -> None:
     tail = Tail(100, 10_000)
     tail.extend([on_topic(105, "a")])
 

@@ -65,7 +65,7 @@ def test_a_restored_log_has_every_record_and_an_id_of_its_own(data_dir: Path, tm
     assert restore(tmp_path / "backup", tmp_path / "other", silent).log_id not in (old_id, restored.log_id)
 
 
-def test_what_is_restored_is_for_its_owner_alone(made: Path, tmp_path: Path) -> None:
+def test_restored_files_are_accessible_only_to_their_owner(made: Path, tmp_path: Path) -> None:
     restore(made, tmp_path / "new", silent)
 
     for folder in (made, tmp_path / "new"):
@@ -116,7 +116,7 @@ def test_tables_are_copied_where_they_cannot_be_linked(data_dir: Path, tmp_path:
 
 
 @pytest.mark.parametrize("where", ["{backup}", "{data}/inside", "{data}/log/inside", "{missing}/backup"])
-def test_a_target_that_cannot_be_is_refused_and_left_alone(made: Path, data_dir: Path, tmp_path: Path, where: str) -> None:
+def test_an_invalid_backup_target_is_rejected_and_not_changed(made: Path, data_dir: Path, tmp_path: Path, where: str) -> None:
     target = Path(where.format(backup=made, data=data_dir, missing=tmp_path / "nowhere"))
     before = sorted(tmp_path.rglob("*"))
 
@@ -222,7 +222,7 @@ def test_a_manifest_cannot_name_files_elsewhere(made: Path, tmp_path: Path, path
     ],
     ids=["none", "empty", "cut", "newer"],
 )
-def test_a_directory_that_is_no_backup_we_know_is_refused(
+def test_a_directory_that_is_not_a_backup_is_rejected(
     made: Path, tmp_path: Path, manifest: bytes | None, problem: type[BraidError], words: str
 ) -> None:
     (made / MANIFEST_NAME).unlink()
@@ -233,7 +233,7 @@ def test_a_directory_that_is_no_backup_we_know_is_refused(
         restore(made, tmp_path / "new", silent)
 
 
-def test_a_disk_that_fails_is_said_to_be_the_reason(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_is_reported_as_the_reason(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 

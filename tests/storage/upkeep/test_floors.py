@@ -22,30 +22,30 @@ def floor(limits: RetentionLimits, pins: tuple[int, ...] = (), watermark: int = 
     return choose_floor(EPOCHS, limits, NOW, watermark, pins, present)
 
 
-def test_without_limits_everything_stays() -> None:
+def test_without_limits_nothing_is_removed() -> None:
     assert floor(RetentionLimits()) == 0
 
 
-def test_by_age_an_epoch_goes_when_its_last_record_is_too_old() -> None:
+def test_an_epoch_is_removed_when_its_last_record_is_too_old() -> None:
     assert floor(RetentionLimits(age_us=2 * HOUR)) == 3 * HOUR
     assert floor(RetentionLimits(age_us=2 * HOUR + 1)) == 2 * HOUR
 
 
-def test_by_age_the_newest_epoch_goes_too() -> None:
+def test_age_removes_the_newest_epoch_too() -> None:
     assert floor(RetentionLimits(age_us=0)) == 5 * HOUR
 
 
-def test_by_bytes_the_oldest_go_until_the_rest_fits() -> None:
+def test_a_byte_limit_removes_the_oldest_epochs_until_the_rest_fits() -> None:
     assert floor(RetentionLimits(size_bytes=400)) == 0
     assert floor(RetentionLimits(size_bytes=399)) == 2 * HOUR
     assert floor(RetentionLimits(size_bytes=200)) == 3 * HOUR
 
 
-def test_by_bytes_the_newest_epoch_stays() -> None:
+def test_a_byte_limit_never_removes_the_newest_epoch() -> None:
     assert floor(RetentionLimits(size_bytes=0)) == 4 * HOUR
 
 
-def test_what_is_not_committed_stays() -> None:
+def test_uncommitted_records_are_kept() -> None:
     assert floor(RetentionLimits(age_us=0), watermark=2 * HOUR + 5) == 2 * HOUR
 
 
@@ -62,7 +62,7 @@ def test_a_pin_holds_only_up_to_its_limit() -> None:
     assert floor(RetentionLimits(age_us=HOUR, pin_age_us=HOUR), pins=(0,)) == 3 * HOUR
 
 
-def test_the_floor_never_sinks() -> None:
+def test_the_floor_never_moves_back() -> None:
     assert floor(RetentionLimits(), present=77) == 77
 
 
@@ -157,7 +157,7 @@ def test_nothing_uncommitted_is_removed() -> None:
     assert stamps_of(log.read("#")[:2]) == second
 
 
-def test_a_reader_below_the_floor_is_told_of_the_gap_once_and_goes_on() -> None:
+def test_a_reader_below_the_floor_gets_the_gap_once_and_continues() -> None:
     log, stamps = filled()
     replay = log.reader.start_replay(["#"], 0)
     assert stamps_of(replay.next(1, slice_s=60)) == stamps[:1]
@@ -193,7 +193,7 @@ def test_a_reader_that_had_read_what_was_removed_has_no_gap() -> None:
 # Generations
 
 
-def test_a_generation_whose_records_are_gone_goes_with_them() -> None:
+def test_a_generation_is_removed_with_its_last_record() -> None:
     log, _ = filled()
     batch = log.store.batch()
     log.shard.add_generation(batch, "hashed", LAYOUTS["hashed"])

@@ -52,7 +52,7 @@ def test_an_empty_user_name_differs_from_no_user() -> None:
     ("name", "size", "more"),
     [("batch-row", 25, b"\0"), ("batch-row-2", 30, b"\0"), ("batch-row-owned", 30, b"\xff")],
 )
-def test_a_newer_row_is_refused_in_words_and_a_broken_one_is_corruption(name: str, size: int, more: bytes) -> None:
+def test_a_newer_row_is_rejected_with_a_clear_message_and_a_broken_one_is_corruption(name: str, size: int, more: bytes) -> None:
     row = golden("producer keys")[name]
 
     with pytest.raises(UsageError, match="newer"):
@@ -76,7 +76,7 @@ def test_the_rows_of_a_name_are_between_its_first_and_its_end_and_no_others_are(
     assert inside == keys[name]
 
 
-def test_names_that_were_not_used_for_long_are_forgotten_in_slices() -> None:
+def test_unused_names_are_forgotten_in_slices() -> None:
     store = FakeStore()
     batch = store.batch()
     for name, used_at in ((b"old", 10), (b"young", 100), (b"ancient", 5)):

@@ -75,7 +75,7 @@ def test_bytes_are_shared_by_all_shards_and_the_oldest_go_first(tmp_path: Path) 
         assert stage.payloads("#") == numbers(1, 3, 4, 5, 6, 7)
 
 
-def test_a_reader_that_stood_below_the_floor_is_told_of_the_gap_once(tmp_path: Path) -> None:
+def test_a_reader_below_the_floor_gets_the_gap_once(tmp_path: Path) -> None:
     with AgedStage(tmp_path, shards=1, retention=Seconds(3.5)) as stage:
         stage.publish_each_second([0] * 6)
         replay = stage.log.replay(["#"], stage.log.positions_at(At(NOON)))
@@ -92,7 +92,7 @@ def test_a_reader_that_stood_below_the_floor_is_told_of_the_gap_once(tmp_path: P
         assert late.take_gaps() == {}
 
 
-def test_earliest_and_what_is_complete_have_no_gap(tmp_path: Path) -> None:
+def test_earliest_and_a_complete_range_have_no_gap(tmp_path: Path) -> None:
     with AgedStage(tmp_path, shards=1, retention=Seconds(3.5)) as stage:
         stage.publish_each_second([0] * 6)
         stage.log.retain()
@@ -150,7 +150,7 @@ def test_a_reader_that_does_not_pin_or_is_dropped_keeps_nothing(tmp_path: Path) 
         assert stage.payloads("#") == numbers(4, 5, 6, 7)
 
 
-def test_the_floor_and_what_is_left_are_found_after_opening_again(tmp_path: Path) -> None:
+def test_floor_and_remaining_records_survive_reopening(tmp_path: Path) -> None:
     with AgedStage(tmp_path, retention=Seconds(4.5)) as stage:
         stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])
         stage.log.retain()
@@ -176,7 +176,7 @@ def test_a_step_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
         assert stage.payloads("#") == numbers(0, 1, 2, 3, 4, 5, 6, 7)
 
 
-def test_retention_goes_on_when_the_disk_is_full_and_nothing_else_is_written(tmp_path: Path) -> None:
+def test_retention_continues_on_a_full_disk(tmp_path: Path) -> None:
     disk = BrokenDisk()
     with AgedStage(tmp_path, SINGLE._replace(disk=disk), retention=Seconds(4.5)) as stage:
         stage.publish_each_second([0, 1, 2, 0, 1, 2, 0, 1])

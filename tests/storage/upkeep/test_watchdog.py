@@ -57,7 +57,7 @@ def count_checks(log: DurableLog) -> list[Health]:
     return found
 
 
-def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_logged_once_and_recovers_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class SizedDisk(BrokenDisk):
         """Full until the tables are small."""
 
@@ -97,7 +97,7 @@ def test_a_full_disk_is_told_once_and_recovers_by_itself(tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize("relearns", [True, False])
-def test_topics_are_learned_anew_only_if_that_is_wanted(tmp_path: Path, relearns: bool) -> None:
+def test_patterns_are_relearned_only_if_configured(tmp_path: Path, relearns: bool) -> None:
     async def run() -> set[int]:
         log = DurableLog.open(tmp_path, HistorySettings(shards=1))
         log.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -116,7 +116,7 @@ def test_topics_are_learned_anew_only_if_that_is_wanted(tmp_path: Path, relearns
     assert asyncio.run(run()) == ({1, 2} if relearns else {1})
 
 
-def test_a_log_may_be_closed_while_a_thread_works_on_it(tmp_path: Path) -> None:
+def test_a_log_can_be_closed_while_a_thread_uses_it(tmp_path: Path) -> None:
     async def run() -> None:
         log = DurableLog.open(tmp_path, HistorySettings(shards=4))
         log.start(asyncio.get_running_loop().call_soon_threadsafe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from braidmq.broker.ports import Change, GroupRow
 from braidmq.broker.reading.slots import Reader
 from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.cursor import GroupCursor
@@ -43,6 +44,7 @@ class FakeGroupServices:
         self.source = LogSource(self.log, bench.state, self.later)
         self.awaited: list[str] = []  # client ids whose room was asked for
         self.written: list[bool] = []  # notes of changes; True: at once
+        self.rows: list[GroupRow] = []  # written at once
         self.forgotten: list[tuple[str, str]] = []
         self.lost = 0
         self.blocked: list[GroupCursor] = []
@@ -93,6 +95,14 @@ class FakeGroupServices:
 
     def note_reservation(self, log: GroupCursor) -> None:
         self.reserving.append(log)
+
+    def write_row(self, log: GroupCursor) -> None:
+        self.rows.append(log.row())
+
+    def row_of(self, log: GroupCursor) -> Change:
+        self.rows.append(log.row())
+        log.is_kept = True
+        return Change()
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         self.forgotten.append((name, topic_filter))

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
-from braidmq.base.errors import ConfigError
+from msgspec.structs import replace
+
+from braidmq.base.errors import ConfigError, UsageError
+from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
 from braidmq.control.contract import (
     BanInfo,
     BanKind,
@@ -15,6 +18,7 @@ from braidmq.control.contract import (
     ConfValue,
     ListenerStatus,
     LogLevel,
+    NodeSummary,
     Page,
     PageRequest,
     RetainedInfo,
@@ -43,6 +47,12 @@ class FakeOperations:
     def __init__(self) -> None:
         self.history = FakeHistory()
         self.not_ready = ""
+        self.drain_asked: DrainRequest | None = None
+        self.drain_steps: list[DrainStatus] = []
+        self.silent: dict[str, str] = {}
+        self.node_list: list[NodeSummary] = []
+        self.node_metrics: list[NodeMetrics] = []
+        self.member_list: list[MemberInfo] = []
         self.counters: dict[str, float] = {"messages_received": 7}
         self.client_list: list[ClientInfo] = []
         self.session_list: list[SessionInfo] = []
@@ -74,8 +84,29 @@ class FakeOperations:
     def metrics(self) -> Mapping[str, float]:
         return self.counters
 
+    async def overview(self) -> Status:
+        return replace(self.status(), nodes=self.node_list)
+
+    async def all_metrics(self) -> ClusterMetrics:
+        return ClusterMetrics(self.counters, self.node_metrics)
+
+    async def cluster(self) -> ClusterStatus:
+        return ClusterStatus(cluster="braidmq", members=self.member_list)
+
+    async def forget(self, name: str) -> None:
+        if name not in [member.name for member in self.member_list]:
+            raise UsageError(f"there is no node {name!r}")
+        self.member_list = [member for member in self.member_list if member.name != name]
+
+    async def drain(self, request: DrainRequest) -> DrainStatus:
+        self.drain_asked = request
+        return await self.drain_status(request.node)
+
+    async def drain_status(self, node: str) -> DrainStatus:
+        return self.drain_steps.pop(0)
+
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
-        return page_by_name(self.client_list, lambda client: client.client_id, page)
+        return replace(page_by_name(self.client_list, lambda client: client.client_id, page), silent=self.silent)
 
     async def client(self, client_id: str) -> ClientDetail | None:
         for client in self.client_list:
@@ -123,9 +154,10 @@ class FakeOperations:
     async def bans(self, page: PageRequest) -> Page[BanInfo]:
         return page_by_name(self.ban_list, lambda each: f"{each.kind} {each.value}", page)
 
-    async def ban_add(self, ban: BanInfo) -> None:
+    async def ban_add(self, ban: BanInfo) -> list[str]:
         await self.ban_remove(ban.kind, ban.value)
         self.ban_list.append(ban)
+        return list(self.silent)
 
     async def ban_remove(self, kind: BanKind, value: str) -> bool:
         before = len(self.ban_list)

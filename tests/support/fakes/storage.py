@@ -249,14 +249,20 @@ class FakeSessions:
         return [value for key, value in self._log.rows.items() if key[: len(prefix)] == prefix]
 
     def load(self) -> Iterator[StoredSession]:
-        for row in self._table("session"):
-            yield StoredSession(
-                row,
-                self._log.rows[("cursor", row.client_id)],
-                self._table("subscription", row.client_id),
-                self._log.rows.get(("will", row.client_id)),
-                self._table("received", row.client_id),
-            )
+        return map(self._stored, self._table("session"))
+
+    def load_one(self, client_id: str) -> StoredSession | None:
+        row = self._log.rows.get(("session", client_id))
+        return None if row is None else self._stored(row)
+
+    def _stored(self, row: SessionRow) -> StoredSession:
+        return StoredSession(
+            row,
+            self._log.rows.get(("cursor", row.client_id), CursorRow((), ())),
+            self._table("subscription", row.client_id),
+            self._log.rows.get(("will", row.client_id)),
+            self._table("received", row.client_id),
+        )
 
 
 class FakeGroups:
@@ -273,6 +279,9 @@ class FakeGroups:
 
     def load(self) -> Iterator[GroupRow]:
         return iter([value for key, value in self._log.rows.items() if key[0] == "group"])
+
+    def load_one(self, name: str, topic_filter: str) -> GroupRow | None:
+        return self._log.rows.get(("group", name, topic_filter))
 
 
 class NoMessages:

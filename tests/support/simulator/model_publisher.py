@@ -29,6 +29,7 @@ class ModelPublisher:
         self.client_id = client_id
         self.is_durable = is_durable
         self.sent_twice: set[int] = set()  # QoS 1 messages that may be recorded twice
+        self.refused_unread: set[int] = set()  # messages whose rejection was lost with the connection
         self._on_acknowledged = on_acknowledged
         self._on_refused = on_refused
         self._peer: Peer | None = None
@@ -57,10 +58,13 @@ class ModelPublisher:
         """The network is gone."""
         if self._peer is not None:
             self._peer.cut()
-        self._peer = None
+        self.forget_connection()
 
     def forget_connection(self) -> None:
-        """The broker is gone."""
+        """The connection is over; what was written to it and not taken is lost."""
+        for packet in self._peer.take() if self._peer is not None else ():
+            if isinstance(packet, Puback | Pubrec) and packet.reason == Reason.QUOTA_EXCEEDED:
+                self.refused_unread.add(self._outgoing[packet.packet_id].number)
         self._peer = None
 
     def publish(self, world: World, number: int, topic: str, qos: int, retain: bool) -> None:
@@ -97,7 +101,7 @@ class ModelPublisher:
                     self._peer.send(Pubrel(packet.packet_id))
             case Pubcomp():
                 del self._outgoing[packet.packet_id]
-            case Disconnect(reason=Reason.QUOTA_EXCEEDED):
+            case Disconnect(reason=Reason.QUOTA_EXCEEDED | Reason.SESSION_TAKEN_OVER):
                 pass
             case _:
                 raise AssertionError(f"unexpected {packet!r}")

@@ -3,7 +3,7 @@
 - A message that was acknowledged while a subscription of QoS 1 or 2 was there comes, as long as that subscription stays.
 - QoS 2 on both sides means exactly once.
 - What was acknowledged before SUBSCRIBE does not come, but as a retained message (S3).
-- First deliveries are in order for each publisher, topic and QoS.
+- First deliveries are in order for each publisher, topic and QoS (``delivery_order``).
 - After every crash: a record at or below the position on disk is answered by the client or in flight on disk.
 
 Packets that were written when the network or the broker failed may have reached the client or not. What is checked at every
@@ -19,6 +19,7 @@ from msgspec import Struct
 from braidmq.mqtt.packets import Disconnect, Packet, Publish, Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import matches
+from tests.support.simulator.delivery_order import DeliveryOrder
 from tests.support.simulator.model_publisher import ModelPublisher
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.strict_receiver import StrictReceiver
@@ -83,7 +84,7 @@ class GoesOn(Struct, frozen=True):
 
 
 class Ends(Struct, frozen=True):
-    """The node ends: process died, lost power or stopped. Another starts on what it has left."""
+    """The node ends: process died, lost power or stopped. Another starts on what it has left, or was handed its sessions."""
 
     end: str
     progress: int
@@ -119,6 +120,7 @@ class DurableSession:
     def __init__(self, history: dict[str, Any], work_max: int | None = None) -> None:
         self.world = World(history=history, work_max=work_max)
         self.peer: Peer | None = None
+        self.left_peer: Peer | None = None  # the last connection, if it ended before the client had read everything
         self.client = StrictReceiver(self.on_delivery)
         self.publishers = [
             ModelPublisher("p durable", is_durable=True, on_acknowledged=self.on_acknowledged, on_refused=self.on_refused),
@@ -133,9 +135,8 @@ class DurableSession:
         self.has_session = False
         self.has_crashed = False
         self.was_full = False  # in this life of the broker
-        self.delivered: set[int] = set()
         self.delivered_once: set[int] = set()  # with QoS 2
-        self.last_first: dict[tuple[str, str, int, int], int] = {}  # the last number that came for the first time
+        self.order = DeliveryOrder(self.is_sent_twice, self.is_refused_unread)
 
     def do(self, action: Action) -> None:
         """Perform the action if its client is there, and check everything that follows."""
@@ -189,14 +190,13 @@ class DurableSession:
         assert number not in self.delivered_once, f"{number} came again after it had come with QoS 2"
         if packet.qos == 2:
             self.delivered_once.add(number)
-        if number not in self.delivered:
-            self.delivered.add(number)
-            key = (message.publisher, message.topic, message.qos, packet.qos)
-            assert self.last_first.get(key, -1) < number, f"{number} came after {self.last_first[key]}"
-            self.last_first[key] = number
+        self.order.on_delivery(number, (message.publisher, message.topic, message.qos, packet.qos))
 
     def is_sent_twice(self, number: int) -> bool:
         return any(number in each.sent_twice for each in self.publishers)
+
+    def is_refused_unread(self, number: int) -> bool:
+        return any(number in each.refused_unread for each in self.publishers)
 
     def absorb(self) -> None:
         """All clients take what has arrived."""
@@ -216,6 +216,8 @@ class DurableSession:
                 topic_filter, _ = self.asked.pop(packet.packet_id)
                 self.possible.discard(topic_filter)
                 self.doubtful.discard(topic_filter)
+            case Disconnect(reason=Reason.SESSION_TAKEN_OVER):
+                self.peer = None
             case Disconnect(reason=Reason.QUOTA_EXCEEDED):
                 assert self.was_full, "disconnected without a reason"
                 self.peer = None
@@ -242,6 +244,9 @@ class DurableSession:
     def connect(self, clean: bool, window: int) -> None:
         self.world.free_disk()
         self.peer = self.world.connect("s", clean=clean, receive_maximum=window)
+        if self.left_peer is not None:
+            self.order.note_lost(self.left_peer.take())
+            self.left_peer = None
         is_present = self.peer.connack.session_present
         assert is_present == (self.has_session and not clean), "the session is gone, or should be"
         if not is_present:
@@ -256,9 +261,8 @@ class DurableSession:
         self.subscriptions.clear()
         self.doubtful.clear()
         self.asked.clear()
-        self.delivered.clear()
         self.delivered_once.clear()
-        self.last_first.clear()
+        self.order.clear()
         for message in self.messages.values():
             message.possible.clear()
             message.owing.clear()
@@ -282,9 +286,14 @@ class DurableSession:
             self.peer.disconnect()
         elif action.end == "cut":
             self.peer.cut()
-        self.peer = None
+        self.drop_peer()
         if action.back_with or action.end == "taken over":
             self.connect(False, action.back_with or 3)
+
+    def drop_peer(self) -> None:
+        """The connection is over; the client does not read what was written to it."""
+        if self.peer is not None:
+            self.left_peer, self.peer = self.peer, None
 
     def subscribe(self, peer: Peer, action: Subscribes) -> None:
         topic_filter, qos = action.topic_filter, action.qos
@@ -338,14 +347,19 @@ class DurableSession:
         self.advance(action.progress)
         if action.arrives:
             self.absorb()
-        if action.end == "stopped":
+        is_move = action.end == "handed over"
+        if is_move:
+            self.world.move()
+            self.absorb()
+        elif action.end == "stopped":
             self.world.restart()
         else:
             self.world.crash(loses_power=action.end == "lost power")
-        self.peer = None
-        self.has_crashed = True
-        self.was_full = False
-        self.client.life += 1
+        self.drop_peer()
+        # A move writes everything down: the next node knows as much as the last one did.
+        self.has_crashed |= not is_move
+        self.was_full &= is_move
+        self.client.life += not is_move
         for publisher in self.publishers:
             publisher.forget_connection()
         self.check_closure()
@@ -386,7 +400,7 @@ class DurableSession:
             self.peer.send(self.client.answer(0))
             self.advance_and_absorb(SETTLE)
         owed = {number for number, each in self.messages.items() if each.is_acknowledged and each.owing}
-        assert owed <= self.delivered, f"acknowledged and not delivered: {sorted(owed - self.delivered)}"
+        assert owed <= self.order.delivered, f"acknowledged and not delivered: {sorted(owed - self.order.delivered)}"
         assert not self.client.known
         session = self.world.broker.sessions.get("s")
         assert session is not None

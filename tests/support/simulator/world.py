@@ -102,22 +102,29 @@ class World:
         self.log = DurableLog.open(self.data_dir, self.settings.history, options=self._options)
         self.log.start(self._commits.append)
         self._note_synced()
-        self.broker: Broker = self.loop.run_until_complete(self._make_broker())
+        self.broker: Broker = self.loop.run_until_complete(self._make_broker(self._ports))
+        self.broker.restore()
+        self._nodes = [self.broker]
 
     def _read_settings(self) -> Settings:
         history = {"durability": "os", "shards": 2, **self.tables.get("history", {})}
         tables = {**self.tables, "history": history, "node": {"data_dir": str(self.data_dir)}}
         return config.from_tables(tables).settings
 
-    async def _make_broker(self) -> Broker:
+    def add_node(self, ports: NodePorts | None = None) -> Broker:
+        """Another broker over the same log, without sessions; it sees what is recorded by now, and has no feed of the rest."""
+        node: Broker = self.loop.run_until_complete(self._make_broker(ports or NodePorts()))
+        self._nodes.append(node)
+        return node
+
+    async def _make_broker(self, ports: NodePorts) -> Broker:
         log = self.log
         kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log)
         storage = Storage(log, *kept, parse_start, LogProducers(log))
         access = LocalAccess(self.settings)
-        broker = Broker(self.settings, access, hooks.load((), 1.0), storage, self.loop.time, self._ports)
+        broker = Broker(self.settings, access, hooks.load((), 1.0), storage, self.loop.time, ports)
         if self._work_max is not None:
             broker.state.work_max = broker.routes.weight_max = self._work_max
-        broker.restore()
         return broker
 
     def _end(self) -> None:
@@ -147,6 +154,23 @@ class World:
         stopping.result()
         self.settle()
         self.crash(loses_power=False, **tables)
+
+    def move(self) -> None:
+        """All sessions go to another node: this one hands them over, and the next one makes them of their rows."""
+        self.free_disk()
+        for session in list(self.broker.sessions):
+            self.broker.lifecycle.hand_over(session)
+        self.broker.lane.flush()
+        self.tick()
+        left, self._nodes = self.broker, []
+        assert not len(left.sessions)
+        self.broker = node = self.add_node(self._ports)
+        storage = node.turn_writer.storage
+        for message in storage.retained.load():
+            node.retained.put(message.message, message.user_name, message.stored_at, is_on_disk=True)
+        for stored in list(storage.sessions.load()):
+            node.restoration.restore(stored, waits=True)
+        self.settle()
 
     def _copy(self, left: Path) -> None:
         # Files that the engine no longer needs may vanish under the copy; then there is a newer state to be copied.
@@ -214,8 +238,9 @@ class World:
         raise AssertionError("the broker does not come to rest")
 
     def _activity(self) -> tuple[int, ...]:
-        state = self.broker.state
-        return (self.log.pending_bytes, len(self._commits), state.counters.bytes_sent, state.counters.bytes_received, state.turn)
+        states = [node.state for node in self._nodes]
+        traffic = sum(state.counters.bytes_sent + state.counters.bytes_received for state in states)
+        return (self.log.pending_bytes, len(self._commits), traffic, sum(state.turn for state in states))
 
     def tick(self, count: int = 1) -> None:
         """Half a second passes, ``count`` times."""
@@ -230,10 +255,10 @@ class World:
 
     # Clients
 
-    def open(self, version: int = 5) -> Peer:
-        """A connection on which nothing was sent yet."""
-        return Peer(self.broker, version, self.loop, settle=self.settle)
+    def open(self, version: int = 5, *, node: Broker | None = None) -> Peer:
+        """A connection on which nothing was sent yet, to this node or to the first one."""
+        return Peer(node or self.broker, version, self.loop, settle=self.settle)
 
-    def connect(self, client_id: str, version: int = 5, **fields: Any) -> Peer:
+    def connect(self, client_id: str, version: int = 5, *, node: Broker | None = None, **fields: Any) -> Peer:
         """A connected client; arguments as for ``Peer.connect``."""
-        return self.open(version).connect(client_id, **fields)
+        return self.open(version, node=node).connect(client_id, **fields)

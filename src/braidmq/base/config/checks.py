@@ -12,7 +12,14 @@ import msgspec
 
 from braidmq.base.config.addresses import Address, clash, is_loopback, parse_address, parse_origin
 from braidmq.base.config.keys import Path, dotted, format_value, leaves
-from braidmq.base.config.settings import AccessSettings, HistorySettings, LinkSettings, ListenerSettings, Settings
+from braidmq.base.config.settings import (
+    AccessSettings,
+    ClusterSettings,
+    HistorySettings,
+    LinkSettings,
+    ListenerSettings,
+    Settings,
+)
 from braidmq.base.errors import ConfigError
 from braidmq.base.units import parse_bytes
 
@@ -27,7 +34,8 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 
 # Tables and keys of features that do not exist yet, with the words that name the feature.
 _NOT_YET: dict[Path, str] = {
-    ("cluster",): "clustering",
+    ("cluster", "store"): "a cluster with several cores",
+    ("cluster", "etcd"): "a cluster with several cores",
     ("registry",): "the cluster's client registry",
     ("links",): "linking of clusters",
 }
@@ -41,12 +49,13 @@ def check(settings: Settings, given: Mapping[Path, str]) -> list[str]:
         _check_name(f"node.{name}", getattr(settings.node, name))
     _check_response_topic(settings.mqtt.response_topic_prefix)
     _check_history(settings.history)
-    notes = _check_history_service(settings.history, settings.access)
+    notes = _check_history_service(settings.history, settings.access) if settings.node.role == "core" else []
     for name in ("password_file", "acl_file"):
         if file := getattr(settings.access, name):
             _check_readable(f"access.{name}", file)
     for kind, name, listener in _enabled(settings):
         notes += _check_listener(kind, name, listener, settings.access)
+    _check_cluster(settings, given)
     _check_clashes(settings)
     return notes + _check_parts_to_come(settings, given)
 
@@ -167,8 +176,10 @@ def _check_clashes(settings: Settings) -> None:
     addresses = [(dotted(("listeners", kind, name, "bind")), listener.bind) for kind, name, listener in _enabled(settings)]
     if settings.api.bind:
         addresses.append(("api.bind", settings.api.bind))
-    if settings.history.bind:
+    if settings.history.bind and settings.node.role == "core":
         addresses.append(("history.bind", settings.history.bind))
+    if settings.cluster.rpc_bind and settings.node.role == "core":
+        addresses.append(("cluster.rpc_bind", settings.cluster.rpc_bind))
     for key, bind in addresses:
         address = _check_address(key, bind)
         for other_key, other in seen:
@@ -217,13 +228,74 @@ def _check_history_service(history: HistorySettings, access: AccessSettings) -> 
     return []
 
 
+# -- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def _check_cluster(settings: Settings, given: Mapping[Path, str]) -> None:
+    cluster = settings.cluster
+    _check_cluster_files(cluster)
+    if cluster.home_wait <= cluster.lease:
+        hint = "a core that restarts within the lease must not cost a publisher its connection"
+        raise ConfigError("cluster.home_wait", f"must be longer than cluster.lease ({cluster.lease:g} s)", hint)
+    if settings.node.role == "replicant":
+        _check_replicant(settings, given)
+        return
+    if cluster.core_nodes:
+        raise ConfigError("cluster.core_nodes", "belongs to replicants, and this node is a core", 'set node.role = "replicant"')
+    if not cluster.rpc_bind:
+        return
+    address = _check_address("cluster.rpc_bind", cluster.rpc_bind)
+    if not cluster.secret and not is_loopback(address.host):
+        raise ConfigError(
+            "cluster.secret",
+            f"is missing, and other machines can reach cluster.rpc_bind ({cluster.rpc_bind})",
+            "set the same random text on all nodes of the cluster",
+        )
+
+
+def _check_replicant(settings: Settings, given: Mapping[Path, str]) -> None:
+    cluster = settings.cluster
+    if not cluster.core_nodes:
+        hint = 'list the cluster.rpc_bind of its core, such as ["10.0.0.1:4370"]'
+        raise ConfigError("cluster.core_nodes", "is empty, and a replicant needs a core", hint)
+    for each in cluster.core_nodes:
+        address = _check_address("cluster.core_nodes", each)
+        if not address.host or not address.port:
+            raise ConfigError("cluster.core_nodes", f"{each!r} does not name a host and a port", "write 10.0.0.1:4370")
+        if not cluster.secret and not is_loopback(address.host):
+            hint = "set the same random text on all nodes of the cluster"
+            raise ConfigError("cluster.secret", f"is missing, and the core {each} is on another machine", hint)
+    defaults = {path: value for path, _, value in leaves(Settings())}
+    for path, _, value in leaves(settings):
+        # Without a database there is nothing to record, to retain or to serve: the core's settings decide.
+        if path[0] == "history" and path in given and value != defaults.get(path) and (path[1] != "bind" or value):
+            raise ConfigError(
+                dotted(path), "belongs to a core: a replicant has no database and keeps no history", "set it on the core"
+            )
+    if cluster.rpc_bind:
+        raise ConfigError("cluster.rpc_bind", "belongs to a core: no node connects to a replicant", "remove it")
+
+
+def _check_cluster_files(cluster: ClusterSettings) -> None:
+    names = ("cert_file", "key_file", "ca_file")
+    missing = [name for name in names if not getattr(cluster, name)]
+    if len(missing) == len(names):
+        return
+    if missing:
+        raise ConfigError(
+            f"cluster.{missing[0]}",
+            "is missing; TLS between nodes needs a certificate, its key and the CA of the other nodes",
+            "set cert_file, key_file and ca_file, or none of them",
+        )
+    _check_pair(("cluster", "cert_file"), cluster.cert_file, cluster.key_file)
+    _check_readable("cluster.ca_file", cluster.ca_file)
+
+
 # -- features to come --------------------------------------------------------------------------------------------------
 
 
 def _check_parts_to_come(settings: Settings, given: Mapping[Path, str]) -> list[str]:
     """Accept default values of features that do not exist yet, reject others, and return one note about them."""
-    if settings.node.role != "core":
-        raise ConfigError("node.role", f"{settings.node.role!r} nodes are not supported yet", 'use "core"')
     defaults = {path: value for path, _, value in leaves(Settings())}
     sample = {path: value for path, _, value in leaves(Settings(links=_SAMPLE_LINKS)) if path[0] == "links"}
     named: dict[Path, None] = {}

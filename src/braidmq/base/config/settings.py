@@ -310,11 +310,31 @@ class ClusterSettings(_Table, frozen=True):
 
     store: Annotated[Literal["embedded", "etcd"], key("where the cluster keeps its tables", restart=True)] = "embedded"
     etcd: Annotated[tuple[str, ...], key("addresses of etcd", restart=True)] = ("127.0.0.1:2379",)
-    rpc_bind: Annotated[str, key("address on which other nodes reach this one", restart=True)] = "127.0.0.1:4370"
+    rpc_bind: Annotated[
+        str, key("address on which replicants on other hosts reach this core; empty: they cannot join", restart=True)
+    ] = ""
     core_nodes: Annotated[tuple[str, ...], key("for a replicant: addresses of its core nodes", restart=True)] = ()
     secret: Annotated[
         str, key("secret shared by the nodes; required unless `rpc_bind` is a loopback address", restart=True, secret=True)
     ] = ""
+    cert_file: Annotated[str, key("certificate chain (PEM) for TLS between nodes; empty: no TLS", restart=True)] = ""
+    key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
+    ca_file: Annotated[str, key("CA certificates (PEM) that verify the certificates of other nodes", restart=True)] = ""
+    lease: Annotated[
+        Seconds, key("how long a replicant without a connection to its core counts as alive", least=1, most=3600, restart=True)
+    ] = Seconds(10)
+    takeover_wait: Annotated[
+        Seconds, key("how long a node may take to release a client id that another node claims", least=0.1, most=60)
+    ] = Seconds(2)
+    home_wait: Annotated[
+        Seconds, key("how long publishers and new clients wait for a core that is away; longer than `lease`", least=1, most=3600)
+    ] = Seconds(15)
+    server_reference: Annotated[
+        str, key("server reference that MQTT 5 clients of a drained node get with their DISCONNECT; empty: none")
+    ] = ""
+    switchover_entries_max: Annotated[
+        int, key("entries of the replication log that a node may lack when its core sends it new ones directly", least=1)
+    ] = 1000
 
 
 class RegistrySettings(_Table, frozen=True):

@@ -145,6 +145,11 @@ def write_overrides(data_dir: str | os.PathLike[str], overrides: Mapping[str, ob
         os.close(directory)
 
 
+def to_toml(values: Mapping[str, object]) -> str:
+    """The text of a configuration file with these values, by dotted key."""
+    return tomli_w.dumps(_nest({parse_path(name): _plain(value) for name, value in values.items()}))
+
+
 def describe_changes(old: Settings, new: Settings) -> Changes:
     """What a reload from ``old`` to ``new`` changes, by dotted key; a key that only one of them has counts as changed."""
     before = {path: (key, value) for path, key, value in leaves(old)}

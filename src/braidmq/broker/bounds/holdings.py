@@ -12,8 +12,8 @@ from heapq import heapify, heappop, heapreplace
 from time import monotonic
 from typing import cast
 
-from braidmq.lane.path.flow import HEAVY_BYTES, Flow
 from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.path.session_queue import HEAVY_BYTES, SessionQueue
 from braidmq.lane.path.state import State
 
 _SLICE_S = 0.005  # of releasing messages, before others have their turn; the next tick continues
@@ -63,9 +63,9 @@ class Holdings:
         # If there is none, the next tick tries again; connected clients are sent little meanwhile.
         self._state.is_pressed = not self._has_room(0)
 
-    def _make_room(self, flow: Flow, cost: int) -> bool:
-        """Whether the queue of this flow may have one more message, perhaps because others have less now."""
-        least = flow.queue_bytes + cost
+    def _make_room(self, queue: SessionQueue, cost: int) -> bool:
+        """Whether this queue may have one more message, perhaps because others have less now."""
+        least = queue.queue_bytes + cost
         if self._vain_at == self._state.now and least >= self._vain_bytes:
             return False
         heavy = self._find_heavy()

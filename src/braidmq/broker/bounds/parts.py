@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from braidmq.lane.path.channel import PART_BYTES
+from braidmq.lane.path.channel_reader import PART_BYTES
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.connection")

@@ -20,11 +20,11 @@ from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
 from braidmq.broker.messages.hooks import Client
 from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.session.session import Session
-from braidmq.lane.path.channel import HOLD_CLOSED, HOLD_OUTBOX
+from braidmq.lane.path.channel_reader import HOLD_CLOSED, HOLD_OUTBOX
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
+from braidmq.lane.path.parser import topic_error
 from braidmq.lane.path.routes import Route
-from braidmq.lane.path.scanner import topic_error
 from braidmq.mqtt import codec
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Connect, Disconnect, Packet
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
@@ -84,7 +84,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self._watch(self.context.live.now.limits.connect_timeout)
 
     def eof_received(self) -> bool | None:
-        """The client will send no more: the transport closes itself."""
+        """The client has closed its side: the transport closes itself."""
         return None
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -95,14 +95,17 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.lane.flush()  # presence events and wills
         self._listener.release()
 
-    def close(self, reason: int, detail: str, *, say: bool = True, discard_will: bool = False) -> None:
+    def close(
+        self, reason: int, detail: str, *, say: bool = True, discard_will: bool = False, server_reference: str | None = None
+    ) -> None:
         """End the connection, telling an MQTT 5 client why if it may be told. The session lives on as its expiry says."""
         if self.is_closed:
             return
         self.is_closed = True
         was_open = self.is_open
         if say and was_open and self.version == MQTT5:
-            self.send_packet(Disconnect(reason, Properties(reason_string=detail) if detail else NO_PROPERTIES))
+            properties = Properties(reason_string=detail or None, server_reference=server_reference or None)
+            self.send_packet(Disconnect(reason, properties if detail or server_reference else NO_PROPERTIES))
         self.is_open = False
         self.hold(HOLD_CLOSED)
         self.forget_unread()

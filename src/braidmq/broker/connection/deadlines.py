@@ -1,7 +1,7 @@
 """Deadlines of many connections with a single timer.
 
-A connection is in the bucket of the half second in which it is next to be looked at; looking costs one comparison, since a busy
-client's deadline moves with everything it sends and is not touched on the way.
+Each connection is in the bucket of the half second in which it is checked next. A check costs one comparison. The deadline of a
+busy client moves with everything it sends, but its bucket changes only when it is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Watched(Protocol):
     wheel_slot: int  # the bucket it is in; -1: none
 
     def check_deadline(self, now: float) -> float:
-        """Act if the deadline has passed. When to look again, or 0.0 for never."""
+        """Act if the deadline has passed; returns when to check again, or 0.0 for never."""
         ...
 
 
@@ -29,7 +29,7 @@ class Wheel:
         self._turned = int(now / TICK_S)
 
     def watch(self, item: Watched, when: float) -> None:
-        """Look at the item at ``when`` or up to a tick later; replaces what was set before."""
+        """Check the item at ``when`` or up to a tick later; replaces its earlier time."""
         self.forget(item)
         # Rounding up: a deadline is never called before its time.
         slot = max(int(when / TICK_S) + 1, self._turned + 1)
@@ -47,7 +47,7 @@ class Wheel:
             item.wheel_slot = -1
 
     def turn(self, now: float) -> None:
-        """Look at everything that is due."""
+        """Check everything that is due."""
         slot = int(now / TICK_S)
         for due in range(self._turned + 1, slot + 1):
             self._turned = due

@@ -9,7 +9,8 @@ from time import monotonic
 from braidmq.broker.connection.context import ConnectionContext
 from braidmq.broker.connection.rates import TokenBucket
 from braidmq.broker.timers import Timer
-from braidmq.lane.path.channel import HOLD_LARGE, HOLD_QUEUE, HOLD_RATE, HOLD_WORK, Channel
+from braidmq.lane.path.channel import Channel
+from braidmq.lane.path.channel_reader import HOLD_LARGE, HOLD_QUEUE, HOLD_RATE, HOLD_WORK
 
 
 class HeldChannel(Channel):

@@ -23,7 +23,7 @@ _NOT_IN_A_LEVEL = str.maketrans("/+#", "___")
 
 
 class Presence:
-    """Reports which clients come and go."""
+    """Reports clients that connect and disconnect."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ class TokenBucket:
         self._filled_at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take tokens, below zero if need be; how long to wait until the debt is paid."""
+        """Take tokens, even if too few are left; returns the seconds until the debt is paid."""
         if self.rate <= 0:
             return 0.0
         self._fill(now)

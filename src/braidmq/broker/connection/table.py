@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator
 from braidmq.broker.bounds.parts import Parts
 from braidmq.broker.connection.connection import Connection
 from braidmq.broker.connection.deadlines import Wheel
-from braidmq.lane.path.channel import HOLD_LOG
+from braidmq.lane.path.channel_reader import HOLD_LOG
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.broker")
@@ -37,7 +37,7 @@ class ConnectionTable:
         self._connections.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """A network connection is gone for good."""
+        """The network connection is gone."""
         self._connections.discard(connection)
         self._parts.forget(connection)
         self._wheel.forget(connection)

@@ -50,7 +50,7 @@ class Tracer:
         self._on_change = on_change
 
     def concerns(self, topic: str) -> bool:
-        """Whether messages of the topic are followed."""
+        """Whether messages of the topic are traced."""
         return any(matches(topic_filter, topic) for topic_filter in self.filters)
 
     async def follow(self, kind: str, value: str) -> AsyncIterator[str]:
@@ -69,7 +69,7 @@ class Tracer:
             self._on_change()
 
     def on_message(self, message: Message) -> None:
-        """A message of a followed topic passes."""
+        """A message of a traced topic was published."""
         topic = message.topic.decode()
         line = (
             f"PUBLISH {topic} from {message.publisher or '-'} qos={message.qos} retain={int(message.retain)}"
@@ -80,7 +80,7 @@ class Tracer:
                 _tell(readers, line)
 
     def on_frame(self, client_id: str, inbound: bool, frame: bytes) -> None:
-        """A frame of a followed client passes. CONNECT and AUTH are named only: they hold secrets."""
+        """A traced client received or sent a frame. Of CONNECT and AUTH only the name is shown, because they contain secrets."""
         kind = frame[0] >> 4
         name = PacketType(kind).name if 1 <= kind <= 15 else f"type {kind}"
         shown = "" if kind in (PacketType.CONNECT, PacketType.AUTH) else f" {_shown(frame[2:])}"

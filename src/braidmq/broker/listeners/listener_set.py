@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 
 from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.listening.sockets import PortSharing
 from braidmq.base.room import Room
 from braidmq.broker.listeners.origin import TLS_KINDS, WEBSOCKET_KINDS, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.server import ListenerServer
@@ -41,8 +42,13 @@ class ListenerSet:
         on_refused: Callable[[str, str], None] = lambda listener, reason: None,
         certificate_poll_s: float = CERTIFICATE_POLL_S,
         room: Room | None = None,
+        sharing: PortSharing = PortSharing.NONE,
+        accepts: bool = True,
     ) -> None:
-        """`room` limits the connections of all listeners together; None means no limit."""
+        """`room` limits the connections of all listeners together; None means no limit.
+
+        Not `accepts`: the listeners only hold their ports for the processes that share them.
+        """
         room = room or Room()
         self._certificate_poll_s = certificate_poll_s
         self._watcher: asyncio.Task[None] | None = None
@@ -60,6 +66,8 @@ class ListenerSet:
                 admit=admit,
                 on_refused=on_refused,
                 room=room,
+                sharing=sharing,
+                accepts=accepts,
             )
 
     @property
@@ -98,8 +106,8 @@ class ListenerSet:
     async def reconfigure(self, settings: Settings) -> None:
         """Apply changed settings and reread all certificates, CAs and CRLs, for new connections.
 
-        Listeners that were not there at the start, and addresses, wait for a restart. A listener whose TLS files cannot
-        be used keeps all that it has.
+        Listeners that were not there at the start, and addresses, wait for a restart. A listener whose TLS files are
+        invalid keeps its settings.
         """
         for kind, name, listener in _enabled(settings):
             server = self._servers.get(f"{kind}:{name}")

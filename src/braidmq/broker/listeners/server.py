@@ -23,12 +23,18 @@ from typing import Any, cast
 from braidmq.base.config.settings import LimitSettings, ListenerSettings
 from braidmq.base.deadline_clock import finish_fairly
 from braidmq.base.errors import ProtocolViolation
+from braidmq.base.listening.door import Door, attach
+from braidmq.base.listening.sockets import (
+    PortSharing,
+    bound_address,
+    open_sockets,
+    parse_networks,
+    reach_this_machine_only,
+)
 from braidmq.base.room import Room
-from braidmq.broker.listeners.door import Door, attach
 from braidmq.broker.listeners.handshakes import Handshakes
 from braidmq.broker.listeners.origin import TLS_KINDS, Arrival, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader, header_bytes_needed, parse_header
-from braidmq.broker.listeners.sockets import bound_address, open_sockets, parse_networks, reach_this_machine_only
 from braidmq.broker.listeners.tls import TlsContexts, handshake_failure
 
 logger = logging.getLogger("braidmq.listeners")
@@ -61,8 +67,10 @@ class ListenerServer:
         admit: Admit,
         on_refused: OnRefused,
         room: Room | None = None,
+        sharing: PortSharing = PortSharing.NONE,
+        accepts: bool = True,
     ) -> None:
-        """`room` has the places that all listeners of the node share."""
+        """`room` has the places that all listeners of the node share. Not `accepts`: it only holds its port for others."""
         self.key = f"listeners.{kind}.{name}"
         self.settings = settings
         self._kind: ListenerKind = kind
@@ -76,19 +84,24 @@ class ListenerServer:
         self._proxies = parse_networks(settings.proxy_peers, f"{self.key}.proxy_peers")
         self.tls = TlsContexts(self.key, settings) if kind in TLS_KINDS else None
         self.info: ListenerInfo | None = None  # once started
+        self._sharing = sharing
+        self._accepts = accepts
+        self._sockets: list[socket.socket] = []
         self._doors: list[Door] = []
         self._arriving: dict[asyncio.Task[None], Arrival] = {}
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens, with the real port if the system chose it."""
-        return [bound_address(door.listening) for door in self._doors]
+        return [bound_address(each) for each in self._sockets]
 
     async def start(self) -> None:
         """Bind and accept; raises ``ConfigError`` if the address is not available."""
-        sockets = await open_sockets(self.settings.bind, f"{self.key}.bind")
+        self._sockets = sockets = await open_sockets(self.settings.bind, f"{self.key}.bind", self._sharing, listens=self._accepts)
         is_on_loopback = reach_this_machine_only(sockets)
         self.info = ListenerInfo(self._kind, self._name, self.settings, is_on_loopback=is_on_loopback, room=self._room)
+        if not self._accepts:
+            return
         take = self._take_directly if self.tls is None and not self.settings.proxy_protocol else self._take
         self._doors = [Door(self.key, listening, self._has_room, take) for listening in sockets]
         for door in self._doors:
@@ -109,11 +122,14 @@ class ListenerServer:
         """Accept no more and drop connections in their header or handshake; their owner closes the others."""
         for door in self._doors:
             door.close()
+        for each in self._sockets:
+            each.close()
         for task, arrival in self._arriving.items():
             # A connection that has just been made may be in here until its task runs once more.
             if not arrival.is_met:
                 task.cancel()
         self._doors = []
+        self._sockets = []
 
     def _has_room(self) -> bool:
         """Reserve a slot for a connection, or count the reason for refusing it."""
@@ -150,7 +166,7 @@ class ListenerServer:
         task.add_done_callback(self._arriving.pop)
 
     async def _receive(self, accepted: socket.socket, peer_host: str, arrival: Arrival) -> None:
-        """Take a new connection up to where its protocol takes over. Owns ``accepted`` and the place that it has."""
+        """Handle a new connection until its protocol takes over. Owns ``accepted`` and the place that it has."""
         is_handed_over = False
         try:
             if self.settings.proxy_protocol:

@@ -28,6 +28,7 @@ from cryptography.x509 import load_pem_x509_certificates, load_pem_x509_crl
 
 from braidmq.base.config.settings import ListenerSettings
 from braidmq.base.errors import ConfigError
+from braidmq.base.tls_files import load_authorities, load_certificate, load_trusted
 
 logger = logging.getLogger("braidmq.listeners")
 
@@ -148,7 +149,7 @@ def _server_context(key: str, settings: ListenerSettings, cert_file: str, key_fi
     context.minimum_version = _TLS_VERSIONS[settings.tls_min]
     # A renegotiation costs the server far more than the client, and no MQTT client needs one.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    _load_certificate(context, key, cert_file, key_file)
+    load_certificate(context, key, cert_file, key_file)
     context.verify_mode = _VERIFY_MODES[settings.verify]
     if settings.verify != "none":
         # A resumed session is not verified again, so clients that must show a certificate show it each time.
@@ -157,26 +158,11 @@ def _server_context(key: str, settings: ListenerSettings, cert_file: str, key_fi
     return context
 
 
-def _load_certificate(context: ssl.SSLContext, key: str, cert_file: str, key_file: str) -> None:
-    _check_readable(f"{key}.cert_file", cert_file)
-    _check_readable(f"{key}.key_file", key_file)
-    try:
-        context.load_cert_chain(cert_file, key_file, password=_no_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"{key}.key_file", f"{key_file} is not the key of {cert_file}") from None
-        raise ConfigError(f"{key}.cert_file", f"cannot use {cert_file} with {key_file}: {error.reason or 'not PEM'}") from None
-    except ConfigError:
-        raise ConfigError(f"{key}.key_file", f"{key_file} is encrypted", "store it without a passphrase, mode 0600") from None
-
-
 def _load_authorities(context: ssl.SSLContext, key: str, settings: ListenerSettings) -> None:
-    _load_trusted(context, f"{key}.ca_file", settings.ca_file)
+    load_authorities(context, key, settings.ca_file)
     before = context.cert_store_stats()
-    if not before["x509_ca"]:
-        raise ConfigError(f"{key}.ca_file", f"{settings.ca_file} holds no CA certificate")
     if settings.crl_file:
-        _load_trusted(context, f"{key}.crl_file", settings.crl_file)
+        load_trusted(context, f"{key}.crl_file", settings.crl_file)
         after = context.cert_store_stats()
         # OpenSSL reads both from any file: a certificate among the CRLs would silently become one more trusted CA.
         if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
@@ -201,27 +187,6 @@ def _without_list(ca_file: str, crl_file: str) -> str:
         lists = [load_pem_x509_crl(part) for part in re.findall(_CRL, file.read())]
     issuers = {each.issuer for each in lists}
     return next((each.subject.rfc4514_string() for each in authorities if each.subject not in issuers), "")
-
-
-def _load_trusted(context: ssl.SSLContext, key: str, file_name: str) -> None:
-    _check_readable(key, file_name)
-    try:
-        context.load_verify_locations(file_name)
-    except ssl.SSLError as error:
-        raise ConfigError(key, f"cannot use {file_name}: {error.reason or 'not PEM'}") from None
-
-
-def _check_readable(key: str, file_name: str) -> None:
-    try:
-        with open(file_name, "rb"):
-            pass
-    except OSError as error:
-        raise ConfigError(key, f"cannot read {file_name}: {error.strerror}") from None
-
-
-def _no_password() -> str:
-    # Without a callback OpenSSL would ask on the terminal and block the broker.
-    raise ConfigError("", "encrypted key")
 
 
 def _file_names(settings: ListenerSettings) -> tuple[str, ...]:

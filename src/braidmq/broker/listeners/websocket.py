@@ -35,9 +35,9 @@ from picows import (
 )
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # the server half of ws_create_server, for sockets of our own
 
+from braidmq.base.deadline_clock import after_reading
 from braidmq.broker.listeners.origin import FedConnection, ListenerInfo, MakeConnection
 from braidmq.broker.listeners.web_origins import WebOrigins
-from braidmq.broker.timers import after_reading
 
 logger = logging.getLogger("braidmq.listeners")
 
@@ -115,7 +115,7 @@ class WebSocketChannel(WSListener):
     # What picows calls.
 
     def upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
-        """Answer the request: 404 for another path, 403 for another's web page, 400 without a known subprotocol, else 101."""
+        """Answer the request: 404 for another path, 403 for a forbidden web page, 400 without a known subprotocol, else 101."""
         if request.path.partition(b"?")[0] != self._settings.path.encode():
             return self._refuse(404, "ws_path", "no such path")
         origins = request.headers.getall("Origin", ())
@@ -210,7 +210,7 @@ class WebSocketChannel(WSListener):
         self.write(b"".join(chunks))
 
     def close(self) -> None:
-        """Send what is queued and a close frame, then close when the peer has answered or its time is over."""
+        """Send what is queued and a close frame, then close when the peer has answered or the time limit is reached."""
         self._close(WSCloseCode.OK)
 
     def abort(self) -> None:

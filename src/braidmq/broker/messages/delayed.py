@@ -44,7 +44,7 @@ def parse(topic: bytes) -> tuple[int, bytes] | None:
 
 
 class _Waiting(NamedTuple):
-    """A delayed message; the order is that in which they are published."""
+    """A delayed message; sorts in the order of publication."""
 
     due_at: float  # by the loop's clock
     row_id: bytes
@@ -97,13 +97,14 @@ class DelayedMessages:
         return not bounds.bytes_max or self.size_bytes + message.cost() <= bounds.bytes_max
 
     def keep(self, message: Message, delay_s: int, user_name: str | None) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Write the message with what this turn records; gives the callbacks for its commit and for its refusal."""
-        row_id, change = self._rows.put(message, user_name, time() + delay_s)
+        """Write the message in this turn's block; returns the callbacks for its commit and for its rejection."""
+        row_id, change = self._rows.put(message, user_name, time() + delay_s)  # without an id: its home publishes it
         self._turn_writer.recorder.change(change)
         home = self._turn_writer.log.shard_of(message.publisher)
         waiting = _Waiting(self._loop.time() + delay_s, row_id, home, message.cost())
         self._add(waiting.size)
-        return partial(self._wait, waiting), partial(self._remove, waiting.size)
+        on_refused = partial(self._remove, waiting.size)
+        return partial(self._wait, waiting) if row_id else on_refused, on_refused
 
     def restore(self, stored: StoredMessage, now: float) -> None:
         """Take over a message found at start; one that is overdue is published at once."""
@@ -159,7 +160,7 @@ class DelayedMessages:
                 break
 
     def publish_overdue(self) -> None:
-        """There are rules again: publish what waited for them, as far as they allow it."""
+        """The rules are valid again: publish the messages that waited for them and are allowed."""
         if self._needs_rules:
             self._needs_rules = False
             self._wake_at(self._loop.time())
@@ -198,12 +199,12 @@ class DelayedMessages:
             self._state.drop("not_authorized", message.publisher, message.topic)
 
     def _waits_for_disk(self, message: Message) -> bool:
-        """Whether it is recorded, or retained, before it is delivered."""
+        """Whether it must be recorded or retained before it is delivered."""
         route = self._routes.resolve(message.topic)
         return route is not None and (message.qos >= route.keep_qos or (message.retain and message.qos > 0))
 
     def _try_again(self, waiting: _Waiting) -> None:
-        """The message could not be read or stored: it waits again, and all others with it."""
+        """The message could not be read or stored: retry it later, and all others after it."""
         self._paused_until = self._loop.time() + _STORE_AGAIN_S
         self._add(waiting.size)
         self._wait(waiting)

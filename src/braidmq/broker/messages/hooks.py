@@ -20,7 +20,7 @@ from braidmq.access.contract import Credentials, Verdict
 from braidmq.access.guarded import Breaker, is_verdict
 from braidmq.base.errors import ConfigError
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.scanner import topic_error
+from braidmq.lane.path.parser import topic_error
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.reasons import REASONS_OF, Reason
 from braidmq.mqtt.topics import matches

@@ -23,11 +23,12 @@ from braidmq.broker.messages.retained import Retained, RetainedStore
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.channel import HOLD_LOG, Channel
+from braidmq.lane.path.channel import Channel
+from braidmq.lane.path.channel_reader import HOLD_LOG
+from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.recorder import Pending
 from braidmq.lane.path.routes import WIDE, Route, RouteTable
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.mqtt.reasons import Reason
@@ -61,7 +62,9 @@ class MessagePipeline:
         tracer: Tracer,
         statistics: Statistics,
         live: LiveSettings,
+        is_home: bool,
     ) -> None:
+        """``is_home``: retained messages are kept on this node. Otherwise ``retained`` has only those of $-topics."""
         self._lane = lane
         self._state = lane.state
         self._routes = routes
@@ -72,6 +75,7 @@ class MessagePipeline:
         self._tracer = tracer
         self._statistics = statistics
         self._live = live
+        self._is_home = is_home
         # Topics whose retained messages wait for the disk, with their number: delivered after the commit, and delivered before.
         self._retaining: Counter[bytes] = Counter()
         self._storing: Counter[bytes] = Counter()
@@ -86,7 +90,7 @@ class MessagePipeline:
         on_refused: Callable[[], None] | None = None,
         route: Route | None = None,
     ) -> int:
-        """Retain, record and route a message that may be published; gives the reason code for its acknowledgement.
+        """Retain, record and route a message that may be published; returns the reason code for its acknowledgement.
 
         -1 if its acknowledgement waits for the log, or until all of many destinations were served.
         ``on_refused`` is called if the log refuses it. ``route``: that of its topic, if the caller has it.
@@ -110,10 +114,11 @@ class MessagePipeline:
             message = changed
         if route.flags & TRACED:
             self._tracer.on_message(message)
-        if message.retain and not self._may_retain(message):
+        if message.retain and not self.may_retain(message):
             return Reason.QUOTA_EXCEEDED
         is_recorded = message.qos >= route.keep_qos
-        is_kept = message.retain and not message.topic.startswith(b"$")
+        is_own = message.topic.startswith(b"$")
+        is_kept = message.retain and not is_own and self._is_home
         # A message without QoS must not overtake one of its topic that waits for the disk.
         if not is_recorded and not (is_kept and (message.qos or message.topic in self._retaining)):
             if is_kept and (message.topic in self._storing or not self._retained.fits_in_memory(message)):
@@ -121,9 +126,10 @@ class MessagePipeline:
                 pending.is_delivered = False
                 self._retain_on_commit(pending, message, user_name, self._storing)
             elif message.retain:
-                if is_kept:
+                if not is_own:
                     self._turn_writer.write(self._retained_row(message, user_name))
-                self._retain(message, user_name, is_on_disk=False)
+                if is_own or self._is_home:
+                    self._retain(message, user_name, is_on_disk=False)
             if packet is None or route.flags & WIDE:
                 self._show(message, publisher, packet)
                 return -1
@@ -132,7 +138,7 @@ class MessagePipeline:
         if pending.is_refused:
             return -1
         pending.on_refused = on_refused
-        if message.retain:
+        if message.retain and (is_own or self._is_home):  # else its home retains what it records
             self._retain_on_commit(pending, message, user_name, self._retaining)
         return -1
 
@@ -146,16 +152,16 @@ class MessagePipeline:
             if packet.qos == 2:
                 connection.unreleased += 1
                 flow.expect_commit(packet.packet_id)
-            recorder.show(message, flow, connection, packet.qos, packet.packet_id)
+            recorder.outcomes.show(message, flow, connection, packet.qos, packet.packet_id)
             if recorder.is_congested:
                 connection.hold(HOLD_LOG)
         else:
-            recorder.show(message, publisher, None, 0, 0)
+            recorder.outcomes.show(message, publisher, None, 0, 0)
 
     def forget_retained(self, topic: bytes) -> bool:
-        """Remove the retained message of a topic; False if there was none."""
+        """Remove the retained message of a topic; False if there certainly was none."""
         self.forget_retained_row(topic)
-        return self._retained.remove(topic)
+        return self._retained.remove(topic) or not (self._is_home or topic.startswith(b"$"))
 
     def forget_retained_row(self, topic: bytes) -> None:
         """Remove the row of a topic's retained message, unless a newer message is on its way to the disk."""
@@ -186,6 +192,18 @@ class MessagePipeline:
                 also_on_refused()
 
         pending.on_commit, pending.on_refused = on_commit, on_refused
+
+    def retain_on_commit(self, pending: Pending, message: Message, user_name: str | None) -> None:
+        """Write the retained message of another node's client with its block, and show it from the commit on."""
+        self._retain_on_commit(pending, message, user_name, self._retaining)
+
+    def retain_in_memory(self, message: Message, user_name: str | None) -> None:
+        """Retain a message of another node's client whose topic has no row."""
+        self._retain(message, user_name, is_on_disk=False)
+
+    def trace(self, message: Message) -> None:
+        """Report a message of another node's client whose topic is traced."""
+        self._tracer.on_message(message)
 
     def _end_retaining(self, topic: bytes, waiting: Counter[bytes], reserved: int) -> None:
         self._retained.reserved_bytes -= reserved
@@ -230,7 +248,7 @@ class MessagePipeline:
         return recorder.await_rows(message, publisher, None, 0, 0)
 
     def record_packet(self, packet: Packet, message: Message, *, session_only: bool, is_recorded: bool) -> Pending:
-        """Record what came of a client's PUBLISH, or only wait for its rows; the key that it has is recorded with it."""
+        """Record the message of a client's PUBLISH, or only wait for its rows; its key, if any, is recorded with it."""
         key = packet.key
         pending = packet.connection.record(
             message, packet.qos, packet.packet_id, session_only, is_recorded, packet.sent, None if key is None else key.row
@@ -242,7 +260,8 @@ class MessagePipeline:
     def _retained_row(self, message: Message, user_name: str | None) -> Change:
         return self._rows.put(message, user_name) if message.payload else self._rows.remove(message.topic)
 
-    def _may_retain(self, message: Message) -> bool:
+    def may_retain(self, message: Message) -> bool:
+        """Whether there is room for a retained message; counted if not."""
         if not message.payload:
             return True
         bytes_max = self._live.now.retained.payload_bytes_max or KEPT_BYTES_MAX
@@ -260,7 +279,7 @@ class MessagePipeline:
         self._statistics.retained += 1
 
     def deliver_with_flags(self, message: Message, route: Route, publisher: Flow | None) -> int:
-        """Hand a message to its destinations, through hooks if there are any; how many there were."""
+        """Deliver a message to its destinations, through hooks if there are any; returns how many there were."""
         if route.flags & HOOK_DELIVER:
             return self._lane.publish_asking(message, route, publisher, self.ask_deliver_hooks)
         return self._lane.publish(message, route, publisher)

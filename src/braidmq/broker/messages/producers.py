@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from braidmq.access.contract import Refused
+from braidmq.base.errors import Unavailable
 from braidmq.broker.ports import Change, MessageLog, ProducerStore
 from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.message import Message
@@ -175,7 +176,7 @@ class Producers:
     # Connecting
 
     def judge(self, packet: Connect, user_name: str | None) -> Request | NotTaken | None:
-        """What a client requests as a producer, None if nothing, or why it is rejected."""
+        """What the client requests as a producer (None: nothing), or why it is rejected."""
         request = read_request(packet)
         if not isinstance(request, Request) or not request.name:
             return request
@@ -186,6 +187,12 @@ class Producers:
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client id must have the same shard as the name of its keys: crc32 modulo {self._rows.shards}",
             )
+        try:
+            return self._judge_name(request, user_name)
+        except Unavailable as problem:
+            return NotTaken(Reason.SERVER_UNAVAILABLE, f"the producer name {request.name} cannot be used now: {problem.detail}")
+
+    def _judge_name(self, request: Request, user_name: str | None) -> Request | NotTaken:
         if user_name is None and self._has_users() and not self._is_known(request.name):
             # Otherwise its batches and keys would pass to the first user who connects with the name.
             return NotTaken(
@@ -203,7 +210,7 @@ class Producers:
         return SHARDS, str(self._rows.shards)
 
     def opening(self, connection: Connection, request: Request) -> list[Change]:
-        """The rows to write before the client is told how far it has come.
+        """The rows to write before CONNACK reports the client's sequence.
 
         Producers with keys of an earlier batch are disconnected, and those without a user if the name now belongs to one.
         """
@@ -223,7 +230,7 @@ class Producers:
         return [self._rows.put_batch(book.name, book.base, book.swept_below, book.parts, book.owner)]
 
     def join(self, connection: Connection, request: Request) -> tuple[tuple[str, str], ...]:
-        """Everything earlier is settled: number the client's messages from now on. Returns user properties for its CONNACK."""
+        """All earlier messages are settled: number the client's messages from now on. Returns user properties for its CONNACK."""
         client_id, user_name = connection.client_id, connection.user_name
         last, check = self._rows.mark(client_id, user_name)
         if user_name is None:
@@ -283,7 +290,7 @@ class Producers:
         return key if 0 < len(key) <= KEY_BYTES_MAX else None
 
     def new_key(self, connection: Connection, producer: Producer, key: bytes) -> NewKey | None:
-        """The key as it is to be recorded with its message; None if a message with this key is recorded already."""
+        """The key to record with its message; None if a message with this key has already been recorded."""
         book, base = self._keyed[connection]
         earlier = self._fresh.get((book.name, key))
         if (earlier is not None and not earlier.is_stopped) or self._rows.has_key(book.name, base, key):

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from time import time
 
+from braidmq.broker.session.ports import RetainedSearch
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.topics import matches
@@ -116,7 +117,7 @@ class RetainedStore:
         return size <= SMALL_BYTES_MAX and self.memory_bytes + size <= MEMORY_BYTES_MAX
 
     def put(self, message: Message, user_name: str | None, stored_at: float = 0.0, *, is_on_disk: bool = False) -> None:
-        """Store it in place of the topic's last one; ask ``has_place`` before. ``stored_at`` 0: now.
+        """Replace the topic's message; call ``has_place`` first. ``stored_at`` 0: now.
 
         ``is_on_disk``: its row is written, so that only small messages stay in memory.
         """
@@ -257,27 +258,43 @@ class RetainedFeed:
     def __init__(self, messages: Iterator[Retained | None], subscription: Subscription) -> None:
         self._messages = messages
         self.subscription = subscription
-        self.is_waiting = False  # until ``begin_again`` has paused long enough
+        self.is_waiting = False  # until the pause of ``begin_again`` is over, or the source is ready
         self._later: list[Retained] = []
         self._unread: Retained | None = None
         self._rounds = 0
 
     def put_off(self, held: Retained) -> None:
-        """It cannot be read now, because another message is about to replace it: look again after the others."""
+        """It cannot be read now, because another message is about to replace it: try again after the others."""
         self._later.append(held)
 
     def wait_for(self, held: Retained) -> None:
-        """The log cannot be read now: go on with this message after a while."""
+        """The log cannot be read now: continue with this message after a while."""
         self._unread = held
         self.is_waiting = True
 
     def next(self, end: object) -> object:
-        """The next message, None after a stretch of the search that found nothing, or ``end``."""
+        """The next message, None after a stretch of the search that found nothing, or ``end``; may raise Unavailable."""
         held, self._unread = self._unread, None
         return next(self._messages, end) if held is None else held
 
+    def await_source(self, wake: Callable[[], None]) -> None:
+        """Nothing was found: if that is because the source is not ready, wait; ``wake`` is called when it is."""
+        messages = self._messages
+        if isinstance(messages, RetainedSearch) and messages.is_waiting:
+            self.is_waiting = True
+            messages.when_ready(wake)
+
+    def pause(self) -> None:
+        """The source is unavailable: go on after a while."""
+        self.is_waiting = True
+
+    def close(self) -> None:
+        """The subscription has ended or was renewed: what its source was asked for is not needed."""
+        if isinstance(self._messages, RetainedSearch):
+            self._messages.close()
+
     def begin_again(self) -> bool:
-        """All others were served: continue later with what was put off; False if nothing was, or too often."""
+        """All others were served: continue later with postponed messages; False if there are none, or after too many attempts."""
         if not self._later or self._rounds >= _ROUNDS_MAX:
             return False
         self._rounds += 1
@@ -291,7 +308,7 @@ def _content_bytes(message: Message) -> int:
 
 
 def _without_payload(message: Message) -> Message:
-    """What must be known of a message to find it, and when it expires."""
+    """A copy without payload, enough to find the message and to expire it."""
     left = Message(message.topic, b"", message.qos, message.retain, message.publisher)
     left.set_properties(b"", message.expires_at, -1)
     return left

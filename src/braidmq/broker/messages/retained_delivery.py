@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from braidmq.access.contract import Authorizer
 from braidmq.base.errors import Unavailable
@@ -30,7 +31,7 @@ _SEARCH_COST = 16  # a stretch of the search that finds nothing takes as long as
 
 
 class RetainedDelivery:
-    """Works off ``Session.feeds``: the retained messages that a session's new subscriptions are owed."""
+    """Delivers ``Session.feeds``: the retained messages for a session's new subscriptions."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class RetainedDelivery:
         self._live = live
 
     def feed(self, connection: Connection, count: int = _SLICE) -> bool:
-        """Deliver retained messages as far as the client takes them; True if there is more and room for it."""
+        """Deliver retained messages as long as the client accepts them; True if there are more and there is room."""
         session = connection.session
         if session is None or not connection.is_open or session.recall is not None:
             return False
@@ -61,7 +62,13 @@ class RetainedDelivery:
             is_put_off = feed.is_waiting or not _takes_more(flow, feed)
             if is_put_off:
                 break
-            held = feed.next(_END)
+            try:
+                held = feed.next(_END)
+            except Unavailable as problem:
+                log.warning("%s has to wait for retained messages: %s", connection.client_id, problem.detail)
+                feed.pause()
+                self._loop.call_later(_RETRY_S, _go_on, session, feed)
+                continue
             if held is _END:
                 if feed.begin_again():
                     self._loop.call_later(_READ_AGAIN_S, _go_on, session, feed)
@@ -70,6 +77,7 @@ class RetainedDelivery:
                 continue
             count -= 1 if held is not None else _SEARCH_COST
             if not isinstance(held, Retained):
+                feed.await_source(partial(_go_on, session, feed))
                 continue
             if held.is_on_disk and self._pipeline.is_retaining(held.message.topic):
                 feed.put_off(held)  # the row of its replacement must not be shown before the commit

@@ -1,4 +1,4 @@
-"""Decides, once per route, why messages of a topic take the slow path or belong into history."""
+"""Decides, once per route, whether messages of a topic take the slow path, and why, and whether they are recorded."""
 
 from __future__ import annotations
 

@@ -16,16 +16,16 @@ from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.producers import Producers
 from braidmq.broker.packets.connack import ConnackWriter
 from braidmq.broker.persistence import TurnWriter
-from braidmq.broker.ports import Refusal
+from braidmq.broker.ports import Refusal, StoredSession
 from braidmq.broker.reading.recall import Recall
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.opening import Newcomer, Opening
-from braidmq.broker.session.ports import AccessControl, Grant, Registry
+from braidmq.broker.session.ports import AccessControl, Grant, GrantEnding, Registry
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.channel import HOLD_BUSY
+from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.mqtt.packets import Connect
 from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import Reason
@@ -56,8 +56,13 @@ class Admission:
         statistics: Statistics,
         live: LiveSettings,
         make_recall: Callable[[Session], Recall],
+        restore: Callable[[StoredSession], Session],
+        is_home: bool,
     ) -> None:
-        """``make_recall`` begins to read back what a session has in flight and in the log alone."""
+        """``make_recall`` starts to read messages in flight that only the log has.
+
+        ``restore`` makes a session of the rows that a grant has brought. ``is_home``: sessions wait, and are counted, here.
+        """
         self._access = access
         self._hooks = hooks
         self._registry = registry
@@ -73,10 +78,14 @@ class Admission:
         self._statistics = statistics
         self._live = live
         self._make_recall = make_recall
+        self._restore = restore
+        self._is_home = is_home
 
     def judge_place(self, client_id: str) -> Refused | None:
-        """Why there is no room for a session of this client id; None if there is."""
+        """The reason why there is no room for a session of this client id; None if there is room."""
         sessions = self._sessions
+        if not self._is_home:
+            return None  # their homes count them
         if len(sessions) >= self._live.now.session.sessions_max and sessions.get(client_id) is None:
             return Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
         return None
@@ -120,7 +129,7 @@ class Admission:
             self._connections.run(self._open_later(newcomer, packet, data, grant), connection)
 
     async def _open_later(self, newcomer: Newcomer, packet: Connect, data: bytes, asked: Awaitable[Grant | Refused]) -> None:
-        """The registry takes its time: open the session when it has answered, if the client is still there."""
+        """Open the session once the registry has answered, if the client is still connected."""
         connection = newcomer.connection
         grant = await asked
         if isinstance(grant, Refused):
@@ -134,7 +143,19 @@ class Admission:
 
     def _give_up(self, grant: Grant) -> None:
         """End a grant that was not committed."""
-        self._registry.end(grant, keeps_session=self._sessions.get(grant.client_id) is not None)
+        keeps_session = grant.stored is not None or self._sessions.get(grant.client_id) is not None
+        self._registry.end(grant, keeps_session=keeps_session, ending=GrantEnding.WITHDRAWN)
+
+    def _take_in(self, grant: Grant) -> Session | None:
+        """Restore the session that the grant has brought, in place of an older one that this node did not let go in time."""
+        if grant.stored is None and self._is_home:
+            return None  # what there is of the client id is here
+        present = self._sessions.get(grant.client_id)
+        if present is not None:
+            if present.guard > grant.guard:
+                return None  # ``open`` refuses this grant
+            self._lifecycle.hand_over(present)
+        return None if grant.stored is None else self._restore(grant.stored)
 
     def _open(self, newcomer: Newcomer, packet: Connect, data: bytes, grant: Grant, is_fresh: bool) -> None:
         """Make the client's session its own; CONNACK follows when a durable one is on disk.
@@ -156,9 +177,16 @@ class Admission:
             told = (self._producers.shards(), *request.told)
             connection.refuse(request.reason, request.detail, user_properties=told)
             return
+        try:
+            restored = self._take_in(grant)
+        except BaseException:
+            self._give_up(grant)  # what its home has sent cannot be used here; the client is disconnected
+            raise
         opening = self._lifecycle.open(newcomer, grant)
         if isinstance(opening, Refused):
             self._give_up(grant)
+            if restored is not None:
+                self._lifecycle.set_down(restored)
             connection.refuse(opening.reason, opening.detail)
             return
         session = connection.session = opening.session
@@ -176,7 +204,7 @@ class Admission:
         )
 
     def _expiry(self, connection: Connection, packet: Connect) -> int:
-        """Seconds that the session outlives its connection: what was asked, within what is allowed."""
+        """Seconds that the session outlives its connection: as requested, within the configured maximum."""
         settings = self._live.now.session
         if connection.is_v5:
             asked = packet.properties.session_expiry_interval or 0
@@ -187,7 +215,7 @@ class Admission:
     def _greet_kept(
         self, connection: Connection, packet: Connect, data: bytes, opening: Opening, request: Request | None
     ) -> None:
-        """The session is on disk: tell the client, if it is still there and still allowed in."""
+        """The session is on disk: accept the client if it is still connected and still allowed."""
         session = opening.session
         if connection.is_closed or session.connection is not connection:
             session.is_provisional = False  # it is there for the next connection, which may hold it already
@@ -203,7 +231,7 @@ class Admission:
         connection.lane.flush()
 
     def _turn_away(self, connection: Connection, session: Session, refused: Refused) -> None:
-        """Refuse a client that holds a session by now."""
+        """Reject a client that already holds a session."""
         connection.session = None
         connection.refuse(refused.reason, refused.detail)
         self._lifecycle.turn_away(session, connection)

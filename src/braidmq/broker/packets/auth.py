@@ -1,4 +1,4 @@
-"""AUTH: logins in several steps, and logins anew on an open connection."""
+"""AUTH: logins in several steps, and re-authentication on an open connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braidmq.broker.connection.table import ConnectionTable
 from braidmq.broker.packets.admission import Admission
 from braidmq.broker.session.ports import AccessControl
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.channel import HOLD_BUSY
+from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.mqtt.packets import Auth, Connect
 from braidmq.mqtt.properties import Properties
 from braidmq.mqtt.reasons import Reason
@@ -36,7 +36,7 @@ class AuthHandler:
         self._connections.run(self._step(connection, properties.authentication_data or b""), connection)
 
     def on_auth(self, connection: Connection, packet: Auth) -> None:
-        """Take the next step of a login, or begin a login anew on an open connection."""
+        """Take the next step of a login, or start a re-authentication on an open connection."""
         properties = packet.properties
         if connection.pending_connect is not None:
             expected = connection.pending_connect.properties.authentication_method

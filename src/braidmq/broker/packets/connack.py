@@ -31,7 +31,7 @@ class ConnackFrames:
         }
 
     def plain(self, version: int, is_present: bool) -> bytes:
-        """The frame of an acceptance that tells the client nothing of its own."""
+        """The CONNACK of a client without properties of its own."""
         return self._frames[version, is_present]
 
 
@@ -44,7 +44,7 @@ class ConnackWriter:
         self.reconfigure()
 
     def reconfigure(self) -> None:
-        """What CONNACK tells all clients may have changed."""
+        """The settings that CONNACK reports may have changed."""
         self._frames = ConnackFrames(self._live.now.mqtt)
 
     def send(
@@ -66,7 +66,7 @@ class ConnackWriter:
     def _particulars(
         self, connection: Connection, packet: Connect, keep_alive: int, data: bytes, told: tuple[tuple[str, str], ...]
     ) -> dict[str, Any]:
-        """What CONNACK tells this MQTT 5 client beyond what it tells all of them."""
+        """The properties of CONNACK for this MQTT 5 client alone."""
         asked = packet.properties
         session = connection.session
         more: dict[str, Any] = {}

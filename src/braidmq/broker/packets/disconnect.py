@@ -7,13 +7,17 @@ from braidmq.broker.connection.connection import Connection
 from braidmq.broker.connection.presence import Presence
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.session.lifecycle import Lifecycle
+from braidmq.broker.session.ports import GrantEnding
 from braidmq.broker.session.session import Session
 from braidmq.mqtt.packets import Disconnect
 from braidmq.mqtt.reasons import Reason
 
+# The client is expected to connect to another node, or to this one after its restart.
+_MOVED = frozenset({Reason.SERVER_SHUTTING_DOWN, Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED})
+
 
 class DisconnectHandler:
-    """Ends connections on the client's request, and lets sessions go; fills `connection.context.SessionExit`."""
+    """Ends connections on the client's request, and releases their sessions; implements `connection.context.SessionExit`."""
 
     def __init__(self, lifecycle: Lifecycle, presence: Presence, live: LiveSettings) -> None:
         self._lifecycle = lifecycle
@@ -35,9 +39,15 @@ class DisconnectHandler:
         """An open connection has ended, by either side."""
         connection.session = None
         self._presence.count_closed(connection, reason, detail)
-        self._lifecycle.leave(session, discard_will)
+        self._lifecycle.leave(session, _ending(reason, discard_will))
         self._presence.tell_closed(connection, reason)
 
     def on_abandoned(self, session: Session) -> None:
         """A connection has ended before its client was told of its session."""
         self._lifecycle.abandon(session)
+
+
+def _ending(reason: int, discard_will: bool) -> GrantEnding:
+    if not discard_will:
+        return GrantEnding.PUBLISH
+    return GrantEnding.MOVED if reason in _MOVED else GrantEnding.DISCARD

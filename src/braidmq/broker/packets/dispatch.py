@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from braidmq.base.errors import ProtocolViolation, UnsupportedProtocol
 from braidmq.broker.connection.connection import Connection
 from braidmq.broker.connection.table import ConnectionTable
 from braidmq.broker.packets.auth import AuthHandler
 from braidmq.broker.packets.connect import ConnectHandler
+from braidmq.broker.packets.decoding import Decoding
 from braidmq.broker.packets.disconnect import DisconnectHandler
 from braidmq.broker.packets.subscribe import SubscribeHandler
 from braidmq.broker.packets.unsubscribe import UnsubscribeHandler
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.channel import HOLD_DECODE
+from braidmq.lane.path.channel_reader import HOLD_DECODE
 from braidmq.mqtt import codec
 from braidmq.mqtt.packets import (
     MQTT5,
@@ -48,6 +47,7 @@ class PacketDispatcher:
         disconnect: DisconnectHandler,
         connections: ConnectionTable,
         statistics: Statistics,
+        decoding: Decoding,
     ) -> None:
         self._connect = connect
         self._auth = auth
@@ -56,35 +56,40 @@ class PacketDispatcher:
         self._disconnect = disconnect
         self._connections = connections
         self._statistics = statistics
+        self._decoding = decoding
 
     def on_packet(self, connection: Connection, kind: int, flags: int, body: bytes) -> None:
         """Decode a packet and act on it; if it breaks the protocol, the connection is closed."""
-        if len(body) > _LARGE_BODY and connection.is_open:
+        if len(body) > _LARGE_BODY and not connection.is_closed:
             connection.hold(HOLD_DECODE)
             self._connections.run(self._on_large_packet(connection, kind, flags, body), connection)
             return
         try:
             self._act(connection, codec.decode(kind << 4 | flags, body, connection.version))
-        except UnsupportedProtocol as unsupported:
-            connection.version = MQTT5 if unsupported.level >= MQTT5 else MQTT311
-            connection.refuse(Reason.UNSUPPORTED_PROTOCOL_VERSION, unsupported.detail)
         except ProtocolViolation as violation:
-            if connection.is_greeted or kind != _CONNECT:
-                connection.on_violation(violation.reason, violation.detail)
-            else:
-                self._refuse_malformed(connection, violation, body)
+            self._reject(connection, kind, body, violation)
 
     async def _on_large_packet(self, connection: Connection, kind: int, flags: int, body: bytes) -> None:
-        """Decoding tens of thousands of filters takes a while: a thread does it, and the loop serves other clients."""
+        """Decoding thousands of filters or properties takes a while: a thread does it, and the loop serves other clients."""
         try:
-            packet = await asyncio.to_thread(codec.decode, kind << 4 | flags, body, connection.version)
-            if connection.is_open:
-                self._act(connection, packet)
+            packet = await self._decoding.decode(kind << 4 | flags, body, connection.version)
+            if connection.is_closed:
+                return
+            self._act(connection, packet)
         except ProtocolViolation as violation:
-            connection.on_violation(violation.reason, violation.detail)
-            return
-        if connection.is_open:
+            self._reject(connection, kind, body, violation)
+        if not connection.is_closed:
             connection.resume(HOLD_DECODE)
+        connection.lane.flush()
+
+    def _reject(self, connection: Connection, kind: int, body: bytes, violation: ProtocolViolation) -> None:
+        if isinstance(violation, UnsupportedProtocol):
+            connection.version = MQTT5 if violation.level >= MQTT5 else MQTT311
+            connection.refuse(Reason.UNSUPPORTED_PROTOCOL_VERSION, violation.detail)
+        elif connection.is_greeted or kind != _CONNECT:
+            connection.on_violation(violation.reason, violation.detail)
+        else:
+            self._refuse_malformed(connection, violation, body)
 
     def _act(self, connection: Connection, packet: Packet) -> None:
         self._statistics.packets_received[type(packet).__name__.lower()] += 1

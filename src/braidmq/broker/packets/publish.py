@@ -11,15 +11,15 @@ from braidmq.broker.messages.pipeline import KEPT_BYTES_MAX, MessagePipeline, Pa
 from braidmq.broker.messages.producers import NewKey, Producers
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.message import Message
+from braidmq.lane.path.parser import topic_error
 from braidmq.lane.path.recorder import Producer
 from braidmq.lane.path.routes import Route
-from braidmq.lane.path.scanner import topic_error
 from braidmq.lane.path.state import State
 from braidmq.mqtt.reasons import Reason
 
 
 class PublishHandler:
-    """Publishes messages of connections; fills `connection.context.SlowPath`."""
+    """Publishes messages of connections; implements `connection.context.SlowPath`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class PublishHandler:
         return -1
 
     def deny(self, connection: Connection, topic: bytes) -> bool:
-        """A PUBLISH without permission: MQTT 5 is told by the acknowledgement; False if MQTT 3 is to be cut off for it."""
+        """A PUBLISH without permission: MQTT 5 clients get a reason code; False if an MQTT 3 connection must be closed."""
         if connection.is_v5 or self._live.now.mqtt.deny_action == "ignore":
             return True
         connection.close(Reason.NOT_AUTHORIZED, "publishing without permission")

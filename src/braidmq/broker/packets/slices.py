@@ -1,4 +1,4 @@
-"""Works off packets with many filters in slices, so that a packet with a hundred thousand filters delays no other client."""
+"""Processes packets with many filters in slices, so that a packet with a hundred thousand filters delays no other client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.connection.connection import Connection
 from braidmq.broker.ports import Refusal
-from braidmq.lane.path.channel import HOLD_BUSY
+from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.mqtt.reasons import Reason
 
 _WORK_AT_ONCE = 50  # in filters of one packet, before others have their turn: half a millisecond
@@ -18,7 +18,7 @@ _LEVELS_PER_WORK = 8  # of a filter
 
 
 class FilterWork(Protocol):
-    """A packet being worked off."""
+    """A packet being processed."""
 
     def run(self, work: int) -> bool:
         """Handle filters for this much work; True when all are done."""
@@ -40,11 +40,16 @@ def work_off(turns: Turns, connection: Connection, packet: FilterWork) -> None:
         packet.answer()
     else:
         connection.hold(HOLD_BUSY)
-        turns.repeat(connection, partial(_do_more, connection, packet))
+        work_on(turns, connection, packet)
+
+
+def work_on(turns: Turns, connection: Connection, packet: FilterWork) -> None:
+    """Do the work for which the connection was held."""
+    turns.repeat(connection, partial(_do_more, connection, packet))
 
 
 def _do_more(connection: Connection, packet: FilterWork) -> bool:
-    """Another slice; True when the client has its answer, or needs none any more."""
+    """Process another slice; True when the client has its answer or no longer needs one."""
     try:
         if connection.is_open:
             if not packet.run(_WORK_AT_ONCE):
@@ -61,7 +66,7 @@ def _do_more(connection: Connection, packet: FilterWork) -> bool:
 
 
 def answer_when_kept(connection: Connection, answer: Callable[[], None]) -> Callable[[], None]:
-    """Hold the connection; what comes back is to be called when the rows are on disk, and answers then."""
+    """Hold the connection; returns the callback for the commit of the rows, which sends the answer."""
     connection.hold(HOLD_BUSY)
     return partial(_on_kept, connection, answer)
 

@@ -12,18 +12,19 @@ from braidmq.broker.connection.connection import Connection
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.retained import RetainedFeed
 from braidmq.broker.messages.retained_delivery import RetainedDelivery
-from braidmq.broker.packets.slices import answer_when_kept, on_not_kept, work_of, work_off
+from braidmq.broker.packets.slices import answer_when_kept, on_not_kept, work_of, work_off, work_on
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
-from braidmq.broker.reading.replay import REPLAYS_MAX, Replay
+from braidmq.broker.reading.replay import REPLAYS_MAX
 from braidmq.broker.reading.request import NOTHING, ReplayRequest, find_start, read_properties, read_start, time_text
 from braidmq.broker.session.ports import ExclusiveTopics, RetainedReads
+from braidmq.broker.session.readers import ReplayReader
 from braidmq.broker.session.session import Session, levels_of
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
-from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Group, Groups, group_of
 from braidmq.broker.statistics import Statistics
+from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt import wire
@@ -31,7 +32,7 @@ from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.subscription_packets import plain_suback
-from braidmq.mqtt.topics import SubscriptionTarget, check_filter, parse_subscription
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SubscriptionTarget, check_filter, parse_subscription
 
 _WORDS_MAX = 1000  # of what may speak of a filter, for a reason string
 # User properties of SUBACK.
@@ -39,7 +40,7 @@ _WHOLE_FROM = "replay-from"  # before this time something is gone that was asked
 _JOINED = "replay-joined"  # a shared group was there already, and goes on where it is
 _SEND_AT_ONCE = 4  # retained messages that are not worth a turn of their own
 
-BeginReplay = Callable[[Session, str, Subscription, bool, list[int] | None], Replay | None]
+BeginReplay = Callable[[Session, str, Subscription, bool, list[int] | None], ReplayReader | None]
 
 
 class _Refused(Exception):
@@ -52,10 +53,10 @@ class _Refused(Exception):
 
 
 class _Subscribing:
-    """A SUBSCRIBE being worked off: what was found out so far."""
+    """A SUBSCRIBE being processed, with its results so far."""
 
     __slots__ = (
-        "asked", "changes", "connection", "fault", "feeds", "handler", "identifiers", "is_late", "joined", "options",
+        "asked", "changes", "connection", "exclusive", "fault", "feeds", "handler", "identifiers", "is_late", "joined", "options",
         "packet_id", "reasons", "replays", "session", "whole_from", "words",
     )  # fmt: skip
 
@@ -76,8 +77,9 @@ class _Subscribing:
         self.reasons: list[int] = []
         self.feeds: dict[bytes, RetainedFeed] = {}
         self.joined: list[Group] = []
-        self.replays: list[Replay] = []
+        self.replays: list[ReplayReader] = []
         self.changes: list[Change] = []
+        self.exclusive: list[bytes] = []  # topics that were asked for
 
     def run(self, work: int) -> bool:
         """Handle filters for this much work; True when all are done."""
@@ -93,7 +95,7 @@ class _Subscribing:
         self.handler.answer(self)
 
     def explanation(self) -> Properties:
-        """Why a filter was refused, and how what was granted differs from what was asked for."""
+        """Why filters were rejected, and how granted subscriptions differ from what was requested."""
         words, pairs = self.words, []
         if self.whole_from:
             whole_from = time_text(self.whole_from)
@@ -112,7 +114,6 @@ class SubscribeHandler:
         self,
         subscriptions: Subscriptions,
         groups: Groups,
-        sharing: GroupBinding,
         exclusive: ExclusiveTopics,
         retained: RetainedReads,
         *,
@@ -128,7 +129,6 @@ class SubscribeHandler:
         """``begin_replay`` is `reading.replay.begin`."""
         self._subscriptions = subscriptions
         self._groups = groups
-        self._sharing = sharing
         self._exclusive = exclusive
         self._retained = retained
         self._retained_delivery = retained_delivery
@@ -148,7 +148,28 @@ class SubscribeHandler:
             work.asked = read_properties(packet.properties.user_properties, self._parse_start)
         except UsageError as problem:
             work.fault = str(problem)
-        work_off(self._turns, connection, work)
+        work.exclusive = self._exclusive_topics(connection, packet)
+        resume = partial(self._work_on, work)
+        if work.exclusive and self._exclusive.ask(work.exclusive, work.session.client_id, resume):
+            connection.hold(HOLD_BUSY)
+        else:
+            work_off(self._turns, connection, work)
+
+    def _exclusive_topics(self, connection: Connection, packet: Subscribe) -> list[bytes]:
+        """The exclusive topics that the client asks for and may read."""
+        found: list[bytes] = []
+        for option in packet.subscriptions:
+            if option.topic_filter.startswith(EXCLUSIVE_PREFIX):
+                topic_filter = option.topic_filter.removeprefix(EXCLUSIVE_PREFIX)
+                if connection.rules is not None and connection.rules.may_subscribe(topic_filter):
+                    found.append(topic_filter.encode())
+        return found
+
+    def _work_on(self, work: _Subscribing) -> None:
+        """It is known which exclusive topics the client can have."""
+        connection = work.connection
+        if connection.is_open and connection.session is work.session:
+            work_on(self._turns, connection, work)
 
     def judge(self, work: _Subscribing, option: SubscribeOption) -> int:
         """Subscribe to one filter; the reason code for SUBACK."""
@@ -192,10 +213,9 @@ class SubscribeHandler:
         session.restart_catch_up()
         group = group_of(subscription)
         if group is not None:
-            if positions is not None:
+            if positions is not None and self._groups.is_here:
                 session.replaying = [*(session.replaying or ()), group.log]
-            if session.is_durable and not group.log.is_kept:
-                work.changes.append(self._sharing.row_of(group.log))
+            work.changes += self._groups.joining(group, session.is_durable)
             if is_new:
                 work.joined.append(group)
         elif target.replay is None and _is_owed_retained(option, is_new) and self._retained.may_match(subscription.topic_filter):
@@ -229,7 +249,7 @@ class SubscribeHandler:
             raise _Refused(Reason.QUOTA_EXCEEDED, "the filters of this client are too long together")
 
     def _find_start(self, work: _Subscribing, written: str, target: SubscriptionTarget) -> tuple[ReplayRequest, list[int] | None]:
-        """What the filter asks for, and where a replay or a new group begins; None if it does not replay."""
+        """The replay request of a filter and where the replay or a new group starts; None if it does not replay."""
         if work.fault:
             raise _Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, work.fault)
         try:
@@ -261,7 +281,7 @@ class SubscribeHandler:
         identifiers: bytes,
         start: list[int] | None,
     ) -> tuple[Subscription, bool]:
-        """The subscription, and whether it is new; its session and, unless it is shared, the routes do not know of it yet."""
+        """The subscription, and whether it is new; not yet added to its session nor, unless it is shared, to the routes."""
         topic_filter = target.topic_filter.encode()
         if target.group is not None:
             return self._groups.join(
@@ -282,16 +302,24 @@ class SubscribeHandler:
         return subscription, option.topic_filter not in session.subscriptions
 
     def answer(self, work: _Subscribing) -> None:
-        """Send the SUBACK; that of a durable session when its subscriptions are on disk."""
+        """Send the SUBACK: when the subscriptions of a durable session are on disk, and when all publishers reach them."""
+        subscriptions = self._subscriptions
+        for topic_filter in work.exclusive:
+            if EXCLUSIVE_PREFIX + topic_filter.decode() not in work.session.subscriptions:  # rejected for another reason
+                self._exclusive.release(topic_filter, work.session.client_id)
+        if not work.changes and subscriptions.are_known():
+            self._answer(work)
+            return
+        connection = work.connection
+        answer = answer_when_kept(connection, partial(self._answer, work))
         if work.changes:
-            connection = work.connection
-            on_commit = answer_when_kept(connection, partial(self._answer, work))
+            on_commit = partial(subscriptions.when_known, answer)
             self._turn_writer.change(work.changes, on_commit, partial(on_not_kept, connection))
         else:
-            self._answer(work)
+            subscriptions.when_known(answer)
 
     def _answer(self, work: _Subscribing) -> None:
-        """Tell the client, give it what waits for absent members of shared subscriptions, and begin with retained messages."""
+        """Send the SUBACK, then messages queued for offline members of its shared groups, then start with retained messages."""
         connection, session = work.connection, work.session
         explanation = work.explanation()
         if explanation is NO_PROPERTIES:
@@ -303,7 +331,10 @@ class SubscribeHandler:
             if session.feeds is None:
                 session.feeds = OrderedDict()
             # A renewed subscription starts again: a client that repeats it without reading is not owed more and more.
-            session.feeds.update(work.feeds)
+            for topic_filter, feed in work.feeds.items():
+                if (renewed := session.feeds.get(topic_filter)) is not None:
+                    renewed.close()
+                session.feeds[topic_filter] = feed
             connection.wants_room = True
             if self._retained_delivery.feed(connection, _SEND_AT_ONCE):
                 connection.on_room()

@@ -8,15 +8,12 @@ Reading stops when the client's window or outbox is full and resumes there, so n
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain
 from braidmq.broker.reading.matcher import Matcher
+from braidmq.broker.session.session import Session
 from braidmq.lane.records.records import Record
-
-if TYPE_CHECKING:
-    from braidmq.broker.session.session import Session
 
 
 class CatchUp:
@@ -51,7 +48,7 @@ class CatchUp:
         return turn
 
     def note_idle(self) -> None:
-        """The client takes no more for now."""
+        """The client accepts no more for now."""
         self._cursor.note_idle()
 
     def pause(self) -> None:
@@ -61,12 +58,12 @@ class CatchUp:
             self._session.catch_up = None
 
     def wake(self) -> None:
-        """Go on in another turn."""
+        """Continue in another turn."""
         connection = self._session.connection
         if connection is not None:
             connection.on_room()
 
-    # What the cursor asks
+    # Called by the cursor
 
     @property
     def positions(self) -> list[int]:
@@ -100,7 +97,7 @@ class CatchUp:
 
 
 def feed(context: ReadingContext, session: Session) -> bool:
-    """Read for a session as far as its client takes it; True if it can go on at once in another turn."""
+    """Read for a session as long as its client accepts messages; True if it can continue at once in another turn."""
     connection = session.connection
     flow = session.flow
     if connection is None or not connection.is_open:

@@ -1,14 +1,15 @@
-"""What the readers of the log use of their node: one object, made once, instead of the broker."""
+"""The services that readers of the log use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from braidmq.broker.ports import Change, RowWriter
 from braidmq.broker.reading.slots import IdleReaders, Readers
 from braidmq.broker.reading.source import LogSource
+from braidmq.broker.session.session import Session
 from braidmq.broker.shared.group import Group
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.delivery import Delivery
@@ -18,9 +19,6 @@ from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
-
-if TYPE_CHECKING:
-    from braidmq.broker.session.session import Session
 
 
 class DeliverHooks(Protocol):
@@ -53,7 +51,7 @@ class Redeliveries(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingContext:
-    """The node as readers see it."""
+    """Made once by the broker; every reader has a reference to it."""
 
     source: LogSource
     state: State

@@ -1,6 +1,6 @@
 """The log cursor: reads the log for one reader, from its positions to the end. Catch-up, replays and shared groups use it.
 
-What a reader does with a record is its own matter (`ScanReader.offer_record`). Everything else is decided here, for all of them:
+What to do with a record is up to the reader (`ScanReader.offer_record`). Everything else is decided here, for all of them:
 
     positions   everything at or below was taken by the reader or is not for it. They move only past what was handed out, so a
                 reader may stop at any record, lose its read-ahead, and go on from there without loss or repetition
@@ -46,20 +46,20 @@ class ScanReader(Reader, Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in the log file."""
+        """Its name in log messages."""
 
     @property
     def positions(self) -> list[int]:
         """Where it is, by shard; the cursor moves them."""
 
     def filters(self) -> Sequence[str]:
-        """What it reads."""
+        """The filters it reads."""
 
     def plain(self) -> TakePlain | None:
         """Takes many plain records at once, and moves the positions; None: each record is offered alone."""
 
     def offer_record(self, shard: int, record: Record) -> bool:
-        """Take the record, or pass over it if it is not for this reader; False if there is no room for it now."""
+        """Take the record, or skip it if it is not for this reader; False if there is no room for it now."""
 
     def note_gap(self) -> None:
         """Retention deleted records before they were read."""
@@ -86,7 +86,7 @@ class LogCursor:
         return self._scan.is_blocked
 
     def run(self, deadline: float) -> RunEnd:
-        """Read and offer until then, or as far as the reader takes it."""
+        """Read and offer records until the deadline, or until the reader accepts no more."""
         if self._scan.is_blocked or not self._slots.admit(self._reader):
             return RunEnd.WAITS
         turn = self._run(deadline)
@@ -95,7 +95,7 @@ class LogCursor:
         return turn
 
     def note_idle(self) -> None:
-        """The reader takes no more for now."""
+        """The reader accepts no more for now."""
         if self._scan.is_open:
             self._slots.note_idle(self._reader)
 

@@ -1,7 +1,7 @@
 """Fetches records whose places in the log are known: messages in flight (`recall`) and returned messages of shared groups.
 
-They are read in order of time, and may lie far apart: a stretch without any of them is passed over. What reading passes without
-finding it was deleted by retention, or does not match the filters.
+They are read in order of time, and may lie far apart: a stretch without any of them is skipped. A record that is not found
+at its place was deleted by retention, or does not match the filters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RecordFetch:
     def __init__(
         self, source: LogSource, filters: Sequence[str], places: Iterable[Place], wake: Callable[[], None], name: str
     ) -> None:
-        """``wake`` asks the reader to go on when the source is ready; ``name`` is for the log file."""
+        """``wake`` asks the reader to continue when the source is ready; ``name`` is for log messages."""
         self._source = source
         self._filters = filters
         self._missing = dict.fromkeys(places)
@@ -40,7 +40,7 @@ class RecordFetch:
         return not self._missing
 
     def run(self, slice_s: float) -> dict[Place, Record | None]:
-        """Read for a slice: what was found, and None for what is gone."""
+        """Read for a slice; returns the records found, and None for those that are gone."""
         records = self._scan.next(_READ, slice_s)
         scan = None if records is None else self._scan.open()
         if records is None or scan is None:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from operator import itemgetter
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from braidmq.broker.reading.cursor import is_new
+from braidmq.broker.session.session import Session
 from braidmq.lane.path.delivery_rules import for_publisher, merge
 from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.subscription import Subscription
-
-if TYPE_CHECKING:
-    from braidmq.broker.session.session import Session
 
 _TOPICS_MAX = 4096  # whose subscriptions are remembered
 _FILTERS = 32  # of a session that are sorted between two checks of the clock
@@ -24,7 +21,7 @@ _Numbered = tuple[int, Subscription, tuple[int, ...]]  # with its number in the 
 
 
 class Matcher:
-    """The subscriptions of one session as they are now; call ``take_in`` until it gives True, then ``find``."""
+    """The current subscriptions of one session; call ``take_in`` until it returns True, then ``find``."""
 
     def __init__(self, session: Session) -> None:
         self._positions = tuple(session.flow.positions)

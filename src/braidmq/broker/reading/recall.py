@@ -8,17 +8,13 @@ it holds a scan only while it reads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.cursor import SLICE_S
 from braidmq.broker.reading.fetch import Place, RecordFetch
+from braidmq.broker.session.session import Session
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.message import from_record
 from braidmq.lane.records.records import Record
-
-if TYPE_CHECKING:
-    from braidmq.broker.session.session import Session
 
 _AHEAD = 256  # messages looked for at a time
 _AHEAD_BYTES = 256 * 1024  # of them, after which those that were found are sent first
@@ -43,13 +39,13 @@ class Recall:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it can read on at once; else it is woken, or the client must take something before."""
+        """Whether it can read on at once; otherwise it is woken, or the client must accept something first."""
         if self._fetch is not None:
             return not self._fetch.is_blocked
         return bool(self._session.flow.next_unread(1))
 
     def run(self) -> bool:
-        """Read for a slice and send what was found; True when nothing is left to be read."""
+        """Read for a slice and send what was found; True when nothing is left to read."""
         flow = self._session.flow
         fetch = self._fetch or self._begin()
         if fetch is not None:
@@ -63,7 +59,7 @@ class Recall:
         return not flow.has_unread()
 
     def close(self) -> None:
-        """Release what it reads with; it begins again at what is missing."""
+        """Release the read-ahead; reading begins again at what is missing."""
         if self._fetch is not None:
             self._fetch.close()
             self._fetch = None
@@ -73,7 +69,7 @@ class Recall:
             self._session.connection.on_room()
 
     def _begin(self) -> RecordFetch | None:
-        """Look for the next messages; None if the client takes none now."""
+        """Look for the next messages; None if the client accepts none now."""
         entries = self._session.flow.next_unread(_AHEAD)
         if not entries:
             return None
@@ -98,7 +94,7 @@ class Recall:
             self._look(_ALL)
 
     def _is_over(self) -> bool:
-        """Whether everything was found or is gone; or enough to be sent, what is next being among it."""
+        """Whether everything was found or is gone, or enough was found to send, including the next message."""
         if not self._missing and not self._unmatched:
             return True
         return self._found_bytes >= _AHEAD_BYTES and self._next is not None and not self._next.is_unread()

@@ -16,20 +16,18 @@ cursor, because messages in flight come from both.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from braidmq.broker.messages.message import make_message
 from braidmq.broker.ports import Positions, Refusal
 from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain, is_shown
+from braidmq.broker.session.readers import ReplayReader
+from braidmq.broker.session.session import Session
 from braidmq.lane.path.delivery_rules import for_publisher
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.properties import Properties
-
-if TYPE_CHECKING:
-    from braidmq.broker.session.session import Session
 
 REPLAYS_MAX = 32  # of one session at the same time
 READERS_MAX = 128  # of a node: replays and shared groups that read at the same time
@@ -39,7 +37,7 @@ _END_MARK = Properties(user_properties=(("replay-end", "1"),))
 
 
 class Replay:
-    """The replay of one subscription; implements `cursor.ScanReader`. It lives as long as its session, also without a client."""
+    """The replay of one subscription; implements `cursor.ScanReader`. It lives as long as its session."""
 
     def __init__(
         self,
@@ -87,12 +85,12 @@ class Replay:
         self._cursor.close()
 
     def wake(self) -> None:
-        """Go on in another turn."""
+        """Continue in another turn."""
         if self._session.connection is not None:
             self._session.connection.on_room()
 
     def run(self, deadline: float) -> RunEnd:
-        """Read and send until then, or as far as the client takes it; CAUGHT_UP when nothing is left to do."""
+        """Read and send until then, or as much as the client accepts; CAUGHT_UP when nothing is left to do."""
         if not self._is_answered:
             return RunEnd.WAITS
         if not self.is_merged:
@@ -105,7 +103,7 @@ class Replay:
             self._merge()
         return self._finish()
 
-    # What the cursor asks
+    # Called by the cursor
 
     def filters(self) -> list[str]:
         """Its own."""
@@ -185,12 +183,12 @@ def begin(
     subscription: Subscription,
     tells_end: bool,
     positions: list[int] | None,
-) -> Replay | None:
+) -> ReplayReader | None:
     """A subscription was made or renewed, and replays from these positions; None: as it did before.
 
     The caller lets the result ``begin`` when the client has its SUBACK.
     """
-    replay = session.replays.get(written)
+    replay: ReplayReader | None = session.replays.get(written)
     if positions is not None:
         if replay is not None:
             replay.pause()
@@ -229,7 +227,7 @@ def restore(
 
 
 def feed(session: Session) -> bool:
-    """Let the session's replays read, as far as its client takes it; True if they can go on at once in another turn."""
+    """Let the session's replays read as long as its client accepts messages; True if they can continue in another turn."""
     connection, replays = session.connection, session.replays
     if connection is None or not replays or session.recall is not None:
         return False

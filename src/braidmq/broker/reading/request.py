@@ -34,7 +34,7 @@ NOTHING = ReplayRequest()
 
 
 def read_properties(pairs: Sequence[tuple[str, str]], parse_start: Callable[[str], Start]) -> ReplayRequest:
-    """What the user properties of a SUBSCRIBE ask for; raises UsageError if a value is wrong or there are two of them."""
+    """The replay request in the user properties of a SUBSCRIBE; raises UsageError if a value is invalid or repeated."""
     asked: dict[str, str] = {}
     for name, value in pairs:
         if name in (_OFFSET, _END, _COMPLETE):
@@ -58,7 +58,7 @@ def _is_set(name: str, value: str) -> bool:
 
 
 def read_start(text: str, packet: ReplayRequest, parse_start: Callable[[str], Start]) -> ReplayRequest:
-    """What ``<start>`` of a ``$replay`` filter asks for, beside what its packet does; raises UsageError if it is wrong."""
+    """The request of a ``$replay`` filter's ``<start>``, combined with that of its packet; raises UsageError if it is invalid."""
     start, *words = text.split(",")
     for word in words:
         if word not in ("end", "complete"):
@@ -71,7 +71,7 @@ def read_start(text: str, packet: ReplayRequest, parse_start: Callable[[str], St
 
 
 class Incomplete(UsageError):
-    """Part of what was asked for is gone, and the client wants all or nothing."""
+    """Part of the requested history is gone, and the client wants all or nothing."""
 
 
 def find_start(log: MessageLog, request: ReplayRequest, topic_filter: str, marks: Sequence[int]) -> tuple[list[int], int]:

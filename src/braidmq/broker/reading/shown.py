@@ -2,6 +2,10 @@
 
 Committed messages are delivered in the order of the commits, over several turns of the loop if there are many. A reader that read
 further and then started to follow would receive the rest twice.
+
+On a node whose log is elsewhere, the marks say how far the feed has come. The log may be ahead of them at any time, and so may a
+reader that comes from another node: it follows only when the marks have reached its position, and reads from the log what lies
+between the two at that moment (C20). It also waits until the routes of its session are known to the home (C10).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ class Showing:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self.is_remote = False  # the log is elsewhere: only the marks say what was delivered
         self._waiting: dict[ShownScan, Callable[[], None]] = {}
 
     def __len__(self) -> int:
@@ -33,33 +38,57 @@ class Showing:
         self._waiting.pop(scan, None)
 
     def note_progress(self) -> None:
-        """More messages have been delivered to followers."""
+        """More messages have been delivered to followers, or routes have become known."""
         for scan in [each for each in self._waiting if not each.is_barred()]:
             self._waiting.pop(scan)()
+
+
+def _always() -> bool:
+    return True
 
 
 class ShownScan:
     """A scan that ends where the live messages begin; implements `ports.LogScan`."""
 
-    def __init__(self, scan: LogScan, showing: Showing) -> None:
+    def __init__(
+        self, scan: LogScan, showing: Showing, start: Mapping[int, int] | None = None, may_follow: Callable[[], bool] = _always
+    ) -> None:
+        """``start``: the reader's positions, which may be above the marks. ``may_follow``: whether its routes are known."""
         self._scan = scan
         self._showing = showing
         self._state = showing.state
+        self._start = dict(start or {})
+        self._may_follow = may_follow
         self._held: list[tuple[int, Record]] = []  # read, but the first of them was not delivered to followers yet
         self._is_barred = False  # the last call found nothing because of that
 
     @property
+    def _is_bounded(self) -> bool:
+        """Whether the log may be ahead of what was delivered."""
+        return self._showing.is_remote or bool(self._state.unshown)
+
+    @property
     def is_caught_up(self) -> bool:
         """Whether everything delivered to followers was handed out, so that the reader may follow from here on."""
+        if not self._is_bounded:
+            return not self._held and self._scan.is_caught_up and self._may_follow()
+        return self._is_read() and not self._is_ahead() and self._may_follow()
+
+    def _is_read(self) -> bool:
+        """Whether everything delivered to followers was handed out, and nothing is being delivered."""
         state = self._state
-        if not state.unshown:
-            return not self._held and self._scan.is_caught_up
         if state.part_shard >= 0:
             return False  # some followers have this message, and others have not
         if any(record.timestamp <= state.marks[shard] for shard, record in self._held):
             return False
+        if self._scan.is_caught_up and not self._showing.is_remote:
+            return True
         positions = self._scan.positions()
-        return self._scan.is_caught_up or all(positions[shard] >= state.marks[shard] for shard in positions)
+        return all(positions[shard] >= state.marks[shard] for shard in positions)
+
+    def _is_ahead(self) -> bool:
+        """Whether the feed would bring what the reader has read elsewhere."""
+        return any(position > self._state.marks[shard] for shard, position in self._start.items())
 
     @property
     def is_waiting(self) -> bool:
@@ -68,12 +97,18 @@ class ShownScan:
 
     def is_barred(self) -> bool:
         """Whether more messages have to be delivered to followers before it can be read on."""
-        if not self._state.unshown or self.is_caught_up:
+        if self.is_caught_up:
             return False
-        if not self._held:
-            return self._scan.is_caught_up
-        shard, record = self._held[0]
-        return record.timestamp > self._state.marks[shard]
+        if self._held:
+            shard, record = self._held[0]
+            return record.timestamp > self._state.marks[shard]
+        return self._is_at_end()
+
+    def _is_at_end(self) -> bool:
+        """Whether there is nothing to read on for."""
+        if self._showing.is_remote:
+            return self._is_read() or self._state.part_shard >= 0
+        return self._scan.is_caught_up
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Call back once, when it can be read on."""
@@ -83,7 +118,7 @@ class ShownScan:
             self._scan.when_ready(callback)
 
     def close(self) -> None:
-        """The reader needs it no more."""
+        """The reader no longer needs it."""
         self._showing.remove(self)
         self._scan.close()
 
@@ -92,7 +127,8 @@ class ShownScan:
         positions = self._scan.positions()
         for shard, record in self._held:
             positions[shard] = min(positions[shard], record.timestamp - 1)
-        return {shard: min(position, self._state.marks[shard]) for shard, position in positions.items()}
+        marks, start = self._state.marks, self._start
+        return {shard: max(min(position, marks[shard]), start.get(shard, 0)) for shard, position in positions.items()}
 
     def take_gaps(self) -> Mapping[int, Gap]:
         """What retention deleted before it could be read, by shard; each gap is returned once."""
@@ -102,14 +138,15 @@ class ShownScan:
         """The next records with their shards, at most this many; none if nothing can be handed out now."""
         self._is_barred = False
         records, self._held = self._held, []
-        if not records:
+        if not records and not (self._showing.is_remote and self._is_at_end()):
             records = self._scan.next(count_max, slice_s=slice_s)
-        if self._state.unshown:
+        if self._is_bounded:
             marks = self._state.marks
             place = next((i for i, (shard, record) in enumerate(records) if record.timestamp > marks[shard]), len(records))
             self._held = list(islice(records, place, None))
             records = records[:place]
-            self._is_barred = not records and (bool(self._held) or self._scan.is_caught_up)
+        is_at_end = bool(self._held) or self._is_at_end()
+        self._is_barred = not records and is_at_end and (self._is_bounded or not self.is_caught_up)
         if len(records) > count_max:
             records, self._held = records[:count_max], records[count_max:] + self._held
         return records

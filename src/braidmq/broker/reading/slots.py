@@ -39,10 +39,10 @@ class Slots(Protocol):
         """Whether it may read now; if not, it is woken when there is a slot."""
 
     def note_idle(self, reader: Reader) -> None:
-        """Its client takes no more for now; it is paused if another reader needs the slot."""
+        """Its client accepts no more for now; it is paused if another reader needs the slot."""
 
     def leave(self, reader: Reader) -> None:
-        """It reads no more, and waits for no slot."""
+        """It has stopped reading, and no longer waits for a slot."""
 
 
 class IdleReaders:
@@ -68,7 +68,7 @@ class IdleReaders:
             longest.pause()
 
     def leave(self, reader: Reader) -> None:
-        """It reads no more."""
+        """It has stopped reading."""
         self._idle.pop(reader, None)
 
 
@@ -126,13 +126,13 @@ class Readers:
         self._waiting.setdefault(reader.owner, {})[reader] = None
 
     def note_idle(self, reader: Reader) -> None:
-        """Its client takes no more for now; it is paused if another reader needs the slot."""
+        """Its client accepts no more for now; it is paused if another reader needs the slot."""
         if reader in self._reading:
             self._idle[reader] = None
             self._wake_next()
 
     def leave(self, reader: Reader) -> None:
-        """It reads no more, and waits for no slot."""
+        """It has stopped reading, and no longer waits for a slot."""
         self._idle.pop(reader, None)
         _remove(self._waiting, reader)
         if self._reading.pop(reader, None) is not None:
@@ -142,7 +142,7 @@ class Readers:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        """Wake a reader of the owner whose turn it is; it goes on waiting until it is admitted."""
+        """Wake a reader of the owner whose turn it is; it keeps waiting until it is admitted."""
         for owner, readers in self._waiting.items():
             del self._waiting[owner]
             self._waiting[owner] = readers

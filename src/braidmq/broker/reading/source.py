@@ -32,6 +32,7 @@ class LogSource:
         self.state = state
         self.later = later
         self.showing = Showing(state)
+        self.may_follow: Callable[[Sequence[str]], bool] = _always  # whether these filters are known to all publishers
         self._log = message_log
 
     def open(self, filters: Sequence[str], positions: Sequence[int]) -> LogScan:
@@ -40,7 +41,12 @@ class LogSource:
 
     def open_shown(self, filters: Sequence[str], positions: Sequence[int]) -> LogScan:
         """The same, only as far as messages have been delivered to followers, so that the reader may follow at its end."""
-        return ShownScan(self.open(filters, positions), self.showing)
+        scan = self.open(filters, positions)
+        return ShownScan(scan, self.showing, dict(enumerate(positions)), lambda: self.may_follow(filters))
+
+
+def _always(filters: Sequence[str]) -> bool:
+    return True
 
 
 class ReaderScan:
@@ -49,7 +55,7 @@ class ReaderScan:
     __slots__ = ("_later", "_name", "_open_scan", "_scan", "_ticket", "_wake")
 
     def __init__(self, later: Later, open_scan: Callable[[], LogScan], wake: Callable[[], None], name: str) -> None:
-        """``wake`` asks the reader to go on, not within the call; ``name`` is for the log file."""
+        """``wake`` asks the reader to continue, not within the call; ``name`` is for log messages."""
         self._later = later
         self._open_scan = open_scan
         self._wake = wake

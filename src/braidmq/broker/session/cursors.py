@@ -1,4 +1,4 @@
-"""When the cursors of durable sessions are written, and with them the steps of QoS 2 deliveries that wait for the disk.
+"""Decides when the cursors of durable sessions are written, with the steps of QoS 2 deliveries that wait for the disk.
 
 Cursors that no delivery waits for are written when a tick comes, a bounded number at a time; a session that is connected and idle
 has its turn about once a minute (S13).
@@ -131,7 +131,7 @@ class SessionCursors:
         self._writer.change(self._durable.cursor_changes(session), _nothing, partial(_change_again, flow))
 
     def stop(self) -> None:
-        """Write every cursor that is behind."""
+        """Write every outdated cursor."""
         for flow in self._state.changed:
             if flow.is_changed:
                 self.write_cursor(flow)

@@ -1,8 +1,11 @@
-"""The life of a session: a CONNECT opens or takes it, its connection leaves it, it ends or expires.
+"""The life of a session: a CONNECT opens or takes it, its connection leaves it, it ends, expires, or goes to another node.
 
 ``open`` takes the steps of ``takeover``; then the newcomer holds the session until ``commit``, ``abandon`` or ``turn_away``. At
 most one connection holds or owns a session: ``Session.connection``. Everything runs on the event loop and nothing awaits; tests
 use ``take`` to stop after each step.
+
+A node that is not home keeps no session without a client. When a connection ends there, the session's rows are written, the grant
+is ended and the session is forgotten; its home has the rest: the will, the timers and the session's end (docs/decisions/0026).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.reading import replay
 from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.opening import Newcomer, Opening
-from braidmq.broker.session.ports import Grant, Registry
+from braidmq.broker.session.ports import Grant, GrantEnding, Registry
 from braidmq.broker.session.revocation import Revocation
 from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
@@ -31,6 +34,7 @@ from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.timers import Timers
 from braidmq.lane.path.lane import Lane
+from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
@@ -75,7 +79,9 @@ class Lifecycle:
         flows: Flows,
         revocation: Revocation,
         has_users: Callable[[], bool],
+        is_home: bool,
     ) -> None:
+        """``is_home``: sessions wait for their clients on this node."""
         self._sessions = sessions
         self._registry = registry
         self._subscriptions = subscriptions
@@ -92,6 +98,7 @@ class Lifecycle:
         self._flows = flows
         self._revocation = revocation
         self._has_users = has_users
+        self._is_home = is_home
 
     # Coming
 
@@ -134,7 +141,7 @@ class Lifecycle:
         return self._hold(takeover, row.session_present, grant)
 
     def _hold(self, takeover: Takeover, is_present: bool, grant: Grant) -> Opening:
-        """All steps are taken: the newcomer holds the session."""
+        """All steps were taken: the newcomer holds the session."""
         old, session, newcomer = takeover.old, takeover.session, takeover.newcomer
         assert session is not None  # the last step has made or resumed it
         session.guard = grant.guard
@@ -144,7 +151,8 @@ class Lifecycle:
         stays_anonymous = session.stays_anonymous
         if newcomer.user_name is None and session.is_durable and not stays_anonymous:
             # What a client without credentials may have planted must not reach a user.
-            stays_anonymous = (old is not None and old.user_name is not None) or self._has_users()
+            had_user = grant.replaces_user or (old is not None and old.user_name is not None)
+            stays_anonymous = had_user or self._has_users()
             if not is_present:
                 session.stays_anonymous = stays_anonymous
         return Opening(session, newcomer, is_present, stays_anonymous)
@@ -180,18 +188,18 @@ class Lifecycle:
                 assert_never(step)
 
     def _stop(self, takeover: Takeover, taken: tuple[Step, ...], left: tuple[Step, ...], grant: Grant) -> None:
-        """The newcomer goes between two steps: complete the end of the old connection, and let the old session wait on."""
+        """The newcomer has left between two steps: complete the end of the old connection, and keep the old session waiting."""
         if Step.CLOSE in taken:
             for step in left:
                 if step in FOLLOW_CLOSE:
                     self._take(step, takeover)
         session = takeover.session
         if session is None or self._sessions.get(grant.client_id) is not session:
-            self._registry.end(grant, keeps_session=False)
+            self._registry.end(grant, keeps_session=False, ending=GrantEnding.WITHDRAWN)
             return
         session.guard = grant.guard  # the registry has committed it, and rejects lower ones
         if session.is_provisional:
-            self.end(session)
+            self.end(session, GrantEnding.WITHDRAWN)
         elif session.connection is None:
             session.cancel_timers()
             self.abandon(session)
@@ -209,6 +217,12 @@ class Lifecycle:
         )
 
     def _close(self, session: Session) -> Connection | None:
+        """A newer connection on this node has the client id; as ``_cut``."""
+        closed = self._cut(session)
+        self._registry.end(session.grant, keeps_session=True, ending=GrantEnding.TAKEN)
+        return closed
+
+    def _cut(self, session: Session) -> Connection | None:
         """Close the session's connection with its reason; returns the connection if its client had been told of the session."""
         connection = session.connection
         assert connection is not None  # the case is that of a connected session
@@ -216,7 +230,6 @@ class Lifecycle:
         self._statistics.taken_over += 1
         connection.session = None  # so that ``close`` does nothing to the session
         connection.close(Reason.SESSION_TAKEN_OVER, detail := "another connection uses this client id")
-        self._registry.end(session.grant, keeps_session=True)
         self._detach(session)
         if not was_open:
             return None  # it only held the session, which has taken nothing from it
@@ -245,7 +258,7 @@ class Lifecycle:
         self._hooks.tell("session_resumed", session.client_id)
 
     def commit(self, opening: Opening) -> None:
-        """The newcomer is about to be told of its session: its terms are the session's from now on."""
+        """CONNACK is about to be sent: the session has the newcomer's terms from now on."""
         session, newcomer = opening.session, opening.newcomer
         if session.user_name != newcomer.user_name:
             # The session is from before there were users: a fleet that is given passwords keeps its sessions.
@@ -258,43 +271,58 @@ class Lifecycle:
         session.ended_at = 0.0
         session.is_provisional = False
         if newcomer.will is not None or session.will is not None:
-            self._sessions.set_next_will(session, None)
-            self._sessions.set_will(session, newcomer.will)  # [MQTT-3.1.3-9]: an old one that is delayed is not published
+            self._sessions.adopt_will(session, newcomer.will)  # [MQTT-3.1.3-9]: an old one that is delayed is not published
 
     def abandon(self, session: Session) -> None:
-        """The client that held the session is gone before its CONNACK: the session waits on, as if it had not come."""
+        """The client that held the session has left before its CONNACK: the session keeps waiting, as if it had not come."""
         session.connection = None
         self._sessions.set_next_will(session, None)
-        if session.expiry_s == 0:
-            self.end(session)
+        if session.expiry_s == 0 and (self._is_home or not session.is_durable):
+            self.end(session, GrantEnding.WITHDRAWN)
             return
-        self._registry.end(session.grant, keeps_session=True)
-        gone_s = self._timers.now() - session.away_since if session.away_since is not None else 0.0
+        gone_s = self._gone_s(session)
         if session.is_durable:
             self._writer.write(*self._storage.put_back(session, ended_at=time() - gone_s))
-        self.wait_for_return(session, gone_s)
+        if self._is_home:
+            self.wait_for_return(session, gone_s)
+        else:
+            self._forget(session)
+        self._registry.end(session.grant, keeps_session=True, ending=GrantEnding.WITHDRAWN)
+
+    def _gone_s(self, session: Session) -> float:
+        """Seconds since its last connection ended."""
+        return self._timers.now() - session.away_since if session.away_since is not None else 0.0
 
     def turn_away(self, session: Session, connection: Connection) -> None:
-        """The client is refused after all: it must not find the session that it was refused when it returns [MQTT-3.2.2-4]."""
+        """The client is rejected after all: when it returns, it must not find the session it was denied [MQTT-3.2.2-4]."""
         if session.connection not in (None, connection) or self._sessions.get(session.client_id) is not session:
             return  # another connection has it, or it has ended
         if session.is_provisional:
             self._detach(session)
-            self.end(session)
+            self.end(session, GrantEnding.WITHDRAWN)
         elif session.connection is connection:
             self.abandon(session)
 
+    def set_down(self, session: Session) -> None:
+        """The session was restored for a newcomer that is refused: it waits on, here or at its home."""
+        if self._is_home:
+            self.wait_for_return(session, self._gone_s(session))
+        else:
+            self._forget(session)
+
     # Going
 
-    def leave(self, session: Session, discard_will: bool) -> None:
+    def leave(self, session: Session, ending: GrantEnding) -> None:
         """Its connection has ended: publish the will now or later, and end the session now or later."""
         self._detach(session)
-        if discard_will:
+        if not self._is_home:
+            self._go_home(session, ending)
+            return
+        if ending is not GrantEnding.PUBLISH:
             self._sessions.set_will(session, None)
         if session.expiry_s == 0:
-            self.end(session)
+            self.end(session, ending)
             return
-        self._registry.end(session.grant, keeps_session=True)
         self._groups.redispatch(session.flow, is_over=False)
         if session.is_durable:
             self._writer.write(*self._storage.left(session))
@@ -302,6 +330,21 @@ class Lifecycle:
         if session.will_delay_s == 0:
             self._wills.publish(session)
         self.wait_for_return(session, 0.0)
+        # Last: a registry may give the session to another node at once.
+        self._registry.end(session.grant, keeps_session=True, ending=ending)
+
+    def _go_home(self, session: Session, ending: GrantEnding) -> None:
+        """Write the rows of a durable session and forget it: its home restores it, and publishes its will as ``ending`` says."""
+        if ending is GrantEnding.DISCARD:
+            self._sessions.set_will(session, None)
+        if session.is_durable:
+            self._groups.redispatch(session.flow, is_over=False)
+            self._writer.write(*self._storage.left(session), *self._storage.moving(session))
+        else:
+            self._statistics.ended += 1
+            self._hooks.tell("session_ended", session.client_id)
+        self._forget(session)
+        self._registry.end(session.grant, keeps_session=session.is_durable, ending=ending)
 
     def _detach(self, session: Session) -> None:
         session.connection = None
@@ -316,30 +359,78 @@ class Lifecycle:
 
     def wait_for_return(self, session: Session, gone_s: float) -> None:
         """The session has been without a client for this long: schedule its will and its expiry."""
-        session.ended_at = monotonic() - gone_s
-        session.away_since = self._timers.now() - gone_s
+        self.note_absence(session, gone_s)
         delay_s = session.will_delay_s
         if session.will is not None and (delay_s < session.expiry_s or session.expiry_s == NEVER):
             session.will_timer = self._timers.after(max(0.0, delay_s - gone_s), partial(self._wills.publish, session))
         if session.expiry_s != NEVER:
             session.expiry_timer = self._timers.after(max(0.0, session.expiry_s - gone_s), partial(self._expire, session))
 
+    def note_absence(self, session: Session, gone_s: float) -> None:
+        """The session has been without a client for this long."""
+        session.ended_at = monotonic() - gone_s
+        session.away_since = self._timers.now() - gone_s
+
     def _expire(self, session: Session) -> None:
         self._statistics.expired += 1
         self.end(session)
         self._lane.flush()
 
-    def end(self, session: Session) -> None:
-        """End the session and remove its state; a will that still waits is published [MQTT-3.1.2-8]."""
+    def end(self, session: Session, ending: GrantEnding = GrantEnding.PUBLISH) -> None:
+        """End the session and remove its state; its home publishes a will that still waits [MQTT-3.1.2-8]."""
         session.cancel_timers()
-        if session.will is not None:
+        if session.will is not None and self._is_home:
             self._wills.publish(session)
+        elif session.will is not None:
+            self._sessions.set_will(session, None)
         session.feeds = None
         if session.is_durable:
             self._writer.write(*self._storage.ended(session))
         session.flow.is_over = True
         self._subscriptions.end(session)
         self._sessions.remove(session)
-        self._registry.end(session.grant, keeps_session=False)
+        self._registry.end(session.grant, keeps_session=False, ending=ending)
         self._statistics.ended += 1
         self._hooks.tell("session_ended", session.client_id)
+
+    # Moving
+
+    def hand_over(self, session: Session) -> Will | None:
+        """Give the session to another node: this one forgets it. Returns its will.
+
+        A connection is closed as by a takeover. A durable session's rows stay and are up to date when the log has written what
+        it has by now; the other node restores the session from them. No will is published and no row of one removed: the
+        caller publishes the will, or leaves it to the next owner. ``Lane.flush`` must follow.
+        """
+        had_connection = session.connection is not None
+        closed = self._cut(session) if had_connection else None
+        will = session.will
+        if session.is_durable:
+            self._groups.redispatch(session.flow, is_over=False)
+            if closed is not None:
+                changes = self._storage.left(session)
+            elif had_connection:  # its client was not told of it: the session has kept its own terms
+                changes = self._storage.put_back(session, ended_at=time() - self._gone_s(session))
+            else:
+                changes = self._storage.cursor_changes(session)
+            self._writer.write(*changes, *self._storage.moving(session))
+        self._forget(session)
+        if had_connection:
+            self._registry.end(session.grant, keeps_session=True, ending=GrantEnding.TAKEN)
+        if closed is not None:
+            self._presence.tell_closed(closed, Reason.SESSION_TAKEN_OVER)
+        return will
+
+    def _forget(self, session: Session) -> None:
+        """Free what this node has of a session without a connection; its rows stay."""
+        session.cancel_timers()
+        self._wills.forget(session)
+        self._sessions.set_will(session, None)
+        session.feeds = None
+        session.flow.is_over = True
+        self._sessions.remove(session)
+        if session.is_durable:
+            self._subscriptions.hand_over(session)
+            session.flow.hand_over()
+        else:
+            self._subscriptions.end(session)

@@ -1,4 +1,4 @@
-"""What passes between a CONNECT and the session that it opens."""
+"""The data that a CONNECT and the opening of its session exchange."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Newcomer(Claim, frozen=True, gc=False):
     """The claim of an accepted CONNECT, and its connection."""
 
     connection: Connection
+
+    @property
+    def peer_host(self) -> str:
+        """The client's address."""
+        origin = self.connection.origin
+        return "" if origin is None else origin.peer_host
 
 
 class Opening(Struct, frozen=True, gc=False):

@@ -1,22 +1,26 @@
 """What a broker shares with other nodes once there are several: client ids, access, routes, retained messages, exclusive topics.
 
 On a single node each port has a local implementation: ``LocalRegistry``, ``LocalAccess``, ``RouteTable``, ``RetainedStore`` and
-``LocalExclusiveTopics``. ``node.py`` passes access control in; the broker makes those of the others that it is not given.
+``LocalExclusiveTopics``. ``node`` passes access control in; the broker makes those of the others that it is not given.
+``NodePorts.is_home`` says whether this node keeps what has no client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from braidmq.access.contract import Authenticator, Authorizer, Credentials, Exchange, Refused, Verdict
+from braidmq.broker.ports import StoredSession
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import Will
 
 if TYPE_CHECKING:
     from braidmq.broker.messages.retained import Retained
+    from braidmq.broker.shared.membership import GroupHome
 
 
 class Claim(Struct, frozen=True, gc=False):
@@ -28,12 +32,33 @@ class Claim(Struct, frozen=True, gc=False):
     expiry_s: int
     will: Will | None
 
+    @property
+    def peer_host(self) -> str:
+        """The client's address; empty if it is not known."""
+        return ""
+
 
 class Grant(Struct, frozen=True, gc=False):
-    """A granted claim: the right of one connection to a client id. Of two grants, the one with the higher guard is the newer."""
+    """A granted claim: the right of one connection to a client id. Of two grants, the one with the higher guard is the newer.
+
+    ``stored``: the session of the client id, if it comes from another node; None if there is none, or this node has it.
+    ``replaces_user``: the grant has ended a session elsewhere that belonged to a user.
+    """
 
     client_id: str
     guard: int
+    stored: StoredSession | None = None
+    replaces_user: bool = False
+
+
+class GrantEnding(Enum):
+    """How a connection gave its client id up; where the will is not published here, this decides what becomes of it."""
+
+    PUBLISH = "publish"  # it was lost, or the client asked for its will
+    DISCARD = "discard"  # the client has said goodbye
+    MOVED = "moved"  # this node has sent the client away: it is expected on another one
+    TAKEN = "taken"  # a newer connection has the client id
+    WITHDRAWN = "withdrawn"  # the client was not told that it is connected: nothing of its terms counts
 
 
 class Registry(Protocol):
@@ -52,8 +77,11 @@ class Registry(Protocol):
         """Its connection owns the client id from now on, and older grants are fenced; False if a newer one was committed."""
         ...
 
-    def end(self, grant: Grant, *, keeps_session: bool) -> None:
-        """Its connection gives the client id up, or never got it. ``keeps_session``: there is still a session."""
+    def end(self, grant: Grant, *, keeps_session: bool, ending: GrantEnding) -> None:
+        """Its connection gives the client id up, or never got it. ``keeps_session``: there is still a session, here or as rows.
+
+        The rows that its end has changed were passed to the ``TurnWriter`` before. A grant that has ended already is ignored.
+        """
         ...
 
 
@@ -80,7 +108,7 @@ class AccessControl(Authenticator, Authorizer, Protocol):
         ...
 
     def refusal(self, credentials: Credentials) -> Refused | None:
-        """Why a hook need not be asked about a plain login; None: ask it."""
+        """The reason to reject a plain login without asking a hook; None: ask it."""
         ...
 
     def note_verdict(self, credentials: Credentials, verdict: Verdict) -> None:
@@ -116,16 +144,51 @@ class Routes(Protocol):
         """Remove the flow's subscription to this filter; False if there was none."""
         ...
 
+    def is_known(self) -> bool:
+        """Whether every publisher's messages reach the subscriptions that were added so far."""
+        ...
+
+    def when_known(self, callback: Callable[[], None]) -> None:
+        """Call back, perhaps at once, when ``is_known`` holds for the subscriptions that were added so far."""
+        ...
+
+
+@runtime_checkable
+class RetainedSearch(Protocol):
+    """A search that may have to wait for its source. After Unavailable, ``next`` goes on where it was."""
+
+    def __iter__(self) -> Iterator[Retained | None]: ...
+
+    def __next__(self) -> Retained | None:
+        """The next message; None for a stretch without one, and while ``is_waiting``. May raise Unavailable."""
+        ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the last ``next`` found nothing because the source is not ready; ``when_ready`` says when it is."""
+        ...
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, on the loop, when ``next`` is worth another call, and not within this call."""
+        ...
+
+    def close(self) -> None:
+        """End the search early. A search without a reader need not be closed."""
+        ...
+
 
 class RetainedReads(Protocol):
-    """Finds the retained messages that a new subscription is owed."""
+    """Finds the retained messages for a new subscription."""
 
     def may_match(self, topic_filter: bytes) -> bool:
         """False if there is certainly no message for this filter."""
         ...
 
     def match(self, topic_filter: bytes) -> Iterator[Retained | None]:
-        """The messages that match, one at a time; None stands for a stretch of the search without one."""
+        """The messages that match, one at a time; None stands for a stretch of the search without one.
+
+        Those of another node come as a ``RetainedSearch``, each with its payload.
+        """
         ...
 
 
@@ -136,16 +199,23 @@ class ExclusiveTopics(Protocol):
         """How many filters the clients of this node have."""
         ...
 
+    def ask(self, topic_filters: list[bytes], client_id: str, on_answer: Callable[[], None]) -> bool:
+        """Find out whether these are free, if another node decides that; False if ``is_free`` knows already.
+
+        Otherwise ``on_answer`` is called, perhaps when the client has gone, and those that are free are the client's.
+        """
+        ...
+
     def is_free(self, topic_filter: bytes, client_id: str) -> bool:
         """Whether the client has it, or no other client does."""
         ...
 
     def take(self, topic_filter: bytes, client_id: str) -> None:
-        """Give it to the client; ask ``is_free`` before."""
+        """Give it to the client; call ``ask`` and ``is_free`` before."""
         ...
 
-    def release(self, topic_filter: bytes, client_id: str) -> None:
-        """Take it from the client, if the client has it."""
+    def release(self, topic_filter: bytes, client_id: str, *, is_moving: bool = False) -> None:
+        """Take it from the client, if the client has it. ``is_moving``: its session goes elsewhere and keeps it."""
         ...
 
 
@@ -153,9 +223,14 @@ class NodePorts(Struct, frozen=True):
     """What a cluster puts in place of the local implementations; None: this node's own.
 
     Routes and retained reads go around the local ones, which they are given: a cluster's add those of other nodes.
+    ``groups``: the home of all shared groups, if it is another node.
+    ``is_home``: this node keeps what has no client: sessions that wait, their wills and timers, and retained messages. Otherwise
+    the homes do: a session leaves this node with its connection, and no bound on the number of sessions is checked here.
     """
 
     registry: Registry | None = None
     exclusive: ExclusiveTopics | None = None
+    groups: GroupHome | None = None
     extend_routes: Callable[[Routes], Routes] | None = None
     extend_retained: Callable[[RetainedReads], RetainedReads] | None = None
+    is_home: bool = True

@@ -1,4 +1,4 @@
-"""Messages in flight that are read again, from the log or from their session's rows, before they are sent once more.
+"""Messages in flight that are read from the log or from their session's rows before they are resent.
 
 The client's rights may have changed since they were first sent, and hooks are asked again, as they were before.
 """
@@ -35,7 +35,7 @@ class Redelivery:
         self._statistics = statistics
 
     def found(self, session: Session, packet_id: int, delivery: Delivery, message: Message) -> None:
-        """The message of a delivery in flight was read; it may be sent again if the client may still have it."""
+        """The message of a delivery in flight was read: resend it if the client still has access to it."""
         if not session.flow.is_waiting_for(packet_id, delivery):
             return  # the client has settled it without having seen it again
         access = self._access
@@ -68,7 +68,7 @@ class Redelivery:
 
 
 def _let_go(session: Session, packet_id: int, delivery: Delivery) -> None:
-    """Do not send it again."""
+    """Do not resend it."""
     if delivery.qos == 2:
         # The client may know it by its packet id, which must not come back with another message: end it with PUBREL.
         delivery.is_released = True

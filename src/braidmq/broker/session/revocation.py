@@ -18,7 +18,7 @@ log = logging.getLogger("braidmq.broker")
 
 
 class Revocation:
-    """Takes from sessions what their users have no right to any more."""
+    """Removes subscriptions and messages that the session's user may no longer have."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Revocation:
         self._statistics = statistics
 
     def withdraw(self, session: Session) -> None:
-        """End the session's subscriptions that its user has no right to, and take back what waits for them."""
+        """End the session's subscriptions without access, and withdraw the messages that wait for them."""
         rules = self._access.rules_for(session.client_id, session.user_name)
         if rules.unrestricted:
             return

@@ -10,6 +10,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from braidmq.broker.session.ports import Grant
+from braidmq.broker.session.readers import CatchUpReader, RecallReader, ReplayReader
 from braidmq.broker.shared.group import Group, group_of
 from braidmq.lane.path.delivery_rules import merge
 from braidmq.lane.path.log_flow import LogFlow
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection
     from braidmq.broker.messages.retained import RetainedFeed
     from braidmq.broker.ports import Positions
-    from braidmq.broker.reading.catch_up import CatchUp
-    from braidmq.broker.reading.recall import Recall
-    from braidmq.broker.reading.replay import Replay
     from braidmq.broker.shared.cursor import GroupCursor
+    from braidmq.broker.shared.ports import RoomWaiter
     from braidmq.broker.timers import Timer
 
 SMALL_WILL_BYTES = 1024
@@ -40,8 +39,8 @@ class Session:
     __slots__ = (
         "away_since", "catch_up", "client_id", "connection", "created_at", "created_wall", "ended_at", "expiry_s",
         "expiry_timer", "feeds", "filter_bytes", "filter_levels", "flow", "gaps", "guard", "is_clean", "is_provisional",
-        "replays", "lost", "next_will", "recall", "replay_forms", "replaying", "shares", "starts", "stays_anonymous",
-        "subscriptions", "user_name", "will", "will_timer",
+        "replays", "lost", "next_will", "next_will_bytes", "recall", "replay_forms", "replaying", "shares", "starts",
+        "stays_anonymous", "subscriptions", "user_name", "will", "will_bytes", "will_timer",
     )  # fmt: skip
 
     def __init__(self, client_id: str, flow: LogFlow, now: float) -> None:
@@ -61,19 +60,20 @@ class Session:
         self.will: Will | None = None  # published if the connection ends without a DISCONNECT
         self.will_timer: Timer | None = None
         self.next_will: Will | None = None  # of a client that holds the session and waits for CONNACK
+        self.will_bytes = self.next_will_bytes = 0  # the memory that these take, if they are large
         self.subscriptions: dict[str, Subscription] = {}  # by the filter as the client wrote it
         self.filter_levels = self.filter_bytes = 0  # of all their filters together, bytes as the client wrote them
         self.created_wall = time()
         self.guard = 0  # of the connection that owns it
         self.starts: dict[str, Positions] = {}  # by filter as written: recorded messages at or below are not for it (S3)
-        self.recall: Recall | None = None  # reads messages in flight that only the log has
-        self.catch_up: CatchUp | None = None  # reads the records above the cursor
-        self.replays: dict[str, Replay] = {}  # by filter as written: subscriptions that still read with cursors of their own
+        self.recall: RecallReader | None = None  # reads messages in flight that only the log has
+        self.catch_up: CatchUpReader | None = None  # reads the records above the cursor
+        self.replays: dict[str, ReplayReader] = {}  # by filter as written: those that still read the log
         # As which $replay subscriptions a filter was written, by filter; if it is shared, by the key of its group.
         self.replay_forms: dict[bytes | tuple[str, bytes], list[str]] = {}
-        self.lost = self.gaps = 0  # messages in flight, and stretches of the log, that retention took before the client had them
-        self.shares: dict[GroupCursor, None] | None = None  # groups that wait until it, or another member, takes more
-        self.replaying: list[GroupCursor] | None = None  # groups that it has made with a start: some may follow by now
+        self.lost = self.gaps = 0  # messages in flight, and stretches of the log, deleted by retention before the client had them
+        self.shares: dict[RoomWaiter, None] | None = None  # groups that wait until it, or another member, accepts more
+        self.replaying: list[GroupCursor] | None = None  # groups that it created with a start; some may have caught up
         self.feeds: OrderedDict[bytes, RetainedFeed] | None = None  # retained messages still to be delivered, by filter
 
     @property
@@ -96,7 +96,7 @@ class Session:
         return ("client", self.client_id) if self.user_name is None else ("user", self.user_name)
 
     def replay_count(self) -> int:
-        """How many of its subscriptions read the log from a start of their own, those of groups that it has made included."""
+        """How many of its subscriptions replay, including those of shared groups that it has created."""
         if self.replaying is not None:
             self.replaying = [log for log in self.replaying if log.is_replaying] or None
         return len(self.replays) + len(self.replaying or ())
@@ -138,12 +138,12 @@ class Session:
                 del self.replay_forms[_root(subscription)]
 
     def restart_catch_up(self) -> None:
-        """What the session reads for has changed: let catch-up begin anew at the cursor."""
+        """The subscriptions have changed: restart catch-up at the cursor."""
         if self.catch_up is not None:
             self.catch_up.pause()
 
     def united(self, topic_filter: bytes) -> Subscription | None:
-        """One destination for all forms of this filter that the client uses, except shared ones; None if there is none."""
+        """One destination for all forms of this filter that the client uses, except shared ones; None without any."""
         name = topic_filter.decode()
         forms = (name, EXCLUSIVE_PREFIX + name, *self.replay_forms.get(topic_filter, ()))
         return merge([self.subscriptions[written] for written in forms if written in self.subscriptions])
@@ -161,7 +161,7 @@ class Session:
 
     @property
     def wants_room(self) -> bool:
-        """Whether something waits until the client takes more."""
+        """Whether something waits until the client accepts more."""
         return self.recall is not None or bool(self.feeds or self.replays or self.shares) or not self.flow.is_following
 
     @property
@@ -203,6 +203,13 @@ def will_bytes(will: Will | None) -> int:
     return size if size > SMALL_WILL_BYTES else 0
 
 
+def will_bytes_min(will: Will | None) -> int:
+    """A lower bound of ``will_bytes``, which does not look at each user property of a will that has thousands."""
+    pairs = 0 if will is None else len(will.properties.user_properties)
+    size = pairs * (_PAIR_BYTES + 2 * _EMPTY_TEXT_BYTES)
+    return size if size > SMALL_WILL_BYTES else 0
+
+
 def _text_bytes(text: str) -> int:
     """The bytes of its characters in memory: one that is not ASCII makes all of them wider."""
     return getsizeof(text) - _EMPTY_TEXT_BYTES
@@ -234,13 +241,23 @@ class SessionTable:
 
     def set_will(self, session: Session, will: Will | None) -> None:
         """Set or remove the will of a session."""
-        self.will_bytes += will_bytes(will) - will_bytes(session.will)
-        session.will = will
+        size = will_bytes(will)
+        self.will_bytes += size - session.will_bytes
+        session.will, session.will_bytes = will, size
 
     def set_next_will(self, session: Session, will: Will | None) -> None:
         """A client with this will holds the session, or no longer: its bytes count from the start."""
-        self.will_bytes += will_bytes(will) - will_bytes(session.next_will)
-        session.next_will = will
+        size = will_bytes(will)
+        self.will_bytes += size - session.next_will_bytes
+        session.next_will, session.next_will_bytes = will, size
+
+    def adopt_will(self, session: Session, will: Will | None) -> None:
+        """The client with this will has its CONNACK: the will is the session's now. The next will is not measured again."""
+        self.will_bytes -= session.will_bytes + session.next_will_bytes
+        size = session.next_will_bytes if will is session.next_will else will_bytes(will)
+        self.will_bytes += size
+        session.will, session.will_bytes = will, size
+        session.next_will, session.next_will_bytes = None, 0
 
     def remove(self, session: Session) -> None:
         """Forget it, unless another has taken its place."""

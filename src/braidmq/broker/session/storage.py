@@ -38,7 +38,7 @@ class SessionStorage:
         self._log = log
 
     def opened(self, opening: Opening) -> list[Change]:
-        """Before a client is told that it has this session: the client's terms, which are not the session's yet."""
+        """Before CONNACK: the client's terms, which the session does not have yet."""
         session, newcomer = opening.session, opening.newcomer
         row = SessionRow(
             session.client_id,
@@ -56,7 +56,7 @@ class SessionStorage:
         return self._rows.remove_will(client_id) if will is None else self._rows.put_will(client_id, will)
 
     def put_back(self, session: Session, ended_at: float) -> list[Change]:
-        """The client was not told that it has this session: the terms that it still has, and since when it waits."""
+        """CONNACK was not sent: the terms that the session still has, and since when it is offline."""
         will = self._will_row(session.client_id, session.will)
         return [self._row_of(session, ended_at), *self.cursor_changes(session), will]
 
@@ -67,6 +67,10 @@ class SessionStorage:
             changes.append(self._rows.remove_will(session.client_id))
         return changes
 
+    def moving(self, session: Session) -> list[Change]:
+        """The session goes to another node: packet ids of QoS 2 messages that were not recorded, which only memory has (C24)."""
+        return [self._rows.put_received(session.client_id, each) for each in session.flow.settled_ids()]
+
     def will_is_over(self, session: Session) -> list[Change]:
         """The will was published or withdrawn."""
         return [self._rows.remove_will(session.client_id)]
@@ -76,7 +80,7 @@ class SessionStorage:
         return self._rows.remove_session(session.client_id, session.subscriptions, session.flow.received_ids())
 
     def subscription_row(self, session: Session, written: str) -> Change:
-        """A subscription as it is now; written before a client is told that it has it."""
+        """A subscription as it is now; written before its SUBACK."""
         running = session.replays.get(written)
         subscription = session.subscriptions[written]
         row = SubscriptionRow(
@@ -110,7 +114,7 @@ class SessionStorage:
         )
 
     def cursor_changes(self, session: Session) -> list[Change]:
-        """Where the session is, its replays too: what is in flight came from either, so all is written together."""
+        """The cursors of the session and of its replays, written together because messages in flight come from both."""
         session.flow.is_changed = False
         cursor = self._rows.put_cursor(session.client_id, self._cursor_row(session))
         return [cursor, *(self.subscription_row(session, written) for written in session.replays)]
@@ -140,7 +144,7 @@ class SessionStorage:
         )  # fmt: skip
 
     def gap_of(self, session: Session) -> str:
-        """Up to when retention has taken what the session had still to read, as RFC 3339; empty if it has not (S16)."""
+        """Up to when retention has deleted records that the session had yet to read, as RFC 3339; empty without a gap (S16)."""
         flow = session.flow
         if flow.is_following or not flow.positions:
             return ""

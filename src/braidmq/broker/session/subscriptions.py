@@ -1,7 +1,8 @@
-"""How the subscriptions of a session get into the routes, the shared groups and the exclusive topics, and out of them."""
+"""Adds the subscriptions of sessions to routes, shared groups and exclusive topics, and removes them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
@@ -28,16 +29,27 @@ class Subscriptions:
         """Subscriptions of all sessions; each member of a shared one counts."""
         return self._routes.count - len(self._groups) + self._groups.members
 
+    def are_known(self) -> bool:
+        """Whether every publisher's messages reach all subscriptions; SUBACK waits for that (``when_known``)."""
+        return self._routes.is_known()
+
+    def when_known(self, callback: Callable[[], None]) -> None:
+        """Call back, perhaps at once, when every publisher's messages reach the subscriptions that were made so far."""
+        self._routes.when_known(callback)
+
     def route(self, session: Session, topic_filter: bytes) -> None:
-        """Something about the session's own subscriptions to this filter has changed: let the routes know."""
+        """The session's own subscriptions to this filter have changed: update the routes."""
         united = session.united(topic_filter)
         if united is not None:
             self._routes.add(united)
         else:
             self._routes.remove(topic_filter, session.flow)
 
-    def remove(self, session: Session, written: str, subscription: Subscription) -> None:
-        """Take one subscription out of the session and of the routes; its row is the caller's."""
+    def remove(self, session: Session, written: str, subscription: Subscription, *, is_moving: bool = False) -> None:
+        """Remove one subscription from the session and the routes; the caller removes its row.
+
+        ``is_moving``: the session goes to another node, so that the row of a group that it leaves stays.
+        """
         session.let_go(written)
         group = group_of(subscription)
         if group is not None:
@@ -45,16 +57,17 @@ class Subscriptions:
             if other is not None:
                 group.put(other)
             else:
-                self._groups.leave(group, session.flow)
+                self._groups.leave(group, session.flow, keeps_row=is_moving)
         else:
             self.route(session, subscription.topic_filter)
-            if session.feeds is not None:
-                session.feeds.pop(subscription.topic_filter, None)
+            feed = session.feeds.pop(subscription.topic_filter, None) if session.feeds is not None else None
+            if feed is not None:
+                feed.close()
         if written.startswith(EXCLUSIVE_PREFIX):
-            self._exclusive.release(subscription.topic_filter, session.client_id)
+            self._exclusive.release(subscription.topic_filter, session.client_id, is_moving=is_moving)
 
     def end(self, session: Session) -> None:
-        """Take out all subscriptions of a session that is over, in several turns if there are many."""
+        """Remove all subscriptions of an ended session, in several turns if there are many."""
         for written in [each for each in session.subscriptions if each.startswith(EXCLUSIVE_PREFIX)]:
             self.remove(session, written, session.subscriptions[written])  # others may want those at once
         if not self._end_some(session):
@@ -63,8 +76,19 @@ class Subscriptions:
         if not leaving.step():
             self._turns.repeat(session, leaving.step)
 
+    def hand_over(self, session: Session) -> None:
+        """Take out all subscriptions of a session that goes to another node, in several turns if there are many.
+
+        Exclusive topics are free at once, and the rows of its groups are written as they are now.
+        """
+        for written, subscription in list(session.subscriptions.items()):
+            if written.startswith(EXCLUSIVE_PREFIX) or group_of(subscription) is not None:
+                self.remove(session, written, subscription, is_moving=True)
+        if not self._end_some(session):
+            self._turns.repeat(session, partial(self._end_some, session))
+
     def _end_some(self, session: Session) -> bool:
-        """Take out some subscriptions; True if there are no more."""
+        """Remove some subscriptions; True if none are left."""
         for written, subscription in list(islice(reversed(session.subscriptions.items()), _LEAVING_AT_ONCE)):
             self.remove(session, written, subscription)
         return not session.subscriptions

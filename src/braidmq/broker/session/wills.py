@@ -43,7 +43,7 @@ class Wills:
         self._due: set[Session] = set()  # their wills wait for rules; no client is let in meanwhile, so there is a bound
 
     def publish(self, session: Session) -> None:
-        """Publish the session's will, if it has one and its client may; it is gone then, in any case."""
+        """Publish the session's will if there is one and its client may; it is removed in any case."""
         will = session.will
         session.will_timer = None
         if will is None:
@@ -66,13 +66,17 @@ class Wills:
         self._publish(message, session.flow, session.user_name)
         self._lane.flush()
 
+    def forget(self, session: Session) -> None:
+        """The session goes to another node: a will that waits for rules does not wait here any more."""
+        self._due.discard(session)
+
     def publish_if_due(self, session: Session) -> None:
-        """Publish a will that has only waited for rules, before its client is back and has another one."""
+        """Publish a will that only waited for valid rules, before its client returns with another one."""
         if session in self._due:
             self.publish(session)
 
     def publish_due(self) -> None:
-        """There are rules again: publish what waited for them."""
+        """The rules are valid again: publish the wills that waited for them."""
         due, self._due = self._due, set()
         for session in due:
             self.publish(session)

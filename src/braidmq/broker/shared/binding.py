@@ -21,11 +21,14 @@ from braidmq.broker.reading.slots import Readers
 from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Group
+from braidmq.broker.shared.membership import Membership
+from braidmq.broker.shared.ports import RoomWaiter
 from braidmq.broker.shared.reservations import Reservation
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
+from braidmq.lane.path.lent_flow import LentFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
 
@@ -143,12 +146,22 @@ class GroupBinding:
 
     def await_room(self, log: GroupCursor, flow: Flow) -> None:
         """``wake`` the log when this member takes more."""
+        if isinstance(flow, LentFlow):
+            flow.waiting[log] = None
+            return
+        self._await_room(log, flow)
+
+    def await_member_room(self, member: Membership) -> None:
+        """``wake`` the membership when its client takes more."""
+        self._await_room(member, member.client)
+
+    def _await_room(self, waiting: RoomWaiter, flow: Flow) -> None:
         session = self._sessions.get(flow.client_id)
         if session is None or session.flow is not flow or session.connection is None:
             return
         if session.shares is None:
             session.shares = {}
-        session.shares[log] = None
+        session.shares[waiting] = None
         session.connection.want_room()
 
     def feed(self, session: Session) -> bool:
@@ -162,6 +175,14 @@ class GroupBinding:
         if not shares:
             session.shares = None
         return bool(shares)
+
+    def feed_lent(self, flow: LentFlow) -> None:
+        """A client of another node takes more: wake the groups that wait for it."""
+        waiting = list(flow.waiting)
+        flow.waiting.clear()
+        for log in waiting:
+            assert isinstance(log, GroupCursor)
+            log.wake()
 
     def note_blocked(self, log: GroupCursor) -> None:
         """The log waits until the source is ready; it stops waiting if its last member disconnects meanwhile."""
@@ -207,6 +228,14 @@ class GroupBinding:
 
     def _release(self, log: GroupCursor, reservations: list[Reservation], refusal: Refusal) -> None:
         log.release_reservations(reservations)
+
+    def write(self, change: Change) -> None:
+        """Write a row without waiting for it."""
+        self._writer.write(change)
+
+    def write_row(self, log: GroupCursor) -> None:
+        """Write the row of a group as it is now."""
+        self._writer.write(self.row_of(log))
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         """Remove the row of a group."""

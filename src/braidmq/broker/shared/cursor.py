@@ -30,6 +30,7 @@ from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
+from braidmq.lane.path.lent_flow import LentFlow
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.routes import GROUP_WEIGHT
@@ -132,6 +133,10 @@ class GroupCursor:
         self._leased.pop(place, None)
         self._note_change()
 
+    def hand_on(self, place: Place) -> None:
+        """A lease of QoS 2 to a durable session on another node is in the session's cursor: write the row in the same batch."""
+        self._leased.pop(place, None)
+
     def take_reservations(self) -> list[Reservation]:
         """The reservations since the last call; the caller says ``keep`` once the row, as it is now, is on disk."""
         return self._reservations.take_unwritten()
@@ -216,13 +221,15 @@ class GroupCursor:
             if not flow.has_room() or not self._reservations.leaves_room(flow):
                 continue
             given = message
-            if services.asks_hooks:
+            is_lent = isinstance(flow, LentFlow)
+            if services.asks_hooks and not is_lent:  # a node asks its own hooks
                 changed = services.ask_hooks(message, flow.client_id)
                 if changed is None:
                     return True
                 given = changed
             qos = copy_qos(given, member)
-            if qos == 2 and not flow.is_durable and self.group.flow.is_durable:
+            is_handed_on = isinstance(flow, LentFlow) and flow.is_stored  # see ``hand_on``
+            if qos == 2 and not flow.is_durable and not is_handed_on and self.group.flow.is_durable:
                 self.group.note_choice()
                 self._reservations.add(Reservation(member, message, given, expiry))
                 services.note_reservation(self)
@@ -231,9 +238,10 @@ class GroupCursor:
             if not flow.take(given, member, qos, copy_retain(given, member), expiry):
                 continue
             self.group.note_choice()
-            if qos == 1 and flow.inflight_messages() > before:  # else it is too large for this one, and counts as acknowledged
+            is_leased = qos == 1 or (qos == 2 and is_handed_on)
+            if is_leased and flow.inflight_messages() > before:  # else it is too large for this one, and counts as acknowledged
                 self._leased[message.shard, message.timestamp] = None
-            self._note_change(at_once=qos == 2)
+            self._note_change(at_once=qos == 2 and not is_handed_on)
             return True
         return False
 
@@ -261,7 +269,8 @@ class GroupCursor:
             state.drop("queue_full" if message.qos else "absent", self.group.key[0], message.topic)
             return
         original = message.unrecorded() if message.timestamp else message
-        given = self._services.ask_hooks(original, member.flow.client_id) if self._services.asks_hooks else original
+        is_asked = self._services.asks_hooks and not isinstance(member.flow, LentFlow)
+        given = self._services.ask_hooks(original, member.flow.client_id) if is_asked else original
         if given is not None:
             member.flow.deliver(given, member, copy_qos(given, member), copy_retain(given, member))
 

@@ -9,17 +9,17 @@ from functools import partial
 from typing import Literal
 from zlib import crc32
 
-from braidmq.broker.ports import GroupRow
+from braidmq.broker.ports import Change, GroupRow
 from braidmq.broker.reading.fetch import Place
 from braidmq.broker.shared.cursor import GroupCursor, flow_of, is_lease
-from braidmq.broker.shared.ports import GroupServices
+from braidmq.broker.shared.ports import GroupRoutes, GroupServices
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.group_flow import GroupFlow
+from braidmq.lane.path.lent_flow import LentFlow
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.subscription import Subscription
 
 _RELIEF_WORK = 1000  # members and messages that are looked at in one go when a member comes: about a millisecond
@@ -75,8 +75,8 @@ class Group:
 
     @property
     def is_durable(self) -> bool:
-        """Whether a member's session outlives the process, so that messages for the group must be kept."""
-        return any(member.flow.is_durable for member in self._members)
+        """Whether a member outlives the process, so that messages for the group must be kept: its session, or its node (C25)."""
+        return any(member.flow.is_durable or isinstance(member.flow, LentFlow) for member in self._members)
 
     def put(self, member: Subscription) -> bool:
         """Add or replace the member of this flow; True if it is new."""
@@ -118,7 +118,8 @@ class Group:
     def waiting_absent(self) -> list[LogFlow]:
         """Members that are not connected and have messages, of this group or not."""
         flows = [flow_of(member) for member in self._members if member.flow.channel is None]
-        return [flow for flow in flows if flow.queue_messages() or flow.inflight_messages()]
+        # A node that is not connected still has what its clients were lent.
+        return [flow for flow in flows if (flow.queue_messages() or flow.inflight_messages()) and not isinstance(flow, LentFlow)]
 
     def on_settled(self, delivery: Delivery) -> None:
         """A member has acknowledged or refused a message, or its packet id was released."""
@@ -178,7 +179,9 @@ def group_of(subscription: Subscription) -> Group | None:
 class Groups:
     """All groups of the node; keeps their entries in the route table."""
 
-    def __init__(self, routes: RouteTable, strategy: Strategy, services: GroupServices) -> None:
+    is_here = True  # the node itself chooses among their members
+
+    def __init__(self, routes: GroupRoutes, strategy: Strategy, services: GroupServices) -> None:
         self._routes = routes
         self._services = services
         self._groups: dict[tuple[str, bytes], Group] = {}
@@ -194,6 +197,10 @@ class Groups:
     def has(self, name: str, topic_filter: bytes) -> bool:
         """Whether there is such a group."""
         return (name, topic_filter) in self._groups
+
+    def find(self, key: tuple[str, bytes]) -> Group | None:
+        """The group of this name and filter; None if there is none."""
+        return self._groups.get(key)
 
     def use(self, strategy: Strategy) -> None:
         """Set the strategy, for existing groups as well."""
@@ -227,36 +234,47 @@ class Groups:
         self._refit(group)
         return member, is_new
 
-    def leave(self, group: Group, flow: Flow) -> None:
-        """Take a member out; a group without members is gone."""
+    def joining(self, group: Group, is_durable: bool) -> list[Change]:
+        """What must be written before a new member is told of its membership. ``is_durable``: its session is."""
+        return [self._services.row_of(group.log)] if is_durable and not group.log.is_kept else []
+
+    def leave(self, group: Group, flow: Flow, *, keeps_row: bool = False) -> None:
+        """Take a member out; a group without members is gone.
+
+        ``keeps_row``: the member goes to another node, which continues from the row as it is now.
+        """
+        was_durable = group.flow.is_durable
+        if keeps_row and was_durable and group.has_member(flow):
+            self._services.write_row(group.log)
         if not group.remove(flow):
             return
         self.members -= 1
         if len(group):
-            self._refit(group)
+            self._refit(group, keeps_row)
             return
         del self._groups[group.key]
         self._routes.remove(group.key[1], group.flow)
         group.log.end()
-        if group.flow.is_durable:
+        if was_durable and not keeps_row:
             self._services.forget_row(*group.names)
 
     def _put_route(self, group: Group) -> None:
         # With whatever QoS and flags a message has: a member's own are applied when it is chosen.
         self._routes.add(Subscription(group.flow, group.key[1], 2, False, True, b"", group))
 
-    def _refit(self, group: Group) -> None:
+    def _refit(self, group: Group, keeps_row: bool = False) -> None:
         """Members have changed: messages for the group must be recorded from now on, or need not be any longer."""
         is_durable = group.is_durable
         if is_durable != group.flow.is_durable:
-            self._routes.remove(group.key[1], group.flow)
             before = group.flow
             group.flow = GroupFlow(group.key[0], self._services.state, group.log, is_durable)
             group.flow.succeed(before)
-            self._put_route(group)
+            self._put_route(group)  # first: other nodes must not take the filter for gone
+            self._routes.remove(group.key[1], before)
             if not is_durable:
                 group.log.is_kept = False
-                self._services.forget_row(*group.names)
+                if not keeps_row:
+                    self._services.forget_row(*group.names)
         if is_durable:
             self._services.note_change(group.log, at_once=True)
 
@@ -345,17 +363,25 @@ class Groups:
         for log, leases in returned.items():
             log.give_back(leases)
 
-    def restore(self, rows: Iterable[GroupRow]) -> None:
-        """Let the groups, whose members are there already, go on from their rows; those without members are forgotten."""
+    def restore(self, rows: Iterable[GroupRow]) -> list[GroupRow]:
+        """Let the groups, whose members are there already, go on from their rows; returns those of groups without members."""
+        orphans: list[GroupRow] = []
         marks = self._services.state.marks
         for row in rows:
             group = self._groups.get((row.name, row.topic_filter.encode()))
             if group is None:
-                self._services.forget_row(row.name, row.topic_filter)
+                orphans.append(row)
                 continue
             positions = [row.positions[shard] if shard < len(row.positions) else mark for shard, mark in enumerate(marks)]
             since = row.since if len(row.since) == len(marks) else ()
             group.log.restore(positions, [place for place in row.outstanding if place[0] < len(marks)], since)
+        return orphans
+
+    def forget(self, rows: Iterable[GroupRow]) -> None:
+        """Remove the rows of groups that have no members."""
+        for row in rows:
+            if (row.name, row.topic_filter.encode()) not in self._groups:
+                self._services.forget_row(row.name, row.topic_filter)
 
 
 class Leaving:

@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from braidmq.broker.ports import Change
 from braidmq.broker.reading.slots import Slots
 from braidmq.broker.reading.source import LogSource
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
 
 if TYPE_CHECKING:
     from braidmq.broker.shared.cursor import GroupCursor
+
+
+class GroupRoutes(Protocol):
+    """The routes that groups are destinations of."""
+
+    def add(self, subscription: Subscription) -> bool:
+        """Add a group's destination."""
+
+    def remove(self, topic_filter: bytes, flow: object) -> bool:
+        """Remove it."""
+
+
+class RoomWaiter(Protocol):
+    """Waits until a client takes more: a group, or the membership in one that is elsewhere."""
+
+    def wake(self) -> None:
+        """The client may have room."""
 
 
 class GroupServices(Protocol):
@@ -58,6 +77,12 @@ class GroupServices(Protocol):
 
     def note_reservation(self, log: GroupCursor) -> None:
         """Write the row at the end of this turn; then call the log's ``keep`` or ``release_reservations``."""
+
+    def write_row(self, log: GroupCursor) -> None:
+        """Write the row of a group as it is now."""
+
+    def row_of(self, log: GroupCursor) -> Change:
+        """The row of a group as it is now, to be written by the caller."""
 
     def forget_row(self, name: str, topic_filter: str) -> None:
         """Remove the row of a group."""

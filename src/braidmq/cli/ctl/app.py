@@ -133,13 +133,17 @@ def show_list(
 ) -> None:
     """Fetch one page, or all of them, and show them."""
     items, more = [], ""
+    silent: dict[str, str] = {}
     for page in _pages(ctl.node, path, Page[item_type], everything, parameters):  # type: ignore[valid-type]
         items += page.items
         more = page.cursor
+        silent |= page.silent
     if ctl.json_wanted:
-        show_json(msgspec.json.encode(Page(items, more)))
+        show_json(msgspec.json.encode(Page(items, more, silent)))
         return
     show_table(columns, map(row, items), nothing=f"no {path.strip('/')}")
+    for name, reason in silent.items():
+        click.echo(f"{name} is missing: {reason}", err=True)
     if more:
         click.echo(f"... more entries exist: use --all, or --contains and --limit (at most {PAGE_LIMIT_MAX})", err=True)
 

@@ -10,7 +10,9 @@ import msgspec
 
 from braidmq.base.units import parse_seconds
 from braidmq.cli.ctl.app import Ctl, node_command, node_group, paged, show_list
+from braidmq.cli.ctl.cluster import cluster
 from braidmq.cli.ctl.durability import show_durability, watch_durability
+from braidmq.cli.ctl.node import node
 from braidmq.cli.ctl.sessions import SUBSCRIPTION_COLUMNS, sessions, subscription_row
 from braidmq.cli.ctl.show import ago, ahead, printable, show_fields, show_json, show_table, span
 from braidmq.control.contract import (
@@ -41,6 +43,8 @@ def _group(name: str, help_line: str) -> click.Group:
 
 _clients = _group("clients", "Clients and their sessions.")
 ctl.add_command(sessions)
+ctl.add_command(cluster)
+ctl.add_command(node)
 _subscriptions = _group("subscriptions", "Subscriptions.")
 _topics = _group("topics", "Topic filters that have subscribers.")
 _retained = _group("retained", "Retained messages.")
@@ -53,7 +57,7 @@ _log = _group("log", "The node's log.")
 
 @node_command(ctl, "status")
 def status(ctl: Ctl) -> None:
-    """Show the state of the node."""
+    """Show the state of the node, and of a core's workers and replicants."""
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/status"))
         return
@@ -71,6 +75,10 @@ def status(ctl: Ctl) -> None:
             ("listeners", ", ".join(f"{each.kind}:{each.name} {each.bind}" for each in now.listeners) or None),
         ]
     )
+    if now.nodes:
+        click.echo()
+        rows = [[each.name, each.role, each.connections, each.trouble or None] for each in now.nodes]
+        show_table(("node", "role", "connections", "trouble"), rows, nothing="")
 
 
 @node_command(ctl, "token")
@@ -233,8 +241,10 @@ def bans_add(ctl: Ctl, kind: BanKind, value: str, duration: str | None, reason: 
             until = time.time() + parse_seconds(duration)
         except ValueError as error:
             raise click.UsageError(f"--for {duration}: {error}") from None
-    ctl.node.send("POST", "/bans", BanInfo(kind=kind, value=value, reason=reason, until=until))
+    answer = ctl.node.send("POST", "/bans", BanInfo(kind=kind, value=value, reason=reason, until=until))
     click.echo(f"banned {kind} {printable(value)}")
+    for name in msgspec.json.decode(answer, type=dict[str, list[str]])["silent"]:
+        click.echo(f"{name} has not confirmed the ban yet; clients that are connected there may stay until it does", err=True)
 
 
 @node_command(_bans, "rm")

@@ -68,6 +68,14 @@ class Tables:
         elif (log := self._logs.get(origin)) is not None:
             yield from log.rows.items()
 
+    def has_row(self, origin: str, key: bytes) -> bool:
+        """Whether the origin has a row of this key that counts now."""
+        loading = self._loading.get(origin)
+        if loading is not None:
+            return key in loading.log.rows or key in loading.stale
+        log = self._logs.get(origin)
+        return log is not None and key in log.rows
+
     def vector(self) -> dict[str, Position]:
         """How far each origin has come. One whose snapshot is not complete is where it was before that snapshot."""
         return {origin: log.position for origin, log in self._logs.items()}

@@ -1,205 +1,73 @@
-"""The message path of one client connection: parses received frames, publishes messages, writes replies.
+"""The message path of one client connection: publishes its messages, and handles and sends acknowledgements.
 
-It handles PUBLISH, the acknowledgements and PINGREQ. Every other packet, and every special case, goes to the subclass in
-``broker`` through ``Upcalls``.
-
-Reading can be *held*, for the reasons below, one bit each. Meanwhile received bytes wait in ``_rest`` and the transport is
-paused; when the last reason ends, ``resume`` continues where it stopped. A channel never resumes inside another channel's
-callback, since all share one scanner.
+``channel_reader`` finds the frames. All packets but PUBLISH, the acknowledgements and PINGREQ, and all special cases, go to the
+subclass in ``broker`` through ``Upcalls``.
 """
 
 from __future__ import annotations
 
 from time import monotonic
 
+from braidmq.lane.path.channel_reader import COLD_WORK, HOLD_LARGE, HOLD_LOG, HOLD_OUTBOX, HOLD_QUEUE, ChannelReader
+from braidmq.lane.path.commit_outcomes import LARGE_BYTES, Pending
 from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.lane import RECEIVE_BYTES, Lane
-from braidmq.lane.path.message import Message, from_scan
+from braidmq.lane.path.lane import Lane
+from braidmq.lane.path.message import Message, from_parser
+from braidmq.lane.path.parser import Parser, topic_error
 from braidmq.lane.path.ports import Change
-from braidmq.lane.path.recorder import LARGE_BYTES, Pending, Producer, Recorder
+from braidmq.lane.path.recorder import Producer, Recorder
 from braidmq.lane.path.routes import CACHED_TOPIC_BYTES_MAX, Route
-from braidmq.lane.path.scanner import Scanner, topic_error
+from braidmq.lane.path.session_queue import SessionQueue
 from braidmq.lane.path.topic_aliases import TopicAliases
 from braidmq.lane.path.verdicts import Verdicts
 from braidmq.lane.path.writer import Writer
 
-HOLD_BUSY = 1  # a CONNECT, SUBSCRIBE or AUTH is being decided
-HOLD_QUEUE = 2  # a subscriber's queue is filling up
-HOLD_RATE = 4  # the client exceeds its rate
-HOLD_WORK = 8  # this callback has used up its share of the turn
-HOLD_CLOSED = 16  # the connection is closed
-HOLD_DECODE = 32  # a large packet is being decoded
-HOLD_OUTBOX = 64  # the client does not read the broker's answers
-HOLD_LOG = 128  # too much waits for the disk
-HOLD_LARGE = 256  # a large message of this client waits for the disk
-
 ASK_INNER = 1  # a route's flag: access is checked on the inner topic, on the slow path
 
-PART_BYTES = RECEIVE_BYTES // 4  # an incomplete packet up to this size is carried over; a larger one is stored and counted
-_LARGE_BYTES = LARGE_BYTES  # a C constant in the compiled form
-_COLD_WORK = 200  # a packet that goes to the subclass costs about as much as this many deliveries
+_COLD_WORK, _LARGE_BYTES = COLD_WORK, LARGE_BYTES  # C constants in the compiled form
 _LONG_WORK = 60  # a message on the slow path
 _RECORD_WORK = 10  # a message that is recorded
 _RESOLVE_WORK = 20  # a topic that differs from the previous one
-_PINGRESP = b"\xd0\x00"
-_MALFORMED, _PROTOCOL_ERROR, _NOT_AUTHORIZED = 0x81, 0x82, 0x87
+_PROTOCOL_ERROR, _NOT_AUTHORIZED = 0x82, 0x87
 _NO_MATCHING_SUBSCRIBERS, _TOPIC_NAME_INVALID, _QUOTA_EXCEEDED = 0x10, 0x90, 0x97
 _ID_NOT_FOUND, _RECEIVE_MAXIMUM_EXCEEDED, _TOPIC_ALIAS_INVALID = 0x92, 0x93, 0x94
 _WRONG_ACK = "an acknowledgement of the wrong type for a message in flight"
 
 
-class Channel(Writer):
+class Channel(ChannelReader):
     """The fast half of a connection. The subclass sets the public fields when CONNECT is accepted."""
 
     __slots__ = (
-        "_aliases_in", "_carried", "_last_route", "_last_topic", "_last_version", "_rest", "_verdicts",
-        "alias_in_max", "bytes_received", "flow", "frame_max", "held_by", "hold_bits", "is_greeted", "is_metered", "is_open",
-        "is_restricted", "is_strict_payload", "lane", "last_seen", "messages_received", "producer", "receive_maximum",
-        "recorder", "unreleased", "wants_room",
+        "_aliases_in", "_last_route", "_last_topic", "_last_version", "_verdicts", "alias_in_max", "flow", "held_by",
+        "is_restricted", "is_strict_payload", "producer", "receive_maximum", "recorder", "unreleased", "wants_room",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, frame_max: int) -> None:
-        super().__init__(lane.state)
-        self.lane = lane
-        self.frame_max = frame_max  # for packets of the client
+        super().__init__(lane, frame_max)
         self.recorder: Recorder | None = None  # set if messages can be recorded
         self.producer: Producer | None = None  # set if the client numbers its messages
         self.flow: Flow | None = None  # set while ``is_open``
-        self.last_seen = lane.state.now
-        self.bytes_received = self.messages_received = 0
-        self.is_greeted = False  # a CONNECT has arrived
-        self.is_open = False  # and has been accepted
         self.is_restricted = False  # publishing needs permission
-        self.is_metered = False  # rates are limited
         self.is_strict_payload = False
         self.wants_room = False  # call ``on_room`` when the outbox has room
-        self.hold_bits = 0
-        self.held_by: Flow | None = None  # the flow whose full queue holds this publisher
+        self.held_by: SessionQueue | None = None  # the full queue that holds this publisher
         self.receive_maximum = 65535
         self.unreleased = 0  # QoS 2 messages of this connection; those of earlier connections do not count [MQTT-4.9.0-1]
         self.alias_in_max = 0
         self._aliases_in: TopicAliases | None = None
         self._verdicts: Verdicts | None = None
-        self._rest: bytearray | None = None
-        self._carried = 0
         self._last_topic = b""
         self._last_route: Route | None = None
         self._last_version = -1
 
-    # Bytes in
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer for the transport to read into: after a small rest of the last read, which saves joining them later."""
-        lane = self.lane
-        rest = self._rest
-        self._carried = 0
-        if rest is None or len(rest) > PART_BYTES:
-            return lane.view
-        self._carried = carried = len(rest)
-        lane.buffer[:carried] = rest
-        return lane.view[carried:]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """The transport has read this many bytes into the buffer of ``get_buffer``."""
-        carried = self._carried
-        if carried:
-            self._carried = 0
-            self._rest = None
-        self._take(self.lane.buffer, carried + nbytes, nbytes)
-
-    def feed(self, data: bytes) -> None:
-        """Process bytes from a transport with its own buffer, such as a WebSocket."""
-        self._take(data, len(data), len(data))
-
-    def _take(self, buffer: bytes | bytearray, have: int, fresh: int) -> None:
-        lane = self.lane
-        state = lane.state
-        self.last_seen = state.now
-        state.work = 0
-        state.counters.bytes_received += fresh
-        self.bytes_received += fresh
-        if self.hold_bits & HOLD_CLOSED:
-            return
-        rest = self._rest
-        if rest is not None:
-            rest += memoryview(buffer)[:have]
-            buffer, have, self._rest = rest, len(rest), None
-        if self.hold_bits:
-            self._keep(buffer, 0, have)
-        else:
-            before = self.messages_received
-            self._run(buffer, have)
-            if self.is_metered:
-                self.on_metered(self.messages_received - before, fresh)
-        lane.flush()
-
-    def _keep(self, buffer: bytes | bytearray, start: int, have: int) -> None:
-        if start >= have:
-            self._rest = None
-        elif buffer is self.lane.buffer or isinstance(buffer, bytes):
-            self._rest = bytearray(memoryview(buffer)[start:have])
-        else:
-            # A large incomplete frame: do not copy it again for each part that arrives.
-            del buffer[:start]
-            self._rest = buffer
-        if have - start > PART_BYTES:
-            self.on_part(have - start)
-
-    def _run(self, buffer: bytes | bytearray, have: int) -> None:
-        """Process every complete frame in the buffer; keep the rest."""
-        lane = self.lane
-        state = lane.state
-        counters = state.counters
-        scan = lane.scan
-        if not self.is_greeted and have and buffer[0] != 0x10:
-            # Not MQTT, or not a CONNECT: no need to wait for more [MQTT-3.1.0-1].
-            self.on_violation(_PROTOCOL_ERROR, "the first packet is not a CONNECT")
-            return
-        before = counters.messages_received
-        state.congested = None  # a value left by another channel does not concern this client
-        scan.load(buffer, have, self.frame_max)
-        while not self.hold_bits:
-            if state.work > state.work_max:
-                self.hold(HOLD_WORK)
-                break
-            if self.is_stuck():
-                self.hold(HOLD_OUTBOX)
-                break
-            state.work += 1
-            status = scan.next()
-            if status == 0:
-                break
-            if status < 0:
-                is_large = scan.error != _MALFORMED
-                self.on_violation(scan.error, "a packet above the maximum size" if is_large else "a frame with an invalid length")
-                break
-            kind = scan.kind
-            if self.is_traced:
-                self.on_trace(True, scan.frame())
-            if self.is_open and kind == 3:
-                self._on_publish_frame(scan)
-            elif self.is_open and 4 <= kind <= 7:
-                self._on_ack_frame(scan)
-            elif self.is_open and kind == 12 and scan.flags == 0 and scan.end == scan.body:
-                counters.pingreq_received += 1
-                self.send(_PINGRESP)
-            else:
-                state.work += _COLD_WORK
-                self.on_packet(kind, scan.flags, scan.frame_body())
-                state.congested = None
-                scan.frame_max = self.frame_max  # larger once the client is accepted
-        self.messages_received += counters.messages_received - before
-        if not self.hold_bits & HOLD_CLOSED:
-            self._keep(buffer, scan.end, have)
-
     # PUBLISH
 
-    def _on_publish_frame(self, scan: Scanner) -> None:
+    def _on_publish_frame(self, parser: Parser) -> None:
         lane = self.lane
         counters = lane.state.counters
         flow = self.flow
         assert flow is not None  # the channel is open
-        code = scan.parse_publish(self.is_v5)
+        code = parser.parse_publish(self.is_v5)
         if code:
             self.on_violation(code, "a PUBLISH that breaks the rules")
             return
@@ -208,7 +76,7 @@ class Channel(Writer):
             if producer.is_stopped:
                 return  # the connection is about to be closed
             producer.sequence += 1
-        qos = scan.qos
+        qos = parser.qos
         counters.messages_received += 1
         if qos == 0:
             counters.publish_qos0_received += 1
@@ -216,43 +84,43 @@ class Channel(Writer):
             counters.publish_qos1_received += 1
         else:
             counters.publish_qos2_received += 1
-            if flow.is_receiving(scan.packet_id):  # a duplicate
-                if flow.is_pending(scan.packet_id):
+            if flow.is_receiving(parser.packet_id):  # a duplicate
+                if flow.is_pending(parser.packet_id):
                     return  # PUBREC follows the commit
-                if scan.alias_at >= 0 and self._find_topic(scan) is None:  # it may set an alias for later messages
+                if parser.alias_at >= 0 and self._find_topic(parser) is None:  # it may set an alias for later messages
                     return
-                self.send_ack(0x50, scan.packet_id, 0)
+                self.send_ack(0x50, parser.packet_id, 0)
                 counters.pubrec_sent += 1
                 return
             if self.unreleased >= self.receive_maximum:  # [MQTT-3.3.4-7]
                 self.on_violation(_RECEIVE_MAXIMUM_EXCEEDED, "more QoS 2 messages in flight than the Receive Maximum")
                 return
-        if self._last_version == lane.routes.version and scan.alias_at < 0 and scan.topic_is(self._last_topic):
+        if self._last_version == lane.routes.version and parser.alias_at < 0 and parser.topic_is(self._last_topic):
             route = self._last_route
             assert route is not None  # set together with the last topic
         else:
             lane.state.work += _RESOLVE_WORK
-            route = self._find_route(scan)
+            route = self._find_route(parser)
             if route is None:
                 return
-        is_long = route.flags or scan.retain or (self.is_strict_payload and scan.payload_format)
+        is_long = route.flags or parser.retain or (self.is_strict_payload and parser.payload_format)
         if is_long or (producer is not None and producer.is_keyed):
             lane.state.work += _LONG_WORK
-            message = from_scan(scan, route.topic, flow.client_id, monotonic())
-            code = self.on_publish(message, route, scan.payload_format, scan.packet_id)
+            message = from_parser(parser, route.topic, flow.client_id, monotonic())
+            code = self.on_publish(message, route, parser.payload_format, parser.packet_id)
             if code < 0:
                 return
         elif qos >= route.keep_qos:
-            message = from_scan(scan, route.topic, flow.client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
-            self._record(message, qos, scan.packet_id, qos < route.record_qos, True, message, None)
+            message = from_parser(parser, route.topic, flow.client_id, monotonic() if parser.expiry_at >= 0 else 0.0)
+            self._record(message, qos, parser.packet_id, qos < route.record_qos, True, message, None)
             return
         elif qos == 0:
-            lane.forward(scan, route, flow, self.is_v5)
+            lane.forward(parser, route, flow, self.is_v5)
             return
         else:
-            message = from_scan(scan, route.topic, flow.client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
+            message = from_parser(parser, route.topic, flow.client_id, monotonic() if parser.expiry_at >= 0 else 0.0)
             code = 0 if lane.publish(message, route, flow) else _NO_MATCHING_SUBSCRIBERS
-        self._acknowledge(qos, scan.packet_id, code)
+        self._acknowledge(qos, parser.packet_id, code)
         if lane.state.congested is not None:
             self._wait_for_congested(flow)
 
@@ -330,10 +198,10 @@ class Channel(Writer):
             counters.pubrec_sent += 1
             self.send_ack(0x50, packet_id, code if self.is_v5 else 0)
 
-    def _find_route(self, scan: Scanner) -> Route | None:
+    def _find_route(self, parser: Parser) -> Route | None:
         """The route of the current PUBLISH; None if it was rejected and already answered."""
         lane = self.lane
-        topic = self._find_topic(scan)
+        topic = self._find_topic(parser)
         if topic is None:
             return None
         visited = lane.routes.visited
@@ -341,7 +209,7 @@ class Channel(Writer):
         lane.state.work += lane.routes.visited - visited
         if route is None:
             if self.producer is not None:  # it must learn which of its messages that was
-                self._acknowledge(scan.qos, scan.packet_id, _TOPIC_NAME_INVALID)
+                self._acknowledge(parser.qos, parser.packet_id, _TOPIC_NAME_INVALID)
             else:
                 self.on_bad_topic(topic)
             return None
@@ -350,28 +218,28 @@ class Channel(Writer):
             assert self.flow is not None  # the channel is open
             lane.state.drop("not_authorized", self.flow.client_id, topic)
             if self.on_denied(topic):
-                self._acknowledge(scan.qos, scan.packet_id, _NOT_AUTHORIZED)
+                self._acknowledge(parser.qos, parser.packet_id, _NOT_AUTHORIZED)
             return None
         self._last_topic = route.topic
         self._last_route = route
         self._last_version = lane.routes.version
         return route
 
-    def _find_topic(self, scan: Scanner) -> bytes | None:
+    def _find_topic(self, parser: Parser) -> bytes | None:
         """The topic of the current PUBLISH, resolved from its alias if necessary; None if it was rejected."""
-        topic = scan.topic()
-        if scan.alias_at < 0:
+        topic = parser.topic()
+        if parser.alias_at < 0:
             return topic
-        if scan.alias > self.alias_in_max:
+        if parser.alias > self.alias_in_max:
             self.on_violation(_TOPIC_ALIAS_INVALID, "a topic alias above the maximum")
             return None
         aliases = self._aliases_in = self._aliases_in or TopicAliases(self.alias_in_max)
         if topic:
-            if topic_error(topic, 65536) == 0 and not aliases.put(scan.alias, topic):
+            if topic_error(topic, 65536) == 0 and not aliases.put(parser.alias, topic):
                 self.on_violation(_QUOTA_EXCEEDED, "the topics of all aliases are too long together")
                 return None
             return topic
-        known = aliases.topics.get(scan.alias)
+        known = aliases.topics.get(parser.alias)
         if known is None:
             self.on_violation(_PROTOCOL_ERROR, "a topic alias that was never set")
         return known
@@ -395,15 +263,15 @@ class Channel(Writer):
 
     # Acknowledgements
 
-    def _on_ack_frame(self, scan: Scanner) -> None:
-        code = scan.parse_ack(self.is_v5)
+    def _on_ack_frame(self, parser: Parser) -> None:
+        code = parser.parse_ack(self.is_v5)
         if code == 0:
-            self.acknowledged(scan.kind, scan.packet_id, scan.reason)
+            self.acknowledged(parser.kind, parser.packet_id, parser.reason)
         elif code > 0:
             self.on_violation(code, "an acknowledgement that breaks the rules")
         else:  # it has a reason code or properties
             self.lane.state.work += _COLD_WORK
-            self.on_packet(scan.kind, scan.flags, scan.frame_body())
+            self.on_packet(parser.kind, parser.flags, parser.frame_body())
 
     def acknowledged(self, kind: int, packet_id: int, reason: int) -> None:
         """PUBACK (4), PUBREC (5), PUBREL (6) or PUBCOMP (7) from the client."""
@@ -463,34 +331,4 @@ class Channel(Writer):
             self.on_room()
         if self.hold_bits & HOLD_OUTBOX:
             self.schedule_resume(HOLD_OUTBOX)
-        self.lane.flush()
-
-    # Holding
-
-    def hold(self, bit: int) -> None:
-        """Stop reading for this reason."""
-        if bit == HOLD_CLOSED:
-            self._rest = None  # it will not be read
-        elif not self.hold_bits and self.transport is not None:
-            self.transport.pause_reading()
-        self.hold_bits |= bit
-        self.on_hold(bit)
-
-    def resume(self, bit: int) -> None:
-        """End this reason; reading continues if it was the last. Must not be called from another channel's callback."""
-        if not self.hold_bits & bit:
-            return
-        self.hold_bits &= ~bit
-        if self.hold_bits:
-            return
-        rest = self._rest
-        self._rest = None
-        if rest is not None:
-            self.lane.state.work = 0
-            before = self.messages_received
-            self._run(rest, len(rest))
-            if self.is_metered:
-                self.on_metered(self.messages_received - before, 0)  # the bytes were counted on arrival
-        if not self.hold_bits and self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
         self.lane.flush()

@@ -1,5 +1,5 @@
 cdef double _LEAST_S
-cdef long long _NEVER
+cdef long long _NEVER, _LONGEST_S
 
 cpdef double wall_offset() except? -1
 cpdef long long to_wall(double expires_at, double offset) except -1

@@ -16,6 +16,7 @@ from time import monotonic, time
 
 _LEAST_S = float_info.min
 _NEVER = -1
+_LONGEST_S = 0xFFFFFFFF
 
 
 def wall_offset() -> float:
@@ -38,7 +39,10 @@ def from_wall(expires_us: int, offset: float) -> float:
 
 
 def seconds_left(expires_at: float) -> int:
-    """Whole seconds until this time of the monotonic clock; 0 if it has passed, -1 if it is never."""
+    """Whole seconds until this time of the monotonic clock; 0 if it has passed, -1 if it is never.
+
+    At most what the four bytes of a packet can say: the clock may have been set back, or that of another node may differ.
+    """
     if not expires_at:
         return _NEVER
-    return max(ceil(expires_at - monotonic()), 0)
+    return min(max(ceil(expires_at - monotonic()), 0), _LONGEST_S)

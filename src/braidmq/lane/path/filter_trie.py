@@ -8,10 +8,19 @@ is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeAlias
 
+from braidmq.lane.path.subscription import Subscription
+
+# Most nodes have one of few short labels; the shared ones stay in memory.
+_SHARED_LABELS_MAX = 1000
+_SHARED_LABEL_BYTES_MAX = 100
 PLUS = 0x2B
 SLASH = 0x2F
+
+
+# The subscriptions of a filter: a single one itself, several in a dict by their flows.
+Held: TypeAlias = "Subscription | dict[object, Subscription] | None"
 
 
 class TrieNode:
@@ -29,8 +38,8 @@ class TrieNode:
         # Most nodes need only one of these, so they are created on first use.
         self.children: dict[bytes, TrieNode] | None = None
         self.single: TrieNode | None = None  # "+"
-        self.here: dict[object, Any] | None = None  # filters that end at this level
-        self.multi: dict[object, Any] | None = None  # filters that end in "#" below it
+        self.here: Held = None  # of filters that end at this level
+        self.multi: Held = None  # of filters that end in "#" below it
 
     def below(self, level: bytes) -> TrieNode | None:
         """The child for this level of a filter."""
@@ -51,16 +60,6 @@ class TrieNode:
             if not self.children:
                 self.children = None
 
-    def bucket(self, is_multi: bool) -> dict[object, Any]:
-        """The subscriptions whose filters end here, or in "#" below it."""
-        if is_multi:
-            if self.multi is None:
-                self.multi = {}
-            return self.multi
-        if self.here is None:
-            self.here = {}
-        return self.here
-
     def is_leaf(self) -> bool:
         """Whether it has no children."""
         return self.single is None and not self.children
@@ -68,7 +67,7 @@ class TrieNode:
     def only_below(self) -> bytes | None:
         """The level of its only child; None if filters end here, or it has several children."""
         count = 0 if self.children is None else len(self.children)
-        if self.here or self.multi or count + (self.single is not None) != 1:
+        if self.here is not None or self.multi is not None or count + (self.single is not None) != 1:
             return None
         if self.single is not None or self.children is None:
             return b"+"
@@ -125,24 +124,52 @@ def _ends(levels: list[bytes]) -> list[int]:
 
 def _may_match(node: TrieNode, count: int) -> bool:
     """Whether a topic with this many levels may end at this node or below it."""
-    if node.multi or node.depth == count:
+    if node.multi is not None or node.depth == count:
         return node.depth <= count
     return node.depth < count and not node.is_leaf()
+
+
+def _collect(held: Subscription | dict[object, Subscription], found: list[Subscription]) -> None:
+    """Append the subscriptions of a filter."""
+    if isinstance(held, dict):
+        found.extend(held.values())
+    else:
+        found.append(held)
 
 
 class FilterTrie:
     """A trie of valid filters; ``visited`` counts the cost of matching, in visited nodes."""
 
-    __slots__ = ("_root", "visited")
+    __slots__ = ("_labels", "_root", "visited")
 
     def __init__(self) -> None:
+        self._labels: dict[bytes, bytes] = {}
         self._root = TrieNode(b"", 0)
         self.visited = 0
 
-    def bucket(self, topic_filter: bytes) -> dict[object, Any]:
-        """The entries of a filter, by owner; if it is empty, the caller must add one."""
-        node, multi = self._node(topic_filter)
-        return node.bucket(multi)
+    def put(self, topic_filter: bytes, subscription: Subscription) -> int:
+        """Add or replace the flow's subscription to a filter; returns how many other flows have one, or -1 if it was replaced.
+
+        The filter may differ from the subscription's own: many filters can share one subscription.
+        """
+        node, is_multi = self._node(topic_filter)
+        held = node.multi if is_multi else node.here
+        owner = subscription.flow
+        if isinstance(held, dict):
+            others = -1 if owner in held else len(held)
+            held[owner] = subscription
+            return others
+        if held is None or held.flow is owner:
+            others = 0 if held is None else -1
+            both: Held = subscription
+        else:
+            others = 1
+            both = {held.flow: held, owner: subscription}
+        if is_multi:
+            node.multi = both
+        else:
+            node.here = both
+        return others
 
     def _node(self, topic_filter: bytes) -> tuple[TrieNode, bool]:
         """The node at which a filter ends, created if necessary, and whether it ends in "#" below it."""
@@ -156,7 +183,7 @@ class FilterTrie:
             level = path[at + 1 : end]
             below = node.below(level)
             if below is None:
-                label = path[end:]
+                label = self._share(path[end:])
                 below = TrieNode(label, node.depth + 1 + label.count(b"/"))
                 node.put_below(level, below)
                 return below, multi
@@ -166,6 +193,15 @@ class FilterTrie:
             node = below
             at = end + common
         return node, multi
+
+    def _share(self, label: bytes) -> bytes:
+        """The label, as the object that other nodes with the same one have: many filters differ in one level only."""
+        shared = self._labels.get(label)
+        if shared is not None:
+            return shared
+        if len(self._labels) < _SHARED_LABELS_MAX and len(label) <= _SHARED_LABEL_BYTES_MAX:
+            self._labels[label] = label
+        return label
 
     def _split(self, above: TrieNode, level: bytes, node: TrieNode, common: int) -> TrieNode:
         """Create a node where this much of the label ends, with the old one as its child."""
@@ -197,22 +233,31 @@ class FilterTrie:
             node = below
             nodes.append(node)
             at = end + len(node.label)
-        bucket = node.multi if multi else node.here
-        if bucket is None or bucket.pop(owner, None) is None:
+        held = node.multi if multi else node.here
+        left = 0
+        if isinstance(held, dict):
+            if held.pop(owner, None) is None:
+                return -1
+            left = len(held)
+            if left > 1:
+                return left
+            held = next(iter(held.values()))
+        elif held is None or held.flow is not owner:
             return -1
-        left = len(bucket)
-        if not left:
-            if multi:
-                node.multi = None
-            else:
-                node.here = None
+        else:
+            held = None
+        if multi:
+            node.multi = held
+        else:
+            node.here = held
+        if held is None:
             self._tidy(nodes, levels)
         return left
 
     def _tidy(self, nodes: list[TrieNode], levels: list[bytes]) -> None:
         """No filter ends at the last of these nodes any more: remove it, and merge nodes at which filters no longer branch."""
         node = nodes.pop()
-        if levels and node.is_leaf() and not node.here and not node.multi:
+        if levels and node.is_leaf() and node.here is None and node.multi is None:
             node = nodes.pop()
             node.put_below(levels.pop(), None)
         only = node.only_below()
@@ -223,9 +268,9 @@ class FilterTrie:
             node = nodes.pop()
             node.put_below(levels.pop(), below)
 
-    def match(self, topic: bytes) -> list[Any]:
-        """The entries of all filters that match the topic, in no particular order."""
-        found: list[Any] = []
+    def match(self, topic: bytes) -> list[Subscription]:
+        """The subscriptions of all filters that match the topic, in no particular order."""
+        found: list[Subscription] = []
         levels = topic.split(b"/")
         count = len(levels)
         ends: list[int] | None = None  # where each level ends; most topics meet no label
@@ -236,11 +281,11 @@ class FilterTrie:
             self.visited += 1
             depth = node.depth
             is_open = depth > 0 or not is_dollar
-            if node.multi and is_open:  # "a/#" matches "a" too
-                found.extend(node.multi.values())
+            if node.multi is not None and is_open:  # "a/#" matches "a" too
+                _collect(node.multi, found)
             if depth == count:
-                if node.here:
-                    found.extend(node.here.values())
+                if node.here is not None:
+                    _collect(node.here, found)
                 continue
             below = node.single if is_open else None
             for is_named in (False, True):
@@ -257,13 +302,16 @@ class FilterTrie:
                 nodes.append(below)
         return found
 
-    def values(self) -> Iterator[Any]:
-        """All entries; the trie must not change during the iteration."""
+    def values(self) -> Iterator[Subscription]:
+        """All subscriptions; the trie must not change during the iteration."""
         nodes = [self._root]
         while nodes:
             node = nodes.pop()
-            yield from (node.here or {}).values()
-            yield from (node.multi or {}).values()
+            found: list[Subscription] = []
+            for held in (node.here, node.multi):
+                if held is not None:
+                    _collect(held, found)
+            yield from found
             nodes.extend((node.children or {}).values())
             if node.single is not None:
                 nodes.append(node.single)

@@ -1,8 +1,9 @@
-"""The flow of a session: the in-flight window and the queue behind it; the QoS 2 ids of the client are in ``inbound``.
+"""The flow of a session: the in-flight window; behind it is the queue (``session_queue``), and in ``inbound`` are the client's
+QoS 2 ids.
 
 A message is sent at once if the client is connected, its window is open and no message waits before it; otherwise it is queued.
-Both are bounded in messages and bytes. Sent and unacknowledged messages stay *in flight* under their packet ids, in the order in
-which they were first sent:
+The window is bounded in messages and bytes. Sent and unacknowledged messages stay *in flight* under their packet ids, in the
+order in which they were first sent:
 
     QoS 1   sent --PUBACK--> gone
     QoS 2   sent --PUBREC--> released (PUBREL sent, the message itself discarded) --PUBCOMP--> gone
@@ -11,8 +12,7 @@ On a new connection everything in flight is resent in that order, PUBLISH with D
 [MQTT-4.4.0-1]; and never more at once than the client's Receive Maximum [MQTT-3.3.4-9], so ``outstanding`` counts what was sent
 on this connection.
 
-Messages in flight and queued are *held* in memory, within a limit for the whole node (``State.held_bytes_max``). A recorded
-message in flight may leave memory: then its delivery stores its place in the log, and it is read before it is resent.
+A recorded message in flight may leave memory: then its delivery stores its place in the log, and it is read before it is resent.
 """
 
 from __future__ import annotations
@@ -21,56 +21,39 @@ from collections import deque
 from collections.abc import Callable
 
 from braidmq.lane.path.delivery import Delivery, new_delivery
-from braidmq.lane.path.inbound import Inbound
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.session_queue import HELD_COST, SessionQueue
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
 PUBREL = 0x62
-HELD_COST = 300  # overhead in bytes of a message that is in flight or queued
-HEAVY_BYTES = 256 * 1024  # held bytes of a session, from which on it may lose messages when memory is short
 PRESSED_BYTES = 64 * 1024  # in flight to one client while the node holds too much
-# C constants in the compiled form.
-_HELD_COST, _HEAVY_BYTES, _PRESSED_BYTES = HELD_COST, HEAVY_BYTES, PRESSED_BYTES
+_HELD_COST, _PRESSED_BYTES = HELD_COST, PRESSED_BYTES  # C constants in the compiled form
 
 
-class Flow(Inbound):
+class Flow(SessionQueue):
     """The queue and in-flight window of one session; outlives its connections."""
 
     __slots__ = (
-        "_inflight", "_last_id", "_queue", "_resend", "_waiting", "channel", "client_id", "congested_at", "dropped", "held_bytes",
-        "home_shard", "inflight_bytes", "is_durable", "is_heavy", "is_over", "is_stalled", "outstanding", "queue_bytes",
-        "queue_bytes_max", "queue_messages_max", "queue_qos0", "seen", "state", "window",
+        "_inflight", "_last_id", "_resend", "home_shard", "inflight_bytes", "is_durable", "is_peer", "outstanding", "queue_qos0",
+        "seen", "window",
     )  # fmt: skip
 
     def __init__(self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool) -> None:
-        super().__init__()
-        self.client_id = client_id
-        self.state = state
-        self.queue_messages_max = queue_messages_max
-        self.queue_bytes_max = queue_bytes_max
+        super().__init__(client_id, state, queue_messages_max, queue_bytes_max)
         self.queue_qos0 = queue_qos0
-        self.channel: Outlet | None = None
         self.window = 0
         self.outstanding = 0
         self.inflight_bytes = 0
-        self.queue_bytes = 0
-        self.held_bytes = 0  # memory of messages in flight and queued
-        self.is_heavy = False  # ``held_bytes`` is above ``HEAVY_BYTES``
-        self.is_over = False  # the session has ended: it accepts no messages, though cached routes may still lead here
-        self.dropped = 0  # messages that this client never received
-        self.congested_at = 0.0  # when the queue became more than half full; 0: it is not
-        self.is_stalled = False  # publishers have waited in vain: do not hold them again until the queue has moved
         self.is_durable = False
+        self.is_peer = False  # it stands for another node
         self.home_shard = 0  # the shard of the log that has this client's records
         self.seen = 0  # the number of the last wide message that it was offered
         self._last_id = 0
         # Most sessions never need these, so they are created on first use.
         self._inflight: dict[int, Delivery] | None = None
-        self._queue: deque[Delivery] | None = None
         self._resend: deque[int] | None = None
-        self._waiting: dict[Outlet, None] | None = None  # held publishers, in the order of arrival
 
     # Towards the client
 
@@ -114,14 +97,6 @@ class Flow(Inbound):
             self._send(channel, message, subscription, qos, retain, expiry)
         else:
             self._send_qos0(channel, message, subscription, retain, expiry)
-
-    def _drop(self, reason: str, message: Message) -> None:
-        self.dropped += 1
-        self.state.drop(reason, self.client_id, message.topic)
-
-    def _drop_expired(self, message: Message) -> None:
-        self.dropped += 1
-        self.state.drop_expired(self.client_id, message.topic)
 
     def _send_qos0(self, channel: Outlet, message: Message, subscription: Subscription, retain: bool, expiry: int) -> None:
         counters = self.state.counters
@@ -180,87 +155,9 @@ class Flow(Inbound):
 
     def _take_out(self, delivery: Delivery) -> None:
         """It is no longer in flight."""
-        self._let_go(delivery)
-        self._unhold(_HELD_COST)
-
-    def _hold(self, size: int) -> None:
-        """Count bytes held in memory for this session."""
-        state = self.state
-        self.held_bytes += size
-        state.held_bytes += size
-        if self.held_bytes > _HEAVY_BYTES and not self.is_heavy:
-            self.is_heavy = True
-            state.heavy[self] = None
-        if state.held_bytes > state.held_bytes_max and not state.is_pressed:
-            state.is_pressed = True
-            if state.on_pressed is not None:
-                state.on_pressed()
-
-    def _unhold(self, size: int) -> None:
-        self.held_bytes -= size
-        self.state.held_bytes -= size
-
-    def _enqueue(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
-        if self.is_over:
-            self.state.counters.dropped_session_ended += 1
-            self._drop("session_ended", message)
-            return
-        queue = self._queue
-        if queue is None:
-            queue = self._queue = deque()
-        cost = message.cost()
-        waiting = len(queue)
-        if waiting >= self.queue_messages_max or self.queue_bytes + cost > self.queue_bytes_max:
-            self.state.counters.dropped_queue_full += 1
-            self._drop("queue_full", message)
-            return
-        if self.state.held_bytes + cost > self.state.held_bytes_max and not self.state.has_room_for(self, cost):
-            self._drop_for_memory(message)
-            return
-        queue.append(new_delivery(message, subscription, qos, retain))
-        self._hold(cost + _HELD_COST)
-        self.queue_bytes += cost
-        self.state.queued_messages += 1
-        self.state.queued_bytes += cost
-        channel = self.channel
-        if channel is not None and not self.is_stalled and self.is_congested():
-            self.state.congested = self
-            if not self.congested_at:
-                self.congested_at = self.state.now
-            if channel.is_waiting:
-                # Its acknowledgements are queued behind its own messages: holding it as well would be a deadlock.
-                channel.is_waiting = False
-                channel.schedule_release()
-
-    def _drop_for_memory(self, message: Message) -> None:
-        self.state.counters.dropped_memory_full += 1
-        self._drop("memory_full", message)
-
-    def is_congested(self) -> bool:
-        """Whether publishers should wait: the queue is more than half full. The rest is for messages already under way."""
-        queue = self._queue
-        if queue is None:
-            return False
-        return len(queue) * 2 > self.queue_messages_max or self.queue_bytes * 2 > self.queue_bytes_max
-
-    def hold(self, publisher: Outlet) -> None:
-        """Add a publisher to release when the queue has drained."""
-        if self._waiting is None:
-            self._waiting = {}
-        self._waiting[publisher] = None
-
-    def forget_publisher(self, publisher: Outlet) -> None:
-        """The publisher no longer waits for this queue."""
-        if self._waiting is not None:
-            self._waiting.pop(publisher, None)
-
-    def release_publishers(self) -> None:
-        """Release every held publisher."""
-        waiting = self._waiting
-        self._waiting = None
-        if waiting is not None:
-            for publisher in waiting:
-                publisher.schedule_release()
+        cost = 0 if delivery.message is None else delivery.message.cost()
+        self.inflight_bytes -= cost
+        self._unhold(cost + _HELD_COST)
 
     def pump(self) -> None:
         """Send queued messages as far as the window and the outbox allow."""
@@ -285,22 +182,6 @@ class Flow(Inbound):
             else:
                 self._send_qos0(channel, message, delivery.subscription, delivery.retain, expiry)
         self._note_drained()
-
-    def _note_drained(self) -> None:
-        """The queue has become shorter: release waiting publishers if it is short enough."""
-        if not self.is_congested():
-            self.is_stalled = False
-            self.congested_at = 0.0
-            if self._waiting is not None:
-                self.release_publishers()
-
-    def _uncount(self, message: Message) -> None:
-        """Subtract a message that has left the queue."""
-        cost = message.cost()
-        self.queue_bytes -= cost
-        self.state.queued_messages -= 1
-        self.state.queued_bytes -= cost
-        self._unhold(cost + _HELD_COST)
 
     def _send_again(self, channel: Outlet) -> None:
         resend = self._resend
@@ -405,6 +286,7 @@ class Flow(Inbound):
         self.outstanding = 0
         self.congested_at = 0.0
         self.is_stalled = False
+        self.forget_waiting()
         if self._inflight:
             self._resend = deque(self._inflight)
             for delivery in self._inflight.values():
@@ -419,21 +301,9 @@ class Flow(Inbound):
 
     # Inspection
 
-    def queue_messages(self) -> int:
-        """The number of messages in the queue."""
-        return 0 if self._queue is None else len(self._queue)
-
     def inflight_messages(self) -> int:
         """The number of messages that are sent and not settled."""
         return 0 if self._inflight is None else len(self._inflight)
-
-    def has_place(self, message: Message) -> bool:
-        """Whether the queue has room for this message."""
-        if self.is_over:
-            return False
-        if self._queue is None:
-            return self.queue_messages_max > 0 and message.cost() <= self.queue_bytes_max
-        return len(self._queue) < self.queue_messages_max and self.queue_bytes + message.cost() <= self.queue_bytes_max
 
     def withdraw(self, is_unwanted: Callable[[Delivery], bool]) -> int:
         """Remove every delivery, in flight or queued, for which ``is_unwanted`` is true; returns how many."""

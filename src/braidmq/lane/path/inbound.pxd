@@ -17,4 +17,6 @@ cdef class Inbound:
     cpdef void expect_commit(self, int packet_id) except *
     @cython.locals(pending=dict)
     cpdef bint is_pending(self, int packet_id) except -1
+    @cython.locals(pending=dict)
+    cpdef void forget_waiting(self) except *
     cpdef Py_ssize_t end_pending(self, int packet_id) except? -1

@@ -16,7 +16,7 @@ class Inbound:
         self._received: set[int] | None = None
         self._bits: bytearray | None = None  # replaces the set if there are many
         self._received_count = 0
-        # Received ids whose messages are not committed yet, and how often each was sent meanwhile.
+        # Received ids whose messages are not committed yet, and how often each was sent on the present connection.
         self._pending: dict[int, int] | None = None
 
     def receive(self, packet_id: int) -> bool:
@@ -67,6 +67,11 @@ class Inbound:
             return [packet_id for packet_id in range(1, _BITS_BYTES * 8) if self.is_receiving(packet_id)]
         return [] if self._received is None else list(self._received)
 
+    def settled_ids(self) -> list[int]:
+        """Those of them whose messages were committed, or need not be: the rest may still be rejected."""
+        pending = self._pending or {}
+        return [packet_id for packet_id in self.received_ids() if packet_id not in pending]
+
     def forget_all_received(self) -> None:
         """The session has ended."""
         self._received = self._bits = self._pending = None
@@ -87,6 +92,13 @@ class Inbound:
         pending[packet_id] += 1
         return True
 
+    def forget_waiting(self) -> None:
+        """A new connection begins: PUBLISH packets of the last one are not answered; the client resends them [MQTT-4.4.0-1]."""
+        pending = self._pending
+        if pending is not None:
+            for packet_id in pending:
+                pending[packet_id] = 0
+
     def end_pending(self, packet_id: int) -> int:
-        """The message is committed or rejected; returns how many PUBLISH packets wait for the answer."""
+        """The message is committed or rejected; returns how many PUBLISH packets of the connection wait for the answer."""
         return 0 if self._pending is None else self._pending.pop(packet_id, 0)

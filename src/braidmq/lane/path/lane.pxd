@@ -5,7 +5,7 @@ from braidmq.lane.path.flow cimport Flow
 from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.outlet cimport Outlet
 from braidmq.lane.path.routes cimport Route, RouteTable
-from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.parser cimport Parser
 from braidmq.lane.path.state cimport Counters, State
 from braidmq.lane.path.subscription cimport Subscription
 
@@ -15,17 +15,19 @@ cdef Py_ssize_t _ASK_WORK
 cdef class Lane:
     cdef readonly State state
     cdef readonly RouteTable routes
-    cdef readonly Scanner scan
+    cdef readonly Parser parser
     cdef readonly bytearray buffer
     cdef readonly object view
 
     cpdef Py_ssize_t publish(self, Message message, Route route, Flow publisher) except? -1
     cpdef Py_ssize_t publish_asking(self, Message message, Route route, Flow publisher, object ask) except? -1
+    @cython.locals(outlet=Outlet, was_muted=bint)
+    cdef Py_ssize_t _publish_muted(self, Message message, Route route, Flow publisher, object ask) except? -1
     @cython.locals(state=State, counters=Counters, reached=Py_ssize_t, subscription=Subscription, flow=Flow, given=Message)
-    cdef Py_ssize_t _publish(self, Message message, Route route, Flow publisher, object ask) except? -1
+    cdef Py_ssize_t _publish(self, Message message, Route route, object ask) except? -1
     @cython.locals(state=State, counters=Counters, message=Message, reached=Py_ssize_t, sent=Py_ssize_t, unchanged=bint,
                    subscription=Subscription, flow=Flow, channel=Outlet, client_id=str)
-    cpdef void forward(self, Scanner scan, Route route, Flow publisher, bint v5) except *
+    cpdef void forward(self, Parser parser, Route route, Flow publisher, bint v5) except *
     @cython.locals(state=State, dirty=list, channel=Outlet)
     cpdef void flush(self) except *
     @cython.locals(state=State, late=list, channel=Outlet)

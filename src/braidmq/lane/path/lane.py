@@ -1,4 +1,4 @@
-"""Shared by the channels of a node: one receive buffer, one scanner, the routes, and delivery to destinations."""
+"""Shared by the channels of a node: one receive buffer, one parser, the routes, and delivery to destinations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from time import monotonic
 
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain, for_publisher, live_for
 from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.message import Message, from_scan
+from braidmq.lane.path.message import Message, from_parser
+from braidmq.lane.path.parser import Parser
 from braidmq.lane.path.routes import GROUP_WEIGHT, Route, RouteTable
-from braidmq.lane.path.scanner import Scanner
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
@@ -20,33 +20,49 @@ _ASK_WORK = GROUP_WEIGHT - 1  # the cost of a call to ``ask``, in addition to th
 class Lane:
     """Shared by all channels that run on one event loop."""
 
-    __slots__ = ("buffer", "routes", "scan", "state", "view")
+    __slots__ = ("buffer", "parser", "routes", "state", "view")
 
     def __init__(self, state: State, routes: RouteTable) -> None:
         self.state = state
         self.routes = routes
-        self.scan = Scanner()
+        self.parser = Parser()
         # One buffer for all: a buffer per connection would take more memory than the rest of the connection.
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
 
     def publish(self, message: Message, route: Route, publisher: Flow | None) -> int:
         """Deliver the message to every destination of the route; returns how many there were. ``flush`` must follow."""
-        return self._publish(message, route, publisher, None)
+        if publisher is not None and publisher.is_peer:
+            return self._publish_muted(message, route, publisher, None)
+        return self._publish(message, route, None)
 
     def publish_asking(
         self, message: Message, route: Route, publisher: Flow | None, ask: Callable[[Message, str], Message | None]
     ) -> int:
         """Like ``publish``; ``ask`` returns what each client is to receive instead of the message, None for nothing.
 
-        A group receives the message itself: it calls ``ask`` for the member that it selects.
+        A group receives the message itself: it calls ``ask`` for the member that it selects. So does a peer: its node asks.
         """
         self.state.work += len(route.targets) * _ASK_WORK
-        return self._publish(message, route, publisher, ask)
+        if publisher is not None and publisher.is_peer:
+            return self._publish_muted(message, route, publisher, ask)
+        return self._publish(message, route, ask)
 
-    def _publish(
-        self, message: Message, route: Route, publisher: Flow | None, ask: Callable[[Message, str], Message | None] | None
+    def _publish_muted(
+        self, message: Message, route: Route, publisher: Flow, ask: Callable[[Message, str], Message | None] | None
     ) -> int:
+        """Publish a message that came from a peer, and not back to that peer."""
+        outlet = publisher.channel
+        if outlet is None:
+            return self._publish(message, route, ask)
+        was_muted = outlet.is_muted
+        outlet.is_muted = True
+        try:
+            return self._publish(message, route, ask)
+        finally:
+            outlet.is_muted = was_muted
+
+    def _publish(self, message: Message, route: Route, ask: Callable[[Message, str], Message | None] | None) -> int:
         state = self.state
         counters = state.counters
         reached = 0
@@ -60,14 +76,14 @@ class Lane:
                     reached += 1  # it will read the message from the log
                     continue
             if subscription.no_local:
-                subscription = for_publisher(subscription, "" if publisher is None else publisher.client_id)
+                subscription = for_publisher(subscription, message.publisher)
                 if subscription is None:
                     counters.dropped_no_local += 1
                     continue
             flow = subscription.flow
             if ask is not None:
                 given = message
-                if subscription.group is None:
+                if subscription.group is None and not flow.is_peer:
                     answer = ask(message, flow.client_id)
                     if answer is None:
                         continue
@@ -80,7 +96,7 @@ class Lane:
             counters.dropped_no_subscribers += 1
         return reached
 
-    def forward(self, scan: Scanner, route: Route, publisher: Flow, v5: bool) -> None:
+    def forward(self, parser: Parser, route: Route, publisher: Flow, v5: bool) -> None:
         """Like ``publish`` for a QoS 0 PUBLISH in the receive buffer: where nothing differs, its bytes are forwarded as is."""
         state = self.state
         counters = state.counters
@@ -88,18 +104,18 @@ class Lane:
         reached = 0
         sent = 0
         client_id = publisher.client_id
-        unchanged = scan.alias_at < 0 and not scan.retain
+        unchanged = parser.alias_at < 0 and not parser.retain
         subscription: Subscription | None
         for subscription in route.targets:
             flow = subscription.flow
             if unchanged and subscription.passes_frames:
                 channel = flow.channel
-                if channel is not None and channel.forward_frame(scan, v5):
+                if channel is not None and channel.forward_frame(parser, v5):
                     reached += 1
                     sent += 1
                     continue
             if message is None:
-                message = from_scan(scan, route.topic, client_id, monotonic() if scan.expiry_at >= 0 else 0.0)
+                message = from_parser(parser, route.topic, client_id, monotonic() if parser.expiry_at >= 0 else 0.0)
             subscription = for_publisher(subscription, client_id)
             if subscription is None:
                 counters.dropped_no_local += 1

@@ -53,6 +53,8 @@ cdef class LogFlow(Flow):
     cpdef void attach(self, Outlet channel, Py_ssize_t window) except *
     cpdef Py_ssize_t inflight_messages(self)
     cpdef void discard(self) except *
+    @cython.locals(inflight=dict, delivery=Delivery)
+    cpdef void hand_over(self) except *
     @cython.locals(inflight=dict, delivery=Delivery, channel=Outlet)
     cpdef list next_unread(self, Py_ssize_t count_max)
     @cython.locals(inflight=dict, delivery=Delivery)

@@ -18,9 +18,10 @@ from typing import cast
 
 from braidmq.lane.path.delivery import Delivery, new_delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
-from braidmq.lane.path.flow import HELD_COST, PUBREL, Flow
+from braidmq.lane.path.flow import PUBREL, Flow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.session_queue import HELD_COST
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
@@ -250,6 +251,16 @@ class LogFlow(Flow):
     def discard(self) -> None:
         """As for any flow."""
         self._unpack()
+        Flow.discard(self)
+
+    def hand_over(self) -> None:
+        """The session continues on another node, from its rows: release everything. Only what is queued is lost."""
+        self._unpack()
+        inflight = self._inflight
+        if inflight is not None:
+            for delivery in inflight.values():
+                self._take_out(delivery)
+            inflight.clear()
         Flow.discard(self)
 
     # Memory

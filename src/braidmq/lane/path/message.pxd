@@ -2,7 +2,7 @@ cimport cython
 
 from braidmq.lane.path.expiry cimport from_wall, seconds_left, to_wall, wall_offset
 from braidmq.lane.records.records cimport Record
-from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.parser cimport Parser
 
 
 cdef class Message:
@@ -26,6 +26,6 @@ cdef class Message:
 
 
 @cython.locals(message=Message)
-cpdef Message from_scan(Scanner scan, bytes topic, object publisher, double now)
+cpdef Message from_parser(Parser parser, bytes topic, object publisher, double now)
 @cython.locals(message=Message, properties=bytes, expires_at="long long")
 cpdef Message from_record(int shard, Record record)

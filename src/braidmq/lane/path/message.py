@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braidmq.lane.path.expiry import from_wall, seconds_left, to_wall, wall_offset
-from braidmq.lane.path.scanner import Scanner
+from braidmq.lane.path.parser import Parser
 from braidmq.lane.records.records import Record
 
 
@@ -66,13 +66,13 @@ class Message:
         return len(self.topic) + len(self.payload) + len(self.properties)
 
 
-def from_scan(scan: Scanner, topic: bytes, publisher: str, now: float) -> Message:
-    """The message of the scanner's current PUBLISH; ``now`` is used only if it expires."""
+def from_parser(parser: Parser, topic: bytes, publisher: str, now: float) -> Message:
+    """The message of the parser's current PUBLISH; ``now`` is used only if it expires."""
     message = Message.__new__(Message)
-    message._set(topic, scan.payload(), scan.qos, scan.retain, publisher)
-    if scan.properties_bytes:
-        expires_at = now + scan.expiry if scan.expiry_at >= 0 else 0.0
-        message.set_properties(scan.properties(), expires_at, scan.expiry_offset())
+    message._set(topic, parser.payload(), parser.qos, parser.retain, publisher)
+    if parser.properties_bytes:
+        expires_at = now + parser.expiry if parser.expiry_at >= 0 else 0.0
+        message.set_properties(parser.properties(), expires_at, parser.expiry_offset())
     return message
 
 

@@ -1,4 +1,4 @@
-from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.parser cimport Parser
 
 cdef class Outbox:
     cdef char* data
@@ -7,7 +7,8 @@ cdef class Outbox:
 
     cdef char* room(self, Py_ssize_t n) except NULL
     cpdef void push(self, bytes data) except *
-    cpdef void push_frame(self, Scanner scan) except *
+    cpdef void push_frame(self, Parser parser) except *
+    cpdef void push_record(self, long long timestamp, bytes value) except *
     cpdef void push_ack(self, int first_byte, int packet_id, int reason) except *
     cpdef Py_ssize_t push_publish(self, int first_byte, bytes topic, int packet_id, bint v5, bytes properties,
                                   bytes identifiers, bytes payload, int alias, long long expiry,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from braidmq.lane.path.scanner import Scanner
+from braidmq.lane.path.parser import Parser
 
 _LENGTH_MAX = 268_435_455
 
@@ -38,9 +38,15 @@ class Outbox:
         """Append a whole frame."""
         self._data += data
 
-    def push_frame(self, scan: Scanner) -> None:
-        """Append the scanner's current frame, unchanged."""
-        self._data += scan.frame()
+    def push_frame(self, parser: Parser) -> None:
+        """Append the parser's current frame, unchanged."""
+        self._data += parser.frame()
+
+    def push_record(self, timestamp: int, value: bytes) -> None:
+        """Append a record for a peer: its timestamp, left out if it is 0, its length in four bytes, and its value."""
+        if timestamp:
+            self._data += timestamp.to_bytes(8, "big")
+        self._data += len(value).to_bytes(4, "big") + value
 
     def push_ack(self, first_byte: int, packet_id: int, reason: int) -> None:
         """Append PUBACK, PUBREC, PUBREL or PUBCOMP; ``reason`` is 0 towards MQTT 3 clients."""

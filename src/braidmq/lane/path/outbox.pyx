@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
-from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.parser cimport Parser
 
 cdef extern from "<sys/socket.h>" nogil:
     enum: MSG_DONTWAIT
@@ -60,9 +60,22 @@ cdef class Outbox:
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
         memcpy(self.room(n), PyBytes_AS_STRING(data), n)
 
-    cpdef void push_frame(self, Scanner scan) except *:
-        cdef Py_ssize_t n = scan.end - scan.start
-        memcpy(self.room(n), scan.p + scan.start, n)
+    cpdef void push_frame(self, Parser parser) except *:
+        cdef Py_ssize_t n = parser.end - parser.start
+        memcpy(self.room(n), parser.p + parser.start, n)
+
+    cpdef void push_record(self, long long timestamp, bytes value) except *:
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(value)
+        cdef char* q = self.room((12 if timestamp else 4) + n)
+        cdef int shift
+        if timestamp:
+            for shift in range(56, -8, -8):
+                q[0] = <char>(timestamp >> shift)
+                q += 1
+        for shift in range(24, -8, -8):
+            q[0] = <char>(n >> shift)
+            q += 1
+        memcpy(q, PyBytes_AS_STRING(value), n)
 
     cpdef void push_ack(self, int first_byte, int packet_id, int reason) except *:
         cdef char* q = self.room(5 if reason else 4)

@@ -1,14 +1,14 @@
 from braidmq.lane.path.message cimport Message
-from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.parser cimport Parser
 from braidmq.lane.path.subscription cimport Subscription
 
 
 cdef class Outlet:
-    cdef public bint is_waiting
+    cdef public bint is_waiting, is_muted
     cdef public long long turn
 
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
-    cdef bint forward_frame(self, Scanner scan, bint v5) except -1
+    cdef bint forward_frame(self, Parser parser, bint v5) except -1
     cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     cdef bint is_clogged(self) except -1
     cdef bint is_filling(self) except -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.lane.path.message import Message
+from braidmq.lane.path.parser import Parser
 from braidmq.lane.path.routes import Route
-from braidmq.lane.path.scanner import Scanner
 from braidmq.lane.path.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 class Outlet:
     """A connected client as its session sees it; implemented by the channel."""
 
-    __slots__ = ("is_waiting", "turn")
+    __slots__ = ("is_muted", "is_waiting", "turn")
 
     is_waiting: bool  # it is a publisher held until a subscriber's queue has drained
+    is_muted: bool  # it belongs to the peer that the current QoS 0 message came from, and must not be sent that message
     turn: int  # the turn of the event loop in which it was last written to
 
     def send_publish(self, message: Message, subscription: Subscription, flags: int, packet_id: int, expiry: int) -> int:
         """Put a PUBLISH into the outbox; returns its size, or 0 if it exceeds the client's Maximum Packet Size."""
         raise NotImplementedError
 
-    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
-        """Put the scanner's current QoS 0 PUBLISH into the outbox as it is; False if it cannot be sent unchanged."""
+    def forward_frame(self, parser: Parser, v5: bool) -> bool:
+        """Put the parser's current QoS 0 PUBLISH into the outbox as it is; False if it cannot be sent unchanged."""
         raise NotImplementedError
 
     def send_ack(self, first_byte: int, packet_id: int, reason: int) -> None:

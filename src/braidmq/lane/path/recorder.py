@@ -1,46 +1,25 @@
 """Recording: messages are collected during a turn of the loop, and delivered and acknowledged after their commit.
 
 All recorded messages pass through here in the order of arrival, so the log has each publisher's messages in order.
-The messages of a turn form a *block*: the log writes it as a whole, and calls back once for all of it.
-
-Committed messages are *shown* to their subscribers one after the other, and each is acknowledged when all have been offered it. A
-turn of the loop shows a bounded number; the rest waits in the *backlog*, and no later message overtakes it. A message whose
-route is WIDE is shown in parts: between two parts subscriptions may be added or removed, so each flow stores the number of the
-last such message it was offered, and no flow starts to follow the log in between.
+The messages of a turn form a *block*: the log writes it as a whole, and calls back once for all of it. ``commit_outcomes`` has
+what follows.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from zlib import crc32
 
+from braidmq.lane.path.commit_outcomes import PENDING_COST, CommitOutcomes, Pending
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
 from braidmq.lane.path.ports import Change, Refusal
-from braidmq.lane.path.routes import WIDE, Route
-from braidmq.lane.path.subscription import Subscription
-from braidmq.lane.records.records import VALUE_BYTES_MAX, encode_record
+from braidmq.lane.records.records import SESSION_ONLY, VALUE_BYTES_MAX, encode_record
 
-_NO_MATCHING_SUBSCRIBERS = 0x10
-# A client may have only one message of at least this size on its way to the disk: all clients wait for the same fsync, which
-# takes longer with more bytes.
-LARGE_BYTES = 128 * 1024
-_LARGE_BYTES = LARGE_BYTES
-_VALUE_BYTES_MAX = VALUE_BYTES_MAX
-# The overhead in bytes of a message that waits for its commit.
-_PENDING_COST = 300
-# The cost of showing a message, in addition to its deliveries.
-_SHOW_WORK = 2
-# How often the budget of a turn is checked while a message is shown in parts.
-_PARTS = 20
-# Publishers wait from this backlog on, until it has fallen to half of it.
-_LATE_BYTES = 8 * 1024 * 1024
-_LATE_MESSAGES = 10_000
-_NO_BOUND = 1 << 60
-_WIDE = WIDE  # a C constant in the compiled form
+# C constants in the compiled form.
+_PENDING_COST, _VALUE_BYTES_MAX, _SESSION_ONLY = PENDING_COST, VALUE_BYTES_MAX, SESSION_ONLY
 
 
 class Producer:
@@ -57,117 +36,93 @@ class Producer:
         self.is_keyed = False  # its messages have keys, and take the slow path
 
 
-class Pending:
-    """A message, or only rows, waiting for the log."""
-
-    __slots__ = (
-        "ack_qos", "channel", "flow", "is_delivered", "is_refused", "message", "on_commit", "on_refused", "packet_id", "place",
-        "shard", "timestamp",
-    )  # fmt: skip
-
-    def __init__(self, message: Message, flow: Flow | None) -> None:
-        self.message = message
-        self.flow = flow  # of the publisher; None: the broker itself
-        self.channel: Outlet | None = None  # to acknowledge on, if ``ack_qos``
-        self.ack_qos = 0
-        self.packet_id = 0
-        self.shard = 0
-        self.place = -1  # index among the block's entries of this shard; -1: not recorded
-        self.timestamp = 0  # set at the commit
-        self.is_delivered = True
-        self.is_refused = False  # it will not be stored
-        self.on_commit: Callable[[], None] | None = None  # called before the message is shown to its subscribers
-        self.on_refused: Callable[[], None] | None = None
-
-
 class Block:
     """The records and rows that one turn has collected."""
 
-    __slots__ = ("_pendings", "_producers", "_recorder", "changes", "entries", "size_bytes")
+    __slots__ = ("_outcomes", "_producers", "_relayed", "changes", "entries", "pendings", "size_bytes")
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, outcomes: CommitOutcomes) -> None:
         self.entries: dict[int, list[tuple[bytes, bytes]]] = {}  # by shard: topic and value of each record
         self.changes: list[Change] = []  # rows to be written with them
         self.size_bytes = 0
-        self._recorder = recorder
-        self._pendings: list[Pending] = []
-        self._producers: dict[Producer, tuple[int, Message]] | None = None  # with the last message of each
+        self._outcomes = outcomes
+        self.pendings: list[Pending] = []  # in the order of arrival; ``place`` is the index among the entries of the shard
+        self._producers: dict[int, tuple[Producer, int, Message]] | None = None  # by index of the pendings, with sequences
+        self._relayed: list[tuple[int, bytes, int, int]] | None = None  # marks of producers of other nodes
 
     def add(self, pending: Pending) -> None:
         """Add a waiter."""
-        self._pendings.append(pending)
+        self.pendings.append(pending)
 
     def mark(self, producer: Producer, message: Message) -> None:
         """The message that was added last belongs to this producer."""
         if self._producers is None:
             self._producers = {}
-        self._producers[producer] = (producer.sequence, message)
+        self._producers[len(self.pendings) - 1] = (producer, producer.sequence, message)
+
+    def relay_mark(self, shard: int, name: bytes, sequence: int, check: int) -> None:
+        """A message in this block belongs to a producer of another node."""
+        if self._relayed is None:
+            self._relayed = []
+        self._relayed.append((shard, name, sequence, check))
 
     def marks(self) -> list[tuple[int, bytes, int, int]]:
         """The producers of these messages: shard, name, last sequence, and crc32 of that message's topic and payload."""
+        found = [] if self._relayed is None else self._relayed
         if self._producers is None:
-            return []
-        return [
-            (producer.shard, producer.name, sequence, crc32(message.payload, crc32(message.topic)))
-            for producer, (sequence, message) in self._producers.items()
+            return found
+        last = {producer: (sequence, message) for producer, sequence, message in self._producers.values()}
+        return found + [
+            (producer.shard, producer.name, sequence, _check_value(message)) for producer, (sequence, message) in last.items()
         ]
+
+    def producer_marks(self) -> dict[int, tuple[bytes, int, int]]:
+        """By index of the pendings: name, sequence and check value of each producer's message."""
+        if self._producers is None:
+            return {}
+        return {
+            index: (producer.name, sequence, _check_value(message))
+            for index, (producer, sequence, message) in self._producers.items()
+        }
 
     def stop_producers(self) -> None:
         """The block will be rejected: from now on record nothing of producers that stop at a rejected message."""
         if self._producers is not None:
-            for producer in self._producers:
+            for producer, _, _ in self._producers.values():
                 producer.is_stopped = producer.stops
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
         """The block is on disk, with these timestamps: deliver and acknowledge, in the order of arrival."""
-        self._recorder.conclude(self._pendings, stamps)
+        self._outcomes.conclude(self.pendings, stamps)
 
     def refused(self, refusal: Refusal) -> None:
         """Nothing was stored or, if in doubt, the outcome is unknown."""
         self.stop_producers()
-        self._recorder.refuse(self._pendings, refusal.is_in_doubt)
+        self._outcomes.refuse(self.pendings, refusal.is_in_doubt)
+
+
+def _check_value(message: Message) -> int:
+    return crc32(message.payload, crc32(message.topic))
 
 
 class Recorder:
     """Collects messages from the channels for the log. Its owner passes the block to the log at the end of a turn."""
 
-    __slots__ = (
-        "_backlog", "_block", "_congested", "_current", "_is_due", "_is_faulty", "_last_route", "_last_topic", "_last_version",
-        "_left", "_part_version", "_place", "_queued", "_reached", "_targets", "_turn", "backlog_bytes", "deliver",
-        "is_congested", "is_late", "lane", "on_block", "on_fault", "on_late", "on_more",
-    )  # fmt: skip
+    __slots__ = ("_block", "is_congested", "is_remote", "keeps_values", "on_block", "outcomes")
 
     def __init__(self, lane: Lane, on_block: Callable[[], None]) -> None:
-        self.lane = lane
+        self.outcomes = CommitOutcomes(lane)
         self.on_block = on_block  # called when a block begins: its owner must take it at the end of the turn
-        self.deliver: Callable[[Message, Route, Flow | None], int] | None = None  # for routes with flags
-        self.on_fault: Callable[[Exception], None] | None = None
         self.is_congested = False  # publishers must wait
-        self.is_late = False  # one reason for that: the backlog is long
-        self.on_late: Callable[[], None] | None = None  # called when ``is_late`` changes
-        self.on_more: Callable[[], None] | None = None  # requests ``go_on`` in another turn; None: all is shown at once
-        self.backlog_bytes = 0
-        self._backlog: deque[Pending] = deque()  # committed and not shown
-        self._queued = 0  # its length
-        self._current: Pending | None = None  # the one being shown
-        self._reached = 0  # its destinations so far
-        self._is_faulty = False
-        self._congested: Flow | None = None  # a session whose queue it has filled
-        self._targets: list[Subscription] | None = None  # if it is shown in parts
-        self._place = 0  # index of the next target
-        self._part_version = -1
-        self._is_due = False
-        self._turn = -1
-        self._left = 0  # remaining work of this turn
+        # The log is on another node, which answers each message: recorded ones come back through its feed.
+        self.is_remote = False
+        self.keeps_values = False  # peers may want the records
         self._block: Block | None = None
-        self._last_topic = b""
-        self._last_route: Route | None = None
-        self._last_version = -1
 
     def _open(self) -> Block:
         block = self._block
         if block is None:
-            block = self._block = Block(self)
+            block = self._block = Block(self.outcomes)
             self.on_block()
         return block
 
@@ -184,19 +139,39 @@ class Recorder:
 
         A message that is too large for a record is rejected at once.
         """
-        pending = Pending(message, flow)
-        pending.channel = channel
-        pending.ack_qos = ack_qos
-        pending.packet_id = packet_id
-        pending.shard = shard = 0 if flow is None else flow.home_shard
         value = encode_record(
             message.topic, message.payload, message.qos, message.retain, message.publisher, message.properties,
             message.wall_expiry(), message.expiry_offset, 0, session_only,
         )  # fmt: skip
+        return self._add(message, value, 0 if flow is None else flow.home_shard, flow, channel, ack_qos, packet_id)
+
+    def record_value(
+        self, message: Message, value: bytes, shard: int, session_only: bool, flow: Flow | None, channel: Outlet | None,
+        ack_qos: int, packet_id: int,
+    ) -> Pending:  # fmt: skip
+        """Like ``record``, for a message that another node has encoded: ``value`` is its record, which `Record` has accepted."""
+        flags = value[1]
+        patched = flags | _SESSION_ONLY if session_only else flags & ~_SESSION_ONLY
+        if patched != flags:
+            value = value[:1] + bytes((patched,)) + value[2:]
+        return self._add(message, value, shard, flow, channel, ack_qos, packet_id)
+
+    def _add(
+        self, message: Message, value: bytes, shard: int, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int
+    ) -> Pending:
+        pending = Pending(message, flow)
+        pending.channel = channel
+        pending.ack_qos = ack_qos
+        pending.packet_id = packet_id
+        pending.shard = shard
         if len(value) > _VALUE_BYTES_MAX:
             pending.is_refused = True
-            self.refuse([pending], False)
+            self.outcomes.refuse([pending], False)
             return pending
+        if self.is_remote:
+            pending.is_delivered = False
+        elif self.keeps_values:
+            pending.value = value
         block = self._open()
         entries = block.entries.get(shard)
         if entries is None:
@@ -229,233 +204,6 @@ class Recorder:
         if key_row is not None:
             block.changes.append(key_row)
 
-    # Showing
-
-    def conclude(self, pendings: list[Pending], stamps: dict[int, list[int]]) -> None:
-        """These are committed: show them to their subscribers and acknowledge them, over several turns if they are many."""
-        for pending in pendings:
-            if pending.place >= 0:
-                pending.timestamp = stamps[pending.shard][pending.place]
-            self._show(pending)
-        self._end_callback()
-        self.lane.flush()
-
-    def show(self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int) -> None:
-        """Show a message that needs no write, after those before it; ``lane.flush`` must follow."""
-        pending = Pending(message, flow)
-        pending.channel = channel
-        pending.ack_qos = ack_qos
-        pending.packet_id = packet_id
-        self._show(pending)
-        self._end_callback()
-
-    def go_on(self) -> None:
-        """Show more of the backlog."""
-        self._is_due = False
-        self._turn = self.lane.state.turn
-        self._left = _NO_BOUND if self.on_more is None else self.lane.state.work_max
-        while self._left > 0:
-            if self._current is None:
-                if not self._queued:
-                    break
-                pending: Pending = self._backlog.popleft()
-                self._queued -= 1
-                self.backlog_bytes -= pending.message.cost() + _PENDING_COST
-                self._begin(pending)
-            self._advance()
-        self._end_callback()
-        self.lane.flush()
-
-    def finish(self) -> None:
-        """Show everything now, and from now on at once: the node is stopping."""
-        self.on_more = None
-        self.go_on()
-
-    def _show(self, pending: Pending) -> None:
-        state = self.lane.state
-        if self._turn != state.turn:
-            self._turn = state.turn
-            self._left = _NO_BOUND if self.on_more is None else state.work_max
-        if self._current is not None or self._queued or self._left <= 0:
-            self._backlog.append(pending)
-            self._queued += 1
-            self.backlog_bytes += pending.message.cost() + _PENDING_COST
-        else:
-            self._begin(pending)
-            self._advance()
-
-    def _end_callback(self) -> None:
-        """Report the remaining work."""
-        self._last_route = None  # it would keep ended sessions in memory
-        waiting = self._queued
-        self.lane.state.unshown = waiting + (self._current is not None)
-        if self.lane.state.unshown and not self._is_due and self.on_more is not None:
-            self._is_due = True
-            self.on_more()
-        part = 2 if self.is_late else 1
-        is_late = self.backlog_bytes * part > _LATE_BYTES or waiting * part > _LATE_MESSAGES
-        if is_late != self.is_late:
-            self.is_late = is_late
-            if self.on_late is not None:
-                self.on_late()
-
-    def _begin(self, pending: Pending) -> None:
-        state = self.lane.state
-        self._current = pending
-        self._reached = self._place = 0
-        self._is_faulty = False
-        if state.congested is not None:
-            state.congested = None
-        if pending.place >= 0:
-            pending.message.set_position(pending.shard, pending.timestamp)
-            # A flow that stops following at this message has been offered everything before it.
-            state.marks[pending.shard] = pending.timestamp - 1
-        if pending.on_commit is not None:
-            try:
-                pending.on_commit()
-            except Exception as problem:
-                self._is_faulty = True
-                self._report(problem)
-
-    def _advance(self) -> None:
-        """Show the current message to more of its destinations; when all were offered it, acknowledge it."""
-        pending = self._current
-        assert pending is not None  # the caller has begun it
-        state = self.lane.state
-        before = state.work
-        is_done = True
-        if pending.is_delivered and not self._is_faulty:
-            try:
-                is_done = self._deliver(pending)
-            except Exception as problem:
-                self._is_faulty = True
-                self._report(problem)
-        self._left -= state.work - before + _SHOW_WORK
-        if is_done:
-            self._finish_showing(pending)
-        elif state.congested is not None:
-            self._congested = state.congested
-
-    def _finish_showing(self, pending: Pending) -> None:
-        state = self.lane.state
-        if pending.place >= 0:
-            state.marks[pending.shard] = pending.timestamp
-        self._current = None
-        if self._targets is not None:
-            self._targets = None
-            state.part_shard = -1
-            if state.congested is None:
-                state.congested = self._congested
-            self._congested = None
-        is_unheard = pending.is_delivered and not self._is_faulty and not self._reached
-        self._acknowledge(pending, _NO_MATCHING_SUBSCRIBERS if is_unheard else 0)
-
-    def _deliver(self, pending: Pending) -> bool:
-        """Returns False if the turn's work is used up and there are more destinations."""
-        lane = self.lane
-        message = pending.message
-        route = self._last_route
-        if route is None or self._last_version != lane.routes.version or message.topic != self._last_topic:
-            route = lane.routes.resolve(message.topic)
-            if route is None:
-                return True
-            self._last_topic = message.topic
-            self._last_route = route
-            self._last_version = lane.routes.version
-        if self._targets is None and not route.flags & _WIDE:
-            self._reached = self._hand_over(message, route, pending.flow)
-            return True
-        return self._deliver_parts(pending, route)
-
-    def _hand_over(self, message: Message, route: Route, flow: Flow | None) -> int:
-        if route.flags and self.deliver is not None:
-            return self.deliver(message, route, flow)
-        return self.lane.publish(message, route, flow)
-
-    def _deliver_parts(self, pending: Pending, route: Route) -> bool:
-        state = self.lane.state
-        if self._targets is None:
-            state.part_number += 1
-            if pending.place >= 0:
-                state.part_shard = pending.shard
-                state.part_timestamp = pending.timestamp
-        if self._targets is None or self._part_version != self.lane.routes.version:
-            # Subscriptions were added or removed: skip the flows that were already offered it.
-            self._targets = route.targets
-            self._part_version = self.lane.routes.version
-            self._place = 0
-        targets = self._targets
-        count = len(targets)
-        before = state.work
-        unheard = state.counters.dropped_no_subscribers
-        part = Route(route.topic)
-        part.flags = route.flags
-        weight_max = max(1, state.work_max // _PARTS)
-        while self._place < count:
-            some: list[Subscription] = []
-            weight = 0
-            while self._place < count and weight < weight_max:
-                subscription = targets[self._place]
-                self._place += 1
-                flow = subscription.flow
-                if flow.seen != state.part_number:
-                    some.append(subscription)
-                    weight += 1
-            part.targets = some
-            state.is_deferring = True
-            try:
-                self._reached += self._hand_over(pending.message, part, pending.flow)
-            finally:
-                state.is_deferring = False
-            for subscription in some:
-                # Only now: a flow that falls behind at this very message has not been offered it.
-                flow = subscription.flow
-                flow.seen = state.part_number
-            if self._place < count and state.work - before >= self._left:
-                break
-        state.counters.dropped_no_subscribers = unheard  # undo the counts of single parts
-        if self._place < count:
-            return False
-        if not self._reached:
-            state.counters.dropped_no_subscribers += 1
-        return True
-
-    def _report(self, problem: Exception) -> None:
-        if self.on_fault is not None:
-            self.on_fault(problem)
-
-    def _acknowledge(self, pending: Pending, code: int) -> None:
-        flow = pending.flow
-        channel = pending.channel
-        times = 1
-        if pending.ack_qos == 2 and flow is not None:
-            times = flow.end_pending(pending.packet_id)
-            if flow.channel is not None:
-                channel = flow.channel  # a client that has reconnected expects it there
-        if channel is not None:
-            for _ in range(times):
-                channel.settle(flow, pending.ack_qos, pending.packet_id, code)
-        self._end_large(pending)
-
-    def _end_large(self, pending: Pending) -> int:
-        size = len(pending.message.payload)
-        if pending.channel is not None and size >= _LARGE_BYTES:
-            pending.channel.end_large(size)
-        return 0
-
-    def refuse(self, pendings: list[Pending], is_in_doubt: bool) -> None:
-        """These are not stored: reject them where the protocol allows, and let other clients resend."""
-        counters = self.lane.state.counters
-        for pending in pendings:
-            counters.dropped_not_stored += 1
-            flow = pending.flow
-            if pending.ack_qos == 2 and flow is not None:
-                flow.end_pending(pending.packet_id)
-                flow.forget_received(pending.packet_id)
-            self.lane.state.drop("not_stored", pending.message.publisher, pending.message.topic)
-            if pending.on_refused is not None:
-                pending.on_refused()
-            if pending.channel is not None:
-                pending.channel.refuse_publish(flow, pending.ack_qos, pending.packet_id, is_in_doubt)
-            self._end_large(pending)
-        self.lane.flush()
+    def mark_entry(self, shard: int, name: bytes, sequence: int, check: int) -> None:
+        """Write the sequence of another node's producer with what was collected last."""
+        self._open().relay_mark(shard, name, sequence, check)

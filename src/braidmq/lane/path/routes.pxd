@@ -10,7 +10,7 @@ cdef class Route:
     cdef public list targets
     cdef public bint stale
     cdef public long long wild_version
-    cdef public int flags, keep_qos, record_qos
+    cdef public int entry_qos, flags, keep_qos, record_qos
 
 
 @cython.locals(merged=dict, targets=list, subscription=Subscription, other=Subscription)
@@ -22,19 +22,24 @@ cdef class RouteTable:
     cdef FilterTrie _wild
     cdef Py_ssize_t _cache_max
     cdef public Py_ssize_t levels_max
-    cdef readonly long long version, wild_version, count, filters, system, visited
+    cdef readonly long long version, wild_version, count, filters, remote, system, visited
     cdef public object inspector
     cdef public int history_qos
+    cdef public bint keep_all, keep_for_peers
     cdef public Py_ssize_t weight_max
 
-    @cython.locals(bucket=dict)
     cpdef bint add(self, Subscription subscription) except -1
+    @cython.locals(others=Py_ssize_t)
+    cdef bint _add_wild(self, bytes topic_filter, Subscription subscription) except -1
     cdef bint _add_exact(self, bytes topic, object flow, Subscription subscription) except -1
     @cython.locals(route=Route)
     cdef void _spoil(self, bytes topic) except *
     @cython.locals(left=Py_ssize_t, found=bint)
     cpdef bint remove(self, bytes topic_filter, object flow) except -1
     cdef bint _remove_exact(self, bytes topic, object flow) except -1
+    @cython.locals(topic_filter=bytes, left=Py_ssize_t, found=bint, is_new=bint, is_wild=bint, is_wild_changed=bint, is_changed=bint,
+                   before="long long")
+    cpdef Py_ssize_t apply_remote(self, object added, object removed, Subscription subscription) except? -1
     cpdef list match_wild(self, bytes topic)
     @cython.locals(route=Route)
     cpdef Route resolve(self, bytes topic)

@@ -10,11 +10,11 @@ one is full the aged one is discarded, which keeps used routes and bounds the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from braidmq.lane.path.delivery_rules import merge_two
 from braidmq.lane.path.filter_trie import FilterTrie
-from braidmq.lane.path.scanner import topic_error
+from braidmq.lane.path.parser import topic_error
 from braidmq.lane.path.subscription import Subscription
 
 # A QoS that no message has.
@@ -34,7 +34,7 @@ CACHED_TOPIC_BYTES_MAX = 512
 class Route:
     """The destinations of one topic, at most one for each session."""
 
-    __slots__ = ("flags", "keep_qos", "record_qos", "stale", "targets", "topic", "wild_version")
+    __slots__ = ("entry_qos", "flags", "keep_qos", "record_qos", "stale", "targets", "topic", "wild_version")
 
     def __init__(self, topic: bytes) -> None:
         self.topic = topic
@@ -43,7 +43,8 @@ class Route:
         self.wild_version = -1
         self.flags = 0  # from the inspector; not 0: the message takes the slow path
         self.record_qos = NEVER  # the lowest QoS that history records
-        self.keep_qos = NEVER  # the lowest QoS that is recorded, for history or for a durable session
+        self.keep_qos = NEVER  # the lowest QoS that is recorded, for history, a durable session or another node
+        self.entry_qos = NEVER  # the same for messages of other nodes, whose acknowledgements wait for the nodes that want them
 
 
 def _one_each(found: list[Subscription]) -> list[Subscription]:
@@ -56,17 +57,23 @@ def _one_each(found: list[Subscription]) -> list[Subscription]:
             targets.append(subscription)
         else:
             other = merged.get(subscription.flow)
-            merged[subscription.flow] = subscription if other is None else merge_two(other, subscription)
+            if other is not subscription:  # the filters of a peer share one
+                merged[subscription.flow] = subscription if other is None else merge_two(other, subscription)
     targets.extend(merged.values())
     return targets
+
+
+def _has_peer(targets: list[Subscription]) -> bool:
+    """Whether another node is among the destinations."""
+    return any(subscription.flow.is_peer for subscription in targets)
 
 
 class RouteTable:
     """All subscriptions of a node and the cache of routes over them."""
 
     __slots__ = (
-        "_aged", "_cache_max", "_exact", "_fresh", "_wild", "count", "filters", "history_qos", "inspector", "levels_max",
-        "system", "version", "visited", "weight_max", "wild_version",
+        "_aged", "_cache_max", "_exact", "_fresh", "_wild", "count", "filters", "history_qos", "inspector", "keep_all",
+        "keep_for_peers", "levels_max", "remote", "system", "version", "visited", "weight_max", "wild_version",
     )  # fmt: skip
 
     def __init__(self, levels_max: int, cache_max: int = 200_000) -> None:
@@ -80,10 +87,13 @@ class RouteTable:
         self.wild_version = 0
         self.count = 0
         self.filters = 0  # different ones
+        self.remote = 0  # filters of other nodes; not in ``count``
         self.system = 0  # subscriptions to topics that begin with "$"
         self.visited = 0  # nodes visited to build routes since the start: the cost of resolving
         self.inspector: Callable[[bytes], int] | None = None  # returns a route's flags
         self.history_qos = NEVER  # the lowest QoS that is recorded where the inspector sets HISTORY
+        self.keep_all = False  # everything with QoS 1 or 2 goes to the recorder, except topics that begin with "$"
+        self.keep_for_peers = False  # what another node wants is recorded, because acknowledgements do not wait for that node
         self.weight_max = 0  # the total cost of destinations above which a route is WIDE; 0: no bound
 
     def add(self, subscription: Subscription) -> bool:
@@ -91,10 +101,7 @@ class RouteTable:
         topic_filter = subscription.topic_filter
         flow = subscription.flow
         if b"+" in topic_filter or b"#" in topic_filter:
-            bucket = self._wild.bucket(topic_filter)
-            self.filters += not bucket
-            is_new = flow not in bucket
-            bucket[flow] = subscription
+            is_new = self._add_wild(topic_filter, subscription)
             self.wild_version += 1
         else:
             is_new = self._add_exact(topic_filter, flow, subscription)
@@ -103,6 +110,11 @@ class RouteTable:
         if is_new and topic_filter[:1] == b"$":
             self.system += 1
         return is_new
+
+    def _add_wild(self, topic_filter: bytes, subscription: Subscription) -> bool:
+        others = self._wild.put(topic_filter, subscription)
+        self.filters += others == 0
+        return others >= 0
 
     def _add_exact(self, topic: bytes, flow: object, subscription: Subscription) -> bool:
         held = self._exact.get(topic)
@@ -159,6 +171,36 @@ class RouteTable:
         self._spoil(topic)
         return True
 
+    def apply_remote(self, added: Iterable[bytes], removed: Iterable[bytes], subscription: Subscription) -> int:
+        """Add and remove filters that another node wants; all of them share the subscription, whose flow is the way there.
+
+        Cached routes are rebuilt once for all of them. Returns the difference in the number of filters.
+        """
+        flow = subscription.flow
+        before = self.remote
+        is_wild_changed = is_changed = False
+        for topic_filter in removed:
+            is_wild = b"+" in topic_filter or b"#" in topic_filter
+            if is_wild:
+                left = self._wild.remove(topic_filter, flow)
+                found = left >= 0
+                self.filters -= left == 0
+            else:
+                found = self._remove_exact(topic_filter, flow)
+            if found:
+                self.remote -= 1
+                is_changed = True
+                is_wild_changed = is_wild_changed or is_wild
+        for topic_filter in added:
+            is_wild = b"+" in topic_filter or b"#" in topic_filter
+            is_new = self._add_wild(topic_filter, subscription) if is_wild else self._add_exact(topic_filter, flow, subscription)
+            self.remote += is_new
+            is_changed = True
+            is_wild_changed = is_wild_changed or is_wild
+        self.wild_version += is_wild_changed
+        self.version += is_changed
+        return self.remote - before
+
     def match_wild(self, topic: bytes) -> list[Subscription]:
         """The wildcard subscriptions that match a topic, in no particular order."""
         visited = self._wild.visited
@@ -209,11 +251,16 @@ class RouteTable:
             route.flags |= WIDE
         route.record_qos = self.history_qos if flags & HISTORY else NEVER
         route.keep_qos = route.record_qos
-        if route.keep_qos > 1:
+        if route.keep_qos > 1 and self.keep_all and topic[:1] != b"$":
+            route.keep_qos = 1
+        elif route.keep_qos > 1:
             for subscription in found:
                 if subscription.is_durable:
                     route.keep_qos = 1
                     break
+        route.entry_qos = route.keep_qos
+        if route.keep_qos > 1 and self.keep_for_peers and _has_peer(found):
+            route.keep_qos = 1
 
     def _is_wide(self, targets: list[Subscription], is_flagged: bool) -> bool:
         count = len(targets)
@@ -227,6 +274,14 @@ class RouteTable:
             if subscription.group is not None:
                 weight += GROUP_WEIGHT - 1
         return weight > self.weight_max
+
+    def is_known(self) -> bool:
+        """Whether every publisher's messages reach all subscriptions: on a single node, as soon as they are added."""
+        return True
+
+    def when_known(self, callback: Callable[[], None]) -> None:
+        """Call back when every publisher's messages reach the subscriptions that were added so far: at once."""
+        callback()
 
     def refresh(self) -> None:
         """Discard every cached route, because the inspector's decisions or the valid topics have changed."""

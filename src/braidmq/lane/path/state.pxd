@@ -5,7 +5,7 @@ cdef class Counters:
     cdef public long long publish_qos0_sent, publish_qos1_sent, publish_qos2_sent
     cdef public long long puback_received, pubrec_received, pubrel_received, pubcomp_received
     cdef public long long puback_sent, pubrec_sent, pubrel_sent, pubcomp_sent, pingreq_received
-    cdef public long long dropped_absent, dropped_expired, dropped_no_local, dropped_no_subscribers, dropped_not_authorized
+    cdef public long long dropped_absent, dropped_expired, dropped_no_local, dropped_no_subscribers, dropped_not_authorized, dropped_peer_full
     cdef public long long dropped_memory_full, dropped_not_stored
     cdef public long long dropped_outbox_full, dropped_queue_full, dropped_session_ended, dropped_too_large, inflight_lost
 
@@ -22,6 +22,8 @@ cdef class State:
     cdef public long long held_bytes, held_bytes_max, unread_bytes, unread_bytes_max
     cdef public Py_ssize_t outbox_bytes_max, work, work_max
     cdef public long long queued_messages, queued_bytes, unshown
+    cdef public object encoded
+    cdef public bytes encoded_value
     cdef public long long part_number, part_timestamp
     cdef public int part_shard
     cdef public bint is_deferring
@@ -29,6 +31,6 @@ cdef class State:
 
     cpdef list offered(self, long long seen)
 
-    cpdef bint has_room_for(self, object flow, Py_ssize_t cost) except -1
+    cpdef bint has_room_for(self, object queue, Py_ssize_t cost) except -1
     cpdef void drop(self, str reason, str client_id, bytes topic) except *
     cpdef void drop_expired(self, str client_id, bytes topic) except *

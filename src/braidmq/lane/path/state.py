@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from braidmq.lane.path.flow import Flow
     from braidmq.lane.path.group_flow import GroupFlow
     from braidmq.lane.path.log_flow import LogFlow
+    from braidmq.lane.path.message import Message
+    from braidmq.lane.path.session_queue import SessionQueue
     from braidmq.lane.path.writer import Writer
 
 
@@ -17,11 +18,12 @@ class Counters:
 
     __slots__ = (
         "acked", "bytes_received", "bytes_sent", "delivered", "dropped_absent", "dropped_expired", "dropped_no_local",
-        "dropped_memory_full", "dropped_no_subscribers", "dropped_not_authorized", "dropped_not_stored", "dropped_outbox_full",
-        "dropped_queue_full", "dropped_session_ended", "dropped_too_large", "inflight_lost", "messages_received",
-        "pingreq_received", "puback_received", "puback_sent", "pubcomp_received", "pubcomp_sent", "publish_qos0_received",
-        "publish_qos0_sent", "publish_qos1_received", "publish_qos1_sent", "publish_qos2_received", "publish_qos2_sent",
-        "publishers_held", "pubrec_received", "pubrec_sent", "pubrel_received", "pubrel_sent", "stray_acks",
+        "dropped_memory_full", "dropped_no_subscribers", "dropped_not_authorized", "dropped_not_stored",
+        "dropped_outbox_full", "dropped_peer_full", "dropped_queue_full", "dropped_session_ended", "dropped_too_large",
+        "inflight_lost", "messages_received", "pingreq_received", "puback_received", "puback_sent", "pubcomp_received",
+        "pubcomp_sent", "publish_qos0_received", "publish_qos0_sent", "publish_qos1_received", "publish_qos1_sent",
+        "publish_qos2_received", "publish_qos2_sent", "publishers_held", "pubrec_received", "pubrec_sent",
+        "pubrel_received", "pubrel_sent", "stray_acks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class Counters:
         self.dropped_absent = self.dropped_expired = self.dropped_no_local = self.dropped_no_subscribers = 0
         self.dropped_memory_full = self.dropped_not_authorized = self.dropped_not_stored = 0
         self.dropped_outbox_full = self.dropped_queue_full = self.dropped_session_ended = self.dropped_too_large = 0
+        self.dropped_peer_full = 0
         self.inflight_lost = 0  # left the in-flight window without an acknowledgement
 
 
@@ -41,10 +44,11 @@ class State:
     """Shared by reference. ``now`` is a coarse monotonic clock that the node updates twice a second."""
 
     __slots__ = (
-        "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "heavy", "held_bytes", "held_bytes_max",
-        "is_deferring", "is_pressed", "late", "make_room", "marks", "now", "on_deferring", "on_drop", "on_pressed", "on_turn",
-        "on_unready", "outbox_bytes_max", "part_number", "part_shard", "part_timestamp", "queued_bytes", "queued_messages",
-        "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready", "unshown", "work", "work_max",
+        "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "encoded", "encoded_value", "heavy",
+        "held_bytes", "held_bytes_max", "is_deferring", "is_pressed", "late", "make_room", "marks", "now", "on_deferring",
+        "on_drop", "on_pressed", "on_turn", "on_unready", "outbox_bytes_max", "part_number", "part_shard", "part_timestamp",
+        "queued_bytes", "queued_messages", "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready", "unshown",
+        "work", "work_max",
     )  # fmt: skip
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
@@ -55,7 +59,7 @@ class State:
         self.turn = 0  # number of the current turn of the event loop
         self.turn_is_open = False
         self.on_turn: Callable[[], None] | None = None  # requests ``Lane.end_turn`` after the running callbacks
-        self.congested: Flow | None = None  # the session whose queue the last message filled
+        self.congested: SessionQueue | None = None  # the session whose queue the last message filled
         self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
         self.outbox_bytes_max = outbox_bytes_max
         self.queued_messages = self.queued_bytes = 0  # in the queues of all sessions
@@ -65,8 +69,8 @@ class State:
         self.held_bytes_max = 1 << 62
         self.is_pressed = False  # ``held_bytes`` was above its maximum; the handler of ``on_pressed`` resets this
         self.on_pressed: Callable[[], None] | None = None  # requests that memory be released
-        self.make_room: Callable[[Flow, int], bool] | None = None  # for a message of this cost in the queue of this flow
-        self.heavy: dict[Flow, None] = {}  # flows that hold much memory; some may hold little again
+        self.make_room: Callable[[SessionQueue, int], bool] | None = None  # for a message of this cost in this queue
+        self.heavy: dict[SessionQueue, None] = {}  # those that hold much memory; some may hold little again
         self.marks: list[int] = []  # by shard of the log: live followers were offered everything up to this timestamp
         self.changed: list[LogFlow] = []  # durable flows whose cursor on disk is outdated
         self.unready: list[LogFlow] = []  # those whose next step must be on disk before it is sent
@@ -74,6 +78,9 @@ class State:
         self.work = 0  # deliveries since the running callback began
         self.work_max = work_max
         self.unshown = 0  # committed messages that were not yet offered to all of their destinations
+        # The message that was last encoded for peers, and its record: it is encoded once for all of them.
+        self.encoded: Message | None = None
+        self.encoded_value: bytes | None = None
         # The recorded message that is being delivered in parts, over several turns; shard -1: none.
         self.part_number = 0  # counts such messages, recorded or not
         self.part_shard = -1
@@ -90,9 +97,9 @@ class State:
             positions[self.part_shard] = self.part_timestamp
         return positions
 
-    def has_room_for(self, flow: Flow, cost: int) -> bool:
-        """Whether the queue of a flow may take a message of this cost although the node's held bytes are at their limit."""
-        return self.make_room is not None and self.make_room(flow, cost)
+    def has_room_for(self, queue: SessionQueue, cost: int) -> bool:
+        """Whether this queue may take a message of this cost although the node's held bytes are at their limit."""
+        return self.make_room is not None and self.make_room(queue, cost)
 
     def drop(self, reason: str, client_id: str, topic: bytes) -> None:
         """Report a dropped message to the drop log; the caller has counted it."""

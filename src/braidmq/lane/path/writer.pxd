@@ -3,7 +3,7 @@ cimport cython
 from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.outbox cimport Outbox
 from braidmq.lane.path.outlet cimport Upcalls
-from braidmq.lane.path.scanner cimport Scanner
+from braidmq.lane.path.parser cimport Parser
 from braidmq.lane.path.state cimport State
 from braidmq.lane.path.subscription cimport Subscription
 
@@ -26,7 +26,7 @@ cdef class Writer(Upcalls):
     cpdef void send(self, bytes frame) except *
     @cython.locals(topic=bytes, alias=int, size=Py_ssize_t, aliases=dict)
     cdef Py_ssize_t send_publish(self, Message message, Subscription subscription, int flags, int packet_id, long long expiry) except? -1
-    cdef bint forward_frame(self, Scanner scan, bint v5) except -1
+    cdef bint forward_frame(self, Parser parser, bint v5) except -1
     cpdef void send_ack(self, int first_byte, int packet_id, int reason) except *
     @cython.locals(state=State)
     cdef bint is_clogged(self) except -1

@@ -7,7 +7,7 @@ from typing import Any
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outbox import Outbox
 from braidmq.lane.path.outlet import Upcalls
-from braidmq.lane.path.scanner import Scanner
+from braidmq.lane.path.parser import Parser
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 
@@ -32,7 +32,7 @@ class Writer(Upcalls):
         self.is_traced = False
         self.is_dirty = False  # something waits in the outbox
         self._is_urgent = False  # it should not wait for the end of the turn
-        self.is_waiting = False
+        self.is_waiting = self.is_muted = False
         self.turn = -1
         self.frame_max_out = 268_435_460  # the client's Maximum Packet Size
         self.alias_out_max = 0
@@ -100,16 +100,16 @@ class Writer(Upcalls):
         self._mark()
         return size
 
-    def forward_frame(self, scan: Scanner, v5: bool) -> bool:
+    def forward_frame(self, parser: Parser, v5: bool) -> bool:
         if (
             self.is_v5 != v5
             or self.alias_out_max
             or self.is_traced
-            or scan.end - scan.start > self.frame_max_out
+            or parser.end - parser.start > self.frame_max_out
             or self.is_clogged()
         ):
             return False
-        self.outbox.push_frame(scan)
+        self.outbox.push_frame(parser)
         self.messages_sent += 1
         self._mark()
         return True

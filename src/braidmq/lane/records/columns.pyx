@@ -12,6 +12,7 @@ from braidmq.base.errors import Corruption
 from braidmq.base.history_columns import Kind, sources
 
 from braidmq.lane.records.arrow_buffers cimport Column, Flags, Numbers, Pairs, Variable
+from braidmq.lane.records.big_endian cimport get16, get32, get64
 from braidmq.lane.records.records cimport TopicFilters, check_value
 from braidmq.lane.records.seek cimport SEEK_SKIP, SEEK_TAKE, Seek, examine_at
 
@@ -34,18 +35,6 @@ cdef enum:
     F_PUBLISHED_AT = 16
     F_EXPIRY = 32
     F_PROPERTIES = 64
-
-
-cdef inline uint32_t get16(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 8) | p[1]
-
-
-cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t get64(const uint8_t* p) noexcept nogil:
-    return (<uint64_t>get32(p) << 32) | get32(p + 4)
 
 
 cdef Column make_column(str name):

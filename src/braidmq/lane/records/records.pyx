@@ -12,6 +12,8 @@ from libc.string cimport memcmp, memcpy
 
 from braidmq.base.errors import Corruption, UsageError
 
+from braidmq.lane.records.big_endian cimport get16, get32, get64
+
 VERSION = 1
 RETAIN, SESSION_ONLY, HAS_PUBLISHED_AT, HAS_EXPIRY, HAS_PROPERTIES = 4, 8, 16, 32, 64
 KEY_BYTES = 12
@@ -28,18 +30,6 @@ cdef enum:
     HEADER_BYTES = 6
     C_KEY_BYTES = 12
     C_STATIC_ID_BYTES = 4
-
-
-cdef inline uint32_t get16(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 8) | p[1]
-
-
-cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t get64(const uint8_t* p) noexcept nogil:
-    return (<uint64_t>get32(p) << 32) | get32(p + 4)
 
 
 cdef inline uint8_t* put16(uint8_t* p, uint32_t n) noexcept nogil:

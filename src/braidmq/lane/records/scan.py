@@ -39,8 +39,10 @@ class Matches:
         filters: TopicFilters,
         offset_max: int,
         steps_max: int,
+        bytes_max: int,
     ) -> tuple[int, bytes]:
-        """Store the matching records of the epoch's pairs, examining at most ``steps_max`` of them.
+        """Store the matching records of the epoch's pairs, examining at most ``steps_max`` of them, and none after ``bytes_max``
+        bytes of values.
 
         A record matches if the query's index and the filters allow it and its offset is at most ``offset_max``; without a query
         every index matches. Returns ENDED, PAUSED with the last key examined, or FAR with the topic index of the next possible
@@ -48,11 +50,15 @@ class Matches:
         """
         key = b""
         seek = None if query is None else Seek(query)
+        size = 0
         for _ in range(steps_max):
+            if size >= bytes_max:
+                break
             pair = next(pairs, None)
             if pair is None:
                 return ENDED, b""
             key, value = pair
+            size += len(value)
             offset = key_offset(key)
             if seek is not None:
                 verdict = seek.examine(key[8:-4])

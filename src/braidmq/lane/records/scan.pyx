@@ -16,6 +16,7 @@ from libc.string cimport memcpy, memset
 
 from braidmq.base.errors import Corruption
 
+from braidmq.lane.records.big_endian cimport get32
 from braidmq.lane.records.records cimport TopicFilters, check_value, make_record
 from braidmq.lane.records.seek cimport SEEK_SKIP, SEEK_TAKE, Seek, examine_at
 
@@ -39,10 +40,6 @@ cdef extern from *:
 cdef struct Kept:
     Py_ssize_t size
     uint8_t data[1]  # as many as the size says
-
-
-cdef inline uint32_t get32(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
 
 
 
@@ -151,19 +148,23 @@ cdef class Matches:
         cdef uint32_t place = <uint32_t>self.places[i]
         return <Kept*>(self.blocks[place >> BLOCK_SHIFT] + (place & ((1 << BLOCK_SHIFT) - 1)) * UNIT_BYTES)
 
-    def collect(self, pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max):
+    def collect(self, pairs, query, TopicFilters filters not None, unsigned long long offset_max, Py_ssize_t steps_max,
+                Py_ssize_t bytes_max):
         cdef bytes key = b"", value
-        cdef Py_ssize_t step, width = 0
+        cdef Py_ssize_t step, width = 0, size = 0
         cdef const uint8_t* p = NULL
         cdef uint32_t offset
         cdef tuple pair
         cdef int verdict
         cdef Seek seek = None if query is None else Seek(query)
         for step in range(steps_max):
+            if size >= bytes_max:
+                break
             pair = next(pairs, None)
             if pair is None:
                 return ENDED, b""
             key, value = pair
+            size += PyBytes_GET_SIZE(value)
             if PyBytes_GET_SIZE(key) < KEY_BYTES:
                 raise Corruption("the key of a record is truncated")
             p = <const uint8_t*>PyBytes_AS_STRING(key) + 8

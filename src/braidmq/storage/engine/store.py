@@ -4,14 +4,7 @@ Only this module and those beside it (``database``, ``identity``, ``batch``, ``c
 interpreter lock while it writes, so a stalled engine would stop the whole node: every write is set to fail instead
 (``no_slowdown``), and the committer's thread calls fsync, which releases the lock.
 
-How does a stopped store recover?
-
-- after a failed fsync, a lack of descriptors, or an unknown error: as soon as the directory can be reopened, which a thread
-  tries (``recovery``). Meanwhile reads continue, and earlier writes wait;
-- after damage, or if the directory does not hold what was written: only with a restart. Reads continue;
-- after a full disk: as soon as there is space again. No flush may be tried in between, because RocksDB treats a failed flush of
-  an unfinished log file as final; otherwise it starts a new file by itself;
-- after a stall: with the next write that is accepted.
+``availability`` decides whether writes are accepted; while a thread reopens a stopped store (``recovery``), earlier writes wait.
 
 ``write``, ``check`` and ``close`` belong to one thread, the loop's. Reads may come from any.
 """
@@ -31,11 +24,12 @@ from typing import Literal, NoReturn
 from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
 
 from braidmq.base.errors import Unavailable, UsageError
+from braidmq.storage.engine.availability import Availability
 from braidmq.storage.engine.batch import Batch
 from braidmq.storage.engine.committer import Committer
 from braidmq.storage.engine.cursor import Cursor
 from braidmq.storage.engine.database import Database
-from braidmq.storage.engine.health import HEALTHY, Health, HealthState, Measurements, judge
+from braidmq.storage.engine.health import Health, Measurements
 from braidmq.storage.engine.mark import MarkFile, check_before, check_opened, mark_path, read_mark
 from braidmq.storage.engine.recovery import Recovery, waits_too_long
 from braidmq.storage.engine.rocksdb import Disk, Fault, Tuning, classify, is_damage
@@ -46,11 +40,6 @@ log = logging.getLogger(__name__)
 
 Durability = Literal["fsync", "os"]
 
-_RETRY_AFTER_STALL_S = 0.1
-_RETRY_AFTER_FULL_S = 10.0
-_RETRY_AFTER_RESTART_S = 60.0
-# For how many checks the engine may still reject writes although the disk has space again; it checks every five seconds itself.
-_FULL_CHECKS_MAX = 15
 _USERS_TIMEOUT_S = 10.0
 
 
@@ -77,12 +66,8 @@ class Store:
         self._loop_call: Callable[[Callable[[], None]], object] | None = None
         self._on_commit: Callable[[int], None] | None = None
         self._is_telling = False
-        self._is_full = False
-        self._must_not_flush = False  # the engine itself met the full disk, and has not recovered yet
-        self._checks_with_space = 0  # since then
-        self._failure: Health | None = None  # set by either thread, and cleared by a recovery
+        self._availability = Availability(self.path, tuning.reserve_bytes, self._hold_commits)
         self._recovery: Recovery | None = None
-        self._health = HEALTHY
         self._is_closed = False
         self._users = 0  # threads in `kept_open`
         self._users_changed = threading.Condition()
@@ -144,13 +129,14 @@ class Store:
     @property
     def health(self) -> Health:
         """The state as of the last ``check`` or of a failure since then."""
-        return self._failure or self._health
+        return self._availability.health
 
     def start(self, loop_call: Callable[[Callable[[], None]], object], on_commit: Callable[[int], None]) -> None:
         """Start the commit thread; ``on_commit(number)`` is called through ``loop_call`` (``loop.call_soon_threadsafe``)."""
         if self._loop_call is not None:
             raise UsageError("the store has already been started")
         self._loop_call = loop_call
+        self._availability.can_recover = True
         self._on_commit = on_commit
         if self._durability == "fsync":
             self._start_committer()
@@ -159,7 +145,7 @@ class Store:
         self._committer = Committer(
             self._flush, self.committed, self._have_committed, self._fail_commit, self._committer, self._have_time
         )
-        if self._must_not_flush:
+        if self._availability.must_not_flush:
             self._committer.hold()
         self._committer.start()
         self._committer.wrote(self._written)
@@ -175,13 +161,12 @@ class Store:
         A small batch that removes much (``frees_space``) may use the reserve of the disk.
         """
         changes = batch.take()
-        has_reserve = frees_space and not self._must_not_flush
-        if self._failure is not None or (self._is_full and not has_reserve) or self._is_closed:
+        if self._is_closed or not self._availability.accepts(frees_space=frees_space):
             self._refuse_write()
         try:
             self._database.db.write(changes, self._write_options)
         except Exception as problem:  # rocksdict has no exception class for RocksDB's errors
-            raise self._write_problem(problem) from problem
+            raise self._availability.note_failed_write(problem) from problem
         self._written = number = self._written + 1
         if self._committer is not None:
             self._committer.wrote(number)
@@ -196,7 +181,7 @@ class Store:
         """Commit everything written in this call and return ``committed``; only before ``start``. Blocks."""
         if self._loop_call is not None:
             raise UsageError("a started store commits by itself", "wait for on_commit")
-        if self._failure is not None or self._must_not_flush or self._is_closed:
+        if self._is_closed or not self._availability.may_flush():
             self._refuse_write()
         try:
             self._disk.flush(self._database.db)
@@ -226,38 +211,20 @@ class Store:
 
         Takes well under a millisecond; call it every second.
         """
-        if self._failure is not None or self._is_closed:
+        availability = self._availability
+        if availability.failure is not None or self._is_closed:
             self._recover()
             return self.health
         try:
             figures = self._measure()
         except OSError as problem:
-            self._fail(f"the disk of {self.path} is unavailable ({problem})")
+            availability.fail(f"the disk of {self.path} is unavailable ({problem})")
             return self.health
-        reserve = self._tuning.reserve_bytes
-        if self._is_full:
-            # A quarter more than the reserve, or a disk at the limit would toggle with every record.
-            if figures.free_bytes >= reserve + reserve // 4:
-                self._leave_full()
-        elif figures.free_bytes < reserve:
-            self._stop_full(
-                f"the disk of {self.path} has only {figures.free_bytes >> 20} MiB left, {reserve >> 20} MiB are reserved"
-            )
-        if not self._is_full and self._failure is None:
-            self._health = judge(figures)
+        was_full = availability.is_full
+        availability.note(figures, self._can_write)
+        if was_full and not availability.is_full and self._committer is not None:
+            self._committer.release()
         return self.health
-
-    def _leave_full(self) -> None:
-        if self._can_write():
-            self._is_full = self._must_not_flush = False
-            self._checks_with_space = 0
-            log.warning("the disk of %s has space again; the log accepts writes", self.path)
-            if self._committer is not None:
-                self._committer.release()
-            return
-        self._checks_with_space += 1
-        if self._failure is None and self._checks_with_space > _FULL_CHECKS_MAX:
-            self._fail(f"the disk of {self.path} has space again, but the storage engine has not resumed")
 
     def stats(self) -> dict[str, int]:
         """Counters and sizes, summed over all families; times in microseconds, -1 if unknown."""
@@ -298,7 +265,7 @@ class Store:
         with self._users_changed:
             if self._is_closed:
                 raise UsageError(f"the log in {self.path} is closed")
-            if self._failure is not None:
+            if self._availability.failure is not None:
                 self._refuse_write()
             self._users += 1
         try:
@@ -313,7 +280,7 @@ class Store:
         place = Path(path)
         if place.exists():
             raise UsageError(f"{place} already exists", "use a directory that does not exist yet")
-        if self._failure is not None or self._must_not_flush or self._is_closed:
+        if self._is_closed or not self._availability.may_flush():
             self._refuse_write()
         with self.kept_open():
             try:
@@ -340,7 +307,7 @@ class Store:
             raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
         if self._committer is not None and not self._committer.close():
             raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
-        is_broken = self._failure is not None or self._must_not_flush
+        is_broken = not self._availability.may_flush()
         sequence = None if is_broken else self._database.sequence
         try:
             if self._committer is None and not is_broken:
@@ -359,7 +326,7 @@ class Store:
 
     def _recover(self) -> None:
         """Start to reopen the database, unless that is in progress or cannot help."""
-        failure = self._failure
+        failure = self._availability.failure
         if failure is None or failure.needs_restart or self._is_closed or self._recovery is not None:
             return
         assert self._loop_call is not None  # without it a failure needs a restart
@@ -382,9 +349,7 @@ class Store:
         """For the recovery: see ``Recovering``."""
         self._database = database
         self._recovery = None
-        self._failure = None
-        self._is_full = self._must_not_flush = False
-        self._health = HEALTHY
+        self._availability.resume()
         self.recoveries += 1
         self.committed = self._written
         log.warning("the log in %s was reopened after a fault and accepts writes; no data was lost", self.path)
@@ -398,8 +363,7 @@ class Store:
         if database is not None:
             self._database = database
         self._recovery = None
-        self._failure = None
-        self._fail(reason, is_lasting=True)
+        self._availability.give_up(reason)
 
     def _measure(self) -> Measurements:
         return Measurements(
@@ -442,35 +406,13 @@ class Store:
 
     def _fail_commit(self, problem: Exception) -> None:
         """In the commit thread, or in that of ``sync``."""
-        self._fail(f"the last writes to the log in {self.path} could not be committed ({problem})", is_damage(problem))
+        self._availability.fail(
+            f"the last writes to the log in {self.path} could not be committed ({problem})", is_damage(problem)
+        )
 
-    def _fail(self, reason: str, is_lasting: bool = False) -> None:
-        if self._failure is None:
-            is_lasting = is_lasting or self._loop_call is None
-            hope = "it is read-only until a restart" if is_lasting else "the node reopens it as soon as possible"
-            self._failure = Health(HealthState.STOPPED, f"{reason}; {hope}", needs_restart=is_lasting)
-            log.critical("%s", self._failure.reason)
-
-    def _stop_full(self, reason: str) -> None:
-        self._is_full = True
-        self._health = Health(HealthState.STOPPED, reason)
-        log.error("%s; the log accepts no writes until there is space", reason)
-
-    def _write_problem(self, problem: Exception) -> Unavailable:
-        match classify(problem):
-            case Fault.STALL:
-                self._health = Health(HealthState.STOPPED, "the storage engine is stalled until compaction catches up")
-                return Unavailable(self._health.reason, _RETRY_AFTER_STALL_S)
-            case Fault.FULL:
-                self._must_not_flush = True
-                if self._committer is not None:
-                    self._committer.hold()
-                self._stop_full(f"the disk of {self.path} is full")
-                return Unavailable(self._health.reason, _RETRY_AFTER_FULL_S)
-            case Fault.LASTING:
-                # Earlier writes may still be committed: that needs only an fsync of open files.
-                self._fail(f"the log in {self.path} cannot be written ({problem})", is_damage(problem))
-                return Unavailable(self.health.reason, _RETRY_AFTER_FULL_S)
+    def _hold_commits(self) -> None:
+        if self._committer is not None:
+            self._committer.hold()
 
     def _can_write(self) -> bool:
         """Test the engine with an empty write, which it rejects while it is stopped."""
@@ -478,12 +420,11 @@ class Store:
             self._database.db.write(WriteBatch(raw_mode=True), self._write_options)
         except Exception as problem:
             if classify(problem) is Fault.LASTING:
-                self._write_problem(problem)
+                self._availability.note_failed_write(problem)
             return False
         return True
 
     def _refuse_write(self) -> NoReturn:
         if self._is_closed:
             raise UsageError(f"the log in {self.path} is closed")
-        health = self.health
-        raise Unavailable(health.reason, _RETRY_AFTER_RESTART_S if health.needs_restart else _RETRY_AFTER_FULL_S)
+        self._availability.refuse()

@@ -119,7 +119,6 @@ class EpochScan:
         self._end = (epoch.start + 1).to_bytes(8, "big")
         self._queries: list[Query | None] = [None] if queries is None else [*queries]
         self._limits = limits
-        self._steps = max(1, min(limits.steps, _STEP_BYTES * epoch.count // max(epoch.size_bytes, 1)))
         self._has_values = True
         self.is_narrow = is_narrow
         size_max = min(epoch.size_bytes + epoch.count * _COST, limits.values_bytes_max)
@@ -168,7 +167,9 @@ class EpochScan:
         """Run the current query; True if the time was over before its end."""
         pairs = self._store.items(self._family, self._next_key, self._end)
         while True:
-            state, place = self._matches.collect(pairs, self._query, self._filters, self._offset_max, self._steps)
+            state, place = self._matches.collect(
+                pairs, self._query, self._filters, self._offset_max, self._limits.steps, _STEP_BYTES
+            )
             if self._has_values and self.size_bytes > self._limits.values_bytes_max:
                 self._has_values = False
                 self._begin()
@@ -199,10 +200,13 @@ class EpochScan:
         self, keys: list[bytes], count_max: int, bytes_max: int, is_over: Callable[[], bool]
     ) -> tuple[list[Record], int, bool]:
         records: list[Record] = []
-        size = 0
+        size = checked = 0
         for key in keys:
-            if size >= bytes_max or (records and len(records) % _FETCHES == 0 and is_over()):
+            is_due = records and (len(records) % _FETCHES == 0 or size - checked >= _STEP_BYTES)
+            if size >= bytes_max or (is_due and is_over()):
                 return records, size, False
+            if is_due:
+                checked = size
             value = self._store.get(self._family, key)
             if value is None:
                 raise Corruption(f"a record of epoch {self.epoch_start} of {self._family} is missing")

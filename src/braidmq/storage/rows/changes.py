@@ -11,7 +11,8 @@ from braidmq.base.errors import UsageError
 from braidmq.lane.path.ports import Change as Change
 from braidmq.storage.ports import StoreBatch
 
-# First bytes of keys for rows stored with the log: readers, sessions, retained and delayed messages.
+# First bytes of keys for rows stored with the log: readers, sessions, retained and delayed messages, groups, keys of messages,
+# and 0xEE for the tables of the cluster (cluster/corestore/embedded.py).
 ROWS_LOWER: Final = b"\xe8"
 ROWS_UPPER: Final = b"\xf0"
 

@@ -33,6 +33,12 @@ class LogGroups:
             for key, value in self._log.rows(shard, GROUP_PREFIX, GROUPS_END):
                 yield decode_group(key, value)
 
+    def load_one(self, name: str, topic_filter: str) -> GroupRow | None:
+        """The row of a group as of the last flush; None if it has none. Raises as `load` does."""
+        key = group_key(name, topic_filter)
+        value = self._log.row(self._shard_of(name, topic_filter), key)
+        return None if value is None else decode_group(key, value)
+
     def _shard_of(self, name: str, topic_filter: str) -> int:
         # By the format, a group has the shard that a client id with this text would have.
         return self._log.shard_of(f"{name}\0{topic_filter}")

@@ -24,6 +24,13 @@ _USERS_CLIENT: Final = b"mqtt@"
 _DIGEST_BYTES: Final = 16
 
 
+def producer_name(client_id: str, user_name: str | None) -> bytes:
+    """The producer name of a user's client; clients of different users with the same client id have different names."""
+    if user_name is None:
+        return _CLIENT + client_id.encode()
+    return _USERS_CLIENT + blake2b(user_name.encode(), digest_size=_DIGEST_BYTES).digest() + client_id.encode()
+
+
 class LogProducers:
     """The rows of producers; implements `broker.ports.ProducerStore`."""
 
@@ -36,10 +43,8 @@ class LogProducers:
         return self._log.shards
 
     def name_of(self, client_id: str, user_name: str | None) -> bytes:
-        """The producer name of a user's client; clients of different users with the same client id have different names."""
-        if user_name is None:
-            return _CLIENT + client_id.encode()
-        return _USERS_CLIENT + blake2b(user_name.encode(), digest_size=_DIGEST_BYTES).digest() + client_id.encode()
+        """The producer name of a user's client."""
+        return producer_name(client_id, user_name)
 
     def mark(self, client_id: str, user_name: str | None) -> tuple[int, int | None]:
         """The last sequence of a user's client and its check value, as of the last flush; 0 and None if unknown."""

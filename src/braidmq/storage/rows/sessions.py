@@ -77,6 +77,12 @@ class LogSessions:
         for shard in range(self._log.shards):
             yield from _sessions(self._log.rows(shard, rows.SESSION_PREFIX, rows.SESSIONS_END))
 
+    def load_one(self, client_id: str) -> StoredSession | None:
+        """The session of a client id as of the last flush; None if there is none. Raises as `load` does."""
+        lower = rows.session_prefix(client_id) + b"\0"
+        found = self._log.rows(self._log.shard_of(client_id), lower, lower[:-1] + b"\x01")
+        return next(_sessions(found), None)
+
 
 def _sessions(found: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredSession]:
     stored: StoredSession | None = None

@@ -69,7 +69,7 @@ def test_topics_are_renamed_by_the_first_rule_that_matches_and_get_the_prefix() 
 
 
 @pytest.mark.parametrize("rule", ["plant", "(=>x", r"a=>\9"])
-def test_a_rule_that_cannot_be_used_is_refused_in_words(rule: str) -> None:
+def test_a_rule_that_cannot_be_used_is_rejected_with_a_clear_message(rule: str) -> None:
     with pytest.raises(UsageError, match="--map"):
         TopicMap([rule])
 

@@ -170,5 +170,5 @@ def test_a_job_continues_when_another_writer_commits_before_its_compaction(
     assert numbers_in(tmp_path) == list(range(24))
 
 
-def test_nothing_is_joined_by_the_way_where_compactions_cannot_be_kept_apart() -> None:
+def test_batches_do_not_compact_tables_that_cannot_be_locked() -> None:
     assert DeltaFiles("s3://bucket/lake", ["date"]).tidy(QUERY, SMALL, files_max=2) == Compacted()

@@ -399,7 +399,7 @@ def test_a_query_that_is_at_work_is_not_replaced(setting: Setting) -> None:
         own_tables(job, str(setting.folder / "second"), [setting.table])
 
 
-def test_a_place_where_no_table_can_be_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_an_invalid_table_path_is_rejected_before_anything_is_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     places: dict[str, Callable[[], None]] = {
         r"/file is a file: choose another path": open_table("parquet", str(tmp_path / "file" / "lake"), []).check_place,

@@ -280,7 +280,7 @@ def test_small_files_are_bounded_while_batches_come(spark: SparkSession, tmp_pat
     assert numbers_in(table, spark) == list(range(24))
 
 
-def test_an_exchange_is_of_both_or_of_none(tmp_path: Path) -> None:
+def test_an_exchange_swaps_both_files_or_neither(tmp_path: Path) -> None:
     (tmp_path / "one" / "x").mkdir(parents=True)
     (tmp_path / "other" / "y").mkdir(parents=True)
 

@@ -1,0 +1,1 @@
+"""A connection between two nodes: throughput and CPU time per frame."""

@@ -1,0 +1,7 @@
+"""`python -m benchmarks.net`."""
+
+from __future__ import annotations
+
+from benchmarks.net.throughput import main
+
+main()

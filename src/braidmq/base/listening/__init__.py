@@ -1,0 +1,1 @@
+"""Listening sockets of a node, and accepting from them; for clients, operators and other nodes."""

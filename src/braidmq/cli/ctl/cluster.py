@@ -1,0 +1,50 @@
+"""``braidmq ctl cluster``: the members of the cluster, as its core sees them."""
+
+from __future__ import annotations
+
+import click
+
+from braidmq.cli.ctl.app import Ctl, node_command
+from braidmq.cli.ctl.show import printable, show_json, show_table, span
+from braidmq.control.cluster import ClusterStatus, MemberInfo
+
+cluster = click.Group(
+    "cluster",
+    help="The nodes of a cluster, on its core. A node joins by its configuration (cluster.core_nodes) and leaves when it is "
+    "stopped; one core has all shards. So there is no command for these.",
+)
+
+
+@node_command(cluster, "status")
+def status(ctl: Ctl) -> None:
+    """List the members of the cluster.
+
+    STATE: serving, silent (connected, and does not answer) or away (not connected). FEED says whether the node gets recorded
+    messages at their commit or the core reads the log for it, ROUTES how far it knows the subscriptions on other nodes.
+    """
+    if ctl.json_wanted:
+        show_json(ctl.node.get_raw("/cluster"))
+        return
+    found = ctl.node.get("/cluster", ClusterStatus)
+    columns = ("node", "role", "state", "clients", "filters", "feed", "routes", "incarnation", "address", "alarms")
+    show_table(columns, map(_row, found.members), nothing="no members")
+
+
+@node_command(cluster, "forget")
+@click.argument("names", metavar="NODE...", nargs=-1, required=True)
+def forget(ctl: Ctl, names: tuple[str, ...]) -> None:
+    """Declare replicants dead that do not answer: their clients count as lost, and their wills are published.
+
+    A node that comes back drops its clients and joins as a new one. Without this command a replicant without a connection
+    counts as dead after cluster.lease.
+    """
+    for name in names:
+        ctl.node.delete("/cluster/node", name=name)
+        click.echo(f"{printable(name)} is dead")
+
+
+def _row(member: MemberInfo) -> list[object]:
+    feed = f"{span(member.feed_lag_s)} behind" if member.feed == "behind" else member.feed or None
+    routes = f"{member.rlog}, {member.rlog_lag} behind" if member.rlog_lag else member.rlog or None
+    return [member.name, member.role, member.state, member.clients, member.routes, feed, routes, member.incarnation,
+            member.address or None, "; ".join(member.alarms) or None]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Small tables that all cores of a cluster agree on."""

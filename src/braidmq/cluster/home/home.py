@@ -1,0 +1,250 @@
+"""What a core does for its nodes, put together: claims, blocks, routes, feeds and scans.
+
+`core_side` makes the connections; everything here is called on the loop of the core's broker. A node is known as a member from
+its registration to its death, over any number of connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from braidmq.access.contract import Credentials
+from braidmq.broker.broker import Broker
+from braidmq.broker.ports import Change
+from braidmq.broker.session.ports import NodePorts, Routes
+from braidmq.broker.turn import Phase
+from braidmq.cluster.claims import HomeClaims
+from braidmq.cluster.home.block_marks import BlockMarks
+from braidmq.cluster.home.blocks import HomeBlocks
+from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.node_peer import NodePeer
+from braidmq.cluster.home.node_port import BlockServices
+from braidmq.cluster.home.publishing import EntryPublisher
+from braidmq.cluster.home.registry import HomeRegistry
+from braidmq.cluster.home.sessions import HomeSessions, NodeClaim
+from braidmq.cluster.member import Member
+from braidmq.cluster.rlog.agent import AgentPace
+from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
+from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of
+from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, node_of, origin_of
+from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.reasons import Reason
+from braidmq.net.proto_v1 import Position
+from braidmq.storage.log import DurableLog
+
+log = logging.getLogger("braidmq.cluster")
+
+
+_ORPHANS_S: Final = 60.0  # in which nodes have told a restarted core of their clients' groups
+
+
+class Home:
+    """The core's side of everything that its nodes do. ``ports`` are for the core's broker; ``serve`` follows with the broker."""
+
+    def __init__(
+        self,
+        local: Member,
+        takeover_wait_s: float,
+        pace: AgentPace,
+        log: DurableLog,
+        undeclared: Sequence[Member] = (),
+        dead: Sequence[Member] = (),
+    ) -> None:
+        """``local``: the core itself. ``undeclared``: nodes that are thought to live, and have to say which clients they have.
+
+        ``dead``: nodes whose death other nodes may not know.
+        """
+        self._local = local
+        self._origin = origin_of(local.name)
+        self._log = log
+        self._broker: Broker | None = None
+        self._peers: dict[Member, NodePeer] = {}
+        self._by_name: dict[str, NodePeer] = {}  # in their latest lives
+        self._registrations: dict[Member, int] = {}  # their registration ids
+        self._claims: HomeClaims[Member] = HomeClaims(takeover_wait_s, log.now, undeclared)
+        self._wanted: WantedRoutes | None = None
+        self.tables = Tables(self._on_rows)
+        self.tables.open(self._origin, local.incarnation)
+        self.tables.open(STORE, local.incarnation)
+        if dead:
+            self.tables.write(STORE, [death_of(origin_of(each.name), each.incarnation + 1) for each in dead])
+        self.exchange = RlogExchange(
+            self.tables, self._origin, is_core=True, ask=self._ask, on_applied=self._on_applied, pace=pace
+        )
+        self.registry = HomeRegistry(self._claims, local)
+        self._routes: OwnRoutes | None = None
+        self._sessions: HomeSessions | None = None
+        self._forwarding: Forwarding | None = None
+        self.blocks_refused = self.entries_fenced = 0  # of nodes that are dead
+
+    @property
+    def ports(self) -> NodePorts:
+        """What the core's broker uses in place of its own parts."""
+        return NodePorts(registry=self.registry, extend_routes=self._extend_routes)
+
+    def _extend_routes(self, routes: Routes) -> Routes:
+        self._routes = OwnRoutes(routes, self.tables, self._origin, self._ask, is_known_at_once=True)
+        return self._routes
+
+    def serve(self, broker: Broker) -> None:
+        """The broker is made: from now on nodes can join."""
+        self._broker = broker
+        broker.turn_writer.recorder.keeps_values = True
+        broker.routes.keep_for_peers = True
+        broker.turn.at_end(Phase.PEERS, self._flush)
+        self._wanted = WantedRoutes(broker.routes, self.tables, self._origin, self._destination, shares=False)
+        self._sessions = HomeSessions(broker, broker.users.exist, lambda: broker.live.now.session.sessions_max)
+        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later)
+        self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all nodes have said which clients they have."""
+        return self.registry.is_ready
+
+    def _on_ready(self) -> None:
+        assert self._broker is not None
+        self._broker.restoration.decide()
+        self._broker.loop.call_later(_ORPHANS_S, self._broker.restoration.forget_orphans)
+        for peer in self._peers.values():
+            peer.note_home_ready()
+
+    def __iter__(self) -> Iterator[NodePeer]:
+        return iter(self._peers.values())
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether nodes can join."""
+        return self._sessions is not None
+
+    def count_routes(self) -> tuple[int, int]:
+        """The filters that this core has announced, and those of all nodes."""
+        return count_routes(self.tables, self._origin)
+
+    def find(self, name: str) -> NodePeer | None:
+        """A node by its name."""
+        return next((peer for member, peer in self._peers.items() if member.name == name), None)
+
+    @property
+    def lagged(self) -> int:
+        """How often a node was too slow to confirm messages that are not recorded."""
+        return 0 if self._forwarding is None else self._forwarding.lagged
+
+    @property
+    def sessions(self) -> HomeSessions:
+        """The sessions that live on nodes."""
+        assert self._sessions is not None, "the home has no broker"
+        return self._sessions
+
+    # Nodes
+
+    def join(self, member: Member, registration_id: int) -> NodePeer:
+        """A node has registered, or connects again."""
+        peer = self._peers.get(member)
+        if peer is None:
+            peer = self._peers[member] = self._by_name[member.name] = self._make_peer(member, registration_id)
+        return peer
+
+    def _make_peer(self, member: Member, registration_id: int) -> NodePeer:
+        broker, forwarding = self._broker, self._forwarding
+        assert broker is not None, "the home has no broker"
+        assert forwarding is not None
+        services = BlockServices(
+            member, registration_id, broker, self._log, self._claims, self.registry, self.sessions, forwarding
+        )
+        recorder = broker.turn_writer.recorder
+        blocks = HomeBlocks(
+            self._log.shards,
+            services,
+            EntryPublisher(recorder, recorder.outcomes, broker.pipeline, broker.routes, broker.lane.flush),
+            recorder,
+            services.load_marks(),
+            on_room=lambda: peer.note_blocks_room(),
+        )
+        peer = NodePeer(
+            member,
+            broker,
+            self.registry,
+            self.exchange,
+            blocks,
+            forwarding,
+            self.sessions.lending,
+            self._log,
+            self._log.now,
+            self._ask,
+        )
+        self._registrations[member] = registration_id
+        return peer
+
+    def bury(self, member: Member) -> None:
+        """A node is dead: its routes and clients are gone. Everything that it sent has been read."""
+        peer = self._peers.get(member)
+        if peer is not None:
+            view = peer.view()
+            self.blocks_refused += view.blocks_refused
+            self.entries_fenced += view.entries_fenced
+            peer.end()
+            self._remove_rows(BlockMarks(self._log).remove(self._registrations.pop(member), member.incarnation))
+        self.tables.write(STORE, [death_of(origin_of(member.name), member.incarnation + 1)])
+        self._peers.pop(member, None)
+        if peer is not None and self._by_name.get(member.name) is peer:
+            del self._by_name[member.name]
+        self.registry.dead(member)
+        self._ask()
+
+    def remove_marks_except(self, living: Sequence[tuple[int, int]]) -> None:
+        """After a start: remove what is known of the blocks of all nodes but these (registration id, incarnation)."""
+        self._remove_rows(BlockMarks(self._log).remove_dead(living))
+
+    def _remove_rows(self, changes: Sequence[Change]) -> None:
+        assert self._broker is not None, "the home has no broker"
+        if changes:
+            self._broker.turn_writer.write(*changes)
+
+    def close(self) -> None:
+        """The core stops: its log is about to be closed."""
+        self.registry.close()
+        if self._sessions is not None:
+            self._sessions.close()
+
+    def _destination(self, name: str) -> Subscription | None:
+        peer = self._by_name.get(name)
+        return None if peer is None else peer.destination
+
+    def _is_banned(self, claim: NodeClaim) -> bool:
+        assert self._broker is not None
+        shown = Credentials(client_id=claim.request.client_id, user_name=claim.user_name, peer_host=claim.peer_host)
+        return self._broker.access.is_banned(shown)
+
+    def _close_local(self, client_id: str) -> None:
+        """A node claims a client id that the core's own client has."""
+        assert self._broker is not None
+        session = self._broker.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")
+            self._broker.lane.flush()
+
+    # The replication log
+
+    def _on_rows(self, changes: list[RowChange]) -> None:
+        if self._wanted is not None:
+            self._wanted.apply(changes)
+        for name in {node_of(change.origin) for change in changes}:
+            if name is not None and (peer := self._by_name.get(name)) is not None:
+                peer.note_routes()
+
+    def _on_applied(self, link: RlogLink, origin: str, position: Position) -> None:
+        """A node has this much of an origin; the core waits for nothing of that."""
+
+    # Turns
+
+    def _ask(self) -> None:
+        if self._broker is not None:
+            self._broker.turn.ask(Phase.PEERS)
+
+    def _flush(self) -> None:
+        self.exchange.run()
+        for peer in self._peers.values():
+            peer.flush()

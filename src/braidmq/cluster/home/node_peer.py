@@ -1,0 +1,491 @@
+"""One node as its core sees it, from its registration to its death.
+
+It has two connections, for calls and for messages, which come and go together. What a turn of the loop has for the node is sent
+at the end of the turn, in this order: messages and records, the answers to its blocks, the marks of its feed. So subscribers on
+the node have a message no later than its publisher has the acknowledgement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import islice
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from braidmq.base.errors import BraidError
+from braidmq.broker.bounds.turns import Turns
+from braidmq.broker.broker import Broker
+from braidmq.broker.reading.slots import Slots
+from braidmq.broker.reading.source import LogSource
+from braidmq.cluster.claim_frames import BadClaims, ClaimFrames
+from braidmq.cluster.claims import ClaimRequest, Declaration
+from braidmq.cluster.home.blocks import HomeBlocks
+from braidmq.cluster.home.feeds import NodeFeed
+from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.lending import Lending, NodeDesk
+from braidmq.cluster.home.registry import HomeRegistry
+from braidmq.cluster.home.retained_pages import RetainedPages
+from braidmq.cluster.home.scans import HomeScans
+from braidmq.cluster.home.sessions import GivenSession, NodeClaim
+from braidmq.cluster.lease_frames import STATEMENT, decode_results, decode_statement
+from braidmq.cluster.member import Member
+from braidmq.cluster.operations import decode_will
+from braidmq.cluster.parts import BodyParts, split
+from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
+from braidmq.cluster.routes import origin_of
+from braidmq.lane.path.message import Message
+from braidmq.lane.path.peer import PeerFlow, PeerOutlet
+from braidmq.lane.path.peer_receiver import PeerReceiver
+from braidmq.lane.path.routes import Route
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import VALUE_BYTES_MAX
+from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
+from braidmq.net.proto_v1 import (
+    ClaimId,
+    Declare,
+    FeedStart,
+    GrantId,
+    LetGoId,
+    Marks,
+    Position,
+    RejectId,
+    RetainedPage,
+    RetainedRead,
+)
+from braidmq.storage.log import DurableLog
+
+log = logging.getLogger("braidmq.cluster")
+
+OUTLET_BYTES_MAX: Final = 8 * 1024 * 1024  # for one node; beyond it QoS 0 is dropped and the feed reads the log
+_FILTERS_MAX: Final = 1000  # looked at for a feed that reads the log
+
+# Why nothing is read from a node.
+_BUSY, _FULL, _EARLY = "its QoS 0 messages are too many for one turn", "too many blocks are unanswered", "nodes have to declare"
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_feed_start: Final = msgspec.msgpack.Decoder(FeedStart)
+
+
+class NodeConnection(Protocol):
+    """A connection to the node, as `net.connection` makes it."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was sent and not written yet."""
+
+    def send(self, kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> None:
+        """Send a frame."""
+
+    def pause_reading(self) -> None:
+        """Hand out no more frames."""
+
+    def resume_reading(self) -> None:
+        """Hand out frames again."""
+
+    def close(self, reason: str) -> None:
+        """Write what waits, then end."""
+
+
+class _Answers:
+    """Says the home's decisions on claims over the node's connection for calls; implements `registry.ClaimAnswers`."""
+
+    def __init__(self, frames: ClaimFrames) -> None:
+        self.frames = frames
+
+    def grant(self, number: int, guard: int, given: GivenSession) -> None:
+        """The claim is granted."""
+        self.frames.say(GrantId(number, guard, given.rows, given.producer, given.replaces_user))
+
+    def reject(self, number: int, reason: int, detail: str) -> None:
+        """The claim is rejected."""
+        self.frames.say(RejectId(number, reason, detail))
+
+    def let_go(self, client_id: str, guard: int) -> None:
+        """End the channels of the client id with lower guards."""
+        self.frames.say(LetGoId(client_id, guard))
+
+
+class PeerView(Struct, frozen=True, kw_only=True):
+    """Figures about one node. The feed's lag is in microseconds of the log, that of the replication log in entries."""
+
+    is_connected: bool
+    is_lagging: bool
+    is_feeding: bool
+    is_behind: bool
+    feed_lag_us: int
+    outlet_bytes: int
+    unanswered_bytes: int
+    rlog_lag: int
+    rlog_state: str
+    routes: int
+    rlog_sequence: int
+    scans: int
+    blocks_refused: int
+    entries_fenced: int
+
+
+class NodePeer:
+    """One node. `home.Home` makes it, and gives it its connections."""
+
+    def __init__(
+        self,
+        member: Member,
+        broker: Broker,
+        registry: HomeRegistry,
+        exchange: RlogExchange,
+        blocks: HomeBlocks,
+        forwarding: Forwarding,
+        lending: Lending,
+        log: DurableLog,
+        clock: Callable[[], int],
+        ask: Callable[[], None],
+    ) -> None:
+        """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop."""
+        self.member = member
+        self.flow = PeerFlow(member.name, broker.state)
+        self.destination = Subscription(self.flow, b"#", 2, retain_as_published=True)
+        self._broker = broker
+        self._registry = registry
+        self._exchange = exchange
+        self._blocks = blocks
+        self._forwarding = forwarding
+        self._lending = lending
+        self._desk: NodeDesk | None = None
+        self._statements = BodyParts()
+        self._log = log
+        self._scans: HomeScans | None = None
+        self._clock = clock
+        self._ask = ask
+        self._retained = RetainedPages(broker.retained, broker.pipeline)
+        self._calls: _Answers | None = None
+        self._messages: NodeConnection | None = None
+        self._outlet: PeerOutlet | None = None
+        self._floors: list[int] = []  # as the node was told
+        self._forwarded = 0  # the number of the last message that was forwarded on an earlier connection
+        self._receiver: PeerReceiver | None = None
+        self._link: RlogLink | None = None
+        self._feed: NodeFeed | None = None
+        self._answers: list[tuple[FrameKind, int, bytes, int]] = []  # to blocks, of this turn
+        self._paused_for: set[str] = set()  # why nothing is read from the node
+        self._start: FeedStart | None = None  # of the feed, until the core has the node's routes
+
+    # The connection for calls
+
+    def open_calls(self, connection: NodeConnection) -> None:
+        """The node has connected for calls."""
+        self._calls = _Answers(ClaimFrames(connection.send, self._ask))
+        self._registry.join(self.member, self._calls)
+
+    def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
+        """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
+        assert self._calls is not None  # frames come after ``open_calls``
+        for message in self._calls.frames.receive(flags, body):
+            if not isinstance(message, ClaimId):
+                raise BadClaims(f"a node does not send {type(message).__name__}")
+            self._registry.ask(self.member, claim_of(message))
+
+    def declare(self, message: Declare) -> None:
+        """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
+        channels = {
+            each.channel: NodeClaim(
+                ClaimRequest(0, each.client_id, each.channel), each.user_name, False, each.expiry_s, decode_will(each.will)
+            )
+            for each in message.channels
+        }
+        claims = {each.number: claim_of(each) for each in message.claims}
+        declaration = Declaration(
+            [(each.client_id, each.channel, each.guard) for each in message.channels],
+            [claim.request for claim in claims.values()],
+            message.claimed,
+        )
+        self._registry.declare(self.member, declaration, channels, claims)
+
+    def read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
+        """A page of retained messages. Raises Unavailable."""
+        page = self._retained.read_at_once(request)
+        return self._retained.read(request) if page is None else page
+
+    def lose_calls(self) -> None:
+        """The connection for calls has ended."""
+        self._retained.close()
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            self._registry.lost(self.member, calls)
+
+    # The connection for messages
+
+    def open_messages(self, connection: NodeConnection) -> None:
+        """The node has connected for messages, and has declared its channels before."""
+        broker = self._broker
+        self._messages = connection
+        outlet = self._outlet = PeerOutlet(self.member.name, broker.state, OUTLET_BYTES_MAX, BODY_BYTES_MAX, self._forwarded)
+        outlet.on_work = self._ask
+        self.flow.attach(outlet, 0)
+        outcomes = broker.turn_writer.recorder.outcomes
+        self._receiver = PeerReceiver(broker.lane, outcomes, self.flow, VALUE_BYTES_MAX)
+        self._receiver.on_slow = self._publish_slow
+        name = origin_of(self.member.name)
+        self._link = self._exchange.open(self._send, name.__eq__)
+        self._link.watch()
+        self._feed = NodeFeed(self.member.name, self.flow, outlet, FeedNeeds(broker), self._filters)
+        self._desk = self._lending.open(self.member, self._ask, OUTLET_BYTES_MAX)
+        self._statements = BodyParts()
+        self._blocks.connected(self._answer)
+        self._scans = HomeScans(self._log, partial(broker.turns.add, ("scans", self.member)), self._send)
+        if not self._registry.is_ready:
+            self._pause(_EARLY)
+
+    def _send(self, kind: FrameKind, destination: int, body: bytes, flags: int) -> None:
+        if self._messages is not None:
+            self._messages.send(kind, destination, body, flags)
+
+    def _answer(self, kind: FrameKind, destination: int, body: bytes, flags: int) -> None:
+        """Answer a block, behind the messages that this turn has for the node."""
+        self._answers.append((kind, destination, body, flags))
+        self._ask()
+
+    def receive(self, kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
+        """A frame of the connection for messages. Raises BraidError if a node does not send such frames."""
+        assert self._link is not None  # frames come after ``open_messages``
+        assert self._receiver is not None
+        assert self._scans is not None
+        match kind:
+            case FrameKind.QOS0:
+                if not self._receiver.take(kind, flags, destination, bytes(body)):
+                    self._go_on_later()
+            case FrameKind.BLOCK:
+                self._blocks.on_frame(destination, flags, body)
+                if self._blocks.is_full:
+                    self._pause(_FULL)
+            case FrameKind.RLOG:
+                self._link.receive(destination, flags, body)
+                self._begin_feed()
+            case FrameKind.LEASE_RESULTS:
+                self._on_lease_results(flags, body)
+            case FrameKind.FORWARDED:
+                self._forwarding.note_confirmed(self.flow, destination)
+            case FrameKind.MARKS:
+                self._start = _decode_start(body)
+                self._begin_feed()
+            case FrameKind.SCAN:
+                self._scans.on_frame(destination, flags, body)
+            case _:
+                raise BraidError(f"a node does not send frames of kind {kind.name}")
+
+    def _on_lease_results(self, flags: int, body: memoryview) -> None:
+        if flags & STATEMENT:
+            whole = self._statements.add(0, flags, body)
+            if whole is not None and self._desk is not None:
+                self._lending.resume(self._desk, self.member, decode_statement(whole))
+            return
+        for channel, lease, outcome in decode_results(body):
+            client_id = self._registry.client_of(self.member, channel)
+            if client_id is not None:
+                self._lending.answer(client_id, lease, outcome)
+
+    def _go_on_later(self) -> None:
+        """QoS 0 messages of the node are too much work for one turn: go on in another one, and read nothing meanwhile."""
+        self._pause(_BUSY)
+        self._broker.turns.repeat(self.flow, partial(self._go_on, self._receiver))
+
+    def _go_on(self, receiver: PeerReceiver | None) -> bool:
+        if receiver is None or receiver is not self._receiver:
+            return True  # its connection has ended
+        if not receiver.go_on():
+            return False
+        self._resume(_BUSY)
+        return True
+
+    def note_blocks_room(self) -> None:
+        """Enough of the node's blocks are answered to read on."""
+        self._resume(_FULL)
+
+    def note_home_ready(self) -> None:
+        """All nodes have declared their channels: blocks can be taken (C16)."""
+        self._resume(_EARLY)
+
+    def _pause(self, reason: str) -> None:
+        self._paused_for.add(reason)
+        if self._messages is not None:
+            self._messages.pause_reading()
+
+    def _resume(self, reason: str) -> None:
+        if reason in self._paused_for:
+            self._paused_for.discard(reason)
+            if not self._paused_for and self._messages is not None:
+                self._messages.resume_reading()
+
+    def _publish_slow(self, message: Message, route: Route) -> None:
+        """A QoS 0 message whose route has flags. Its node has asked its own hooks, and retained it if it is to be."""
+        self._broker.turn_writer.recorder.outcomes.show(message, self.flow, None, 0, 0)
+
+    # The feed
+
+    def _begin_feed(self) -> None:
+        """Start the feed once the core has the routes that the node had when it connected (C11)."""
+        start, feed = self._start, self._feed
+        if start is None or feed is None:
+            return
+        routes = self._exchange.tables.get(origin_of(self.member.name))
+        known = Position(0, 0) if routes is None else routes.position
+        if start.sequence and known < Position(self.member.incarnation, start.sequence):
+            return
+        self._start = None
+        feed.start(start.positions)
+        self._ask()
+
+    def _filters(self) -> list[str]:
+        routes = self._exchange.tables.get(origin_of(self.member.name))
+        return [] if routes is None else [key.decode() for key in islice(routes.rows, _FILTERS_MAX)]
+
+    def note_routes(self) -> None:
+        """The node's routes have changed: a feed that reads the log looks at them anew."""
+        if self._feed is not None:
+            self._feed.note_routes()
+
+    # The end of a turn, and of connections
+
+    def flush(self) -> None:
+        """Send what this turn has for the node."""
+        if self._calls is not None:
+            self._calls.frames.flush()
+        connection, outlet, feed = self._messages, self._outlet, self._feed
+        if connection is None or outlet is None or feed is None:
+            return
+        for kind, flags, destination, body in outlet.take_frames():
+            connection.send(FrameKind(kind), destination, body, flags)
+        desk = self._desk
+        if desk is not None and (lent := desk.take()):
+            for part, flag in split(lent):
+                connection.send(FrameKind.LEASES, 0, part, flag)
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            self._send(*answer)
+        marks = feed.take_marks()
+        if marks is not None:
+            connection.send(FrameKind.MARKS, 0, _encode(Marks(marks, self._clock(), self._new_floors())))
+        outlet.note_unwritten(connection.waiting_bytes)
+        if desk is not None:
+            desk.note_unwritten(connection.waiting_bytes)
+
+    def _new_floors(self) -> list[int]:
+        """What retention has left, by shard, if the node does not know it."""
+        floors = self._log.floors
+        if floors == self._floors:
+            return []
+        self._floors = floors
+        return floors
+
+    def note_room(self) -> None:
+        """The connection for messages takes more."""
+        if self._messages is not None and self._outlet is not None and self._feed is not None:
+            self._outlet.note_unwritten(self._messages.waiting_bytes)
+            self._feed.note_room()
+            if self._desk is not None:
+                self._desk.note_unwritten(self._messages.waiting_bytes)
+
+    def lose_messages(self) -> None:
+        """The connection for messages has ended; the node may come back."""
+        if self._messages is None:
+            return
+        self._messages = None
+        self._desk = None
+        self._lending.lose(self.member)
+        if self._link is not None:
+            self._link.close()
+        if self._feed is not None:
+            self._feed.close()
+        if self._outlet is not None:
+            self._forwarded = self._outlet.forwarded
+        self.flow.detach()
+        self._forwarding.note_gone(self.flow)
+        if self._scans is not None:
+            self._scans.lost()
+        self._outlet = self._receiver = self._link = self._feed = self._start = self._scans = None
+        self._floors = []
+        self._paused_for.clear()
+        self._answers.clear()
+        self._blocks.lost()
+
+    def view(self) -> PeerView:
+        """The node as the core's operator sees it."""
+        outlet, feed, blocks = self._outlet, self._feed, self._blocks
+        agent = None if self._link is None else self._exchange.server.agents.get(self._link)
+        routes = self._exchange.tables.get(origin_of(self.member.name))
+        return PeerView(
+            is_connected=self._messages is not None,
+            is_lagging=self.flow.is_lagging,
+            is_feeding=feed is not None and self.flow.is_following,
+            is_behind=feed is not None and feed.is_behind,
+            feed_lag_us=0 if feed is None else feed.lag_us,
+            outlet_bytes=0 if outlet is None else outlet.waiting_bytes + outlet.unwritten_bytes,
+            unanswered_bytes=blocks.unanswered_bytes,
+            rlog_lag=0 if agent is None else agent.lag,
+            rlog_state="" if agent is None else agent.state.value,
+            routes=0 if routes is None else len(routes.rows),
+            rlog_sequence=0 if routes is None else routes.sequence,
+            scans=0 if self._scans is None else len(self._scans),
+            blocks_refused=blocks.refused,
+            entries_fenced=blocks.fenced,
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the node has a connection of either kind."""
+        return self._calls is not None or self._messages is not None
+
+    def end(self) -> None:
+        """The node is dead."""
+        self.lose_calls()
+        self.lose_messages()
+        self.flow.discard()
+
+
+class FeedNeeds:
+    """What feeds need of the core's broker; implements `feeds.FeedServices`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def source(self) -> LogSource:
+        """Opens scans of the log."""
+        return self._broker.sharing.source
+
+    @property
+    def slots(self) -> Slots:
+        """Decides which readers may keep what they have read."""
+        return self._broker.idle_readers
+
+    @property
+    def turns(self) -> Turns:
+        """Gives each reader its turns."""
+        return self._broker.turns
+
+    @property
+    def state(self) -> State:
+        """The state of the lane, with the marks of the log."""
+        return self._broker.state
+
+    def note_gap(self) -> None:
+        """Retention deleted records before a node had them."""
+        self._broker.statistics.lost_to_retention += 1
+
+
+def claim_of(message: ClaimId) -> NodeClaim:
+    """The claim that a node's message is about. Raises BadOperation if its will cannot be read."""
+    request = ClaimRequest(message.number, message.client_id, message.channel)
+    will = decode_will(message.will)
+    return NodeClaim(request, message.user_name, message.clean_start, message.expiry_s, will, message.peer_host)
+
+
+def _decode_start(body: memoryview) -> FeedStart:
+    try:
+        return _feed_start.decode(body)
+    except msgspec.MsgspecError as problem:
+        raise BadFrame(f"the start of a feed cannot be read: {problem}") from None

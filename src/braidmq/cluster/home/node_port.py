@@ -1,0 +1,127 @@
+"""What the home does for the blocks of one node: names the clients of its channels, writes its rows, and acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import time
+from typing import assert_never
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.ports import Change
+from braidmq.cluster.blocks import BlockMark
+from braidmq.cluster.claims import ClaimRequest, Ending, HomeClaims
+from braidmq.cluster.home.block_marks import BlockMarks
+from braidmq.cluster.home.block_ports import ChannelClient
+from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.operations import (
+    AppliedRows,
+    DelayedAdded,
+    Effect,
+    GroupChanged,
+    HomeRows,
+    MemberJoined,
+    MemberLeft,
+    RetainedChanged,
+    SessionChanged,
+    SessionGone,
+    SubscriptionChanged,
+    WillChanged,
+)
+from braidmq.cluster.home.registry import HomeRegistry
+from braidmq.cluster.home.sessions import HomeSessions
+from braidmq.cluster.member import Member
+from braidmq.cluster.operations import Operation
+from braidmq.storage.log import DurableLog
+
+
+class BlockServices:
+    """Implements `block_ports.NodePort` for one node."""
+
+    def __init__(
+        self,
+        member: Member,
+        registration_id: int,
+        broker: Broker,
+        log: DurableLog,
+        claims: HomeClaims[Member],
+        registry: HomeRegistry,
+        sessions: HomeSessions,
+        forwarding: Forwarding,
+    ) -> None:
+        self._member = member
+        self._registration_id = registration_id
+        self._broker = broker
+        self._log = log
+        self._claims = claims
+        self._registry = registry
+        self._sessions = sessions
+        self._forwarding = forwarding
+        self._rows = HomeRows(broker.turn_writer.storage, live=sessions)
+        self._marks = BlockMarks(log)
+
+    def client_of(self, channel: int) -> ChannelClient | None:
+        """The client that owns its id through this channel."""
+        client_id = self._claims.client_of(self._member, channel)
+        return None if client_id is None else ChannelClient(client_id, self._sessions.user_of(client_id))
+
+    def mark_row(self, shard: int, mark: BlockMark) -> Change:
+        """The row that says what became of the node's blocks."""
+        return self._marks.put(shard, self._registration_id, self._member.incarnation, mark)
+
+    def load_marks(self) -> dict[int, BlockMark]:
+        """The rows of this incarnation, by shard."""
+        return self._marks.load(self._registration_id, self._member.incarnation)
+
+    def apply(self, found: list[Operation], client_id: str | None) -> AppliedRows:
+        """Storage's changes for these operations, and what to do once they are committed."""
+        return self._rows.apply(found, client_id)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Rows are committed: act on what they say."""
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        sessions, retained = self._sessions, self._broker.retained
+        match effect:
+            case SessionChanged(row):
+                sessions.session_written(row.client_id)
+            case SubscriptionChanged(client_id, written, row):
+                sessions.subscription_written(client_id, written, row)
+            case SessionGone(client_id):
+                sessions.session_removed(client_id)
+            case RetainedChanged(topic, None):
+                retained.remove(topic)
+            case RetainedChanged(_, stored):
+                assert stored is not None  # the case above
+                retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
+            case DelayedAdded(stored):
+                self._broker.delayed.restore(stored, time())
+            case MemberJoined(asked):
+                sessions.member_joined(asked)
+            case MemberLeft(asked):
+                sessions.lending.leave(asked.client_id, asked.name, asked.topic_filter)
+            case WillChanged() | GroupChanged():
+                pass  # the rows are read when the session or the group comes back
+            case _:
+                assert_never(effect)
+
+    def release(self, channel: int, ending: Ending) -> None:
+        """A channel has ended."""
+        self._registry.release(self._member, channel, ending)
+
+    def withdraw(self, request: ClaimRequest) -> None:
+        """The node no longer wants what it has claimed."""
+        self._registry.withdraw(self._member, request)
+
+    def when_forwarded(self, on_done: Callable[[], None]) -> None:
+        """Call back when the nodes that want what was shown so far and not recorded have it."""
+        self._forwarding.when_confirmed(on_done)
+
+    def producer_sequence(self, shard: int, name: bytes) -> int:
+        """The last sequence of a producer, as of the last flush."""
+        return self._log.producer_mark(shard, name).sequence
+
+    def is_congested(self) -> bool:
+        """Whether publishers should wait for the core's log."""
+        return self._broker.turn_writer.recorder.is_congested

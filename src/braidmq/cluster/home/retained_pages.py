@@ -1,0 +1,96 @@
+"""Serves retained messages to nodes: the search of a new subscription goes on page by page, at the node's pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from braidmq.broker.messages.pipeline import MessagePipeline
+from braidmq.broker.messages.retained import Retained, RetainedStore
+from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.storage.rows.messages import MessageRows
+
+SEARCHES_MAX: Final = 256  # of one node at a time; the oldest ends, and is begun again for its next page
+PAGE_BYTES: Final = 128 * 1024
+_PAGE_MESSAGES: Final = 256
+_PIECE_BYTES: Final = 512 * 1024  # of a message that does not fit into a frame
+
+
+class _PagedSearch:
+    """One search, and the message, or the rest of it, that did not fit into the last page."""
+
+    __slots__ = ("found", "is_cut", "is_over", "left", "pages")
+
+    def __init__(self, found: Iterator[Retained | None]) -> None:
+        self.found = found
+        self.left: bytes | None = None
+        self.pages = 0
+        self.is_over = False
+        self.is_cut = False  # the last message of the last page, whose rest is ``left``
+
+
+class RetainedPages:
+    """The searches of one node."""
+
+    def __init__(self, retained: RetainedStore, pipeline: MessagePipeline) -> None:
+        self._retained = retained
+        self._pipeline = pipeline
+        self._rows = MessageRows()
+        self._searches: OrderedDict[int, _PagedSearch] = OrderedDict()
+
+    def read_at_once(self, request: RetainedRead) -> RetainedPage | None:
+        """The page of a filter that no retained message matches; None: ``read`` it.
+
+        Most subscriptions have none, and in a storm of clients a task for each of them would take longer than all else.
+        """
+        return None if self._retained.may_match(request.topic_filter) else RetainedPage([], True)
+
+    async def read(self, request: RetainedRead) -> RetainedPage:
+        """The next page of a search. Raises Unavailable if a message cannot be read now; then the page is asked for again."""
+        search = self._searches.get(request.number)
+        if search is None or search.pages != request.page:
+            # It is new, or was ended because there were too many, or its last page was lost: begin again.
+            search = _PagedSearch(self._retained.match(request.topic_filter))
+            while search.pages < request.page and not search.is_over:
+                await self._page(search)
+            self._searches[request.number] = search
+            if len(self._searches) > SEARCHES_MAX:
+                self._searches.popitem(last=False)
+        values = await self._page(search)
+        if search.is_over:
+            self._searches.pop(request.number, None)
+        return RetainedPage(values, search.is_over, search.is_cut)
+
+    async def _page(self, search: _PagedSearch) -> list[bytes]:
+        search.pages += 1
+        search.is_cut = False
+        values: list[bytes] = []
+        size = 0
+        if search.left is not None:
+            value, search.left = search.left, None
+            if len(value) > _PIECE_BYTES:
+                search.left, search.is_cut = value[_PIECE_BYTES:], True
+                return [value[:_PIECE_BYTES]]
+            values.append(value)
+            size = len(value)
+        for held in search.found:
+            if held is None:
+                await asyncio.sleep(0)  # others have their turn
+                continue
+            whole = self._pipeline.load_retained(held)
+            if whole is None:
+                continue
+            value = self._rows.row_of(whole.message, whole.user_name)
+            if len(value) > _PIECE_BYTES or (values and (size + len(value) > PAGE_BYTES or len(values) >= _PAGE_MESSAGES)):
+                search.left = value
+                return values
+            values.append(value)
+            size += len(value)
+        search.is_over = True
+        return values
+
+    def close(self) -> None:
+        """The node's connection has ended."""
+        self._searches.clear()

@@ -1,0 +1,488 @@
+"""Sessions at their home: those that live on a node, how they go there, and how they come back.
+
+A session without a client waits at the core, as on a single node. When a node is granted its client id, the core gives the
+session up: the node gets its rows and makes a session of them. From then on the node writes the rows, in its blocks, and the core
+*holds* for it only what must not be lost with the node:
+
+- the subscriptions of a durable session, as routes that deliver nothing: messages that match them are recorded;
+- the will of a session that ends with its connection. That of a durable session is among its rows.
+
+When the channel ends, or its node dies, the session comes back: once the node's last rows are on disk, the core restores it from
+them, as after a restart. Whatever else wants the client id waits for that (``after_return``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from braidmq.access.contract import Refused
+from braidmq.broker.persistence import TurnWriter
+from braidmq.broker.ports import Change, CursorRow, ProducerStore, Refusal, SessionStore, StoredSession, SubscriptionRow
+from braidmq.broker.session.flows import Flows
+from braidmq.broker.session.lifecycle import Lifecycle
+from braidmq.broker.session.ports import ExclusiveTopics, GrantEnding
+from braidmq.broker.session.restoration import Restoration
+from braidmq.broker.session.session import NEVER, Session, SessionTable
+from braidmq.broker.session.takeover import Facts, Old, resolve
+from braidmq.broker.session.wills import Wills
+from braidmq.broker.shared.binding import GroupBinding
+from braidmq.broker.shared.group import Groups, group_of
+from braidmq.broker.timers import Timers
+from braidmq.cluster.claims import ClaimRequest, Ending
+from braidmq.cluster.home.lending import Lending
+from braidmq.cluster.member import Member
+from braidmq.cluster.operations import JoinGroup, encode_session
+from braidmq.lane.path.peer import SilentFlow
+from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.path.state import State
+from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.packets import Will
+from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, parse_subscription
+
+log = logging.getLogger("braidmq.cluster")
+
+_PROTECTED: Final = Refused(Reason.NOT_AUTHORIZED, "the session of this client id belongs to a user: log in, or use another id")
+_FULL: Final = Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
+_NO_WILL: Final = frozenset({Ending.DISCARD, Ending.WITHDRAWN, Ending.REPEATED})  # the will is not due, or was published
+
+_MOVED_S: Final = 30  # how long a client that was sent away has to come back, at least (C30)
+
+
+class GivenSession(NamedTuple):
+    """What a node is given with a grant: a session's rows, how far the client has come as a producer, and whether a session of a
+    user has ended for it.
+    """
+
+    rows: bytes
+    producer: tuple[int, int | None]
+    replaces_user: bool
+
+
+SendGrant = Callable[[GivenSession], None]
+
+
+class NodeClaim(Struct, frozen=True, gc=False):
+    """The claim of a node's client, with what the CONNECT asks of the session."""
+
+    request: ClaimRequest
+    user_name: str | None
+    clean_start: bool
+    expiry_s: int
+    will: Will | None
+    peer_host: str = ""
+
+
+class Held:
+    """A session that lives on a node."""
+
+    __slots__ = ("claim", "exclusive", "filters", "flow", "guard", "node", "on_left", "replaces_user")
+
+    def __init__(self, node: Member, claim: NodeClaim, guard: int) -> None:
+        self.node = node
+        self.claim = claim
+        self.guard = guard
+        self.replaces_user = False  # a session of a user has ended for it
+        self.exclusive: set[bytes] = set()  # topics
+        self.flow: SilentFlow | None = None  # of a durable session
+        self.filters: dict[str, bytes] = {}  # of a durable session, by the filter as written
+        self.on_left: list[Callable[[], None]] = []  # what waits until it has left the node
+
+
+class SessionServices(Protocol):
+    """What the core's broker does for its home; the broker's parts."""
+
+    @property
+    def sessions(self) -> SessionTable: ...
+    @property
+    def lifecycle(self) -> Lifecycle: ...
+    @property
+    def restoration(self) -> Restoration: ...
+    @property
+    def wills(self) -> Wills: ...
+    @property
+    def flows(self) -> Flows: ...
+    @property
+    def routes(self) -> RouteTable: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def turn_writer(self) -> TurnWriter: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def sharing(self) -> GroupBinding: ...
+    @property
+    def timers(self) -> Timers: ...
+    @property
+    def exclusive(self) -> ExclusiveTopics: ...
+
+
+class HomeSessions:
+    """Moves sessions between the core and its nodes."""
+
+    def __init__(self, broker: SessionServices, has_users: Callable[[], bool], sessions_max: Callable[[], int]) -> None:
+        self._table = broker.sessions
+        self._lifecycle = broker.lifecycle
+        self._restoration = broker.restoration
+        self._wills = broker.wills
+        self._flows = broker.flows
+        self._routes = broker.routes
+        self._state = broker.state
+        self._writer = broker.turn_writer
+        self._rows: SessionStore = broker.turn_writer.storage.sessions
+        self._producers: ProducerStore = broker.turn_writer.storage.producers
+        self._has_users = has_users
+        self._sessions_max = sessions_max
+        self.lending = Lending(broker)
+        self._timers = broker.timers
+        self._exclusive = broker.exclusive
+        self._held: dict[str, Held] = {}
+        self._moved: dict[str, Session] = {}  # their wills wait for the clients to come back elsewhere
+        self.held_routes = 0  # of durable sessions on nodes, in the core's routes
+        self._returning: dict[str, list[Callable[[], None]]] = {}  # what waits for a session that comes back
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Sessions that live on nodes."""
+        return len(self._held)
+
+    def refusal(self, client_id: str, user_name: str | None, asked: int) -> Refused | None:
+        """Why a client of this user cannot have the client id; None if it can. Asked before its owner is disturbed.
+
+        ``asked``: how many others were told that they can have new sessions, and have none yet.
+        """
+        session = self._table.get(client_id)
+        held = self._held.get(client_id)
+        owner = session.user_name if session is not None else held.claim.user_name if held is not None else None
+        if owner is not None and user_name is None and self._has_users():
+            return _PROTECTED
+        if session is None and held is None and len(self._table) + len(self._held) + asked >= self._sessions_max():
+            return _FULL
+        return None
+
+    def has(self, client_id: str) -> bool:
+        """Whether the client id has a session, here or on a node."""
+        return client_id in self._held or self._table.get(client_id) is not None
+
+    def user_of(self, client_id: str) -> str | None:
+        """The user of a session that lives on a node."""
+        held = self._held.get(client_id)
+        return None if held is None else held.claim.user_name
+
+    def node_of(self, client_id: str) -> str | None:
+        """The name of the node that a session lives on."""
+        held = self._held.get(client_id)
+        return None if held is None else held.node.name
+
+    def claim_of(self, client_id: str, guard: int) -> NodeClaim | None:
+        """The claim that was granted with this guard, while its session lives on the node."""
+        held = self._held.get(client_id)
+        return held.claim if held is not None and held.guard == guard else None
+
+    def close(self) -> None:
+        """The core stops: its log is about to be closed, and answers what it still has to write."""
+        self._is_closed = True
+
+    # Out
+
+    def hand_out(self, node: Member, claim: NodeClaim, guard: int, send: SendGrant) -> None:
+        """Give the session of a granted claim to a node; ``send`` is called when what the grant says is on disk."""
+        self.after_return(claim.request.client_id, partial(self._hand_out, node, claim, guard, send))
+
+    def _hand_out(self, node: Member, claim: NodeClaim, guard: int, send: SendGrant) -> None:
+        client_id = claim.request.client_id
+        self.note_grant(client_id)
+        session = self._table.get(client_id)
+        held = self._held.get(client_id)
+        if held is not None and held.guard == guard:  # the node asks again, because it has lost the answer
+            self._send_stored(held, send)
+            return
+        held = self._held[client_id] = Held(node, claim, guard)
+        if session is None:
+            self._send(held, b"", send)
+            return
+        if self._continues(session, claim):
+            self._move(held, session)
+        else:
+            held.replaces_user = session.user_name is not None
+            self._lifecycle.end(session, GrantEnding.TAKEN)
+        on_commit = partial(self._send_stored, held, send)
+        self._writer.change((), on_commit, lambda refusal: on_commit())
+
+    def _continues(self, session: Session, claim: NodeClaim) -> bool:
+        facts = Facts(
+            has_session=True,
+            expiry_s=session.expiry_s,
+            is_open=session.is_open_to(claim.user_name),
+            clean_start=claim.clean_start,
+        )
+        row = resolve(facts).row
+        assert row.old is Old.AWAY  # what is the core's own waits for a client
+        return bool(row.session_present)
+
+    def _send_stored(self, held: Held, send: SendGrant) -> None:
+        client_id = held.claim.request.client_id
+        if self._held.get(client_id) is not held or self._is_closed:
+            return  # the channel has ended meanwhile
+        stored = self._rows.load_one(client_id)
+        self._send(held, b"" if stored is None else encode_session(stored), send)
+
+    def _send(self, held: Held, rows: bytes, send: SendGrant) -> None:
+        producer = self._producers.mark(held.claim.request.client_id, held.claim.user_name)
+        send(GivenSession(rows, producer, held.replaces_user))
+
+    def _move(self, held: Held, session: Session) -> None:
+        """The core forgets a session that goes to a node, and keeps what must not be lost with the node."""
+        client_id = session.client_id
+        topics = [each.topic_filter for written, each in session.subscriptions.items() if written.startswith(EXCLUSIVE_PREFIX)]
+        if session.is_durable and held.flow is None:  # also without subscriptions: it comes back if the node dies at once
+            held.flow = SilentFlow(client_id, self._state)
+        self._keep_routes(held, session)
+        self._lifecycle.hand_over(session)
+        for topic_filter in topics:
+            self._exclusive.take(topic_filter, client_id)
+            held.exclusive.add(topic_filter)
+
+    def _keep_routes(self, held: Held, session: Session) -> None:
+        """Keep the subscriptions of a durable session, so that messages for it are recorded while it is on its way."""
+        shared: list[Subscription] = []
+        for written, subscription in session.subscriptions.items():
+            if group_of(subscription) is None:
+                self._add_route(held, written, subscription.qos)
+            else:
+                shared.append(subscription)
+        if shared:
+            self._make_durable(held)
+            self.lending.expect(session.client_id, held.node, held.claim.request.channel, shared)
+
+    # What the node writes
+
+    def session_written(self, client_id: str) -> None:
+        """The node has written the row of a session: it is durable."""
+        held = self._held.get(client_id)
+        if held is not None:
+            self._make_durable(held)
+
+    def _make_durable(self, held: Held) -> SilentFlow:
+        if held.flow is None:
+            held.flow = SilentFlow(held.claim.request.client_id, self._state)
+        return held.flow
+
+    def member_joined(self, asked: JoinGroup) -> None:
+        """A client on a node has become a member of a shared group."""
+        held = self._held.get(asked.client_id)
+        if held is not None:
+            user = held.claim.user_name
+            owner = ("client", asked.client_id) if user is None else ("user", user)
+            self.lending.join(asked, held.node, held.claim.request.channel, owner)
+
+    def may_join(self, asked: JoinGroup) -> bool:
+        """Whether a client on a node may be a member of a group."""
+        held = self._held.get(asked.client_id)
+        return held is None or self.lending.may_join(asked, held.node, held.claim.request.channel)
+
+    def take_over(self, client_id: str, cursor: CursorRow) -> list[Change]:
+        """Rows of shared groups to write with the cursor of a session."""
+        return self.lending.take_over(client_id, cursor)
+
+    def take_exclusive(self, client_id: str, topic_filter: bytes) -> bool:
+        """Give an exclusive topic to a client on a node; False if another client has it."""
+        held = self._held.get(client_id)
+        if held is None or not self._exclusive.is_free(topic_filter, client_id):
+            return False
+        self._exclusive.take(topic_filter, client_id)
+        held.exclusive.add(topic_filter)
+        return True
+
+    def release_exclusive(self, client_id: str, topic_filter: bytes) -> None:
+        """A client on a node has given an exclusive topic up."""
+        held = self._held.get(client_id)
+        if held is not None and topic_filter in held.exclusive:
+            held.exclusive.remove(topic_filter)
+            self._exclusive.release(topic_filter, client_id)
+
+    def _release_all(self, client_id: str, held: Held) -> None:
+        for topic_filter in held.exclusive:
+            self._exclusive.release(topic_filter, client_id)
+        held.exclusive.clear()
+
+    def subscription_written(self, client_id: str, written: str, row: SubscriptionRow | None) -> None:
+        """The node has written or removed the row of a subscription."""
+        held = self._held.get(client_id)
+        if held is None:
+            return
+        if row is not None:
+            self._add_route(held, written, row.qos)
+        else:
+            self._remove_route(held, written)
+
+    def session_removed(self, client_id: str) -> None:
+        """The node has removed the rows of a session."""
+        held = self._held.get(client_id)
+        if held is not None:
+            self._remove_routes(held)
+
+    def _add_route(self, held: Held, written: str, qos: int) -> None:
+        flow = self._make_durable(held)
+        target = parse_subscription(written)
+        if target.group is None:  # the others are those of `lending`
+            topic_filter = held.filters[written] = target.topic_filter.encode()
+            self.held_routes += self._routes.add(Subscription(flow, topic_filter, qos))
+
+    def _remove_route(self, held: Held, written: str) -> None:
+        topic_filter = held.filters.pop(written, None)
+        if topic_filter is not None and topic_filter not in held.filters.values():
+            self.held_routes -= self._routes.remove(topic_filter, held.flow)
+
+    def _remove_routes(self, held: Held) -> None:
+        for topic_filter in set(held.filters.values()):
+            self.held_routes -= self._routes.remove(topic_filter, held.flow)
+        held.filters.clear()
+        held.flow = None
+
+    # Back
+
+    def come_back(self, client_id: str, guard: int, ending: Ending) -> None:
+        """A channel of a node has ended: its session is the core's again, once the node's last rows are on disk."""
+        held = self._held.get(client_id)
+        if held is None or held.guard != guard:
+            return
+        if held.flow is None:
+            del self._held[client_id]
+            self.lending.end(client_id, is_dead=ending is Ending.DIED)
+            self._release_all(client_id, held)
+            self._publish_will(held, ending)
+            for callback in held.on_left:
+                callback()
+            return
+        self.lending.stop(client_id)
+        self._returning[client_id] = held.on_left
+        restore = partial(self._restore, client_id, held, ending)
+        self._writer.change((), restore, lambda refusal: self._restore_unwritten(refusal, restore))
+
+    def _restore_unwritten(self, refusal: Refusal, restore: Callable[[], None]) -> None:
+        log.warning("a session comes back without its last changes, which could not be written: %s", refusal.reason)
+        restore()
+
+    def _restore(self, client_id: str, held: Held, ending: Ending) -> None:
+        if self._is_closed:
+            return  # the next start finds its rows
+        del self._held[client_id]
+        stored = self._rows.load_one(client_id)
+        self._release_all(client_id, held)  # the session takes its own again
+        if stored is not None:
+            self._wait_here(stored, ending)
+        else:
+            self._publish_will(held, ending)  # the session never came to the disk
+        self._remove_routes(held)
+        self.lending.end(client_id, is_dead=ending is Ending.DIED)
+        for callback in self._returning.pop(client_id):
+            callback()
+
+    def _wait_here(self, stored: StoredSession, ending: Ending) -> None:
+        session = self._restoration.restore(stored, waits=True)
+        if ending is Ending.DISCARD and session.will is not None:  # the row of the will could not be removed
+            self._table.set_will(session, None)
+            self._writer.write(self._rows.remove_will(session.client_id))
+        elif ending is Ending.MOVED:
+            self._defer_will(session)
+        elif ending not in _NO_WILL and session.will_delay_s == 0:
+            self._wills.publish(session)
+        if session.expiry_s == 0:  # its client has said so in DISCONNECT
+            self._lifecycle.end(session)
+
+    def _publish_will(self, held: Held, ending: Ending) -> None:
+        claim = held.claim
+        if claim.will is None or ending in _NO_WILL:
+            return
+        client_id = claim.request.client_id
+        session = Session(client_id, self._flows.make(client_id, is_durable=False), monotonic())
+        session.user_name = claim.user_name
+        self._table.set_will(session, claim.will)
+        if ending is Ending.MOVED:
+            self._await_client(session)
+        else:
+            self._wills.publish(session)
+
+    # Wills of clients that a drained node has sent away (C30)
+
+    def _defer_will(self, session: Session) -> None:
+        """Let the will of a durable session wait, even if the session ends before that."""
+        will, grace_s = session.will, _grace_s(session)
+        if will is None:
+            return
+        if session.expiry_s == NEVER or session.expiry_s > grace_s:
+            self._await_client(session)
+            return
+        stand_in = Session(session.client_id, self._flows.make(session.client_id, is_durable=False), monotonic())
+        stand_in.user_name = session.user_name
+        self._table.set_will(session, None)
+        self._writer.write(self._rows.remove_will(session.client_id))
+        self._table.set_will(stand_in, will)
+        self._await_client(stand_in)
+
+    def _await_client(self, session: Session) -> None:
+        """Publish the will unless its client is back within the will's delay, and at least 30 seconds."""
+        if session.will_timer is not None:
+            session.will_timer.cancel()
+        self._moved[session.client_id] = session
+        session.will_timer = self._timers.after(_grace_s(session), partial(self._publish_moved, session))
+
+    def _publish_moved(self, session: Session) -> None:
+        if self._moved.get(session.client_id) is session:
+            del self._moved[session.client_id]
+            self._wills.publish(session)
+
+    def note_grant(self, client_id: str) -> None:
+        """A client id is granted: the will of a client that was sent away is dropped, whatever becomes of its session."""
+        session = self._moved.pop(client_id, None)
+        if session is None:
+            return
+        if session.will_timer is not None:
+            session.will_timer.cancel()
+            session.will_timer = None
+        self._table.set_will(session, None)
+        if session.is_durable:
+            self._writer.write(self._rows.remove_will(client_id))
+
+    def is_returning(self, client_id: str) -> bool:
+        """Whether the session of a client id is on its way back from a node."""
+        return client_id in self._returning
+
+    def after_return(self, client_id: str, callback: Callable[[], None]) -> None:
+        """Call back when the session of a client id is the core's own: at once, unless it is on its way back."""
+        waiting = self._returning.get(client_id)
+        if waiting is None:
+            callback()
+        else:
+            waiting.append(callback)
+
+    def after_leaving(self, client_id: str, callback: Callable[[], None]) -> None:
+        """Call back when no node has the session of a client id: at once, unless one has."""
+        held = self._held.get(client_id)
+        if held is not None and client_id not in self._returning:
+            held.on_left.append(callback)
+        else:
+            self.after_return(client_id, callback)
+
+    def hold_again(self, node: Member, claim: NodeClaim, guard: int) -> None:
+        """A node has declared that its channel owns the client id, after a restart of the core or a lost connection."""
+        client_id = claim.request.client_id
+        held = self._held.get(client_id)
+        if held is not None and held.guard == guard:
+            return  # the core has not restarted
+        held = self._held[client_id] = Held(node, claim, guard)
+        session = self._table.get(client_id)
+        if session is not None:
+            self._move(held, session)
+
+
+def _grace_s(session: Session) -> int:
+    return max(session.will_delay_s, _MOVED_S)

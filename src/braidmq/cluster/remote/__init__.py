@@ -1,0 +1,1 @@
+"""A node that only carries connections: what stands there for storage, which its core has."""

@@ -1,0 +1,162 @@
+"""Shared groups as a node sees them: asks the home for memberships, and answers for the messages that it lends.
+
+A result is sent at the end of its turn, and before a release of its channel: at the release the home takes back what has no
+result. After a lost connection the node states what it has and what it has answered lately; everything else never arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from braidmq.base.shards import shard_of
+from braidmq.broker.shared.membership import Memberships
+from braidmq.cluster.lease_frames import (
+    RETURNED,
+    SETTLED,
+    STATEMENT,
+    LeaseResult,
+    LentMessage,
+    decode_leases,
+    encode_result,
+)
+from braidmq.cluster.operations import JoinGroup, LeaveGroup
+from braidmq.cluster.parts import BodyParts, Send, split
+from braidmq.cluster.remote.rows import NodeChange
+from braidmq.lane.path.message import Message, from_record
+from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.records.records import Record
+from braidmq.net.frames import FrameKind
+from braidmq.net.proto_v1 import HeldLeases, LeaseStatement
+
+LEASES_MAX: Final = 1000  # of one client; its Receive Maximum may be lower
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class _ChannelLeases:
+    """The leases of one channel."""
+
+    __slots__ = ("answered", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[int, None] = {}
+        # The home has processed all results but the last ones, which are as many as it can have lent.
+        self.answered: deque[LeaseResult] = deque(maxlen=LEASES_MAX)
+
+
+class NodeLeases:
+    """Implements `broker.shared.membership.GroupHome` on a node without groups."""
+
+    def __init__(self, shards: int, send: Send, ask: Callable[[], None], is_open: Callable[[int], bool]) -> None:
+        """``ask`` asks for ``flush`` at the end of this turn. ``is_open``: whether a channel has not ended."""
+        self._is_open = is_open
+        self._shards = shards
+        self._send = send
+        self._ask = ask
+        self._memberships: Memberships | None = None
+        self._channels: dict[int, _ChannelLeases] = {}
+        self._results = bytearray()
+        self._parts = BodyParts()
+        self._is_connected = False
+
+    def serve(self, memberships: Memberships) -> None:
+        """The broker is made."""
+        self._memberships = memberships
+
+    # What the broker asks
+
+    def join(self, client_id: str, number: int, member: Subscription, name: str, start: Sequence[int] | None) -> NodeChange:
+        """Make the client a member, or change how it is one."""
+        flow = member.flow
+        operation = JoinGroup(
+            client_id,
+            number,
+            name,
+            member.topic_filter.decode(),
+            member.qos,
+            member.retain_as_published,
+            max(1, min(flow.window, LEASES_MAX)),
+            None if start is None else list(start),
+            flow.is_durable,
+        )
+        return NodeChange(shard_of(client_id, self._shards), client_id, operation)
+
+    def leave(self, client_id: str, name: str, topic_filter: bytes) -> NodeChange:
+        """The client is no longer a member."""
+        return NodeChange(shard_of(client_id, self._shards), client_id, LeaveGroup(client_id, name, topic_filter.decode()))
+
+    def answer(self, channel: int, lease: int, is_settled: bool) -> None:
+        """A lease has ended."""
+        result = LeaseResult(channel, lease, SETTLED if is_settled else RETURNED)
+        known = self._channels.get(channel)
+        if known is not None:
+            known.held.pop(lease, None)
+            known.answered.append(result)
+        if self._is_connected and (known is not None or self._is_open(channel)):
+            self._results += encode_result(result)
+            self._ask()
+
+    def let_go(self, channel: int, lease: int) -> None:
+        """The channel of a lease ends."""
+        known = self._channels.get(channel)
+        if known is not None:
+            known.held.pop(lease, None)
+
+    # The home
+
+    def receive(self, flags: int, body: bytes | memoryview) -> None:
+        """The home lends messages. Raises BraidError if they cannot be read."""
+        whole = self._parts.add(0, flags, body)
+        if whole is None:
+            return
+        memberships = self._memberships
+        assert memberships is not None
+        for lent in decode_leases(bytes(whole)):
+            if lent.qos and memberships.has_member(lent.member):
+                self._channels.setdefault(lent.channel, _ChannelLeases()).held[lent.lease] = None
+            memberships.receive(lent.channel, lent.member, lent.lease, message_of(lent), lent.qos, lent.retain)
+
+    def flush(self) -> None:
+        """Send the results so far."""
+        results, self._results = self._results, bytearray()
+        if results:
+            self._send(FrameKind.LEASE_RESULTS, 0, bytes(results), 0)
+
+    def forget(self, channel: int) -> None:
+        """The home has answered the release of a channel."""
+        self._channels.pop(channel, None)
+
+    def connected(self) -> None:
+        """A connection for messages was made: say what this node has."""
+        self._is_connected = True
+        self._parts = BodyParts()
+        self._results.clear()
+        stated = [
+            HeldLeases(channel, list(each.held), [result.lease for result in each.answered if result.outcome == SETTLED])
+            for channel, each in self._channels.items()
+        ]
+        for part, flag in split(_encode(LeaseStatement(stated))):
+            self._send(FrameKind.LEASE_RESULTS, 0, part, STATEMENT | flag)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._is_connected = False
+
+    def announce_again(self) -> None:
+        """The home has restarted, and is connected: tell it the members."""
+        if self._memberships is not None:
+            self._memberships.announce_again()
+
+    def forget_all(self) -> None:
+        """The home has restarted: what it had lent is its own again."""
+        self._channels.clear()
+        if self._memberships is not None:
+            self._memberships.forget_leases()
+
+
+def message_of(lent: LentMessage) -> Message:
+    """The message that a home lends."""
+    return from_record(lent.shard, Record(lent.timestamp, lent.value))

@@ -1,0 +1,443 @@
+"""The log as a node without a database sees it: what is recorded travels to the home in blocks, what is read comes in scans.
+
+Everything that a turn has collected becomes one block per shard. The home answers a block when it is on disk and all subscribers
+were offered its messages. Then messages are acknowledged, and callers hear of their rows; a caller whose rows are in several
+shards hears once.
+
+While the home is away, publishers wait for ``home_wait_s``; then what was never sent is rejected, and what was sent is in doubt:
+the publisher's connection is closed, and the block is sent again when the home is back (C19). Rows that no client waits for are
+kept, and so are releases.
+
+Messages of a channel and the rows that belong to them are in one block, which the home writes as one (S1), even if a row's own
+home is another shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Final, Protocol
+
+import msgspec
+
+from braidmq.base.shards import shard_of
+from braidmq.base.start_position import Start
+from braidmq.broker.persistence import no_callback
+from braidmq.broker.ports import Change, LogScan, Refusal
+from braidmq.cluster import operations
+from braidmq.cluster.blocks import CONGESTED, FENCED, NOT_RECORDED, RECORDED, BlockAnswer, is_all_done, outcome_of
+from braidmq.cluster.parts import Send
+from braidmq.cluster.remote.entries import (
+    ABSENT,
+    CROWDED,
+    OVERTAKEN,
+    Collected,
+    CollectedMessage,
+    CollectedNotice,
+    CollectedRows,
+    EntriesWaiter,
+    lazy_key,
+    refusal_of,
+)
+from braidmq.cluster.remote.rows import OWN, NodeChange
+from braidmq.cluster.remote.scans import RemoteScans
+from braidmq.cluster.remote.shard_blocks import ShardBlocks
+from braidmq.lane.path.commit_outcomes import Pending
+from braidmq.lane.path.flow import Flow
+from braidmq.net.frames import BadFrame
+from braidmq.net.proto_v1 import AnswerBody, Marks, PublishEntry, ReleaseEntry, WithdrawEntry
+from braidmq.storage.fences import FenceTable
+from braidmq.storage.reading.positions import EARLIEST, positions_at
+from braidmq.storage.reading.reader import RetentionGap
+
+BYTES_MAX: Final = 64 * 1024 * 1024
+_RETRY_S: Final = 0.4  # after which rows that the home could not store are sent again
+_answers: Final = msgspec.msgpack.Decoder(AnswerBody)
+
+
+class NodeBlock(Protocol):
+    """What one turn has collected; `lane.path.recorder.Block` on a node whose recorder is remote."""
+
+    @property
+    def entries(self) -> Mapping[int, Sequence[tuple[bytes, bytes]]]:
+        """By shard: topic and value of each record."""
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """Rows to be written with them."""
+
+    @property
+    def pendings(self) -> Sequence[Pending]:
+        """The messages that wait, in the order of arrival; those that are recorded have a ``place`` among the entries."""
+
+    def producer_marks(self) -> Mapping[int, tuple[bytes, int, int]]:
+        """By index of the pendings: name, sequence and check value of a producer's message."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """Nothing of it is stored."""
+
+
+class NodeOutcomes(Protocol):
+    """Acknowledges and rejects messages; `lane.path.commit_outcomes.CommitOutcomes`."""
+
+    def answer(self, pendings: list[Pending], codes: list[int]) -> None:
+        """The home has answered these."""
+
+    def refuse(self, pendings: list[Pending], is_in_doubt: bool) -> None:
+        """These were not stored, or it is unknown."""
+
+
+class NodeChannels(Protocol):
+    """The numbers of this node's channels."""
+
+    def of_flow(self, flow: Flow) -> int:
+        """The channel that publishes with this flow."""
+
+    def of_client(self, client_id: str) -> int:
+        """The channel that owns the client id; 0 if none does."""
+
+
+class WaitTimer(Protocol):
+    """Something that will happen."""
+
+    def cancel(self) -> None:
+        """It will not."""
+
+
+class RemoteLog:
+    """Implements `broker.ports.MessageLog` on a node whose log is elsewhere. Runs on the event loop.
+
+    The owner of the connection calls ``connected``, ``lost``, ``on_answer`` and ``on_marks``. ``connected`` comes when the home
+    may be sent blocks: after the declaration, if the home has restarted.
+    """
+
+    def __init__(
+        self,
+        shards: int,
+        send: Send,
+        scans: RemoteScans,
+        channels: NodeChannels,
+        later: Callable[[float, Callable[[], None]], WaitTimer],
+        *,
+        home_wait_s: float,
+        on_fenced: Callable[[int], None],
+        bytes_max: int = BYTES_MAX,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        """``on_fenced(channel)``: another connection owns the client id of this channel, whose connection must be closed."""
+        self.fences = FenceTable()
+        self.outcomes: NodeOutcomes  # set before anything is recorded
+        self.collect: Callable[[], None] = no_callback  # hands over what the recorder has collected in this turn so far
+        self.ask_flush: Callable[[], None] = no_callback  # requests ``flush`` at the end of this turn
+        self.lost_fenced = 0  # entries that the home refused because their channels were fenced
+        self._shards = [ShardBlocks(shard, send) for shard in range(shards)]
+        self._scans = scans
+        self._channels = channels
+        self._later = later
+        self._home_wait_s = home_wait_s
+        self._on_fenced = on_fenced
+        self._bytes_max = bytes_max
+        self._now = now
+        self._timer: WaitTimer | None = None
+        self._is_connected = False
+        self._is_absent = True  # away for longer than publishers wait
+        self._is_crowded = False  # as far as bytes are concerned
+        self._is_home_congested = False
+        self._may_hold = False  # publishers were told to wait since they were last told to continue
+        self._relieve: Callable[[], None] = no_callback
+        self._watermarks = [0] * shards
+        self._floors = [0] * shards
+        self._clock = (0, 0.0)  # what the log's clock was, and when that was
+
+    # The connection
+
+    def connected(self) -> None:
+        """Send what is not answered again, and from now on everything."""
+        self._is_connected = True
+        self._is_absent = self._is_home_congested = False
+        self._stop_timer()
+        for each in self._shards:
+            each.connected()
+        self._note_relief()
+
+    def lost(self) -> None:
+        """The connection is gone: publishers wait for the next one, for a limited time."""
+        self._is_connected = False
+        for each in self._shards:
+            each.lost()
+        if self._timer is None and not self._is_absent:
+            self._timer = self._later(self._home_wait_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        self._is_absent = True
+        for each in self._shards:
+            each.give_up(ABSENT)
+        self._note_relief()
+
+    def close(self) -> None:
+        """The node stops."""
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Recording
+
+    def append_block(self, block: NodeBlock) -> None:
+        """Record a turn's block with the next flush."""
+        if self._is_absent or self.unanswered_bytes >= self._bytes_max:
+            block.refused(ABSENT if self._is_absent else CROWDED)
+            return
+        groups: dict[tuple[int, int], list[Collected]] = {}  # by shard and channel
+        shards: dict[int, int] = {}  # of channels that have messages or wait for rows
+        waiting: dict[int, list[Pending]] = {}  # for rows only, by channel
+        marks = block.producer_marks()
+        last: Flow | None = None  # messages of a client follow each other
+        channel = 0
+        refuse = self._refuse_pending
+        for index, pending in enumerate(block.pendings):
+            flow = pending.flow
+            if flow is not last:
+                last = flow
+                channel = 0 if flow is None else self._channels.of_flow(flow)
+            if pending.place < 0:
+                waiting.setdefault(channel, []).append(pending)
+                shards.setdefault(channel, 0 if flow is None else self.shard_of(flow.client_id))
+                continue
+            shard = pending.shard
+            shards[channel] = shard
+            entry = PublishEntry(channel, block.entries[shard][pending.place][1], marks.get(index) if marks else None)
+            groups.setdefault((shard, channel), []).append(CollectedMessage(entry, pending, refuse))
+        rows: dict[int, tuple[int, list[operations.Operation]]] = {channel: (shards[channel], []) for channel in waiting}
+        own: list[NodeChange] = []
+        for change in block.changes:
+            assert isinstance(change, NodeChange)  # this node's storage makes no other
+            channel = self._channel_of(change)
+            if channel:
+                rows.setdefault(channel, (shards.get(channel, change.shard), []))[1].append(change.operation)
+            else:
+                own.append(change)
+        for channel, (shard, found) in rows.items():
+            waiter = self._pendings_waiter(waiting.get(channel, []))
+            row = CollectedRows(channel, found, operations.size_of(found), waiter, is_of_block=True)
+            groups.setdefault((shard, channel), []).append(row)
+        for (shard, _), entries in groups.items():
+            self._shards[shard].add(entries)
+        for change in own:
+            self._shards[change.shard].add((_rows(0, [change.operation], None),))
+        self._note_growth()
+
+    def _pendings_waiter(self, pendings: list[Pending]) -> EntriesWaiter | None:
+        if not pendings:
+            return None
+
+        def on_commit() -> None:
+            self.outcomes.answer(pendings, [0] * len(pendings))
+
+        def on_refused(refusal: Refusal) -> None:
+            self.outcomes.refuse(pendings, refusal.is_in_doubt)
+
+        return EntriesWaiter(1, on_commit, on_refused, is_awaited=True)
+
+    def _refuse_pending(self, pending: Pending, refusal: Refusal) -> None:
+        self.outcomes.refuse([pending], refusal.is_in_doubt)
+
+    def _channel_of(self, change: NodeChange) -> int:
+        return 0 if change.client_id == OWN else self._channels.of_client(change.client_id)
+
+    def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
+        """Write rows by the next flush; then one of the two is called. Rows that no client waits for may take longer."""
+        is_awaited = on_commit is not no_callback
+        listed = [change for change in changes if isinstance(change, NodeChange)]
+        if is_awaited and self._is_absent:
+            on_refused(ABSENT)
+            return
+        lazy = [] if is_awaited else [lazy_key(change.operation) for change in listed]
+        is_lazy = bool(lazy) and None not in lazy
+        if not is_lazy and self.unanswered_bytes >= self._bytes_max:
+            on_refused(CROWDED)
+            return
+        runs = [[change] for change in listed] if is_lazy else self._runs(listed)
+        waiter = EntriesWaiter(len(runs) or 1, on_commit, on_refused, is_awaited)
+        for index, run in enumerate(runs):
+            channel, shard = self._channel_of(run[0]), run[0].shard
+            entry = _rows(channel, [change.operation for change in run], waiter)
+            if is_lazy:
+                self._shards[shard].add_lazy((channel, lazy[index]), entry)
+            else:
+                self._shards[shard].add((entry,))
+        if not runs:
+            self._shards[0].add((_rows(0, [], waiter),))
+        self._note_growth()
+
+    def _runs(self, changes: Iterable[NodeChange]) -> list[list[NodeChange]]:
+        """Changes of one channel and shard that follow each other, together."""
+        runs: list[list[NodeChange]] = []
+        for change in changes:
+            if runs and (change.shard, change.client_id) == (runs[-1][0].shard, runs[-1][0].client_id):
+                runs[-1].append(change)
+            else:
+                runs.append([change])
+        return runs
+
+    def add_entry(self, shard: int, entry: ReleaseEntry | WithdrawEntry, on_answer: Callable[[], None]) -> None:
+        """Tell the home of a channel's end, behind everything that its client has sent; it is sent until it is answered."""
+        self.collect()
+        self._shards[shard].add((CollectedNotice(entry, on_answer),))
+        self.ask_flush()
+
+    def flush(self) -> None:
+        """Send everything collected so far."""
+        for each in self._shards:
+            each.flush()
+
+    def size_of(self, changes: Iterable[Change]) -> int:
+        """About how many bytes these changes take."""
+        return operations.size_of(change.operation for change in changes if isinstance(change, NodeChange))
+
+    # Answers
+
+    def on_answer(self, shard: int, flags: int, body: bytes | memoryview) -> None:
+        """The home has answered a block, or says whether publishers should wait. Raises BadFrame."""
+        self._is_home_congested = bool(flags & CONGESTED)
+        if len(body):
+            if not 0 <= shard < len(self._shards):
+                raise BadFrame(f"an answer for shard {shard}, which does not exist")
+            try:
+                answer = _answers.decode(body)
+            except msgspec.MsgspecError as problem:
+                raise BadFrame(f"an answer cannot be read: {problem}") from None
+            self._answer(self._shards[shard], BlockAnswer(answer.number, answer.outcomes))
+        self._note_relief()
+
+    def _answer(self, blocks: ShardBlocks, answer: BlockAnswer) -> None:
+        answered = blocks.on_answer(answer)
+        if answered is None:
+            return
+        entries, outcomes = answered
+        pendings: list[Pending] = []
+        codes: list[int] = []
+        fenced: dict[int, None] = {}
+        if is_all_done(outcomes):  # nearly always
+            messages = [entry for entry in entries if isinstance(entry, CollectedMessage)]
+            if len(messages) == len(entries):
+                done = [entry.pending for entry in messages if entry.pending is not None]  # else it was in doubt
+                self._acknowledge(done, [0] * len(done))
+                entries = ()
+        for index, entry in enumerate(entries):
+            outcome = outcome_of(outcomes, index)
+            if outcome == FENCED and isinstance(entry, CollectedMessage | CollectedRows):
+                fenced[entry.channel] = None
+                self.lost_fenced += 1
+            if isinstance(entry, CollectedNotice):
+                entry.answered()
+            elif isinstance(entry, CollectedRows):
+                refusal = refusal_of(outcome)
+                if refusal is not None and not refusal.is_in_doubt and entry.is_kept:
+                    blocks.put_back(answer.number, entry)
+                elif entry.waiter is not None:
+                    self._acknowledge(pendings, codes)  # in the order of the messages
+                    entry.answered(refusal)
+            elif isinstance(entry, CollectedMessage) and entry.pending is not None:  # else it was in doubt
+                if outcome == FENCED:
+                    self._refuse_pending(entry.pending, OVERTAKEN)
+                else:
+                    pendings.append(entry.pending)
+                    codes.append(0 if outcome in (RECORDED, NOT_RECORDED) else outcome)
+        self._acknowledge(pendings, codes)
+        for channel in fenced:
+            self._on_fenced(channel)
+        if blocks.is_drained and blocks.has_returned:
+            self._later(_RETRY_S, blocks.restart)
+        else:
+            blocks.restart()
+            blocks.flush()
+
+    def _acknowledge(self, pendings: list[Pending], codes: list[int]) -> None:
+        if pendings:
+            self.outcomes.answer(pendings[:], codes[:])
+            pendings.clear()
+            codes.clear()
+
+    # Congestion
+
+    @property
+    def unanswered_bytes(self) -> int:
+        """The bytes of everything that waits for the home."""
+        return sum(each.size for each in self._shards)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether publishers should wait: much waits for the home, it says so itself, or it is away."""
+        is_congested = self._is_crowded or (not self._is_connected and not self._is_absent)
+        if not is_congested and self._is_connected:
+            # Only while it has something to answer: its next word comes with an answer.
+            is_congested = self._is_home_congested and self.unanswered_bytes > 0
+        self._may_hold = self._may_hold or is_congested
+        return is_congested
+
+    def on_relief(self, callback: Callable[[], None]) -> None:
+        """Call this whenever publishers may continue."""
+        self._relieve = callback
+
+    def _note_growth(self) -> None:
+        if self.unanswered_bytes * 2 >= self._bytes_max:
+            self._is_crowded = True
+
+    def _note_relief(self) -> None:
+        if self._is_crowded and self.unanswered_bytes * 4 <= self._bytes_max:
+            self._is_crowded = False
+        if self._may_hold and not self.is_congested:  # all connections are looked at: not with every answer
+            self._may_hold = False
+            self._relieve()
+
+    # Reading
+
+    def on_marks(self, marks: Marks) -> None:
+        """The home has announced how far its log is. Raises BadFrame."""
+        if len(marks.positions) != len(self._shards) or len(marks.floors) not in (0, len(self._shards)):
+            raise BadFrame("marks for another number of shards")
+        self._watermarks = [max(pair) for pair in zip(self._watermarks, marks.positions, strict=True)]
+        if marks.floors:
+            self._floors = marks.floors
+        self._clock = marks.clock, self._now()
+
+    @property
+    def watermarks(self) -> dict[int, int]:
+        """The last timestamp of each shard that the home has announced."""
+        return dict(enumerate(self._watermarks))
+
+    def now(self) -> int:
+        """The log's clock, in microseconds since 1970: the home's, not this machine's (C39)."""
+        clock, at = self._clock
+        return clock + round((self._now() - at) * 1_000_000)
+
+    def shard_of(self, client_id: str) -> int:
+        """The home of a client id."""
+        return shard_of(client_id, len(self._shards))
+
+    def positions_at(self, start: Start) -> dict[int, int]:
+        """The positions of a start that a client has asked for."""
+        return positions_at(start, self.watermarks, self.now())
+
+    def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, RetentionGap]:
+        """What retention has taken of what is later than these positions, as far as announced; scans report all of it."""
+        wanted = {shard: start if isinstance(start, int) else start[shard] for shard in range(len(self._shards))}
+        return {
+            shard: RetentionGap(wanted[shard], floor)
+            for shard, floor in enumerate(self._floors)
+            if wanted[shard] != EARLIEST and wanted[shard] < floor - 1
+        }
+
+    def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> LogScan:
+        """Read what matches one of the filters, later than the start, in order of time."""
+        numbers = range(len(self._shards))
+        positions = {shard: start if isinstance(start, int) else start[shard] for shard in numbers}
+        return self._scans.open(filters, positions, with_session_only)
+
+
+def _rows(channel: int, found: list[operations.Operation], waiter: EntriesWaiter | None) -> CollectedRows:
+    return CollectedRows(channel, found, operations.size_of(found), waiter)

@@ -1,0 +1,226 @@
+"""The registry as a node sees it: every claim is a question to the client id's home.
+
+`node_claims.NodeClaims` knows which channels this node has claimed for; this module asks the home, answers the CONNECTs that
+wait, and puts releases into the node's blocks, behind everything that their clients have sent (C12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from braidmq.access.contract import Refused
+from braidmq.base.errors import BraidError
+from braidmq.broker.session.ports import Claim, Grant, GrantEnding
+from braidmq.cluster.claims import ClaimRequest
+from braidmq.cluster.home.registry import SUPERSEDED, ending_of
+from braidmq.cluster.node_claims import NodeClaims
+from braidmq.cluster.operations import decode_session, encode_will
+from braidmq.lane.path.flow import Flow
+from braidmq.mqtt.reasons import Reason
+from braidmq.net.proto_v1 import (
+    ClaimId,
+    ClaimMessage,
+    Declare,
+    DeclaredChannel,
+    GrantId,
+    LetGoId,
+    RejectId,
+    ReleaseEntry,
+    WithdrawEntry,
+)
+
+log = logging.getLogger("braidmq.cluster")
+
+_AWAY: Final = Refused(Reason.SERVER_UNAVAILABLE, "the core is not reachable")
+
+
+class ReleaseLog(Protocol):
+    """Takes entries for the node's blocks; implemented by the remote log."""
+
+    def shard_of(self, client_id: str) -> int:
+        """The shard of a client id."""
+
+    def add_entry(self, shard: int, entry: ReleaseEntry | WithdrawEntry, on_answer: Callable[[], None]) -> None:
+        """Put an entry behind everything that was collected so far; ``on_answer`` when the home has answered its block."""
+
+
+class _AskedChannel(Struct, gc=False):
+    """A claim of this node, from the CONNECT to the answered release."""
+
+    claim: Claim
+    request: ClaimRequest
+    answer: asyncio.Future[Grant | Refused] | None
+    deadline: asyncio.TimerHandle | None = None
+    guard: int = 0
+
+
+class NodeRegistry:
+    """Implements the broker's ``Registry`` on a node without a database."""
+
+    def __init__(
+        self,
+        claims: NodeClaims,
+        releases: ReleaseLog,
+        loop: asyncio.AbstractEventLoop,
+        send: Callable[[ClaimMessage], None],
+        close: Callable[[str], None],
+        learn_mark: Callable[[str, tuple[int, int | None]], None],
+        wait_s: float,
+    ) -> None:
+        """``send`` tells the home, or nothing while it is away. ``close`` closes the connection of a client id, which was taken
+        over. ``learn_mark``: a grant has brought how far the client has come as a producer. ``wait_s``: how long a CONNECT waits.
+        """
+        self._claims = claims
+        self._releases = releases
+        self._loop = loop
+        self._send = send
+        self._close = close
+        self._learn_mark = learn_mark
+        self._wait_s = wait_s
+        self._channels: dict[int, _AskedChannel] = {}
+        self._granted: dict[str, _AskedChannel] = {}  # by client id: the newest
+
+    # What the remote log asks
+
+    def of_client(self, client_id: str) -> int:
+        """The number that stands for the client id and its guard in blocks; 0 if it has no channel here."""
+        channel = self._granted.get(client_id)
+        return channel.request.channel if channel is not None else 0
+
+    def client_of(self, channel: int) -> str | None:
+        """The client id that a channel owns; None if it has ended."""
+        asked = self._channels.get(channel)
+        return asked.request.client_id if asked is not None and self._granted.get(asked.request.client_id) is asked else None
+
+    def of_flow(self, flow: Flow) -> int:
+        """The channel that publishes with this flow; 0 if it has none any more."""
+        return self.of_client(flow.client_id)
+
+    def on_fenced(self, channel: int) -> None:
+        """The home refuses what comes from a channel, because another one owns its client id."""
+        asked = self._channels.get(channel)
+        if asked is not None and self._granted.get(asked.request.client_id) is asked:
+            self._close(asked.request.client_id)
+
+    # The broker's port
+
+    def claim(self, claim: Claim) -> Awaitable[Grant | Refused]:
+        """Ask the home for a client id."""
+        request = self._claims.claim(claim.client_id)
+        answer = self._loop.create_future()
+        channel = self._channels[request.channel] = _AskedChannel(claim, request, answer)
+        channel.deadline = self._loop.call_later(self._wait_s, partial(self._give_up, channel))
+        self._send(_claim_id(channel))
+        return answer
+
+    def commit(self, grant: Grant) -> bool:
+        """Whether the grant still counts on this node."""
+        channel = self._granted.get(grant.client_id)
+        return channel is not None and self._claims.guard_of(channel.request.channel) == grant.guard
+
+    def end(self, grant: Grant, *, keeps_session: bool, ending: GrantEnding) -> None:
+        """The connection gives the client id up: say so behind everything that its client has sent."""
+        channel = self._granted.get(grant.client_id)
+        if channel is None or channel.guard != grant.guard:
+            return
+        self._hang_up(channel, ending)  # it sends what was collected for this channel, which must still be known by its client id
+        del self._granted[grant.client_id]
+
+    def _hang_up(self, channel: _AskedChannel, ending: GrantEnding) -> None:
+        number = channel.request.channel
+        unanswered = self._claims.hang_up(number)
+        entry: ReleaseEntry | WithdrawEntry = ReleaseEntry(number, ending_of(ending).value)
+        if unanswered is not None:
+            entry = WithdrawEntry(unanswered.number, unanswered.client_id, unanswered.channel)
+        shard = self._releases.shard_of(channel.request.client_id)
+        self._releases.add_entry(shard, entry, partial(self._released, number))
+
+    def _released(self, number: int) -> None:
+        self._claims.on_released(number)
+        self._channels.pop(number, None)
+
+    def _give_up(self, channel: _AskedChannel) -> None:
+        """The home has not answered in time."""
+        self._answer(channel, _AWAY)
+        self._hang_up(channel, GrantEnding.WITHDRAWN)
+
+    def _answer(self, channel: _AskedChannel, answer: Grant | Refused) -> None:
+        if channel.deadline is not None:
+            channel.deadline.cancel()
+            channel.deadline = None
+        future, channel.answer = channel.answer, None
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    # The home
+
+    def receive(self, message: ClaimMessage) -> None:
+        """The home has decided. Raises BraidError if a home does not say such things, or says them about unknown sessions."""
+        match message:
+            case GrantId():
+                self._on_granted(message)
+            case RejectId():
+                self._on_rejected(message)
+            case LetGoId():
+                self._on_let_go(message)
+            case _:
+                raise BraidError(f"a home does not send {type(message).__name__}")
+
+    def _on_granted(self, message: GrantId) -> None:
+        channel = self._channels.get(message.number)  # channels are numbered like their claims
+        if channel is None or channel.answer is None:
+            return  # it was withdrawn, or the answer is a repeat
+        is_valid = self._claims.on_granted(channel.request, message.guard)
+        channel.guard = message.guard
+        if not is_valid or channel.answer.cancelled():
+            self._answer(channel, SUPERSEDED)
+            self._hang_up(channel, GrantEnding.WITHDRAWN)
+            return
+        self._granted[channel.request.client_id] = channel
+        self._learn_mark(channel.request.client_id, message.producer)
+        stored = decode_session(message.session)
+        self._answer(channel, Grant(channel.request.client_id, message.guard, stored, message.replaces_user))
+
+    def _on_rejected(self, message: RejectId) -> None:
+        channel = self._channels.get(message.number)
+        if channel is not None and self._claims.on_rejected(channel.request):
+            del self._channels[message.number]
+            self._answer(channel, Refused(Reason(message.reason), message.detail))
+
+    def _on_let_go(self, message: LetGoId) -> None:
+        for number in self._claims.on_let_go(message.client_id, message.guard):
+            if self._granted.get(message.client_id) is self._channels.get(number):
+                self._close(message.client_id)
+
+    def declaration(self) -> Declare:
+        """What a home that this node meets, or meets again, must be told before anything else: the client ids that it has."""
+        declaration = self._claims.declaration()
+        channels = [
+            DeclaredChannel(
+                client_id, number, guard, channel.claim.user_name, channel.claim.expiry_s, encode_will(channel.claim.will)
+            )
+            for client_id, number, guard in declaration.channels
+            if (channel := self._channels.get(number)) is not None
+        ]
+        claims = [_claim_id(self._channels[claim.channel]) for claim in declaration.claims]
+        return Declare(channels, claims, declaration.claimed)
+
+
+def _claim_id(channel: _AskedChannel) -> ClaimId:
+    claim, request = channel.claim, channel.request
+    return ClaimId(
+        request.number,
+        request.client_id,
+        request.channel,
+        claim.user_name,
+        claim.clean_start,
+        claim.expiry_s,
+        encode_will(claim.will),
+        claim.peer_host,
+    )

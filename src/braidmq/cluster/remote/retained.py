@@ -1,0 +1,137 @@
+"""Retained messages of other nodes: the core has them, and sends those of a filter in pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
+from braidmq.broker.messages.retained import Retained
+from braidmq.broker.session.ports import RetainedReads
+from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.storage.rows.messages import MessageRows
+
+AskPage = Callable[[RetainedRead], Awaitable[RetainedPage]]  # raises Unavailable
+
+PAGE_BYTES: Final = 256 * 1024
+ASKED_MAX: Final = 50  # pages under way at a time: half of the calls that a core serves
+_RETRY_S: Final = 1.0
+
+
+class CoreRetained:
+    """Retained messages as a node finds them: those of its own ``$`` topics here, all others at the core."""
+
+    def __init__(self, local: RetainedReads, ask: AskPage, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._local = local
+        self._ask = PageAsker(ask)
+        self._loop = loop
+        self._numbers = 0
+
+    def may_match(self, topic_filter: bytes) -> bool:
+        """False if there is certainly no message for this filter."""
+        return not topic_filter.startswith(b"$") or self._local.may_match(topic_filter)
+
+    def match(self, topic_filter: bytes) -> Iterator[Retained | None]:
+        """The messages that match; those of the core arrive page by page."""
+        if topic_filter.startswith(b"$"):
+            return self._local.match(topic_filter)
+        self._numbers += 1
+        return CoreSearch(topic_filter, self._numbers, self._ask, self._loop)
+
+
+class PageAsker:
+    """Asks for pages, for some searches at a time; the others wait in the order in which they came."""
+
+    def __init__(self, ask: AskPage, asked_max: int = ASKED_MAX) -> None:
+        self._ask = ask
+        self._room = asyncio.Semaphore(asked_max)
+
+    async def __call__(self, request: RetainedRead) -> RetainedPage:
+        """The page. Raises Unavailable, or CallError if the core cannot answer."""
+        async with self._room:
+            return await self._ask(request)
+
+
+class CoreSearch:
+    """The retained messages of one filter; implements `broker.session.ports.RetainedSearch`."""
+
+    def __init__(self, topic_filter: bytes, number: int, ask: AskPage, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """``loop``: on which ``ask`` runs; None: the running one."""
+        self._loop = loop
+        self._topic_filter = topic_filter
+        self._number = number
+        self._ask = ask
+        self._rows = MessageRows()
+        self._page: deque[Retained] = deque()
+        self._pages = 0
+        self._part = b""  # the beginning of a message that goes on in the next page
+        self._is_last = False
+        self._asking: asyncio.Task[RetainedPage] | None = None
+        self._callback: Callable[[], None] | None = None
+
+    def __iter__(self) -> Iterator[Retained | None]:
+        return self
+
+    def __next__(self) -> Retained | None:
+        """The next message; None while a page is on its way. Raises Unavailable if the core does not answer."""
+        if self._page:
+            return self._page.popleft()
+        if self._asking is not None and self._asking.done():
+            self._take_page()
+            return self._page.popleft() if self._page else None
+        if self._is_last:
+            raise StopIteration
+        if self._asking is None:
+            request = RetainedRead(self._number, self._topic_filter, self._pages)
+            self._asking = asyncio.ensure_future(self._ask(request), loop=self._loop)
+            self._asking.add_done_callback(self._on_answer)
+        return None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a page is on its way."""
+        return self._asking is not None and not self._asking.done()
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the page has arrived."""
+        self._callback = callback
+
+    def close(self) -> None:
+        """End the search early."""
+        self._callback = None
+        self._is_last = True
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _on_answer(self, task: asyncio.Task[RetainedPage]) -> None:
+        if not task.cancelled():
+            task.exception()  # an exception that is never retrieved would be logged
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    def _take_page(self) -> None:
+        asking, self._asking = self._asking, None
+        assert asking is not None
+        if asking.cancelled():
+            raise Unavailable("the core was not asked", _RETRY_S)
+        problem = asking.exception()
+        if isinstance(problem, Unavailable):
+            raise problem
+        if isinstance(problem, BraidError):
+            raise Unavailable(str(problem), _RETRY_S)
+        page = asking.result()
+        self._pages += 1
+        self._is_last = page.is_last
+        values = list(page.values)
+        if values:
+            values[0] = self._part + values[0]
+            self._part = values.pop() if page.is_part else b""
+        for value in values:
+            try:
+                stored = self._rows.message_of(value, "a retained message")
+            except (Corruption, UsageError) as broken:
+                raise Unavailable(str(broken), _RETRY_S) from None
+            self._page.append(Retained(stored.message, stored.user_name, stored.stored_at))

@@ -1,0 +1,117 @@
+"""Carries the replication log over a node's connections: its server answers the peers that watch it, its replicas watch them.
+
+A node writes into its tables during a turn of the loop; at the end of the turn ``run`` sends what is new to every peer, and more
+to those that are behind, as long as there is something to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from braidmq.base.errors import BraidError
+from braidmq.cluster.rlog.agent import PACE, AgentPace
+from braidmq.cluster.rlog.replica import Replica, ReplicaState
+from braidmq.cluster.rlog.server import RlogServer
+from braidmq.cluster.rlog.tables import Tables
+from braidmq.net.frames import FrameKind
+from braidmq.net.proto_v1 import Position, RlogMessage
+
+SendFrame = Callable[[FrameKind, int, bytes, int], None]  # kind, destination, body, flags
+
+TO_SERVER: Final = 0  # the flags of what a replica says
+TO_REPLICA: Final = 1  # and of what a server says
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(RlogMessage)
+
+
+class BadRlogMessage(BraidError):
+    """A peer sent a message of the replication log that cannot be read: its connection must be closed."""
+
+
+class RlogLink:
+    """The replication log between this node and one peer, for the life of one connection."""
+
+    def __init__(self, exchange: RlogExchange, replica: Replica, send: SendFrame) -> None:
+        self.replica = replica
+        self._exchange = exchange
+        self._send = send
+
+    @property
+    def state(self) -> ReplicaState:
+        """How far this node's copy of the peer's rows is."""
+        return self.replica.state
+
+    def watch(self) -> None:
+        """Watch the peer, from where this node's tables are."""
+        number, message = self.replica.connect()
+        self._send(FrameKind.RLOG, number, _encode(message), TO_SERVER)
+
+    def receive(self, destination: int, flags: int, body: bytes | memoryview) -> None:
+        """Handle a frame of the peer. Raises BadRlogMessage and ForeignRows."""
+        try:
+            message = _decoder.decode(body)
+        except msgspec.MsgspecError as problem:
+            raise BadRlogMessage(f"a message of the replication log cannot be read: {problem}") from None
+        if flags & TO_REPLICA:
+            for number, reply in self.replica.receive(destination, message):
+                self._send(FrameKind.RLOG, number, _encode(reply), TO_SERVER)
+        else:
+            self._exchange.server.receive(self, destination, message)
+        self._exchange.ask()
+
+    def push(self, number: int, body: bytes) -> None:
+        """Send what this node's server has for the peer."""
+        self._send(FrameKind.RLOG, number, body, TO_REPLICA)
+
+    def close(self) -> None:
+        """The connection is gone; the rows stay."""
+        self.replica.disconnect()
+        self._exchange.server.lost(self)
+
+
+class RlogExchange:
+    """The replication log of this node."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        own: str,
+        *,
+        is_core: bool,
+        ask: Callable[[], None],
+        on_applied: Callable[[RlogLink, str, Position], None],
+        pace: AgentPace = PACE,
+    ) -> None:
+        """``own``: the origin that this node writes. ``ask`` asks for ``run`` at the end of this turn of the loop.
+
+        ``on_applied``: a peer has this much of an origin.
+        """
+        self.tables = tables
+        self.ask = ask
+        self.server: RlogServer[RlogLink] = RlogServer(tables, own.__eq__, on_applied, pace)
+        self._own = own
+        self._is_core = is_core
+
+    def open(self, send: SendFrame, accepts: Callable[[str], bool]) -> RlogLink:
+        """A peer has connected. ``accepts``: the origins whose rows it may send."""
+        return RlogLink(self, Replica(self.tables, self._own, is_core=self._is_core, accepts=accepts), send)
+
+    def run(self) -> None:
+        """Send what this turn has brought, and a bounded piece to each peer that is behind."""
+        self._push(self.server.round())
+        if self.server.is_busy:
+            self._push(self.server.pump())
+        if self.server.is_busy:
+            self.ask()
+
+    def _push(self, messages: Iterable[tuple[RlogLink, int, RlogMessage]]) -> None:
+        encoded: dict[int, tuple[RlogMessage, bytes]] = {}  # peers that follow get the same messages
+        for link, number, message in messages:
+            found = encoded.get(id(message))
+            if found is None:
+                found = encoded[id(message)] = message, _encode(message)
+            link.push(number, found[1])

@@ -1,0 +1,54 @@
+"""The settings of a core's workers, and of the core itself if it has workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from braidmq.base.config.addresses import Address, parse_address
+from braidmq.base.config.settings import ListenerSettings, Settings
+
+KINDS = ("tcp", "tls", "ws", "wss")
+
+
+def share_of(settings: Settings, processes: int) -> Settings:
+    """The settings of one of several processes that serve clients: limits on the node's rates are divided among them (C33)."""
+    limits = settings.limits
+    if processes <= 1 or not limits.connections_per_s:
+        return settings
+    divided = msgspec.structs.replace(limits, connections_per_s=limits.connections_per_s / processes)
+    return msgspec.structs.replace(settings, limits=divided)
+
+
+def worker_settings(
+    settings: Settings, number: int, run_dir: Path, addresses: Mapping[str, tuple[str, int]], processes: int
+) -> Settings:
+    """The settings of a worker: it listens where its core does, and has no database, no API port and no history service.
+
+    ``addresses``: where the core's listeners are bound, with the ports that the system chose.
+    """
+    node, replace = settings.node, msgspec.structs.replace
+    return replace(
+        share_of(settings, processes),
+        node=replace(node, name=f"{node.name}/w{number}", role="replicant", data_dir=str(run_dir)),
+        listeners=type(settings.listeners)(
+            **{kind: _bound(kind, getattr(settings.listeners, kind), addresses) for kind in KINDS}
+        ),
+        api=replace(settings.api, bind=""),
+        history=replace(settings.history, bind=""),
+        cluster=replace(settings.cluster, secret="", rpc_bind=""),
+    )
+
+
+def _bound(
+    kind: str, listeners: Mapping[str, ListenerSettings], addresses: Mapping[str, tuple[str, int]]
+) -> dict[str, ListenerSettings]:
+    bound: dict[str, ListenerSettings] = {}
+    for name, listener in listeners.items():
+        address = addresses.get(f"{kind}:{name}")
+        if listener.enabled and address is not None:
+            bind = str(Address(parse_address(listener.bind).host, address[1]))
+            bound[name] = msgspec.structs.replace(listener, bind=bind)
+    return bound

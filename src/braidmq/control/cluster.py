@@ -1,0 +1,77 @@
+"""The values that a core and its operator exchange about the nodes of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+MemberState = Literal["serving", "silent", "away"]
+RATE_DEFAULT = 100
+RATE_MAX = 100_000
+
+
+class DrainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Send the clients of a node elsewhere, ``rate`` per second; those that are left after ``deadline_s``, all at once.
+
+    ``node``: on a core, the worker or replicant; empty on the node itself.
+    """
+
+    node: str = ""
+    rate: int = RATE_DEFAULT
+    deadline_s: float | None = None
+
+
+class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far that is. ``moved``: clients that were sent away, ``left``: clients that are still connected."""
+
+    node: str
+    is_done: bool
+    moved: int
+    left: int
+
+
+class NodeMetrics(msgspec.Struct, frozen=True):
+    """The metrics of one node by their stems; None if it did not answer."""
+
+    node: str
+    role: str
+    values: Mapping[str, float] | None
+
+
+class ClusterMetrics(msgspec.Struct, frozen=True):
+    """``totals``: of this node and its workers. ``nodes``: each node alone; empty if this node is not a core with others."""
+
+    totals: Mapping[str, float]
+    nodes: list[NodeMetrics] = []
+
+
+class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of the cluster. ``state``: *silent* is connected and does not answer, *away* is not connected.
+
+    ``clients`` is None if the node does not answer. ``feed``: following, behind or empty. ``rlog``: how far the node has the
+    routes of all others: catchup, switchover, normal or empty; ``rlog_lag`` entries are still to be sent to it. ``routes``: the
+    filters that it has announced, ``rlog_position`` the sequence of its last announcement. ``alarms``: what is wrong, in words.
+    """
+
+    name: str
+    role: str
+    state: MemberState
+    incarnation: int
+    address: str = ""
+    clients: int | None = None
+    routes: int = 0
+    feed: str = ""
+    feed_lag_s: float = 0.0
+    rlog: str = ""
+    rlog_lag: int = 0
+    rlog_position: int = 0
+    alarms: list[str] = []
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as its core sees it; the core comes first."""
+
+    cluster: str
+    members: list[MemberInfo]

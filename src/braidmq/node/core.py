@@ -1,0 +1,341 @@
+"""A core: the node that has the log. Alone it is a whole broker; with workers or replicants it also serves theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from braidmq.access.local import LocalAccess
+from braidmq.api.registration import EndpointRegistration, registration_routes
+from braidmq.api.server import ApiServer
+from braidmq.base.config.addresses import Address
+from braidmq.base.config.settings import Settings
+from braidmq.base.config.sources import DEFAULT, Config, describe_changes, from_settings
+from braidmq.base.config.transfer import encode_config
+from braidmq.base.errors import ConfigError, UsageError
+from braidmq.base.listening.sockets import PortSharing
+from braidmq.base.room import FilePlan
+from braidmq.broker.bounds.loop_watch import LoopWatch
+from braidmq.broker.broker import Broker
+from braidmq.broker.listeners.listener_set import ListenerSet
+from braidmq.broker.messages import hooks
+from braidmq.broker.ports import Storage
+from braidmq.broker.session.ports import NodePorts
+from braidmq.cluster.core_side import CoreSide
+from braidmq.cluster.figures import ClusterFigures, CoreFigures
+from braidmq.cluster.home.home import Home
+from braidmq.cluster.home.node_peer import PeerView
+from braidmq.cluster.member import Member
+from braidmq.cluster.questions import NodeQuestions
+from braidmq.cluster.rlog.agent import AgentPace
+from braidmq.cluster.shared_bans import SharedBans
+from braidmq.cluster.worker_settings import share_of, worker_settings
+from braidmq.cluster.workers import Workers
+from braidmq.history.node_side.supervisor import HistoryService
+from braidmq.node.process import make_data_dir, report_death, warn_if_slow
+from braidmq.node.serving import ServingNode
+from braidmq.operations import CoreOperations, NodeOperations
+from braidmq.storage.engine.health import HEALTHY, Health
+from braidmq.storage.engine.rocksdb import Tuning
+from braidmq.storage.log import DurableLog, LogOptions
+from braidmq.storage.reading.positions import parse_start
+from braidmq.storage.rows.delayed import LogDelayed
+from braidmq.storage.rows.groups import LogGroups
+from braidmq.storage.rows.producers import LogProducers
+from braidmq.storage.rows.retained import LogRetained
+from braidmq.storage.rows.sessions import LogSessions
+from braidmq.storage.upkeep.backup import remove_leftovers
+from braidmq.storage.upkeep.watchdog import Watchdog
+
+log = logging.getLogger("braidmq.node")
+
+
+_SECRET_BYTES = 32
+
+
+class WorkerPlan(msgspec.Struct, frozen=True):
+    """How many workers a core starts, and whether it also accepts clients itself."""
+
+    count: int
+    core_listens: bool = True
+
+    @property
+    def processes(self) -> int:
+        """The processes that serve clients."""
+        return self.count + self.core_listens
+
+
+class Node(ServingNode):
+    """One core. ``start`` returns when it serves; ``stop`` when everything is closed."""
+
+    def __init__(self, config: Config | Settings, workers: WorkerPlan | None = None) -> None:
+        self._plan = workers or WorkerPlan(0)
+        super().__init__(config if isinstance(config, Config) else from_settings(config))
+        self._log: DurableLog | None = None
+        self._care: Watchdog | None = None
+        self._history: HistoryService | None = None
+        self._core_side: CoreSide | None = None
+        self._home: Home | None = None
+        self._shared_bans: SharedBans | None = None
+        self._worker_secret = b""
+        self._workers: Workers | None = None
+
+    async def start(self) -> None:
+        """Start everything, or raise ``ConfigError`` and leave nothing behind."""
+        settings = self.settings
+        data_dir = Path(settings.node.data_dir)
+        await asyncio.to_thread(make_data_dir, data_dir)
+        warn_if_slow()
+        for note in self.config.notes:
+            log.info("%s", note)
+        files = self._rooms.furnish()
+        try:
+            await self._start(settings, data_dir, files)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, settings: Settings, data_dir: Path, files: FilePlan) -> None:
+        self._access = access = await asyncio.to_thread(LocalAccess, settings)
+        options = LogOptions(tuning=Tuning(open_files_max=files.tables))
+        self._log = message_log = await asyncio.to_thread(DurableLog.open, data_dir, settings.history, options=options)
+        await asyncio.to_thread(remove_leftovers, data_dir)
+        message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
+        storage = Storage(
+            message_log,
+            LogSessions(message_log),
+            LogRetained(message_log),
+            LogDelayed(message_log),
+            LogGroups(message_log),
+            parse_start,
+            LogProducers(message_log),
+        )
+        loaded = hooks.load(settings.hooks.load, settings.limits.connect_timeout)
+        ports = await self._join_cluster(settings, data_dir, message_log)
+        self._broker = broker = Broker(share_of(settings, self._plan.processes), access, loaded, storage, ports=ports)
+        broker.restore(decides=self._home is None or self._home.is_ready)
+        self._watch = LoopWatch(broker.timers)
+        self._watch.start()
+        found = message_log.stats()
+        log.info("the log in %s has %d records and %d durable sessions", data_dir / "log", found.records, broker.sessions.durable)
+        self._care = Watchdog(message_log, relearns=settings.history.relearn, on_slow=broker.turn_writer.note_slow)
+        self._care.start()
+        access.on_change = broker.enforce_access
+        self._watcher = asyncio.get_running_loop().create_task(access.watch())
+        self._watcher.add_done_callback(report_death)
+        self._listeners = ListenerSet(
+            settings,
+            broker.make_connection,
+            admit=broker.admit,
+            on_refused=broker.statistics.on_refused,
+            room=self.client_room,
+            sharing=PortSharing.FIRST if self._plan.count else PortSharing.NONE,
+            accepts=self._plan.core_listens,
+        )
+        # The API comes first: its socket in the data directory keeps a second node out.
+        self._api = ApiServer(
+            NodeOperations(self) if self._core_side is None else CoreOperations(self),
+            bind=settings.api.bind,
+            data_dir=data_dir,
+            hosts=settings.api.hosts,
+            room=self.api_room,
+            control_room=self.control_room,
+            registration=registration_routes(self._register_endpoint, settings.cluster.secret),
+        )
+        await self._api.start()
+        await self._listeners.start()
+        self._start_history(settings, data_dir, message_log, access)
+        await self._start_cluster(broker)
+        broker.sys_topics.start()
+        if self.cluster_address is not None:
+            log.info("replicants reach this core on %s", self.cluster_address)
+        for name, (host, port) in self.addresses.items():
+            log.info("%s listens on %s", name, Address(host, port))
+
+    async def _join_cluster(self, settings: Settings, data_dir: Path, message_log: DurableLog) -> NodePorts:
+        """Become a member of the cluster, if there is one; what the broker shares with the other members."""
+        if not self._plan.count and not settings.cluster.rpc_bind:
+            return NodePorts()
+        self._worker_secret = secrets.token_bytes(_SECRET_BYTES) if self._plan.count else b""
+        self._core_side = CoreSide(settings, data_dir, message_log, self._worker_secret)
+        await self._core_side.start()
+        cluster = settings.cluster
+        pace = AgentPace(switchover_entries_max=cluster.switchover_entries_max)
+        local = Member(settings.node.name, self._core_side.incarnation)
+        side = self._core_side
+        self._home = Home(local, cluster.takeover_wait, pace, message_log, side.expected, side.ended)
+        return self._home.ports
+
+    async def _start_cluster(self, broker: Broker) -> None:
+        """Accept other nodes, and start this core's own workers."""
+        if self._core_side is None or self._home is None:
+            return
+        self._home.serve(broker)
+        self._home.remove_marks_except(self._core_side.expected_ids)
+        assert self._access is not None
+        questions = self._core_side.questions
+        self._shared_bans = shared = SharedBans(self._access.bans, questions)
+        questions.on_connect, questions.on_disconnect, self._access.on_ban = shared.connect, shared.disconnect, shared.note
+        await self._core_side.accept(self._home)
+        if self._plan.count:
+            socket_path = str(self._core_side.socket_path)
+            self._workers = Workers(self._plan.count, self._worker_config, socket_path, self._worker_secret)
+            await self._workers.start()
+            log.info("%d workers are ready", self._plan.count)
+
+    async def _register_endpoint(self, endpoint: str) -> EndpointRegistration:
+        if self._core_side is None or self.cluster_address is None:
+            raise UsageError("this node accepts no other nodes", "set cluster.rpc_bind")
+        number = await self._core_side.members.register_endpoint(endpoint)
+        return EndpointRegistration(number, [str(self.cluster_address)])
+
+    def _worker_config(self, number: int) -> bytes:
+        run_dir = (Path(self.settings.node.data_dir) / "workers" / f"w{number}").absolute()
+        settings = worker_settings(self.settings, number, run_dir, self.addresses, self._plan.processes)
+        return encode_config(msgspec.structs.replace(self.config, settings=settings))
+
+    def _start_history(self, settings: Settings, data_dir: Path, message_log: DurableLog, access: LocalAccess) -> None:
+        if not settings.history.bind:
+            return
+        if not HistoryService.is_possible():
+            if self.config.origins.get("history.bind", DEFAULT) != DEFAULT:
+                raise ConfigError("history.bind", "the history service needs pyarrow", "pip install 'braidmq[history]'")
+            log.info("the history service is disabled: it needs pyarrow (pip install 'braidmq[history]')")
+            return
+        self._history = HistoryService(settings, data_dir, message_log, access)
+        self._history.start()
+
+    async def wait_ended(self) -> str:
+        """Wait until this node must be stopped: a core decides that itself."""
+        await asyncio.Event().wait()
+        return ""
+
+    async def stop(self) -> None:
+        """Stop accepting, disconnect the clients, close everything."""
+        if self._watch is not None:
+            self._watch.stop()
+        if self._listeners is not None:
+            self._listeners.stop_accepting()
+        if self._broker is not None:
+            self._broker.sys_topics.stop()
+        if self._workers is not None:
+            await self._workers.stop()  # while this core can still take what their clients leave behind
+        if self._shared_bans is not None:
+            self._shared_bans.close()
+        if self._core_side is not None:
+            await self._core_side.stop()
+        if self._history is not None:
+            await self._history.stop()
+        if self._broker is not None:
+            await self._broker.stop()
+        if self._home is not None:
+            self._home.close()
+        if self._api is not None:
+            await self._api.stop()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._care is not None:
+            self._care.stop()
+        if self._log is not None:
+            self._log.close()  # on this thread, which is the log's
+            self._log = None
+        if self._access is not None:
+            await self._access.close()
+
+    async def reload(self, config: Config) -> list[str]:
+        """Apply a changed configuration and changed files; clients still allowed stay. Returns the keys that need a restart."""
+        changes = describe_changes(self.settings, config.settings)
+        self.config = config
+        self.settings = config.settings
+        if self._access is not None:
+            await self._access.reload(config.settings)
+        if self._listeners is not None:
+            await self._listeners.reconfigure(config.settings)
+        if self._history is not None:
+            await self._history.reload(config.settings.history)
+        self.broker.reconfigure(share_of(config.settings, self._plan.processes))
+        self.broker.sys_topics.reconfigure()
+        if self._workers is not None:
+            await self._workers.reload()
+        return changes.restart
+
+    @property
+    def cluster_address(self) -> Address | None:
+        """Where replicants reach this core."""
+        return self._core_side.address if self._core_side is not None else None
+
+    # For its operations, if other nodes may join
+
+    def cluster_figures(self) -> ClusterFigures:
+        """What the metrics say about the cluster, now."""
+        if self._core_side is None or self._home is None or self._broker is None or not self._home.is_serving:
+            return ClusterFigures()
+        return CoreFigures(self._core_side, self._home)
+
+    @property
+    def questions(self) -> NodeQuestions:
+        """Asks the other nodes."""
+        return self._cluster()[0].questions
+
+    @property
+    def incarnation(self) -> int:
+        """The core's own."""
+        return self._cluster()[0].incarnation
+
+    def node_of(self, client_id: str) -> str | None:
+        """The node that has the session of a client id."""
+        return self._cluster()[1].sessions.node_of(client_id)
+
+    async def wait_left(self, client_id: str) -> None:
+        """Wait until no node has the session of a client id."""
+        left = asyncio.Event()
+        self._cluster()[1].sessions.after_leaving(client_id, left.set)
+        await left.wait()
+
+    def peer_view(self, name: str) -> PeerView | None:
+        """A node's connections, as the core sees them."""
+        peer = self._cluster()[1].find(name)
+        return None if peer is None else peer.view()
+
+    async def wait_bans_known(self, timeout_s: float) -> list[str]:
+        """Wait until all nodes have the operators' bans; the names of those that did not confirm in time."""
+        return [] if self._shared_bans is None else await self._shared_bans.wait_known(timeout_s)
+
+    async def declare_dead(self, name: str) -> None:
+        """End a node's connections and its membership."""
+        await self._cluster()[0].declare_dead(name, "the operator has declared it dead")
+
+    def _cluster(self) -> tuple[CoreSide, Home]:
+        assert self._core_side is not None, "other nodes cannot join this one"
+        assert self._home is not None
+        return self._core_side, self._home
+
+    @property
+    def history_bind(self) -> str:
+        """The address of the history service, as configured; empty without a service."""
+        return self.settings.history.bind if self._history is not None else ""
+
+    @property
+    def workers(self) -> Workers | None:
+        """The workers, if there are any."""
+        return self._workers
+
+    @property
+    def log(self) -> DurableLog:
+        """The durable log, once started."""
+        assert self._log is not None, "the node is not started"
+        return self._log
+
+    @property
+    def history(self) -> HistoryService | None:
+        """The history service, if there is one."""
+        return self._history
+
+    @property
+    def log_health(self) -> Health:
+        """The health of the log at its last check."""
+        return self._care.health if self._care is not None else HEALTHY

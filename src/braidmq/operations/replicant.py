@@ -1,0 +1,132 @@
+"""What an operator sees and does on a replicant: like on a core, except for everything that needs the log."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from braidmq.base.errors import UsageError
+from braidmq.control.cluster import RATE_MAX, DrainRequest, DrainStatus
+from braidmq.control.contract import (
+    BanInfo,
+    BanKind,
+    ConfValue,
+    Page,
+    PageRequest,
+    RetainedInfo,
+    SessionDetail,
+    SessionInfo,
+    Status,
+)
+from braidmq.operations.answers import NodeSession, NodeSessionDetail
+from braidmq.operations.drain import Drain
+from braidmq.operations.node import FROM, NodeOperations, RunningNode
+from braidmq.operations.pages import page_of
+from braidmq.operations.sessions import filters_of, positions_of, session_detail, session_info
+from braidmq.storage.log import DurableLog
+
+
+class RunningReplicant(RunningNode, Protocol):
+    """The replicant, as its operations see it. Its ``log`` raises UsageError."""
+
+    @property
+    def drain(self) -> Drain:
+        """Empties the node."""
+        ...
+
+    @property
+    def cluster_trouble(self) -> str:
+        """Why it cannot work on its core's data now; empty if it can."""
+        ...
+
+
+class ReplicantOperations(NodeOperations):
+    """Operations on history and retained messages raise UsageError: the core has them."""
+
+    def __init__(self, node: RunningReplicant) -> None:
+        super().__init__(node)
+        self._replicant = node
+
+    def status(self) -> Status:
+        """The current state of the node; without its core it is not ready."""
+        found = super().status()
+        drain = self._replicant.drain
+        trouble = self._replicant.cluster_trouble
+        if not trouble and drain.is_begun:
+            trouble = "drained; restart it to accept clients" if drain.is_done else f"drained, {drain.left} clients are left"
+        return msgspec.structs.replace(found, not_ready=trouble) if trouble else found
+
+    async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
+        """Sessions of this node's clients; the core knows how far they are behind the log."""
+        found = await self.node_sessions(page)
+        return Page([each.info for each in found.items], found.cursor)
+
+    async def session(self, client_id: str) -> SessionDetail | None:
+        """One of them, or None."""
+        found = await self.node_session(client_id)
+        return None if found is None else found.detail
+
+    async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
+        """Raises UsageError: the core has the retained messages of all nodes."""
+        raise UsageError("this node is a replicant and keeps no retained messages", "ask its core")
+
+    async def retained_remove(self, topic: str) -> bool:
+        """Raises UsageError: the core has the retained messages of all nodes."""
+        raise UsageError("this node is a replicant and keeps no retained messages", "ask its core")
+
+    async def drain(self, request: DrainRequest) -> DrainStatus:
+        """Send this node's clients elsewhere. Raises UsageError."""
+        if request.node not in ("", self._replicant.settings.node.name):
+            raise UsageError(f"this node is not {request.node!r}", "use `ctl node drain` on the core to drain another node")
+        if not 1 <= request.rate <= RATE_MAX or (request.deadline_s is not None and request.deadline_s < 0):
+            raise UsageError(f"the rate must be from 1 to {RATE_MAX}, and the deadline not negative")
+        self._replicant.drain.start(request.rate, request.deadline_s)
+        return await self.drain_status("")
+
+    async def drain_status(self, node: str) -> DrainStatus:
+        """How far the drain is. Raises UsageError if there was none."""
+        drain, name = self._replicant.drain, self._replicant.settings.node.name
+        if not drain.is_begun:
+            raise UsageError(f"{name} is not being drained")
+        return DrainStatus(node=name, is_done=drain.is_done, moved=drain.moved, left=drain.left)
+
+    async def node_sessions(self, page: PageRequest) -> Page[NodeSession]:
+        """Sessions in the order of their client ids; the core knows how far they are behind."""
+        names, cursor = await page_of([session.client_id for session in self._sessions], page)
+        found = [session for name in names if (session := self._sessions.get(name)) is not None]
+        return Page([NodeSession(session_info(session), positions_of(session)) for session in found], cursor)
+
+    async def node_session(self, client_id: str) -> NodeSessionDetail | None:
+        """One session, or None if there is none."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            return None
+        return NodeSessionDetail(session_detail(session), positions_of(session), filters_of(session))
+
+    async def ban_add(self, ban: BanInfo) -> list[str]:
+        """Raises UsageError: the core has the bans of all nodes."""
+        raise UsageError("bans are set on the core, for all nodes", "use `braidmq ctl bans add` there")
+
+    async def ban_remove(self, kind: BanKind, value: str) -> bool:
+        """Raises UsageError unless the ban is one that failed logins on this node may have caused."""
+        if FROM not in value:
+            raise UsageError("bans are lifted on the core, for all nodes", "use `braidmq ctl bans rm` there")
+        return await super().ban_remove(kind, value)
+
+    async def conf_set(self, key: str, text: str) -> ConfValue:
+        """Set a value at run time; raises UsageError on a worker."""
+        self._refuse_on_worker()
+        return await super().conf_set(key, text)
+
+    async def conf_unset(self, key: str) -> ConfValue:
+        """Remove a value set at run time; raises UsageError on a worker."""
+        self._refuse_on_worker()
+        return await super().conf_unset(key)
+
+    def _refuse_on_worker(self) -> None:
+        if not self._replicant.config.sources:  # it came from the core as a whole
+            raise UsageError("a worker has the configuration of its core", "change it on the core")
+
+    def _message_log(self) -> DurableLog | None:
+        return None

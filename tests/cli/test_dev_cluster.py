@@ -1,0 +1,116 @@
+"""``braidmq dev-cluster``: nodes as processes, reported when they are ready, and ended with the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from braidmq.base.errors import UsageError
+from braidmq.cli.dev_cluster import NodePlan, parse_settings, plan_nodes
+from tests.cli.in_process import run
+from tests.support import command
+
+DEADLINE_S = 60.0
+
+
+@contextmanager
+def cluster(*options: str) -> Iterator[subprocess.Popen[str]]:
+    process = command.start("dev-cluster", *options, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def has_ended(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(DEADLINE_S * 1000))
+
+
+def test_a_cluster_reports_its_nodes_and_ends_upon_sigterm(tmp_path: Path) -> None:
+    options = ("--replicants", "1", "--json", "--data-dir", str(tmp_path), "--set", "history.shards=2")
+    with cluster(*options) as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.readline())
+
+        assert list(found) == ["nodes", "etcd"]
+        assert found["etcd"] == []
+        core, replicant = found["nodes"]
+        assert (core["name"], core["role"], replicant["name"], replicant["role"]) == ("core1", "core", "replicant1", "replicant")
+        assert all(isinstance(core[port], int) for port in ("pid", "mqtt", "api", "cluster"))
+        assert replicant["cluster"] is None
+        url = f"http://127.0.0.1:{core['api']}/register?endpoint=10.0.0.7:1883"
+        with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
+            assert json.load(answer) == {"reg_id": 3, "core_nodes": [f"127.0.0.1:{core['cluster']}"]}
+        assert "shards = 2" in (tmp_path / "core1" / "braidmq.toml").read_text()
+        assert "shards" not in (tmp_path / "replicant1" / "braidmq.toml").read_text()
+        assert (tmp_path / "core1" / "braidmq.toml").stat().st_mode & 0o777 == 0o600
+        watched = [os.pidfd_open(node["pid"]) for node in found["nodes"]]
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(DEADLINE_S) == 0
+        assert all(has_ended(each) for each in watched)
+        assert process.stdout.read() == ""
+        for each in watched:
+            os.close(each)
+
+
+def test_nodes_end_when_the_command_is_killed() -> None:
+    with cluster("--replicants", "0", "--json") as process:
+        assert process.stdout is not None
+        [core] = json.loads(process.stdout.readline())["nodes"]
+        watched = os.pidfd_open(core["pid"])
+
+        process.kill()
+
+        assert has_ended(watched)
+        os.close(watched)
+
+
+def test_a_node_that_cannot_start_ends_the_cluster() -> None:
+    ended = command.run("dev-cluster", "--replicants", "0", "--set", "access.password_file=/nowhere/passwords")
+
+    assert ended.exit_code == 1
+    assert "there is no file /nowhere/passwords" in ended.errors
+    assert "braidmq dev-cluster: core1 ended with status 2" in ended.errors
+
+
+def test_several_cores_are_not_supported_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("dev-cluster", "--cores", "2") == 2
+    assert capsys.readouterr().err == "braidmq dev-cluster: several cores are not supported yet: use --cores 1\n"
+
+
+def test_ports_follow_each_other() -> None:
+    assert plan_nodes(2, 5000) == [
+        NodePlan("core1", "core", 5000, 5001, 5002),
+        NodePlan("replicant1", "replicant", 5003, 5004, None),
+        NodePlan("replicant2", "replicant", 5005, 5006, None),
+    ]
+    assert {port for node in plan_nodes(2, None) for port in (node.mqtt, node.api)} == {0}
+
+
+def test_ports_must_exist() -> None:
+    with pytest.raises(UsageError, match="too few ports"):
+        plan_nodes(3, 65530)
+
+
+def test_settings_are_keys_and_values() -> None:
+    assert parse_settings(["session.queue_wait=2s", "history.topics=['a/#']"]) == {
+        "session.queue_wait": 2.0,
+        "history.topics": ("a/#",),
+    }
+    with pytest.raises(UsageError, match="not KEY=VALUE"):
+        parse_settings(["session.queue_wait"])
+    with pytest.raises(UsageError, match="queue_wait"):
+        parse_settings(["session.queue_wiat=1"])

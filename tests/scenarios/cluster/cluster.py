@@ -1,0 +1,99 @@
+"""A core and its replicants as processes, each of which can be killed, paused and started again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import tomli_w
+
+from tests.support.clients.wire import Wire
+from tests.support.ports import free_port
+from tests.support.started import Started
+
+SECRET = "a-secret-of-the-tests"
+
+
+class NodeProcess:
+    """One node: its configuration, and the process that runs it now."""
+
+    def __init__(self, folder: Path, name: str, tables: Mapping[str, Mapping[str, object]]) -> None:
+        self.name = name
+        self.port = 0
+        folder.mkdir(exist_ok=True)
+        self._file = folder / f"{name}.toml"
+        own: dict[str, object] = {
+            "node": {"name": name, "data_dir": str(folder / name), **tables.get("node", {})},
+            "listeners": {"tcp": {"default": {"bind": "127.0.0.1:0"}}},
+            "api": {"bind": ""},
+        }
+        self._file.write_text(tomli_w.dumps({**tables, **own}))
+        self._started: Started | None = None
+
+    @property
+    def process(self) -> Started:
+        """The process that runs."""
+        assert self._started is not None, f"{self.name} does not run"
+        return self._started
+
+    def start(self) -> None:
+        """Start it, and wait until it serves clients."""
+        self.launch()
+        self.port = self.process.await_port()
+
+    def launch(self) -> None:
+        """Start it."""
+        self._started = Started(self._file)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send(signal.SIGKILL)
+        self.process.await_end()
+        self.close()
+
+    def close(self) -> None:
+        """End it if it runs."""
+        if self._started is not None:
+            self._started.__exit__(None, None, None)
+            self._started = None
+
+    def client(self, client_id: str, **fields: object) -> Wire:
+        """A connected client."""
+        return Wire("127.0.0.1", self.port).connect(client_id, **fields)
+
+
+class ClusterOfProcesses:
+    """A core and replicants; a context manager. ``tables`` are for all of them."""
+
+    def __init__(self, folder: Path, replicants: int, **tables: Mapping[str, object]) -> None:
+        self._rpc = f"127.0.0.1:{free_port()}"  # a core that starts again must be found there
+        self._folder = folder
+        shared = tables.pop("cluster", {})
+        history = {"history": tables.pop("history", {})}
+        self._tables = tables
+        self._shared: dict[str, object] = {"secret": SECRET, **shared}
+        self.core = NodeProcess(folder, "core", {**tables, **history, "cluster": {**self._shared, "rpc_bind": self._rpc}})
+        self.replicants = [self.replicant(f"r{number + 1}") for number in range(replicants)]
+
+    def replicant(self, name: str, folder: Path | None = None, **cluster: object) -> NodeProcess:
+        """Another node, not started, with its files in ``folder``; ``cluster`` replaces keys of that table."""
+        table: dict[str, object] = {**self._shared, "core_nodes": [self._rpc], **cluster}
+        return NodeProcess(folder or self._folder, name, {**self._tables, "node": {"role": "replicant"}, "cluster": table})
+
+    def __enter__(self) -> ClusterOfProcesses:
+        try:
+            self.core.start()
+            for each in self.replicants:
+                each.launch()
+            for each in self.replicants:
+                each.port = each.process.await_port()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for each in [*self.replicants, self.core]:
+            each.close()

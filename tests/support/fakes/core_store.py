@@ -1,0 +1,60 @@
+"""A core store in memory; it passes the suite of the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from braidmq.cluster.corestore.contract import (
+    CommitsMissed,
+    Condition,
+    CoreCommit,
+    CoreRow,
+    PutRow,
+    RowWrite,
+    TableRows,
+    check_writes,
+    revision_of,
+)
+
+
+class FakeCoreStore:
+    """Keeps every commit, or as many as it is told to."""
+
+    def __init__(self, kept_max: int = 1_000_000) -> None:
+        self.commits: list[CoreCommit] = []
+        self._rows: dict[tuple[str, bytes], CoreRow] = {}
+        self._kept_max = kept_max
+        self._grown = asyncio.Condition()
+
+    async def get(self, table: str, key: bytes) -> CoreRow | None:
+        return self._rows.get((table, key))
+
+    async def list_rows(self, table: str) -> TableRows:
+        return TableRows(len(self.commits), {key: row for (each, key), row in self._rows.items() if each == table})
+
+    async def commit(self, conditions: Sequence[Condition], writes: Sequence[RowWrite]) -> int | None:
+        check_writes(writes)
+        if any(revision_of(self._rows.get((each.table, each.key))) != each.revision for each in conditions):
+            return None
+        position = len(self.commits) + 1
+        for write in writes:
+            self._rows.pop((write.table, write.key), None)
+            if isinstance(write, PutRow):
+                self._rows[write.table, write.key] = CoreRow(write.value, position)
+        self.commits.append(CoreCommit(position, tuple(writes)))
+        async with self._grown:
+            self._grown.notify_all()
+        return position
+
+    async def watch(self, after: int) -> AsyncIterator[CoreCommit]:
+        while True:
+            if not len(self.commits) - self._kept_max <= after <= len(self.commits):
+                raise CommitsMissed(f"not those after {after}")
+            if after < len(self.commits):
+                after += 1
+                yield self.commits[after - 1]
+            else:
+                async with self._grown:
+                    if after == len(self.commits):
+                        await self._grown.wait()
