@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from time import monotonic
-from typing import Literal
+from typing import Literal, TextIO
 
 _ROOT = "braidmq"
 _KINDS_MAX = 1000
@@ -84,12 +84,24 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+class StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error at that moment: a program that embeds the node may replace it, and close the old one."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override] # an attribute there
+        """Standard error."""
+        return sys.stderr
+
+
 def set_up(level: str, form: Literal["text", "json"], lines_per_s_max: int, node: str = "") -> None:
     """Write the log to standard error in this format; may be called again to change it.
 
     ``node``: stands in every line, for a process that shares standard error with others.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StandardErrorHandler()
     handler.setFormatter(JsonFormatter(node) if form == "json" else TextFormatter(node))
     limit = RateLimit(lines_per_s_max)
     limit.suppressed = lines_suppressed()
