@@ -173,16 +173,25 @@ class World:
         self.settle()
 
     def _copy(self, left: Path) -> None:
-        # Files that the engine no longer needs may vanish under the copy; then there is a newer state to be copied.
+        # The engine's threads make and remove files during the copy: a manifest is copied with every table it names only if
+        # the names are the same afterwards. A file that vanishes is a newer state to be copied.
         deadline = time.monotonic() + 5
         while True:
+            names = self._names(left)
             try:
                 shutil.copytree(left, self.data_dir)
             except shutil.Error:
-                assert time.monotonic() < deadline, "the data directory does not come to rest"
-                shutil.rmtree(self.data_dir)
+                is_whole = False
             else:
+                is_whole = self._names(left) == names
+            if is_whole:
                 return
+            assert time.monotonic() < deadline, "the data directory does not come to rest"
+            shutil.rmtree(self.data_dir)
+
+    @staticmethod
+    def _names(folder: Path) -> set[Path]:
+        return set(folder.rglob("*"))
 
     def fill_disk(self) -> None:
         """From now on nothing can be stored, and the log says so."""
