@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, cast
 
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.routes import HISTORY, NEVER, RouteTable
+from braidmq.lane.path.routes import COLLECTED_MAX, HISTORY, NEVER, RouteTable
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.topics import matches
 
@@ -273,6 +274,19 @@ def test_exact_subscriptions_to_other_topics_do_not_rebuild_a_route() -> None:
 
     assert table.resolve(b"t") is route
     assert route.targets is targets
+
+
+def test_the_garbage_collector_never_visits_a_long_list_of_destinations() -> None:
+    table = RouteTable(128)
+    owners: list[Any] = [Owner(f"flow{i}") for i in range(COLLECTED_MAX + 1)]
+    for number, owner in enumerate(owners):
+        table.add(Subscription(owner, b"+/x" if number % 2 else b"t/x", 0))
+
+    route = table.resolve(b"t/x")
+
+    assert route is not None
+    assert len(route.targets) == COLLECTED_MAX + 1
+    assert not gc.is_tracked(route.targets)
 
 
 def test_every_change_raises_the_version_that_validates_cached_routes() -> None:

@@ -10,6 +10,7 @@ one is full the aged one is discarded, which keeps used routes and bounds the re
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
 
 from braidmq.lane.path.delivery_rules import merge_two
@@ -26,6 +27,13 @@ WIDE = 1 << 17
 
 # The cost of a shared group, which selects a member, in sessions.
 GROUP_WEIGHT = 20
+
+# Python's garbage collector visits every entry of a young list and waits for the memory of each: 40,000 entries took 24 ms. Lists
+# longer than this are hidden from it. They belong to no cycle that only it could free: routes are rebuilt or aged out.
+COLLECTED_MAX = 1000
+_hide = ctypes.pythonapi.PyObject_GC_UnTrack
+_hide.argtypes = [ctypes.py_object]
+_hide.restype = None
 
 # A cache of topics of 64 KiB would use up the node's memory, so topics longer than this are looked up each time.
 CACHED_TOPIC_BYTES_MAX = 512
@@ -242,6 +250,8 @@ class RouteTable:
                 found.append(held)
         if len(found) > 1:
             found = _one_each(found)
+        if len(found) > COLLECTED_MAX:
+            _hide(found)
         route.targets = found
         route.stale = False
         route.wild_version = self.wild_version
