@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 import msgspec
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Env, Options, Rdict
 
 from braidmq.base.errors import BraidError, ConfigError, Corruption, Unavailable, UsageError
 from braidmq.storage.engine import health
@@ -126,6 +126,10 @@ def _database_options(tuning: Tuning, cache: Cache, *, salvage: bool) -> Options
     options.set_max_total_wal_size(2 * tuning.memtables_bytes)
     options.set_max_open_files(tuning.open_files_max)
     options.set_max_background_jobs(2)
+    # Compaction has time; the event loop and the thread that syncs the log have not, and all of them may share two processors.
+    background = Env()
+    background.lower_thread_pool_cpu_priority()
+    options.set_env(background)
     # Table files are synced while they are written: otherwise an fsync of the log would wait for a whole file at once.
     options.set_bytes_per_sync(MIB)
     options.set_avoid_unnecessary_blocking_io(True)  # files are deleted in the background, not by the loop that drops a cursor
