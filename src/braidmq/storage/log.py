@@ -46,7 +46,7 @@ from braidmq.storage.rows.named_readers import READER_PREFIX, READERS_END, Named
 from braidmq.storage.shard.class_shard import LogShard, families_of
 from braidmq.storage.shard.classes import ClassTable, LogClass, retention_bytes
 from braidmq.storage.shard.clock import ClockAlarm, ShardClock
-from braidmq.storage.shard.draft import ProducerMark
+from braidmq.storage.shard.producer_marks import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
 from braidmq.storage.upkeep.generations import GenerationStats, RelearnGain
 from braidmq.storage.upkeep.retention import LogRetention
