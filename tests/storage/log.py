@@ -11,7 +11,7 @@ from braidmq.storage.layouts.hashed import HashedLayout
 from braidmq.storage.layouts.learned import LearnedLayout
 from braidmq.storage.reading.reader import LogReader, ShardScan
 from braidmq.storage.shard.clock import ShardClock
-from braidmq.storage.shard.draft import ProducerMark
+from braidmq.storage.shard.producer_marks import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
 from tests.support.fakes.store import FakeStore
 

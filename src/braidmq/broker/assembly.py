@@ -57,6 +57,7 @@ from braidmq.broker.session.revocation import Revocation
 from braidmq.broker.session.session import SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
+from braidmq.broker.session.takeover_steps import TakeoverSteps
 from braidmq.broker.session.wills import Wills
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups
@@ -191,10 +192,21 @@ class BrokerParts:
             presence=self._presence,
             statistics=self.statistics,
             lane=self.lane,
-            flows=self.flows,
             revocation=self.revocation,
-            has_users=self.users.exist,
             is_home=ports.is_home,
+        )
+        self.takeover_steps = TakeoverSteps(
+            self.sessions,
+            self.registry,
+            self.lifecycle,
+            self.wills,
+            groups=self.groups,
+            holdings=self.holdings,
+            hooks=self.hooks,
+            presence=self._presence,
+            statistics=self.statistics,
+            flows=self.flows,
+            has_users=self.users.exist,
         )
         self.redelivery = Redelivery(self.access, self.hooks, ask_hooks, self.state, self.statistics)
         self._reading = ReadingContext(
@@ -282,6 +294,7 @@ class BrokerParts:
             self.hooks,
             self.registry,
             self.sessions,
+            self.takeover_steps,
             self.lifecycle,
             session_storage=self.session_storage,
             turn_writer=self.turn_writer,

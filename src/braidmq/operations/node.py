@@ -1,11 +1,10 @@
 """What an operator sees and does on a running node: implements the ``Operations`` of the API with the broker.
 
-Operations on the durable log are in modules of their own beside this one.
+Operations on the log and on the configuration are in modules of their own beside this one.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from time import monotonic, time
 from typing import Protocol, cast
@@ -14,12 +13,8 @@ from braidmq import __version__
 from braidmq.access.bans import Ban
 from braidmq.access.local import LocalAccess
 from braidmq.base import logs
-from braidmq.base.config import sources as config
 from braidmq.base.config.addresses import Address
-from braidmq.base.config.keys import dotted, find_key, parse_path
-from braidmq.base.config.settings import Settings
-from braidmq.base.config.sources import Config
-from braidmq.base.errors import ConfigError, ProtocolViolation, UsageError
+from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
@@ -34,7 +29,6 @@ from braidmq.control.contract import (
     ConfValue,
     ListenerStatus,
     LogLevel,
-    Origin,
     Page,
     PageRequest,
     RetainedInfo,
@@ -49,6 +43,7 @@ from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.metrics import Figures
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import check_filter
+from braidmq.operations.configuration import ConfiguredNode, NodeConfiguration
 from braidmq.operations.descriptions import BETWEEN, client_info, join_names, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
@@ -58,14 +53,11 @@ from braidmq.storage.log import DurableLog
 
 _DETAIL_SUBSCRIPTIONS = 100
 FROM = " from "  # joins a user or client and the address of a ban that names both
-_LATER = "takes effect after a restart"
 
 
-class RunningNode(RecordingNode, Protocol):
+class RunningNode(RecordingNode, ConfiguredNode, Protocol):
     """The node, as its operations see it."""
 
-    @property
-    def config(self) -> Config: ...
     @property
     def broker(self) -> Broker: ...
     @property
@@ -86,10 +78,6 @@ class RunningNode(RecordingNode, Protocol):
         """What the metrics say about the cluster, now."""
         ...
 
-    async def reload(self, config: Config) -> list[str]:
-        """Apply a changed configuration; returns the keys that need a restart."""
-        ...
-
 
 class NodeOperations:
     """Everything runs on the node's event loop; only files are read and written in threads."""
@@ -106,7 +94,7 @@ class NodeOperations:
         self._tracer = broker.tracer
         self._statistics = broker.statistics
         self._started_at = broker.started_at
-        self._changing = asyncio.Lock()
+        self._configuration = NodeConfiguration(node)
         self.history = NodeHistory(node)
 
     def status(self) -> Status:
@@ -334,39 +322,15 @@ class NodeOperations:
 
     async def conf_show(self, prefix: str = "") -> list[ConfValue]:
         """The current configuration, or the part of it under a table or key."""
-        found = [
-            ConfValue(key=key, value=value, origin=cast(Origin, origin))
-            for key, value, origin in self._node.config.rows()
-            if not prefix or key == prefix or key.startswith(f"{prefix}.")
-        ]
-        if prefix and not found:
-            raise ConfigError(prefix, "no such key or table", "`conf show` without a name lists all")
-        return found
+        return self._configuration.show(prefix)
 
     async def conf_set(self, key: str, text: str) -> ConfValue:
         """Set a value at run time and store it; raises ConfigError, and then nothing has changed."""
-        name, value = config.parse_override(key, text)
-        return await self._change(name, lambda overrides: {**overrides, name: value})
+        return await self._configuration.set(key, text)
 
     async def conf_unset(self, key: str) -> ConfValue:
         """Remove a value set by ``conf_set``; returns the resulting value."""
-        path = parse_path(key)
-        find_key(path, "run time")
-        name = dotted(path)
-        return await self._change(name, lambda overrides: {each: overrides[each] for each in overrides if each != name})
-
-    async def _change(self, name: str, change: _Change) -> ConfValue:
-        node = self._node
-        data_dir = node.settings.node.data_dir
-        async with self._changing:
-            before = node.settings
-            overrides = change(await asyncio.to_thread(config.read_overrides, data_dir))
-            changed = node.config.with_overrides(overrides)
-            await asyncio.to_thread(config.write_overrides, data_dir, overrides)
-            restart = await node.reload(changed)
-            _apply_log(before, changed.settings)
-        row = next((row for row in node.config.rows() if row[0] == name), (name, "not given", config.DEFAULT))
-        return ConfValue(key=name, value=row[1], origin=cast(Origin, row[2]), note=_LATER if name in restart else "")
+        return await self._configuration.unset(key)
 
     # Watching
 
@@ -386,10 +350,6 @@ class NodeOperations:
         return cast(LogLevel, logs.level())
 
 
-class _Change(Protocol):
-    def __call__(self, overrides: dict[str, object], /) -> dict[str, object]: ...
-
-
 def _api_ban(ban: Ban) -> BanInfo:
     kind: BanKind
     if ban.client_id is not None:
@@ -405,10 +365,3 @@ def _api_ban(ban: Ban) -> BanInfo:
 
 def _names(kind: BanKind, value: str) -> dict[str, str]:
     return {{"client": "client_id", "user": "user_name", "address": "address"}[kind]: value}
-
-
-def _apply_log(before: Settings, after: Settings) -> None:
-    if (before.log.format, before.log.lines_per_s_max) != (after.log.format, after.log.lines_per_s_max):
-        logs.set_up(after.log.level, after.log.format, after.log.lines_per_s_max)
-    elif before.log.level != after.log.level:
-        logs.set_level(after.log.level)

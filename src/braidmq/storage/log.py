@@ -43,14 +43,14 @@ from braidmq.storage.reading.reader import RetentionGap
 from braidmq.storage.reading.replays import LogReaders
 from braidmq.storage.rows.changes import Change, WriteRefusal, check_change, put_change
 from braidmq.storage.rows.named_readers import READER_PREFIX, READERS_END, NamedReaders
-from braidmq.storage.shard.class_shard import LogShard, families_of
+from braidmq.storage.shard.class_shard import LogShard
 from braidmq.storage.shard.classes import ClassTable, LogClass, retention_bytes
 from braidmq.storage.shard.clock import ClockAlarm, ShardClock
-from braidmq.storage.shard.draft import ProducerMark
+from braidmq.storage.shard.producer_marks import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
 from braidmq.storage.upkeep.generations import GenerationStats, RelearnGain
 from braidmq.storage.upkeep.retention import LogRetention
-from braidmq.storage.upkeep.stats import LogStats, shard_stats
+from braidmq.storage.upkeep.stats import LogStats, log_stats
 from braidmq.storage.upkeep.upkeep import LogUpkeep, discard
 
 MIB: Final = 1024 * 1024
@@ -390,18 +390,4 @@ class DurableLog:
 
     def stats(self) -> LogStats:
         """Statistics of the whole log and of each shard."""
-        shards = tuple(shard_stats(number, shard, self._classes) for number, shard in enumerate(self._shards))
-        sizes = {
-            each.name: sum(family.epochs.size_bytes for family in families_of(self._shards, number))
-            for number, each in enumerate(self._classes.classes, start=1)
-        }
-        return LogStats(
-            log_id=self.log_id.hex(),
-            records=sum(shard.records for shard in shards),
-            size_bytes=sum(shard.size_bytes for shard in shards),
-            pending_bytes=self.pending_bytes,
-            refused=self._queue.refused,
-            shards=shards,
-            classes=sizes,
-            store=self._store.stats(),
-        )
+        return log_stats(self._store, self._shards, self._classes, self._queue)

@@ -63,7 +63,7 @@ class Scene:
             session = self.session
             assert session is not None
             session.user_name = "user"
-            self.world.broker.lifecycle._has_users = lambda: True
+            self.world.broker.takeover_steps._has_users = lambda: True
         return peer
 
     def _begin(self) -> Generator[Step, None, Opening | Refused]:
@@ -72,7 +72,7 @@ class Scene:
         claim = Newcomer("c", None, not continues, EXPIRY_S * 2, will(NEW, 0), self.newcomer.connection)
         grant = broker.registry.claim(claim)
         assert isinstance(grant, Grant)
-        return broker.lifecycle.take(claim, grant)
+        return broker.takeover_steps.take(claim, grant)
 
     def take(self, count: int) -> None:
         """Take so many steps."""
@@ -216,7 +216,7 @@ def test_a_crash_after_any_takeover_step_keeps_one_session_and_one_will(
     if is_written:
         scene.hear()
         world.tick()  # that the watcher has heard it is on disk as well
-    monkeypatch.setattr(world.broker.lifecycle, "_stop", lambda *_: None)  # a process that is gone tidies nothing up
+    monkeypatch.setattr(world.broker.takeover_steps, "_stop", lambda *_: None)  # a process that is gone tidies nothing up
     scene.taking.close()
 
     world.crash()
@@ -244,7 +244,7 @@ def test_a_failing_takeover_step_leaves_one_owner_or_an_offline_session(
     def fail(session: Session) -> None:
         raise RuntimeError("a test")
 
-    monkeypatch.setattr(world.broker.lifecycle, failing, fail)
+    monkeypatch.setattr(world.broker.takeover_steps, failing, fail)
     with pytest.raises(RuntimeError):
         list(scene.taking)
     world.settle()

@@ -12,7 +12,8 @@ import pytest
 
 from braidmq.spark.sink.options import parse_write_options
 from braidmq.spark.sink.producer_client import ProducerClient
-from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
+from braidmq.spark.sink.producer_part import ProducerPart
+from braidmq.spark.sink.publisher import RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from tests.durability.campaigns.node import read_log, write_config
 from tests.support.ports import free_port

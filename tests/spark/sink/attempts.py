@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from braidmq.spark.sink.options import parse_write_options
-from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
+from braidmq.spark.sink.producer_part import ProducerPart
+from braidmq.spark.sink.publisher import RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
 MAKER = RowMaker({"topic": 0, "payload": 1}, 1)

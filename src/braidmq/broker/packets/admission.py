@@ -23,6 +23,7 @@ from braidmq.broker.session.opening import Newcomer, Opening
 from braidmq.broker.session.ports import AccessControl, Grant, GrantEnding, Registry
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
+from braidmq.broker.session.takeover_steps import TakeoverSteps
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.channel_reader import HOLD_BUSY
@@ -44,6 +45,7 @@ class Admission:
         hooks: Hooks,
         registry: Registry,
         sessions: SessionTable,
+        takeover_steps: TakeoverSteps,
         lifecycle: Lifecycle,
         *,
         session_storage: SessionStorage,
@@ -67,6 +69,7 @@ class Admission:
         self._hooks = hooks
         self._registry = registry
         self._sessions = sessions
+        self._takeover_steps = takeover_steps
         self._lifecycle = lifecycle
         self._session_storage = session_storage
         self._turn_writer = turn_writer
@@ -182,7 +185,7 @@ class Admission:
         except BaseException:
             self._give_up(grant)  # what its home has sent cannot be used here; the client is disconnected
             raise
-        opening = self._lifecycle.open(newcomer, grant)
+        opening = self._takeover_steps.open(newcomer, grant)
         if isinstance(opening, Refused):
             self._give_up(grant)
             if restored is not None:

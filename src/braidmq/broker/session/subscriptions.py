@@ -9,11 +9,13 @@ from itertools import islice
 from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.session.ports import ExclusiveTopics, Routes
 from braidmq.broker.session.session import Session
-from braidmq.broker.shared.group import Groups, Leaving, group_of
+from braidmq.broker.shared.group import Groups, group_of
+from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX
 
 _LEAVING_AT_ONCE = 100  # subscriptions of a session that ends, before others have their turn: half a millisecond
+_LEASES_AT_ONCE = 100  # that such a session returns, likewise
 
 
 class Subscriptions:
@@ -72,9 +74,9 @@ class Subscriptions:
             self.remove(session, written, session.subscriptions[written])  # others may want those at once
         if not self._end_some(session):
             self._turns.repeat(session, partial(self._end_some, session))
-        leaving = Leaving(self._groups, session.flow)
-        if not leaving.step():
-            self._turns.repeat(session, leaving.step)
+        leases = LeaseReturn(self._groups, session.flow)
+        if not leases.step():
+            self._turns.repeat(session, leases.step)
 
     def hand_over(self, session: Session) -> None:
         """Take out all subscriptions of a session that goes to another node, in several turns if there are many.
@@ -92,3 +94,23 @@ class Subscriptions:
         for written, subscription in list(islice(reversed(session.subscriptions.items()), _LEAVING_AT_ONCE)):
             self.remove(session, written, subscription)
         return not session.subscriptions
+
+
+class LeaseReturn:
+    """Returns the leases of an ended session to their groups: other members get what it did not acknowledge."""
+
+    def __init__(self, groups: Groups, flow: LogFlow) -> None:
+        self._groups = groups
+        self._flow = flow
+        self._packet_ids = [packet_id for packet_id, _ in flow.inflight_items()]
+
+    def step(self) -> bool:
+        """Return some of them; True if none are left, and the flow holds nothing any more."""
+        some = self._packet_ids[:_LEASES_AT_ONCE]
+        del self._packet_ids[:_LEASES_AT_ONCE]
+        if self._packet_ids:
+            self._groups.redispatch(self._flow, is_over=True, packet_ids=some)
+            return False
+        self._groups.redispatch(self._flow, is_over=True)
+        self._flow.discard()
+        return True

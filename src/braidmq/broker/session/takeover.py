@@ -1,9 +1,9 @@
 """What a CONNECT does to the session of its client id: a table of cases, and the steps that each case takes.
 
 ``TABLE`` is the table of docs/sessions.md as data; a test compares the two. ``resolve`` finds the row of a CONNECT and its
-steps. Nothing here touches a session or a connection: ``Lifecycle`` takes the steps, one after the other, and no step calls back
-into another one. If taking them stops between two steps, the old connection's end is completed and the old session, if it is
-still there, waits on.
+steps. Nothing here touches a session or a connection: ``TakeoverSteps`` takes the steps, one after the other, and no step calls
+back into another one. If it stops between two steps, it completes the old connection's end, and the old session, if it still
+exists, waits on.
 
 Taking the steps is not the end. Until CONNACK is sent the newcomer only *holds* the session, which keeps its will, its expiry and
 its user; only its timers stand still. ``Lifecycle.commit`` makes the newcomer's terms the session's. If the newcomer goes or is

@@ -18,8 +18,6 @@ these are the group's again. Their number is bounded, because all of them are wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
-from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -28,6 +26,8 @@ from braidmq.broker.reading.cursor import SLICE_S, LogCursor, RunEnd, TakePlain,
 from braidmq.broker.reading.fetch import Place, RecordFetch
 from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
+from braidmq.broker.shared.returned import ReturnedMessages
+from braidmq.broker.shared.unrecorded import pass_on
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.lent_flow import LentFlow
@@ -40,7 +40,6 @@ from braidmq.lane.records.records import Record
 if TYPE_CHECKING:
     from braidmq.broker.shared.group import Group
 
-_FETCH = 64  # returned messages looked for at a time
 _LEASED_MAX = 8192  # with QoS 1, to all members together: a row of 80 KB, half a millisecond to make
 _SMALL = 1024  # bytes of a returned message that is kept in memory for the next member
 _STORE_AGAIN_S = 1.0  # after which to try again when nothing could be written
@@ -53,8 +52,8 @@ class GroupCursor:
     """
 
     __slots__ = (
-        "_fetch", "_is_barred", "_is_scheduled", "_leased", "_order", "_reading", "_reservations", "_returned", "_services",
-        "_since", "group", "is_changed", "is_kept", "is_over", "owner", "positions",
+        "_is_barred", "_is_scheduled", "_leased", "_reading", "_reservations", "_returned", "_services", "_since", "group",
+        "is_changed", "is_kept", "is_over", "owner", "positions",
     )  # fmt: skip
 
     def __init__(self, group: Group, services: GroupServices, start: Sequence[int] | None = None, owner: object = None) -> None:
@@ -69,11 +68,9 @@ class GroupCursor:
         self._is_scheduled = False
         self._is_barred = False  # nothing can be written for a moment
         self._reservations = Reservations()
-        self._returned: dict[Place, Message | None] = {}  # without the message: to be read again
-        self._order: list[Place] = []  # a heap of the returned ones, timestamp first; some may be gone
+        self._returned = ReturnedMessages()
         self._leased: dict[Place, None] = {}  # with QoS 1, and not settled
         self._reading: LogCursor | None = None
-        self._fetch: RecordFetch | None = None  # of returned messages
 
     @property
     def is_following(self) -> bool:
@@ -91,7 +88,7 @@ class GroupCursor:
         """Hand out a live message. If it is recorded, hence committed, and no member has room, the group is behind from it on."""
         self._services.state.work += GROUP_WEIGHT
         if not message.timestamp or not message.qos:
-            self._pass_on(message)
+            pass_on(self.group, message, self._services)
         elif self.is_following and (self._is_full() or not self._hand_out(message, -1)):
             self.fall_behind()
             self._await_room()
@@ -103,7 +100,7 @@ class GroupCursor:
         for place, message in enumerate(deferred):
             self._services.state.work += GROUP_WEIGHT
             if not message.timestamp or not message.qos:
-                self._pass_on(message)
+                pass_on(self.group, message, self._services)
             elif self.is_following and (self._is_full() or not self._hand_out_late(message)):
                 self._stop_following(flow.positions_before(deferred[place:]))
                 self._await_room()
@@ -117,14 +114,9 @@ class GroupCursor:
             # and those for which no member is connected: the log has them, and memory need not.
             is_kept = is_soon and message is not None and message.cost() <= _SMALL
             self._leased.pop(place, None)
-            self._return(place, message if is_kept else None)
+            self._returned.put(place, message if is_kept else None)
         self._note_change(at_once)
         self.wake()
-
-    def _return(self, place: Place, message: Message | None) -> None:
-        if place not in self._returned:
-            heappush(self._order, (place[1], place[0]))
-        self._returned[place] = message
 
     def settle(self, place: Place) -> None:
         """A lease of QoS 1 has ended with an acknowledgement or a refusal."""
@@ -143,16 +135,11 @@ class GroupCursor:
 
     def keep(self, reservations: Iterable[Reservation]) -> None:
         """On disk these are no longer the group's: send them. Those that cannot be sent now are the group's again."""
-        broken: list[Message] = []
-        for reservation in reservations:
-            if not self._reservations.end(reservation):
-                continue
-            member, given = reservation.member, reservation.given
-            is_wanted = self.group.has_member(member.flow)  # else it has unsubscribed, or its session is over
-            if not is_wanted or not flow_of(member).take(given, member, 2, copy_retain(given, member), reservation.expiry):
-                broken.append(reservation.message)
+        ended = (each for each in reservations if self._reservations.end(each))
+        # A member that is gone has unsubscribed, or its session is over.
+        broken = [_lease(each.message) for each in ended if not (self.group.has_member(each.member.flow) and each.send())]
         if broken:
-            self.give_back(map(_lease, broken), at_once=True)
+            self.give_back(broken, at_once=True)
 
     def release_reservations(self, reservations: Iterable[Reservation]) -> None:
         """The row with these was refused: the messages are the group's again. It tries again after a while.
@@ -186,14 +173,13 @@ class GroupCursor:
         self.is_kept = True
         self.positions = positions
         for place in outstanding:
-            self._return(place, None)
+            self._returned.put(place, None)
 
     def end(self) -> None:
         """The group is no more."""
         self.is_over = True
         self.pause()
         self._returned.clear()
-        self._order.clear()
         self._reservations = Reservations()
         # References to group, flow and cursor may remain; without references between them the collector has less to do.
         self.group.flow.end()
@@ -204,12 +190,12 @@ class GroupCursor:
     def row(self) -> GroupRow:
         """The row to be stored."""
         positions = self.group.flow.cursor() if self.is_following else self.positions
-        return GroupRow(*self.group.names, tuple(positions), (*self._returned, *self._leased), self._since)
+        return GroupRow(*self.group.names, tuple(positions), (*self._returned.messages, *self._leased), self._since)
 
     @property
     def outstanding(self) -> int:
         """How many records the row has beside its positions."""
-        return len(self._returned) + len(self._leased)
+        return len(self._returned.messages) + len(self._leased)
 
     # Handing out
 
@@ -257,23 +243,6 @@ class GroupCursor:
         """Whether the limit of leased messages is reached; each acknowledgement wakes the group then."""
         return len(self._leased) >= _LEASED_MAX
 
-    def _pass_on(self, message: Message) -> None:
-        """Deliver a message that the log does not keep for the group to the best member, unchanged."""
-        state = self._services.state
-        member = self.group.choose(message)
-        if member is None:
-            if message.qos:
-                state.counters.dropped_queue_full += 1
-            else:
-                state.counters.dropped_absent += 1
-            state.drop("queue_full" if message.qos else "absent", self.group.key[0], message.topic)
-            return
-        original = message.unrecorded() if message.timestamp else message
-        is_asked = self._services.asks_hooks and not isinstance(member.flow, LentFlow)
-        given = self._services.ask_hooks(original, member.flow.client_id) if is_asked else original
-        if given is not None:
-            member.flow.deliver(given, member, copy_qos(given, member), copy_retain(given, member))
-
     # Reading
 
     def _run(self) -> None:
@@ -296,12 +265,12 @@ class GroupCursor:
     def _read(self, deadline: float) -> RunEnd:
         """Hand out returned messages, then those of the log."""
         while True:
-            if self._returned:
+            if self._returned.messages:
                 turn = self._hand_out_returned(deadline)
                 if turn is not RunEnd.CAUGHT_UP:
                     return turn
             turn = self._read_on(deadline)
-            if turn is not RunEnd.FULL or not self._returned:
+            if turn is not RunEnd.FULL or not self._returned.messages:
                 return turn
             # Messages that came back while the log was read come first.
             if monotonic() >= deadline:
@@ -321,19 +290,14 @@ class GroupCursor:
 
     def _hand_out_returned(self, deadline: float) -> RunEnd:
         """CAUGHT_UP when none are left."""
-        while self._returned:
-            timestamp, shard = self._order[0]
-            place = shard, timestamp
-            if place not in self._returned:
-                heappop(self._order)
-                continue
-            message = self._returned[place]
+        returned = self._returned
+        while (place := returned.first()) is not None:
+            message = returned.messages[place]
             if message is None:
                 if not self._fetch_returned(place):
                     return RunEnd.WAITS
             elif self._hand_out_late(message):
-                del self._returned[place]
-                heappop(self._order)
+                returned.remove(place)
             else:
                 self._services.slots.note_idle(self)
                 return RunEnd.FULL
@@ -343,25 +307,15 @@ class GroupCursor:
 
     def _fetch_returned(self, first: Place) -> bool:
         """Read returned messages for a slice, this one and some that are near it; False if the group has to wait."""
-        services = self._services
-        if self._fetch is not None and self._fetch.is_blocked:
+        returned = self._returned
+        if returned.is_blocked or not self._services.slots.admit(self):
             return False
-        if not services.slots.admit(self):
-            return False
-        fetch = self._fetch
-        if fetch is None:
-            missing = (place for place, message in self._returned.items() if message is None and place[0] == first[0])
-            places = [first, *islice(missing, _FETCH)]
-            fetch = self._fetch = RecordFetch(services.source, self.filters(), places, self.wake, self.name)
-        for place, record in fetch.run(SLICE_S).items():
-            if record is None:
-                del self._returned[place]
-                services.note_lost()
-            else:
-                self._returned[place] = from_record(place[0], record)
-        if fetch.is_over:
-            self._fetch = None
-        return not fetch.is_blocked
+        for _ in range(returned.fetch(first, self._start_fetch)):
+            self._services.note_lost()
+        return not returned.is_blocked
+
+    def _start_fetch(self, places: Sequence[Place]) -> RecordFetch:
+        return RecordFetch(self._services.source, self.filters(), places, self.wake, self.name)
 
     # What the cursor asks
 
@@ -380,7 +334,7 @@ class GroupCursor:
 
     def offer_record(self, shard: int, record: Record) -> bool:
         """Hand out a record if it is for the group; False if no member has room, or returned messages come first."""
-        if self._returned:
+        if self._returned.messages:
             return False
         if not self._is_for_group(shard, record):
             return True
@@ -411,7 +365,7 @@ class GroupCursor:
             self._stop_following(positions)
             for message in deferred:
                 if not message.timestamp or not message.qos:
-                    self._pass_on(message)
+                    pass_on(self.group, message, self._services)
 
     def _stop_following(self, positions: list[int]) -> None:
         self.group.flow.is_following = False
@@ -420,7 +374,7 @@ class GroupCursor:
 
     def _is_blocked(self) -> bool:
         """Whether it waits until the source is ready."""
-        return any(each is not None and each.is_blocked for each in (self._reading, self._fetch))
+        return self._returned.is_blocked or (self._reading is not None and self._reading.is_blocked)
 
     def keeps_waiting(self) -> bool:
         """Whether it still waits for the source; without a connected member it stops, and gives up its slot."""
@@ -437,9 +391,8 @@ class GroupCursor:
 
     def pause(self) -> None:
         """Release the read-ahead."""
-        reading, fetch, self._reading, self._fetch = self._reading, self._fetch, None, None
-        if fetch is not None:
-            fetch.close()
+        self._returned.stop_reading()
+        reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
         else:

@@ -23,7 +23,6 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 
 _RELIEF_WORK = 1000  # members and messages that are looked at in one go when a member comes: about a millisecond
-_LEASES_AT_ONCE = 100  # that a session leaves behind, before others have their turn: half a millisecond
 
 Lease = tuple[Place, Message | None]  # without the message, which is in the log, if it is not in memory
 Strategy = Literal["round_robin", "random", "sticky", "hash_clientid", "hash_topic"]
@@ -382,23 +381,3 @@ class Groups:
         for row in rows:
             if (row.name, row.topic_filter.encode()) not in self._groups:
                 self._services.forget_row(row.name, row.topic_filter)
-
-
-class Leaving:
-    """The end of a member whose session is over: other members get what it did not acknowledge, some in each ``step``."""
-
-    def __init__(self, groups: Groups, flow: LogFlow) -> None:
-        self._groups = groups
-        self._flow = flow
-        self._packet_ids = [packet_id for packet_id, _ in flow.inflight_items()]
-
-    def step(self) -> bool:
-        """Do some of it; True if that was the last, and the flow holds nothing any more."""
-        some = self._packet_ids[:_LEASES_AT_ONCE]
-        del self._packet_ids[:_LEASES_AT_ONCE]
-        if self._packet_ids:
-            self._groups.redispatch(self._flow, is_over=True, packet_ids=some)
-            return False
-        self._groups.redispatch(self._flow, is_over=True)
-        self._flow.discard()
-        return True

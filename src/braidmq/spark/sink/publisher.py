@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from braidmq.base.backoff import Backoff
 from braidmq.base.errors import Unavailable, UsageError
-from braidmq.base.shards import shard_of
 from braidmq.client.bulk import PINGRESP, PUBACK, PUBCOMP, PUBREC, Ack, ConnectionLost
 from braidmq.client.errors import is_passing, reason_in_words
 from braidmq.mqtt.packet_types import PACKET_ID_MAX
@@ -24,41 +23,16 @@ from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import FAILURE, Reason
 from braidmq.spark.sink.options import WriteOptions
 from braidmq.spark.sink.producer_client import Joined, LaterBatch, ProducerClient, TakenOver, WrongShard
+from braidmq.spark.sink.producer_part import ROWS_BITS, ROWS_MAX, ProducerPart
 from braidmq.spark.sink.progress import SettledRows
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
-ROWS_BITS: Final = 32
-ROWS_MAX: Final = (1 << ROWS_BITS) - 1
-_SALTS: Final = 1000
 _SHARDS_USUAL: Final = 4
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_MAX_S: Final = 3.0
 
 # Called with the row's number, its batch and index in it, the reason and the detail; raises if that fails the task.
 OnRefused = Callable[[int, RowBatch, int, int, str], None]
-
-
-class ProducerPart(Struct, frozen=True):
-    """The producer, batch and partition of some rows; `keys` if rows are identified by keys."""
-
-    producer: str
-    batch: int
-    partition: int
-    keys: bool = False
-
-    @property
-    def base(self) -> int:
-        """The sequence number before that of the first row."""
-        return self.batch << ROWS_BITS
-
-    def client_id(self, shards: int) -> str:
-        """The producer's client id. Producers that share keys must map to the shard of their common name."""
-        plain = f"{self.producer}-{self.partition}"
-        if not self.keys:
-            return plain
-        home = shard_of(self.producer, shards)
-        salted = (f"{plain}-{salt}" for salt in range(_SALTS))
-        return next(each for each in salted if shard_of(each, shards) == home)
 
 
 class _Queued(Struct):

@@ -32,7 +32,8 @@ from braidmq.spark.option_table import warn_of_unknown
 from braidmq.spark.sink.columns import check_columns
 from braidmq.spark.sink.dead_letters import DeadLetters, make_letter
 from braidmq.spark.sink.options import WriteOptions, parse_write_options
-from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
+from braidmq.spark.sink.producer_part import ProducerPart
+from braidmq.spark.sink.publisher import RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 from braidmq.spark.source.format import restore
 

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Literal, NoReturn
 
 from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
@@ -29,10 +27,12 @@ from braidmq.storage.engine.batch import Batch
 from braidmq.storage.engine.committer import Committer
 from braidmq.storage.engine.cursor import Cursor
 from braidmq.storage.engine.database import Database
-from braidmq.storage.engine.health import Health, Measurements
+from braidmq.storage.engine.health import Health
 from braidmq.storage.engine.mark import MarkFile, check_before, check_opened, mark_path, read_mark
 from braidmq.storage.engine.recovery import Recovery, waits_too_long
 from braidmq.storage.engine.rocksdb import Disk, Fault, Tuning, classify, is_damage
+from braidmq.storage.engine.stats import commit_stats, measure, size_stats
+from braidmq.storage.engine.threads import StoreThreads
 
 __all__ = ["Batch", "Cursor", "Durability", "Store"]
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Durability = Literal["fsync", "os"]
 
-_USERS_TIMEOUT_S = 10.0
+_THREADS_TIMEOUT_S = 10.0
 
 
 class Store:
@@ -69,8 +69,7 @@ class Store:
         self._availability = Availability(self.path, tuning.reserve_bytes, self._hold_commits)
         self._recovery: Recovery | None = None
         self._is_closed = False
-        self._users = 0  # threads in `kept_open`
-        self._users_changed = threading.Condition()
+        self._threads = StoreThreads()  # in ``kept_open``
 
     @classmethod
     def open(
@@ -216,7 +215,7 @@ class Store:
             self._recover()
             return self.health
         try:
-            figures = self._measure()
+            figures = measure(self._database, self._disk, self._committer)
         except OSError as problem:
             availability.fail(f"the disk of {self.path} is unavailable ({problem})")
             return self.health
@@ -228,21 +227,12 @@ class Store:
 
     def stats(self) -> dict[str, int]:
         """Counters and sizes, summed over all families; times in microseconds, -1 if unknown."""
-        committer = self._committer
         return {
             "written": self._written,
             "committed": self.committed,
-            "commits": committer.commits if committer else 0,
-            "commit_us_total": int(committer.commit_s_total * 1e6) if committer else 0,
-            "commit_us_max": int(committer.commit_s_max * 1e6) if committer else 0,
-            "commit_us_max_recent": int(committer.recent_s_max() * 1e6) if committer else -1,
-            "commit_age_us": int((monotonic() - committer.committed_at) * 1e6) if committer and committer.committed_at else -1,
+            **commit_stats(self._committer),
             "recoveries": self.recoveries,
-            "memtable_bytes": self._database.sum_of("rocksdb.cur-size-all-mem-tables"),
-            "table_bytes": self._database.sum_of("rocksdb.live-sst-files-size"),
-            "rows_estimate": self._database.sum_of("rocksdb.estimate-num-keys"),
-            "pending_compaction_bytes": self._database.sum_of("rocksdb.estimate-pending-compaction-bytes"),
-            "disk_free_bytes": self._disk.free_bytes(self.path),
+            **size_stats(self._database, self._disk),
         }
 
     def compact(self, family: str, lower: bytes, upper: bytes) -> None:
@@ -262,18 +252,14 @@ class Store:
 
         Raises UsageError if the store is closed, Unavailable while it recovers from a failure.
         """
-        with self._users_changed:
-            if self._is_closed:
-                raise UsageError(f"the log in {self.path} is closed")
-            if self._availability.failure is not None:
-                self._refuse_write()
-            self._users += 1
-        try:
+        with self._threads.use(self._check_usable):
             yield
-        finally:
-            with self._users_changed:
-                self._users -= 1
-                self._users_changed.notify_all()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise UsageError(f"the log in {self.path} is closed")
+        if self._availability.failure is not None:
+            self._refuse_write()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Create a directory with the database as it is now, tables as hard links; it can be opened as a store. For a thread."""
@@ -298,11 +284,10 @@ class Store:
 
         Live cursors keep it locked.
         """
-        with self._users_changed:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._users_changed.wait_for(lambda: self._users == 0)
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._threads.wait()
         if self._recovery is not None and not self._recovery.stop():
             raise Unavailable(f"the disk of {self.path} does not answer; the log is left open")
         if self._committer is not None and not self._committer.close():
@@ -341,9 +326,8 @@ class Store:
         """For the recovery: see ``Recovering``."""
         if self._committer is not None and not self._committer.close():
             raise waits_too_long(self.path)
-        with self._users_changed:
-            if not self._users_changed.wait_for(lambda: self._users == 0, _USERS_TIMEOUT_S):
-                raise waits_too_long(self.path)
+        if not self._threads.wait(_THREADS_TIMEOUT_S):
+            raise waits_too_long(self.path)
 
     def resume(self, database: Database) -> None:
         """For the recovery: see ``Recovering``."""
@@ -364,17 +348,6 @@ class Store:
             self._database = database
         self._recovery = None
         self._availability.give_up(reason)
-
-    def _measure(self) -> Measurements:
-        return Measurements(
-            free_bytes=self._disk.free_bytes(self.path),
-            is_write_stopped=bool(self._database.number("rocksdb.is-write-stopped")),
-            delayed_write_rate=self._database.number("rocksdb.actual-delayed-write-rate"),
-            level0_files=self._database.max_of("rocksdb.num-files-at-level0"),
-            waiting_memtables=self._database.max_of("rocksdb.num-immutable-mem-table"),
-            pending_compaction_bytes=self._database.max_of("rocksdb.estimate-pending-compaction-bytes"),
-            commit_running_s=self._committer.running_s() if self._committer else 0.0,
-        )
 
     def _flush(self) -> None:
         """In the commit thread."""

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 from braidmq.lane.records.records import Record
 from braidmq.storage.format.rows import EpochRow, ShardRow
 from braidmq.storage.layouts.contract import Row
 from braidmq.storage.shard.generations import Generation
-
-
-class ProducerMark(NamedTuple):
-    """The last sequence of a producer, and the check value (crc32 of topic and payload) of that message, if known."""
-
-    sequence: int
-    check: int | None = None
-
-
-NO_MARK: Final = ProducerMark(0)
+from braidmq.storage.shard.producer_marks import ProducerMark
 
 
 class Draft:

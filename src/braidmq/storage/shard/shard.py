@@ -17,7 +17,7 @@ and later commit(number), when that write is on disk: the watermark rises and th
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import Corruption, UsageError
@@ -25,38 +25,32 @@ from braidmq.lane.records.records import KEY_BYTES, Record, place
 from braidmq.storage.format.rows import (
     EPOCH_PREFIX,
     GENERATION_PREFIX,
-    PRODUCER_PREFIX,
-    PRODUCERS_END,
     SHARD_KEY,
     TIMESTAMP_MAX,
     EpochLimits,
     EpochRow,
     GenerationRow,
-    ProducerRow,
     ShardRow,
     decode_epoch,
-    decode_producer,
     decode_shard,
     encode_epoch,
-    encode_producer,
     encode_shard,
     epoch_key,
-    producer_key,
 )
 from braidmq.storage.layouts.contract import Layout
 from braidmq.storage.layouts.learned import LearnedLayout
 from braidmq.storage.layouts.lessons import Lesson
 from braidmq.storage.ports import Reads, StoreBatch
 from braidmq.storage.shard.clock import ShardClock, StampOrder
-from braidmq.storage.shard.draft import NO_MARK, Draft, ProducerMark
+from braidmq.storage.shard.draft import Draft
 from braidmq.storage.shard.epochs import EpochDirectory, OpenEpoch, are_listable
 from braidmq.storage.shard.generations import Generation, Generations, MakeLayout, check_limits
+from braidmq.storage.shard.producer_marks import ProducerMark, ProducerMarks
 from braidmq.storage.shard.tail import Tail
 
 # Topic, and the record as `encode_record` returns it.
 Entry = tuple[bytes, bytes]
 
-_PRODUCERS_CACHED_MAX: Final = 10_000
 _RECORDS_LOWER: Final = bytes(8)
 
 
@@ -105,7 +99,7 @@ class Shard:
         self._row = ShardRow()
         self._draft: Draft | None = None
         self._uncommitted: deque[tuple[int, list[Record], int]] = deque()
-        self._producers: OrderedDict[bytes, ProducerMark] = OrderedDict()
+        self._producers = ProducerMarks(store, family)
 
     @property
     def last(self) -> int:
@@ -190,33 +184,12 @@ class Shard:
         """The last sequence of a producer, including the open draft."""
         if self._draft is not None and producer in self._draft.producers:
             return self._draft.producers[producer]
-        known = self._producers.get(producer)
-        if known is None:
-            value = self._store.get(self.family, producer_key(producer))
-            row = decode_producer(value) if value is not None else None
-            known = ProducerMark(row.sequence, row.check) if row is not None else NO_MARK
-        self._remember(producer, known)
-        return known
-
-    def _remember(self, producer: bytes, mark: ProducerMark) -> None:
-        self._producers[producer] = mark
-        self._producers.move_to_end(producer)
-        if len(self._producers) > _PRODUCERS_CACHED_MAX:
-            self._producers.popitem(last=False)
+        return self._producers.get(producer)
 
     def expire_producers(self, batch: StoreBatch, unused_since: int, after: bytes = b"", count_max: int = 1000) -> bytes | None:
         """Remove rows of producers unused since then, examining some; returns where to continue, None at the end."""
-        producer = after
-        lower = PRODUCER_PREFIX + after + b"\0" if after else PRODUCER_PREFIX
-        for number, (key, value) in enumerate(self._store.items(self.family, lower, PRODUCERS_END)):
-            if number == count_max:
-                return producer
-            producer = key[len(PRODUCER_PREFIX) :]
-            in_draft = self._draft is not None and producer in self._draft.producers
-            if decode_producer(value).used_at < unused_since and not in_draft:
-                batch.delete(self.family, key)
-                self._producers.pop(producer, None)
-        return None
+        used = {} if self._draft is None else self._draft.producers
+        return self._producers.expire(batch, unused_since, after, count_max, used)
 
     # Generations and retention
 
@@ -339,9 +312,7 @@ class Shard:
         for added in draft.generations:
             added.write(batch, self.family)
         draft.layout_rows.append((draft.generation, draft.generation.write_layout(batch, self.family)))
-        now = self._clock.now()
-        for producer, mark in draft.producers.items():
-            batch.put(self.family, producer_key(producer), encode_producer(ProducerRow(mark.sequence, now, mark.check)))
+        self._producers.write(batch, draft.producers, self._clock.now())
         draft.row = ShardRow(
             draft.last,
             draft.epoch_start,
@@ -373,7 +344,7 @@ class Shard:
             self.generations.add(generation)
         self._adopt_epochs(draft)
         for producer, mark in draft.producers.items():
-            self._remember(producer, mark)
+            self._producers.adopt(producer, mark)
         self.floor = draft.floor
         self.epochs.forget_below(draft.floor)
         self.generations.forget(draft.ended)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from msgspec import Struct
 
-from braidmq.storage.shard.class_shard import LogShard
+from braidmq.storage.append_queue import AppendQueue
+from braidmq.storage.engine.store import Store
+from braidmq.storage.shard.class_shard import LogShard, families_of
 from braidmq.storage.shard.classes import ClassTable
 from braidmq.storage.upkeep.generations import GenerationStats, list_generations
 
@@ -41,6 +44,25 @@ class LogStats(Struct, frozen=True):
     shards: tuple[ShardStats, ...]
     classes: dict[str, int]
     store: dict[str, int]
+
+
+def log_stats(store: Store, shards: Sequence[LogShard], classes: ClassTable, queue: AppendQueue) -> LogStats:
+    """The statistics of the log and of each shard."""
+    each_shard = tuple(shard_stats(number, shard, classes) for number, shard in enumerate(shards))
+    sizes = {
+        each.name: sum(family.epochs.size_bytes for family in families_of(shards, number))
+        for number, each in enumerate(classes.classes, start=1)
+    }
+    return LogStats(
+        log_id=store.log_id.hex(),
+        records=sum(shard.records for shard in each_shard),
+        size_bytes=sum(shard.size_bytes for shard in each_shard),
+        pending_bytes=queue.pending_bytes,
+        refused=queue.refused,
+        shards=each_shard,
+        classes=sizes,
+        store=store.stats(),
+    )
 
 
 def shard_stats(number: int, shard: LogShard, classes: ClassTable) -> ShardStats:

@@ -32,7 +32,8 @@ from braidmq.spark.jobs.replay.pacing import CHUNK_ROWS_MAX, Pacer, TopicMap, pa
 from braidmq.spark.jobs.replay.range import ReplayRange, settle
 from braidmq.spark.jobs.tables.tables import BatchName, Kind, open_table
 from braidmq.spark.sink.options import WriteOptions, parse_write_options
-from braidmq.spark.sink.publisher import ProducerPart, RowPublisher
+from braidmq.spark.sink.producer_part import ProducerPart
+from braidmq.spark.sink.publisher import RowPublisher
 from braidmq.spark.sink.rows import RowBatch, RowMaker
 
 # The columns of a message. The expiry is left out: it would have passed long ago.

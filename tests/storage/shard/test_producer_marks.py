@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from braidmq.storage.format.rows import PRODUCER_PREFIX, PRODUCERS_END
-from braidmq.storage.shard.draft import NO_MARK, ProducerMark
+from braidmq.storage.shard.producer_marks import NO_MARK, ProducerMark
 from tests.storage.log import FAMILY, NOON, Log
 
 pytestmark = pytest.mark.smoke
