@@ -45,13 +45,13 @@ run: install ## start a node (CONFIG=file.toml: with your configuration)
 
 test: test-compiled test-pure test-through-node ## run all tests, those of the lane uncompiled, and some through a node
 
-test-compiled: install .tools/.programs
+test-compiled: install .tools/.programs .tools/.etcd
 	$(VENV)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-test-pure: install .tools/.programs
+test-pure: install .tools/.programs .tools/.etcd
 	BRAIDMQ_PURE=1 $(VENV)/pytest -n $(JOBS) --dist loadfile -m smoke $(ARGS)
 
-test-through-node: install .tools/.programs
+test-through-node: install .tools/.programs .tools/.etcd
 	BRAIDMQ_TEST_THROUGH=node $(VENV)/pytest -n $(JOBS) --dist loadfile $(THROUGH_NODE_TESTS) -k "$(THROUGH_NODE_CHOICE)" $(ARGS)
 
 test-spark-matrix: $(OLDER_SPARKS:%=test-spark-%) ## run the tests for all Spark versions on the older ones
@@ -116,6 +116,9 @@ endef
 
 .tools/.programs: .tools/.python requirements-node.lock scripts/node/package-lock.json
 	$(PYTHON) scripts/bootstrap.py programs && touch $@ || true # without the stamp the next run tries again
+
+.tools/.etcd: scripts/bootstrap.py
+	$(PYTHON) scripts/bootstrap.py etcd && touch $@ || true # without the stamp the next run tries again
 
 .tools/.peers: .tools/.python requirements-peers.lock
 	$(PYTHON) scripts/bootstrap.py peers

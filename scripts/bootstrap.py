@@ -2,6 +2,7 @@
 
     python3 scripts/bootstrap.py python     uv, .venv, the locked dependencies, braidmq itself (needed)
     python3 scripts/bootstrap.py programs   mosquitto and its clients, openssl, Java, node with MQTT.js (for tests and benchmarks)
+    python3 scripts/bootstrap.py etcd       etcd of Debian 13, or of this release if that one does not run (for several cores)
     python3 scripts/bootstrap.py peers      the brokers that the benchmarks compare with
     python3 scripts/bootstrap.py spark-4.0  an environment with an older Spark (also spark-4.1)
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +43,8 @@ DEBIAN_PROGRAMS = {
     "java": ("openjdk-17-jre-headless", "usr/lib/jvm/java-17-openjdk-*/bin/java"),
 }
 
+ETCD_SUITE = "trixie"
+
 WRAPPER = """#!/bin/sh
 LD_LIBRARY_PATH="{libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "{program}" "$@"
 """
@@ -64,13 +69,22 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 
 
 @functools.cache
-def apt_options() -> tuple[str, ...]:
-    """Options for apt with our own updated lists and cache, so that those of the system are neither read nor locked."""
+def apt_options(suite: str = "") -> tuple[str, ...]:
+    """Options for apt with our own updated lists and cache, so that those of the system are neither read nor locked.
+
+    ``suite``: another release of Debian than this system's, from the archive that the system uses.
+    """
     if not shutil.which("apt-get"):
         raise SystemExit("bootstrap: this is not a Debian system; install the missing programs yourself")
-    state = TOOLS / "apt"
+    state = TOOLS / "apt" / suite
     (state / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (state / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+    sources: tuple[str, ...] = ()
+    if suite:
+        parts = state / "sources"
+        parts.mkdir(exist_ok=True)
+        (parts / "suite.sources").write_text(source_of(suite))
+        sources = ("-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={parts}")
     options = (
         "-qq",
         "-o",
@@ -79,9 +93,49 @@ def apt_options() -> tuple[str, ...]:
         f"Dir::Cache={state}/cache",
         "-o",
         "APT::Sandbox::User=root",
+        *sources,
     )
     run("apt-get", *options, "update")
     return options
+
+
+def source_of(suite: str, folder: Path = Path("/etc/apt")) -> str:
+    """The system's source of its own release, in apt's deb822 format, for another one. Names no host of its own."""
+    release = platform.freedesktop_os_release()
+    codename = release.get("VERSION_CODENAME", "")
+    if release.get("ID") != "debian" or not codename:
+        raise SystemExit("bootstrap: this system is not Debian, so packages of another Debian are not used")
+    for file in sorted((folder / "sources.list.d").glob("*.sources")):
+        for text in re.split(r"\n\s*\n", file.read_text()):
+            stanza = _fields_of(text)
+            if codename in stanza.get("suites", "").split() and "deb" in stanza.get("types", "").split():
+                return _stanza(stanza["uris"], suite, stanza.get("signed-by", ""))
+    old_form = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
+    for line in (line for file in old_form if file.exists() for line in file.read_text().splitlines()):
+        if found := re.match(rf"deb\s+(?:\[(.*?)\]\s+)?(\S+)\s+{codename}\s", line):
+            signed_by = re.search(r"signed-by=(\S+)", found[1] or "")
+            return _stanza(found[2], suite, signed_by[1] if signed_by else "")
+    raise SystemExit(f"bootstrap: the sources of apt do not name {codename}")
+
+
+def _fields_of(stanza: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    name = ""
+    for line in stanza.splitlines():
+        if line.startswith("#"):
+            continue
+        if line[:1].isspace() and name:
+            fields[name] += "\n" + line  # a key may be written out over several lines
+        elif ":" in line:
+            name, _, value = line.partition(":")
+            name = name.strip().lower()
+            fields[name] = value.strip()
+    return fields
+
+
+def _stanza(uris: str, suite: str, signed_by: str) -> str:
+    lines = ["Types: deb", f"URIs: {uris}", f"Suites: {suite}", "Components: main"]
+    return "\n".join([*lines, *([f"Signed-By: {signed_by}"] if signed_by else [])]) + "\n"
 
 
 def missing_with_dependencies(packages: Sequence[str]) -> list[str]:
@@ -96,15 +150,17 @@ def missing_with_dependencies(packages: Sequence[str]) -> list[str]:
     return sorted(found.union(packages))
 
 
-def unpack(packages: Sequence[str]) -> None:
-    """Download packages with apt and unpack them below ``.tools/debs``."""
+def unpack(packages: Sequence[str], suite: str = "", folder: Path | None = None) -> None:
+    """Download packages with apt and unpack them below ``.tools/debs``, or another folder."""
     downloads = TOOLS / "apt" / "downloads"
-    options = apt_options()
+    options = apt_options(suite)
+    target = folder or DEBS
+    target.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(downloads, ignore_errors=True)
     downloads.mkdir(parents=True)
     run("apt-get", *options, "download", *packages, cwd=downloads)
     for package in sorted(downloads.glob("*.deb")):
-        run("dpkg-deb", "-x", package, DEBS)
+        run("dpkg-deb", "-x", package, target)
     _mend_links()
 
 
@@ -248,6 +304,36 @@ def provide_programs() -> None:
         raise SystemExit(1)
 
 
+def provide_etcd() -> None:
+    """Unpack etcd, from Debian 13 if possible: its 3.5 is maintained, and the 3.4 of Debian 12 is not."""
+    if os.environ.get("ETCD_BIN") or _runs(PROGRAMS / "etcd"):
+        return
+    for suite in (ETCD_SUITE, ""):
+        folder = TOOLS / "etcd" / (suite or "own")
+        try:
+            say(f"unpacking etcd of {suite or 'this release'}")
+            unpack(["etcd-server"], suite, folder)
+        except SystemExit as problem:
+            say(str(problem).removeprefix("bootstrap: "))
+            continue
+        program = folder / "usr" / "bin" / "etcd"
+        if _runs(program):
+            PROGRAMS.mkdir(parents=True, exist_ok=True)
+            (PROGRAMS / "etcd").unlink(missing_ok=True)
+            (PROGRAMS / "etcd").symlink_to(program)
+            return
+        say(f"etcd of {suite or 'this release'} does not run here")
+    if not shutil.which("etcd", path=SEARCH_PATH):
+        raise SystemExit("bootstrap: there is no etcd; tests of clusters with several cores are skipped")
+
+
+def _runs(program: Path) -> bool:
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, timeout=30).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 def provide_peers() -> None:
     """The environment of the other brokers, separate from ours."""
     make_environment(ROOT / ".peers", "requirements-peers.lock")
@@ -264,6 +350,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "python": provide_python,
     "build": build,
     "programs": provide_programs,
+    "etcd": provide_etcd,
     "peers": provide_peers,
     "spark-4.0": lambda: provide_older_spark("4.0"),
     "spark-4.1": lambda: provide_older_spark("4.1"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from braidmq.cluster.corestore.etcd.program import find_etcd
 from braidmq.lane import is_compiled
 from tests.support import through_node
 
@@ -48,6 +49,8 @@ def is_there(program: str) -> bool:
         return may_mount() and shutil.which("mount") is not None
     if program == "netns":
         return may(CAP_SYS_ADMIN) and may(CAP_NET_ADMIN) and shutil.which("ip") is not None
+    if program == "etcd":
+        return find_etcd() is not None
     if program == "mqtt.js":
         return shutil.which("node") is not None and Path(os.environ["NODE_PATH"], "mqtt").is_dir()
     return shutil.which(program) is not None

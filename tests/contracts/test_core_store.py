@@ -1,18 +1,21 @@
-"""What every core store does: rows with revisions, commits that hold or do not, one order that readers can follow."""
+"""What every core store does: rows with revisions, commits that hold or do not, one order that readers can follow, leases."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
-from braidmq.base.config.settings import HistorySettings
-from braidmq.base.errors import Unavailable, UsageError
+from braidmq.base.errors import UsageError
 from braidmq.cluster.corestore.commit_stream import COMMITS_KEPT_MAX
 from braidmq.cluster.corestore.contract import (
     ABSENT,
+    COMMIT_ROWS_MAX,
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     CommitsMissed,
@@ -22,181 +25,300 @@ from braidmq.cluster.corestore.contract import (
     CoreStore,
     DeleteRow,
     PutRow,
+    revision_of,
 )
-from braidmq.cluster.corestore.embedded import CORE_PREFIX, POSITION_KEY, EmbeddedCoreStore
-from braidmq.storage.log import DurableLog
-from braidmq.storage.rows.changes import Change, Delete, Put, WriteRefusal
+from braidmq.cluster.corestore.embedded import EmbeddedCoreStore
+from braidmq.cluster.corestore.etcd.messages import COMPACT, compact_request, decode_header
+from braidmq.cluster.corestore.etcd.store import EtcdCoreStore
+from tests.support.etcd import Etcd, running_etcd
 from tests.support.fakes.core_store import FakeCoreStore
+from tests.support.fakes.rows_in_memory import RowsInMemory
 
 
-class RowsInMemory:
-    """The rows of a log. Commits come in a later turn of the loop, or are refused."""
+class Form(Struct):
+    """A store, and what makes it forget its commits and outlasts a lease of a short time."""
 
-    def __init__(self) -> None:
-        self.kept: dict[bytes, bytes] = {}
-        self.refusal: WriteRefusal | None = None
-        self._waiting: list[Callable[[], None]] = []
-
-    def change(
-        self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[WriteRefusal], None]
-    ) -> None:
-        listed = list(changes)
-
-        def land() -> None:
-            if self.refusal is not None:
-                on_refused(self.refusal)
-                return
-            for change in listed:
-                match change:
-                    case Put(_, key, value):
-                        self.kept[key] = value
-                    case Delete(_, key):
-                        self.kept.pop(key, None)
-            on_commit()
-
-        self._waiting.append(land)
-
-    def flush(self) -> None:
-        while self._waiting:
-            asyncio.get_running_loop().call_soon(self._waiting.pop(0))
-
-    def rows(self, shard: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted((key, value) for key, value in self.kept.items() if lower <= key < upper)
+    store: CoreStore
+    forget_commits: Callable[[], Awaitable[None]]
+    outlast: Callable[[int], Awaitable[None]]
+    lease_s: float  # the shortest lease
 
 
-def make_embedded() -> CoreStore:
-    return EmbeddedCoreStore(RowsInMemory())
+Make = Callable[[], AbstractAsyncContextManager[Form]]
+CLUSTERS = count()
 
 
-@pytest.fixture(params=[make_embedded, lambda: FakeCoreStore(COMMITS_KEPT_MAX)], ids=["embedded", "fake"])
-def make(request: pytest.FixtureRequest) -> Callable[[], CoreStore]:
-    made: Callable[[], CoreStore] = request.param
-    return made
+@asynccontextmanager
+async def embedded() -> AsyncGenerator[Form, None]:
+    store = EmbeddedCoreStore(RowsInMemory())
+
+    async def forget_commits() -> None:
+        for _ in range(COMMITS_KEPT_MAX + 1):
+            await store.commit([], [put(b"x", table="other")])
+
+    yield Form(store, forget_commits, lambda _: asyncio.sleep(0.1), lease_s=0.05)
+    store.close()
 
 
-Make = Callable[[], CoreStore]
+@asynccontextmanager
+async def fake() -> AsyncGenerator[Form, None]:
+    store = FakeCoreStore(COMMITS_KEPT_MAX)
+
+    async def forget_commits() -> None:
+        for _ in range(COMMITS_KEPT_MAX + 1):
+            await store.commit([], [put(b"x", table="other")])
+
+    yield Form(store, forget_commits, store.end_lease, lease_s=1)
+
+
+def in_etcd(etcd: Etcd) -> Make:
+    @asynccontextmanager
+    async def make() -> AsyncGenerator[Form, None]:
+        store = EtcdCoreStore(etcd.addresses, f"c{next(CLUSTERS)}")
+
+        async def forget_commits() -> None:
+            position = await store.commit([], [put(b"x", table="other")])
+            assert position is not None
+            await store._client.call(COMPACT, compact_request(position), decode_header)
+
+        yield Form(store, forget_commits, lambda _: asyncio.sleep(0), lease_s=1)
+        await store.close()
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with running_etcd(Path(tmp_path_factory.mktemp("etcd"))) as running:
+        yield running
+
+
+@pytest.fixture(params=["embedded", "fake", pytest.param("etcd", marks=pytest.mark.needs("etcd"))])
+def make(request: pytest.FixtureRequest) -> Make:
+    if request.param == "etcd":
+        return in_etcd(request.getfixturevalue("etcd"))
+    return embedded if request.param == "embedded" else fake
+
+
+def run(make: Make, scenario: Callable[[Form], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with make() as form:
+            await scenario(form)
+
+    asyncio.run(main())
 
 
 def put(key: bytes, value: bytes = b"v", table: str = "t") -> PutRow:
     return PutRow(table, key, value)
 
 
+async def commit(store: CoreStore, *writes: PutRow | DeleteRow) -> int:
+    position = await store.commit([], writes)
+    assert position is not None
+    return position
+
+
 def test_a_row_has_the_revision_of_its_commit(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
+    async def scenario(form: Form) -> None:
+        store = form.store
 
-        first = await store.commit([], [put(b"a", b"1"), put(b"b", b"1")])
-        second = await store.commit([], [put(b"a", b"2")])
+        first = await commit(store, put(b"a", b"1"), put(b"b", b"1"))
+        second = await commit(store, put(b"a", b"2"))
 
-        assert (first, second) == (1, 2)
-        assert await store.get("t", b"a") == CoreRow(b"2", 2)
-        assert await store.get("t", b"b") == CoreRow(b"1", 1)
+        assert ABSENT < first < second
+        assert await store.get("t", b"a") == CoreRow(b"2", second)
+        assert await store.get("t", b"b") == CoreRow(b"1", first)
         assert await store.get("t", b"c") is None
 
-    asyncio.run(scenario())
+    run(make, scenario)
 
 
 def test_tables_do_not_share_keys(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
+    async def scenario(form: Form) -> None:
+        store = form.store
 
-        await store.commit([], [put(b"a", b"1", "t"), put(b"a", b"2", "tt"), put(b"ta", b"3", "t")])
+        position = await commit(
+            store, put(b"a", b"1", "t"), put(b"a", b"2", "tt"), put(b"ta", b"3", "t"), put(b"\0\xff", b"4", "t")
+        )
 
         listed = await store.list_rows("t")
-        assert listed.position == 1
-        assert listed.rows == {b"a": CoreRow(b"1", 1), b"ta": CoreRow(b"3", 1)}
-        assert (await store.list_rows("tt")).rows == {b"a": CoreRow(b"2", 1)}
+        assert listed.position >= position
+        assert listed.rows == {b"a": CoreRow(b"1", position), b"ta": CoreRow(b"3", position), b"\0\xff": CoreRow(b"4", position)}
+        assert (await store.list_rows("tt")).rows == {b"a": CoreRow(b"2", position)}
         assert (await store.list_rows("other")).rows == {}
 
-    asyncio.run(scenario())
+    run(make, scenario)
+
+
+def test_a_table_of_many_rows_is_listed_whole(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        keys = [b"%d" % number for number in range(4 * COMMIT_ROWS_MAX)]
+        for start in range(0, len(keys), COMMIT_ROWS_MAX):
+            await commit(form.store, *(put(key, key) for key in keys[start : start + COMMIT_ROWS_MAX]))
+
+        rows = (await form.store.list_rows("t")).rows
+
+        assert {key: row.value for key, row in rows.items()} == {key: key for key in keys}
+
+    run(make, scenario)
 
 
 def test_a_commit_happens_only_if_all_its_conditions_hold(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
-        await store.commit([], [put(b"a", b"1")])
+    async def scenario(form: Form) -> None:
+        store = form.store
+        first = await commit(store, put(b"a", b"1"))
 
         assert await store.commit([Condition("t", b"a", ABSENT)], [put(b"a", b"2"), put(b"b")]) is None
-        assert await store.commit([Condition("t", b"a", 1), Condition("t", b"b", 1)], [put(b"a", b"2")]) is None
-        assert await store.commit([Condition("t", b"a", 1), Condition("t", b"b", ABSENT)], [put(b"a", b"3")]) == 2
+        assert await store.commit([Condition("t", b"a", first), Condition("t", b"b", first)], [put(b"a", b"2")]) is None
+        second = await store.commit([Condition("t", b"a", first), Condition("t", b"b", ABSENT)], [put(b"a", b"3")])
 
-        assert await store.get("t", b"a") == CoreRow(b"3", 2)
+        assert second is not None
+        assert await store.get("t", b"a") == CoreRow(b"3", second)
         assert await store.get("t", b"b") is None
 
-    asyncio.run(scenario())
+    run(make, scenario)
 
 
 def test_a_row_that_was_removed_and_set_again_has_a_new_revision(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
-        await store.commit([], [put(b"a", b"1")])
-        await store.commit([], [DeleteRow("t", b"a")])
+    async def scenario(form: Form) -> None:
+        store = form.store
+        first = await commit(store, put(b"a", b"1"))
+        await commit(store, DeleteRow("t", b"a"))
         assert await store.get("t", b"a") is None
 
         await store.commit([Condition("t", b"a", ABSENT)], [put(b"a", b"1")])
 
-        assert await store.commit([Condition("t", b"a", 1)], [put(b"a", b"2")]) is None
+        assert await store.commit([Condition("t", b"a", first)], [put(b"a", b"2")]) is None
 
-    asyncio.run(scenario())
+    run(make, scenario)
 
 
 def test_one_of_two_simultaneous_commits_wins(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
+    async def scenario(form: Form) -> None:
+        store = form.store
 
         tries = [store.commit([Condition("t", b"a", ABSENT)], [put(b"a", str(number).encode())]) for number in range(5)]
         results = await asyncio.gather(*tries)
 
-        assert sorted(results, key=str) == [1, None, None, None, None]
-        row = await store.get("t", b"a")
-        assert row is not None
-        assert row.value == str(results.index(1)).encode()
+        [winner] = [number for number, position in enumerate(results) if position is not None]
+        assert await store.get("t", b"a") == CoreRow(str(winner).encode(), results[winner] or 0)
 
-    asyncio.run(scenario())
+    run(make, scenario)
 
 
 def test_a_reader_gets_every_commit_above_its_position_in_order(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
-        for number in range(3):
-            await store.commit([], [put(b"a", b"%d" % number)])
+    async def scenario(form: Form) -> None:
+        store = form.store
+        first = await commit(store, put(b"a", b"0"))
+        second = await commit(store, put(b"b", b"1"), put(b"a", b"1"), put(b"c", b"1"))
+        third = await commit(store, put(b"a", b"2"), DeleteRow("t", b"b"))
 
-        watch = store.watch(1)
-        seen = [await anext(watch), await anext(watch)]
-        coming = asyncio.ensure_future(anext(watch))
-        await asyncio.sleep(0)
-        assert not coming.done()
-        await store.commit([], [DeleteRow("t", b"a")])
+        async with aclosing(store.watch(first)) as watch:
+            seen = [await anext(watch), await anext(watch)]
+            coming = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0)
+            assert not coming.done()
+            fourth = await commit(store, DeleteRow("t", b"a"))
 
-        assert seen == [CoreCommit(2, (put(b"a", b"1"),)), CoreCommit(3, (put(b"a", b"2"),))]
-        assert await coming == CoreCommit(4, (DeleteRow("t", b"a"),))
+            assert seen == [
+                CoreCommit(second, (put(b"b", b"1"), put(b"a", b"1"), put(b"c", b"1"))),
+                CoreCommit(third, (put(b"a", b"2"), DeleteRow("t", b"b"))),
+            ]
+            assert await coming == CoreCommit(fourth, (DeleteRow("t", b"a"),))
 
-    asyncio.run(scenario())
+    run(make, scenario)
 
 
-def test_a_reader_that_is_too_slow_is_told_to_list_again(make: Make) -> None:
-    async def scenario() -> None:
-        store = make()
-        watch = store.watch(0)
-        await store.commit([], [put(b"a")])
-        await anext(watch)
+def test_a_listing_and_a_reader_from_its_position_leave_nothing_out(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        await commit(form.store, put(b"a"))
+        listed = await form.store.list_rows("t")
+        later = await commit(form.store, put(b"b"))
 
-        for _ in range(COMMITS_KEPT_MAX + 1):
-            await store.commit([], [put(b"a")])
+        async with aclosing(form.store.watch(listed.position)) as watch:
+            assert await anext(watch) == CoreCommit(later, (put(b"b"),))
+
+    run(make, scenario)
+
+
+def test_commits_that_are_no_longer_kept_are_missed_and_listed_again(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        store = form.store
+        first = await commit(store, put(b"a"))
+        await commit(store, put(b"b"))
+        await form.forget_commits()
 
         with pytest.raises(CommitsMissed):
-            await anext(watch)
-        assert (await anext(store.watch(2))).position == 3
+            await anext(store.watch(first))
 
-    asyncio.run(scenario())
+        listed = await store.list_rows("t")
+        assert set(listed.rows) == {b"a", b"b"}
+        later = await commit(store, put(b"c"))
+        async with aclosing(store.watch(listed.position)) as watch:
+            assert (await anext(watch)).position == later
+
+    run(make, scenario)
 
 
 def test_a_position_that_does_not_exist_yet_is_no_start(make: Make) -> None:
-    async def scenario() -> None:
+    async def scenario(form: Form) -> None:
         with pytest.raises(CommitsMissed):
-            await anext(make().watch(7))
+            await anext(form.store.watch(1_000_000))
 
-    asyncio.run(scenario())
+    run(make, scenario)
+
+
+def test_rows_end_with_their_lease_in_one_commit(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        store = form.store
+        lease = await store.grant_lease(form.lease_s)
+        bound = await commit(store, PutRow("t", b"a", b"1", lease), PutRow("t", b"b", b"1", lease), put(b"c"))
+
+        async with aclosing(store.watch(bound - 1)) as watch:
+            assert (await anext(watch)).writes == (PutRow("t", b"a", b"1", lease), PutRow("t", b"b", b"1", lease), put(b"c"))
+            await form.outlast(lease)
+            ended = await anext(watch)
+
+        assert set(ended.writes) == {DeleteRow("t", b"a"), DeleteRow("t", b"b")}
+        assert set((await store.list_rows("t")).rows) == {b"c"}
+        assert not await store.renew_lease(lease)
+        assert await store.commit([], [PutRow("t", b"a", b"2", lease)]) is None
+
+    run(make, scenario)
+
+
+def test_a_lease_that_is_ended_takes_only_the_rows_that_are_still_bound_to_it(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        store = form.store
+        lease, other = await store.grant_lease(60), await store.grant_lease(60)
+        await commit(store, *(PutRow("t", key, b"1", lease) for key in (b"a", b"b", b"c", b"d")))
+        await commit(store, put(b"b"), PutRow("t", b"c", b"2", other), DeleteRow("t", b"d"))
+        await commit(store, put(b"d"))
+
+        assert await store.renew_lease(lease)
+        await store.end_lease(lease)
+        await store.end_lease(lease)
+
+        assert set((await store.list_rows("t")).rows) == {b"b", b"c", b"d"}
+        assert not await store.renew_lease(lease)
+        assert await store.renew_lease(other)
+
+    run(make, scenario)
+
+
+def test_one_commit_depends_on_the_end_of_a_lease(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        store = form.store
+        lease = await store.grant_lease(60)
+        await commit(store, PutRow("leases", b"r1", b"", lease))
+        is_gone = Condition("leases", b"r1", ABSENT)
+
+        assert await store.commit([is_gone], [put(b"r1", b"dead", "deaths")]) is None
+        await store.end_lease(lease)
+
+        assert await store.commit([is_gone], [put(b"r1", b"dead", "deaths")]) is not None
+
+    run(make, scenario)
 
 
 @pytest.mark.parametrize(
@@ -208,114 +330,33 @@ def test_a_position_that_does_not_exist_yet_is_no_start(make: Make) -> None:
         [put(b"")],
         [put(b"k" * (KEY_BYTES_MAX + 1))],
         [put(b"a", b"v" * (VALUE_BYTES_MAX + 1))],
+        [put(b"%d" % number, b"v" * VALUE_BYTES_MAX) for number in range(5)],
+        [put(b"%d" % number) for number in range(COMMIT_ROWS_MAX + 1)],
         [put(b"a", table="")],
         [put(b"a", table="t\0")],
     ],
+    ids=["none", "twice", "put-and-delete", "no-key", "long-key", "long-value", "many-bytes", "many-rows", "no-table", "null"],
 )
 def test_rows_that_cannot_be_written_are_rejected(make: Make, writes: list[PutRow | DeleteRow]) -> None:
-    async def scenario() -> None:
-        store = make()
-
+    async def scenario(form: Form) -> None:
         with pytest.raises(UsageError):
-            await store.commit([], writes)
+            await form.store.commit([], writes)
 
-        assert await store.commit([], [put(b"a")]) == 1
+        assert (await form.store.list_rows("t")).rows == {}
 
-    asyncio.run(scenario())
-
-
-# -- the embedded store alone ------------------------------------------------------------------------------------------
+    run(make, scenario)
 
 
-def test_rows_and_position_survive_a_restart() -> None:
-    async def scenario() -> None:
-        rows = RowsInMemory()
-        before = EmbeddedCoreStore(rows)
-        await before.commit([], [put(b"a", b"1"), put(b"b", b"\0")])
-        await before.commit([], [DeleteRow("t", b"a")])
+def test_the_largest_commit_is_accepted_and_read_as_one(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        large = [put(b"%d" % number, b"v" * (VALUE_BYTES_MAX - 100)) for number in range(4)]
+        many = [put(b"%d" % number) for number in range(COMMIT_ROWS_MAX)]
 
-        after = EmbeddedCoreStore(rows)
+        first = await commit(form.store, *large)
+        await commit(form.store, *many)
+        await form.store.commit([Condition("t", each.key, revision_of(None)) for each in many], many)
 
-        assert (await after.list_rows("t")).rows == {b"b": CoreRow(b"\0", 1)}
-        assert await after.commit([], [put(b"c")]) == 3
-        with pytest.raises(CommitsMissed):
-            await anext(after.watch(1))
+        async with aclosing(form.store.watch(first - 1)) as watch:
+            assert [len((await anext(watch)).writes), len((await anext(watch)).writes)] == [4, COMMIT_ROWS_MAX]
 
-    asyncio.run(scenario())
-
-
-def test_the_rows_have_these_bytes() -> None:
-    async def scenario() -> None:
-        rows = RowsInMemory()
-
-        await EmbeddedCoreStore(rows).commit([], [put(b"r1", b"value", "members")])
-
-        assert rows.kept == {
-            b"\xee\0": bytes(7) + b"\1",
-            b"\xeemembers\0r1": b"\1" + bytes(7) + b"\1" + b"value",
-        }
-
-    asyncio.run(scenario())
-
-
-def test_a_newer_format_is_not_read() -> None:
-    rows = RowsInMemory()
-    rows.kept = {CORE_PREFIX + b"t\0a": b"\2" + bytes(8), POSITION_KEY: bytes(8)}
-
-    async def scenario() -> None:
-        with pytest.raises(UsageError, match="newer"):
-            EmbeddedCoreStore(rows)
-
-    asyncio.run(scenario())
-
-
-def test_a_commit_that_the_disk_refuses_changes_nothing() -> None:
-    async def scenario() -> None:
-        rows = RowsInMemory()
-        store = EmbeddedCoreStore(rows)
-        rows.refusal = WriteRefusal("the disk is full", 5.0)
-
-        with pytest.raises(Unavailable, match="the disk is full"):
-            await store.commit([], [put(b"a")])
-        assert await store.get("t", b"a") is None
-        rows.refusal = None
-
-        assert await store.commit([Condition("t", b"a", ABSENT)], [put(b"a")]) == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_commit_whose_caller_gave_up_still_counts() -> None:
-    async def scenario() -> None:
-        store = EmbeddedCoreStore(RowsInMemory())
-        given_up = asyncio.ensure_future(store.commit([], [put(b"a", b"1")]))
-        await asyncio.sleep(0)
-        given_up.cancel()
-
-        assert await store.commit([Condition("t", b"a", ABSENT)], [put(b"a", b"2")]) is None
-
-        assert await store.get("t", b"a") == CoreRow(b"1", 1)
-
-    asyncio.run(scenario())
-
-
-def test_the_rows_are_in_the_database_of_the_core(tmp_path: Path) -> None:
-    async def write() -> None:
-        log = DurableLog.open(tmp_path, HistorySettings())
-        log.start(asyncio.get_running_loop().call_soon_threadsafe)
-        try:
-            await EmbeddedCoreStore(log).commit([], [put(b"a", b"kept")])
-        finally:
-            log.close()
-
-    async def read() -> CoreRow | None:
-        log = DurableLog.open(tmp_path, HistorySettings())
-        log.start(asyncio.get_running_loop().call_soon_threadsafe)
-        try:
-            return await EmbeddedCoreStore(log).get("t", b"a")
-        finally:
-            log.close()
-
-    asyncio.run(write())
-
-    assert asyncio.run(read()) == CoreRow(b"kept", 1)
+    run(make, scenario)

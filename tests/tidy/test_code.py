@@ -25,7 +25,7 @@ LAYERS = [
 OPTIONAL = {"flight", "history", "spark"}
 ASYNCIO_CALLBACKS = {*dir(asyncio.Protocol), *dir(asyncio.BufferedProtocol)}
 # distribution -> module, where the names differ
-MODULES = {"argon2-cffi": "argon2", "prometheus-client": "prometheus_client", "tomli-w": "tomli_w"}
+MODULES = {"argon2-cffi": "argon2", "grpcio": "grpc", "prometheus-client": "prometheus_client", "tomli-w": "tomli_w"}
 
 
 def public_definitions(file: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:

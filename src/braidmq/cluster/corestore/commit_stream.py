@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from braidmq.cluster.corestore.contract import CommitsMissed, CoreCommit
@@ -28,7 +28,7 @@ class CommitStream:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def after(self, position: int) -> AsyncIterator[CoreCommit]:
+    async def after(self, position: int) -> AsyncGenerator[CoreCommit, None]:
         """The commits above a position. Raises CommitsMissed."""
         while True:
             news = self._news  # taken before looking, so that no commit is missed in between

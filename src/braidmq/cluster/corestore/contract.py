@@ -6,11 +6,14 @@ rises. A row's *revision* is the position of the commit that wrote it, so a chan
     row = await store.get("members", b"r1")
     position = await store.commit([Condition("members", b"r1", revision_of(row))], [PutRow("members", b"r1", b"...")])
     # None: another commit was faster; read again and decide again
+
+A row may be bound to a *lease*, which ends when it is not renewed in time; its rows are then removed, in a commit of their own.
+So a condition that such a row is absent means: its owner has lost the lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -21,6 +24,9 @@ ABSENT: Final = 0  # the revision of a row that does not exist
 TABLE_BYTES_MAX: Final = 64
 KEY_BYTES_MAX: Final = 1024
 VALUE_BYTES_MAX: Final = 256 * 1024
+# What etcd accepts in one transaction by default: 128 operations, and 1.5 MiB with everything around them.
+COMMIT_ROWS_MAX: Final = 128
+COMMIT_BYTES_MAX: Final = 1024 * 1024
 
 
 class CoreRow(Struct, frozen=True, gc=False):
@@ -39,11 +45,12 @@ class Condition(Struct, frozen=True, gc=False):
 
 
 class PutRow(Struct, frozen=True, gc=False):
-    """Set a row."""
+    """Set a row. ``lease``: the row ends with it; 0: it stays until it is removed."""
 
     table: str
     key: bytes
     value: bytes
+    lease: int = 0
 
 
 class DeleteRow(Struct, frozen=True, gc=False):
@@ -88,12 +95,29 @@ class CoreStore(Protocol):
     async def commit(self, conditions: Sequence[Condition], writes: Sequence[RowWrite]) -> int | None:
         """Write all rows if all conditions hold: the position of the commit, which is durable; None: one did not hold.
 
-        Raises UsageError for a name, key or value that is too long, and for two writes of one row.
+        A lease that a row is bound to must not have ended; that is a condition, too. Removing only rows that do not exist may
+        count as no commit: the position is then that of the latest. Raises UsageError for a name, key or value that is too long,
+        for too many rows, and for two writes of one row.
         """
         ...
 
-    def watch(self, after: int) -> AsyncIterator[CoreCommit]:
-        """The commits above a position, in order, without end. Raises CommitsMissed, also when the reader is too slow."""
+    def watch(self, after: int) -> AsyncGenerator[CoreCommit, None]:
+        """The commits above a position, in order, without end. Raises CommitsMissed, also when the reader is too slow.
+
+        While the store does not answer, the reader waits. Close it with `aclose`.
+        """
+        ...
+
+    async def grant_lease(self, ttl_s: float) -> int:
+        """A new lease, which ends when it is not renewed for this time, or somewhat later."""
+        ...
+
+    async def renew_lease(self, lease: int) -> bool:
+        """Let a lease last for its whole time again; False: it has ended, and its rows are gone or about to go."""
+        ...
+
+    async def end_lease(self, lease: int) -> None:
+        """End a lease now, with its rows; it may have ended."""
         ...
 
 
@@ -106,6 +130,8 @@ def check_writes(writes: Sequence[RowWrite]) -> None:
     """Raise UsageError if a store cannot write these rows together."""
     if not writes:
         raise UsageError("a commit needs at least one row")
+    if len(writes) > COMMIT_ROWS_MAX:
+        raise UsageError(f"a commit has at most {COMMIT_ROWS_MAX} rows, not {len(writes)}")
     if len({(write.table, write.key) for write in writes}) < len(writes):
         raise UsageError("a commit writes a row twice")
     for write in writes:
@@ -116,3 +142,12 @@ def check_writes(writes: Sequence[RowWrite]) -> None:
             raise UsageError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(write.key)}")
         if isinstance(write, PutRow) and len(write.value) > VALUE_BYTES_MAX:
             raise UsageError(f"a row has at most {VALUE_BYTES_MAX} bytes, not {len(write.value)}")
+    total_bytes = sum(len(write.key) + len(write.value) for write in writes if isinstance(write, PutRow))
+    if total_bytes > COMMIT_BYTES_MAX:
+        raise UsageError(f"a commit has at most {COMMIT_BYTES_MAX} bytes, not {total_bytes}")
+
+
+def check_conditions(conditions: Sequence[Condition]) -> None:
+    """Raise UsageError if a store cannot judge these conditions together."""
+    if len(conditions) > COMMIT_ROWS_MAX:
+        raise UsageError(f"a commit has at most {COMMIT_ROWS_MAX} conditions, not {len(conditions)}")

@@ -1,0 +1,1 @@
+"""The core store of a cluster with several cores: etcd, reached by a thin client on grpc.aio."""
