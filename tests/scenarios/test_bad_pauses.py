@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> Iterator[Started]:
 
 def ping_through_a_pause(node: Started, clients: list[Wire]) -> None:
     """Stop the node while these clients go on pinging, and let it go on."""
-    node.send(signal.SIGSTOP)
+    node.pause()
     end = time.monotonic() + PAUSE_S
     while time.monotonic() < end:
         for client in clients:
@@ -84,7 +84,7 @@ def test_a_client_that_reconnects_during_a_pause_keeps_its_session_and_delayed_w
     lost.close()
     watcher.ping()
 
-    node.send(signal.SIGSTOP)
+    node.pause()
     back = Wire("127.0.0.1", port)  # the kernel takes the connection, and keeps it for the node
     back.send_request(client_id=lost.client_id, persistent=True, session_expiry_interval=2)
     time.sleep(PAUSE_S)  # both deadlines pass
@@ -110,7 +110,7 @@ def test_a_pause_of_a_minute_closes_no_connection_and_publishes_no_will(node: St
     for client in moving:
         client.subscribe("news", qos=1)
 
-    node.send(signal.SIGSTOP)
+    node.pause()
     began = time.monotonic()
     back: list[Wire] = []
     while (elapsed := time.monotonic() - began) < LONG_PAUSE_S:

@@ -17,6 +17,7 @@ from braidmq.cluster.corestore.etcd.messages import AUTHENTICATE, COMPACT, STATU
 from braidmq.cluster.corestore.etcd.program import EtcdAddresses, etcd_command, etcd_version, find_etcd
 from braidmq.cluster.corestore.etcd.protobuf import put_bytes, put_int, put_message
 from tests.support.certificates import Pair
+from tests.support.pausing import pause
 from tests.support.ports import free_port
 
 START_S = 20.0
@@ -66,7 +67,7 @@ class EtcdMember:
     def pause(self) -> None:
         """Let the process hang."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process)
 
     def go_on(self) -> None:
         """Let a process that hangs continue."""

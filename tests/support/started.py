@@ -15,6 +15,7 @@ from types import TracebackType
 
 from tests.support import through_node
 from tests.support.clients.wire import Wire
+from tests.support.pausing import pause
 
 COMMAND = [sys.executable, "-c", "from braidmq.cli.main import main; main()"]
 SOURCES = Path(__file__).resolve().parents[2] / "src"
@@ -103,6 +104,10 @@ class Started:
     def send(self, number: signal.Signals) -> None:
         """Send the process a signal."""
         self._process.send_signal(number)
+
+    def pause(self) -> None:
+        """Let the process stand still until SIGCONT."""
+        pause(self._process)
 
     def await_end(self) -> int:
         """The exit status; the rest of the log is read."""

@@ -133,7 +133,7 @@ class Campaign:
         assert self._node is not None
         if self._chance.random() < 0.5:
             # Its kernel would still bring to the clients what it has sent; that of a machine without power does not.
-            self._node.send(signal.SIGSTOP)
+            self._node.pause()
             for client in [*self._publishers, *self._subscribers, *self._members]:
                 client.cut()
         self._node.send(signal.SIGKILL)

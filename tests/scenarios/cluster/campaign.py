@@ -116,7 +116,7 @@ class ClusterCampaign:
         await asyncio.to_thread(core.start)
 
     async def _stop_replicant(self, node: NodeProcess) -> None:
-        node.process.send(signal.SIGSTOP)
+        node.process.pause()
         self._served.remove(node)
         with contextlib.suppress(TimeoutError):  # all clients may be there
             await self._work_for(self._chance.randint(1, 500), 3.0)

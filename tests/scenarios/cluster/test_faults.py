@@ -83,7 +83,7 @@ def test_a_replicant_that_stands_still_loses_its_clients_to_others(tmp_path: Pat
         reader.subscribe("t/#", qos=1)
         writer = two.client("writer")
 
-        one.process.send(signal.SIGSTOP)
+        one.process.pause()
         back = two.client("reader", persistent=True)
         writer.publish("t/1", b"1", 1)
         one.process.send(signal.SIGCONT)
@@ -105,7 +105,7 @@ def test_a_slow_replicant_delays_nobody_and_catches_up(tmp_path: Path) -> None:
         writer = two.client("writer")
         payload = b"x" * 100_000
 
-        one.process.send(signal.SIGSTOP)
+        one.process.pause()
         for number in range(200):  # 20 MB: more than the bound of a peer
             writer.publish(f"t/{number}", payload, 1)
             assert quick.receive_publish(timeout_s=PATIENCE_S).topic == f"t/{number}"

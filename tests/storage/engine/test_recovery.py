@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import pytest
 from rocksdict import Rdict
 
-from braidmq.base.errors import Unavailable
+from braidmq.base.errors import Corruption, Unavailable
 from braidmq.storage.engine import recovery
 from braidmq.storage.engine.database import Database
 from braidmq.storage.engine.health import HealthState
@@ -211,6 +211,52 @@ def test_a_reopened_directory_without_the_written_data_is_not_used(tmp_path: Pat
     with pytest.raises(Unavailable, match="until a restart"):
         append(store, 3)
     assert batches_in(store) == {1, 2}
+    store.close()
+
+
+def test_files_deleted_while_the_view_is_opened_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed database compacts and deletes what the view has just found in the manifest."""
+    disk = FaultyDisk()
+    store = Store.open(tmp_path / "log", [FAMILY], disk=disk)
+    loop = Loop(store)
+    refused: list[Path] = []
+
+    def open_read_only(path: Path, tuning: Tuning) -> Database:
+        if len(refused) < 2:
+            refused.append(path)
+            raise Corruption("Can't access /000024.sst: No such file or directory")
+        disk.is_faulty = False
+        return Database.open_read_only(path, tuning)
+
+    monkeypatch.setattr(recovery, "Database", type("Another", (Database,), {"open_read_only": staticmethod(open_read_only)}))
+    disk.is_faulty = True
+    append(store, 1)
+    loop.until(disk.failed.is_set)
+
+    loop.until(lambda: store.committed == 1)
+
+    assert len(refused) == 2
+    assert store.health.state is HealthState.OK
+    store.close()
+
+
+def test_a_view_that_stays_damaged_ends_the_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultyDisk()
+    store = Store.open(tmp_path / "log", [FAMILY], disk=disk)
+    loop = Loop(store)
+
+    def open_read_only(path: Path, tuning: Tuning) -> Database:
+        raise Corruption("it is damaged")
+
+    monkeypatch.setattr(recovery, "Database", type("Another", (Database,), {"open_read_only": staticmethod(open_read_only)}))
+    monkeypatch.setattr(recovery, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(recovery, "_PAUSE_MAX_S", 0.001)
+    disk.is_faulty = True
+    append(store, 1)
+
+    loop.until(lambda: store.health.needs_restart)
+
+    assert "it is damaged" in store.health.reason
     store.close()
 
 

@@ -10,6 +10,9 @@ from the write-ahead log and moves it to table files, which it syncs; a failed f
     open it for writing, compare, sync    ->    reads and writes use it; everything written counts as committed
     close the view
 
+The failed database may still compact, and delete files, while the view is opened: what looks like damage then counts only if it
+is found again and again. Once the failed database is closed, it counts at once.
+
 The database must then hold exactly the rows that were written: if rows are missing or added, the state in memory differs from
 the disk, and only a restart helps.
 """
@@ -33,6 +36,8 @@ _FIRST_PAUSE_S: Final = 0.5
 _PAUSE_MAX_S: Final = 5.0
 _LOOP_WAIT_S: Final = 0.05
 _CLOSE_TIMEOUT_S: Final = 30.0
+# How often a view may look damaged while the failed database is still open.
+_DAMAGED_VIEWS_MAX: Final = 10
 
 
 class Recovering(Protocol):
@@ -98,6 +103,7 @@ class Recovery:
     def _try_until_it_works(self) -> None:
         backoff = Backoff(_FIRST_PAUSE_S, _PAUSE_MAX_S)
         pause_s = 0.0
+        damaged_views = 0
         while not self._is_stopped.wait(pause_s):
             try:
                 self._try()
@@ -105,8 +111,10 @@ class Recovery:
             except _Stopped:
                 return
             except Corruption as problem:
-                self._end(None, str(problem))
-                return
+                damaged_views += 1
+                if self._failed is None or damaged_views == _DAMAGED_VIEWS_MAX:
+                    self._end(None, str(problem))
+                    return
             except Exception as problem:  # whatever it is, it is retried and must be logged
                 if str(problem) != self._told:
                     log.warning("cannot reopen the log in %s yet: %s", self._path, problem)
