@@ -21,6 +21,18 @@ JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
 
 
+# Whichever test comes first makes the archive of classes and starts Java. A test that is stopped meanwhile leaves the
+# session unusable for all tests after it.
+WITH_JAVA_S = 180
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of the shared session time for its start."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(WITH_JAVA_S))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what the Spark of this environment is too old for: `make test-spark-matrix` runs some files on older ones."""
     for mark in item.iter_markers("since_spark"):
