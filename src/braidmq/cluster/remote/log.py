@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -39,6 +39,7 @@ from braidmq.cluster.remote.entries import (
     lazy_key,
     refusal_of,
 )
+from braidmq.cluster.remote.log_ports import NodeBlock, NodeChannels, NodeOutcomes, WaitTimer
 from braidmq.cluster.remote.rows import OWN, NodeChange
 from braidmq.cluster.remote.scans import RemoteScans
 from braidmq.cluster.remote.shard_blocks import ShardBlocks
@@ -53,55 +54,6 @@ from braidmq.storage.reading.reader import RetentionGap
 BYTES_MAX: Final = 64 * 1024 * 1024
 _RETRY_S: Final = 0.4  # after which rows that the home could not store are sent again
 _answers: Final = msgspec.msgpack.Decoder(AnswerBody)
-
-
-class NodeBlock(Protocol):
-    """What one turn has collected; `lane.path.recorder.Block` on a node whose recorder is remote."""
-
-    @property
-    def entries(self) -> Mapping[int, Sequence[tuple[bytes, bytes]]]:
-        """By shard: topic and value of each record."""
-
-    @property
-    def changes(self) -> Sequence[Change]:
-        """Rows to be written with them."""
-
-    @property
-    def pendings(self) -> Sequence[Pending]:
-        """The messages that wait, in the order of arrival; those that are recorded have a ``place`` among the entries."""
-
-    def producer_marks(self) -> Mapping[int, tuple[bytes, int, int]]:
-        """By index of the pendings: name, sequence and check value of a producer's message."""
-
-    def refused(self, refusal: Refusal) -> None:
-        """Nothing of it is stored."""
-
-
-class NodeOutcomes(Protocol):
-    """Acknowledges and rejects messages; `lane.path.commit_outcomes.CommitOutcomes`."""
-
-    def answer(self, pendings: list[Pending], codes: list[int]) -> None:
-        """The home has answered these."""
-
-    def refuse(self, pendings: list[Pending], is_in_doubt: bool) -> None:
-        """These were not stored, or it is unknown."""
-
-
-class NodeChannels(Protocol):
-    """The numbers of this node's channels."""
-
-    def of_flow(self, flow: Flow) -> int:
-        """The channel that publishes with this flow."""
-
-    def of_client(self, client_id: str) -> int:
-        """The channel that owns the client id; 0 if none does."""
-
-
-class WaitTimer(Protocol):
-    """Something that will happen."""
-
-    def cancel(self) -> None:
-        """It will not."""
 
 
 class RemoteLog:
