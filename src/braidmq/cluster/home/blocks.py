@@ -19,11 +19,10 @@ reading while ``is_full``, and closes the connection if a call raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from braidmq.cluster import operations
 from braidmq.cluster.blocks import (
     CONGESTED,
     FENCED,
@@ -42,37 +41,25 @@ from braidmq.cluster.blocks import (
     shortened,
 )
 from braidmq.cluster.claims import ClaimRequest, Ending
-from braidmq.cluster.home.block_ports import BlockRecorder, ChannelClient, HomePublisher, NodePort
-from braidmq.cluster.home.operations import AppliedRows, Effect, NotFree, NotOwned
-from braidmq.cluster.home.publishing import NodeMessage, read_message
+from braidmq.cluster.home.block_entries import JudgedBlock, Notice, judge, notice_of
+from braidmq.cluster.home.block_ports import BlockRecorder, HomePublisher, NodePort
+from braidmq.cluster.home.operations import Effect
+from braidmq.cluster.home.publishing import read_message
 from braidmq.cluster.parts import BodyParts, Send
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.node_entries import END, FIRST, LIVE, TAKEN, EntryWaiter, read_plain
+from braidmq.lane.path.node_entries import END, FIRST, LIVE, TAKEN, EntryWaiter
 from braidmq.lane.path.outlet import Outlet
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame, FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
+from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, ReleaseEntry, WithdrawEntry
 
 UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _ENTRY_COST: Final = 200
 _decoder: Final = msgspec.msgpack.Decoder(BlockBody)
 _encode: Final = msgspec.msgpack.encode
-_OF_CHANNELS: Final = (PublishEntry, RowsEntry)
 _NO_MESSAGE: Final = Message(b"", b"", 0, False, "")
-
-Notice = tuple[int, Ending] | ClaimRequest  # a release, or a withdrawal
-
-
-class _Judged(NamedTuple):
-    """A new block's entries, read and checked, before anything is done."""
-
-    messages: list[tuple[int, PublishEntry, NodeMessage, ChannelClient]]
-    rows: dict[int, AppliedRows]
-    fenced: list[int]
-    notices: list[Notice]
-    taken: list[int]  # what they ask for is another client's
 
 
 class NodeBlockWaiter(EntryWaiter):
@@ -178,7 +165,7 @@ class HomeBlocks:
         if block.next_number:
             receiver.on_resume(BlockResume(block.next_number))
         self._forget_repeats(shard, block.confirmed)
-        judged = self._judge(block) if block.number > receiver.last else None
+        judged = judge(block, self._node) if block.number > receiver.last else None
         match receiver.receive(NumberedBlock(block.number, block.confirmed, block.entries)):
             case BlockStep.WRITE:
                 assert judged is not None  # it is new
@@ -191,7 +178,7 @@ class HomeBlocks:
 
     # New blocks
 
-    def _take(self, shard: int, flags: int, block: BlockBody, judged: _Judged, size: int) -> None:
+    def _take(self, shard: int, flags: int, block: BlockBody, judged: JudgedBlock, size: int) -> None:
         waiter = NodeBlockWaiter(self, shard, block.number, size + len(block.entries) * _ENTRY_COST)
         self.unanswered_bytes += waiter.size
         self.fenced += len(judged.fenced)
@@ -218,35 +205,7 @@ class HomeBlocks:
             receiver.pass_on(block.number, waiter.outcomes)
             self.end_part(waiter)
 
-    def _judge(self, block: BlockBody) -> _Judged:
-        """Read and check all entries; nothing was done if this raises."""
-        judged = _Judged([], {}, [], [], [])
-        clients: dict[int, ChannelClient | None] = {0: ChannelClient("", None)}  # of this block's channels
-        for index, entry in enumerate(block.entries):
-            if not isinstance(entry, _OF_CHANNELS):
-                judged.notices.append(_notice(entry))
-                continue
-            channel = entry.channel
-            if channel not in clients:
-                clients[channel] = self._node.client_of(channel)
-            client = clients[channel]
-            if client is None:
-                judged.fenced.append(index)
-            elif isinstance(entry, PublishEntry):
-                plain = read_plain(entry.value, client.client_id)
-                sent = read_message(entry.value, client.client_id) if plain is None else NodeMessage(plain, entry.value)
-                judged.messages.append((index, entry, sent, client))
-            else:
-                try:
-                    found = operations.decode(entry.operations)
-                    judged.rows[index] = self._node.apply(found, client.client_id or None)
-                except NotOwned:
-                    judged.fenced.append(index)
-                except NotFree:
-                    judged.taken.append(index)
-        return judged
-
-    def _publish(self, shard: int, judged: _Judged, waiter: NodeBlockWaiter) -> bool:
+    def _publish(self, shard: int, judged: JudgedBlock, waiter: NodeBlockWaiter) -> bool:
         """Publish the messages; whether anything is to be written."""
         waiter.outcomes.update(dict.fromkeys(judged.fenced, FENCED))
         waiter.outcomes.update(dict.fromkeys(judged.taken, int(Reason.QUOTA_EXCEEDED)))
@@ -368,7 +327,7 @@ class HomeBlocks:
             if isinstance(entry, ReleaseEntry):
                 self._node.release(entry.channel, Ending.REPEATED)
             elif isinstance(entry, WithdrawEntry):
-                self._obey_notice(_notice(entry))
+                self._obey_notice(notice_of(entry))
         answer = self._receivers[shard].answer(block.number)
         is_being_shown = self._repeated.get((shard, block.number))
         if is_being_shown:
@@ -418,13 +377,3 @@ class RepeatWaiter(Outlet):
 
     def end_large(self, size: int) -> None:
         """Nothing waits for that."""
-
-
-def _notice(entry: ReleaseEntry | WithdrawEntry) -> Notice:
-    """Raises BadFrame."""
-    if isinstance(entry, WithdrawEntry):
-        return ClaimRequest(entry.number, entry.client_id, entry.channel)
-    try:
-        return entry.channel, Ending(entry.ending)
-    except ValueError:
-        raise BadFrame(f"a release with the unknown ending {entry.ending[:20]!r}") from None

@@ -1,0 +1,67 @@
+"""The entries of a node's block, read and checked before anything is done for any of them."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from braidmq.cluster import operations
+from braidmq.cluster.claims import ClaimRequest, Ending
+from braidmq.cluster.home.block_ports import ChannelClient, NodePort
+from braidmq.cluster.home.operations import AppliedRows, NotFree, NotOwned
+from braidmq.cluster.home.publishing import NodeMessage, read_message
+from braidmq.lane.path.node_entries import read_plain
+from braidmq.net.frames import BadFrame
+from braidmq.net.proto_v1 import BlockBody, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
+
+_OF_CHANNELS: Final = (PublishEntry, RowsEntry)
+
+Notice = tuple[int, Ending] | ClaimRequest  # a release, or a withdrawal
+
+
+class JudgedBlock(NamedTuple):
+    """A new block's entries, read and checked, before anything is done."""
+
+    messages: list[tuple[int, PublishEntry, NodeMessage, ChannelClient]]
+    rows: dict[int, AppliedRows]
+    fenced: list[int]
+    notices: list[Notice]
+    taken: list[int]  # what they ask for is another client's
+
+
+def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
+    """Read and check all entries of a new block; nothing was done if this raises. Raises BraidError."""
+    judged = JudgedBlock([], {}, [], [], [])
+    clients: dict[int, ChannelClient | None] = {0: ChannelClient("", None)}  # of this block's channels
+    for index, entry in enumerate(block.entries):
+        if not isinstance(entry, _OF_CHANNELS):
+            judged.notices.append(notice_of(entry))
+            continue
+        channel = entry.channel
+        if channel not in clients:
+            clients[channel] = node.client_of(channel)
+        client = clients[channel]
+        if client is None:
+            judged.fenced.append(index)
+        elif isinstance(entry, PublishEntry):
+            plain = read_plain(entry.value, client.client_id)
+            sent = read_message(entry.value, client.client_id) if plain is None else NodeMessage(plain, entry.value)
+            judged.messages.append((index, entry, sent, client))
+        else:
+            try:
+                found = operations.decode(entry.operations)
+                judged.rows[index] = node.apply(found, client.client_id or None)
+            except NotOwned:
+                judged.fenced.append(index)
+            except NotFree:
+                judged.taken.append(index)
+    return judged
+
+
+def notice_of(entry: ReleaseEntry | WithdrawEntry) -> Notice:
+    """What an entry asks for that the home obeys even if it refuses the block. Raises BadFrame."""
+    if isinstance(entry, WithdrawEntry):
+        return ClaimRequest(entry.number, entry.client_id, entry.channel)
+    try:
+        return entry.channel, Ending(entry.ending)
+    except ValueError:
+        raise BadFrame(f"a release with the unknown ending {entry.ending[:20]!r}") from None
