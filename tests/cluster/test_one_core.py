@@ -9,7 +9,7 @@ import pytest
 from braidmq.broker.broker import Broker
 from braidmq.cluster.claims import ClaimRequest, Ending
 from braidmq.cluster.home.block_marks import BlockMarks
-from braidmq.cluster.home.sessions import NodeClaim
+from braidmq.cluster.home.held_session import NodeClaim
 from braidmq.mqtt.packets import Disconnect, Puback, Publish, Will
 from braidmq.mqtt.properties import Properties
 from tests.support.simulator.cluster_world import ClusterWorld, Replicant

@@ -19,11 +19,12 @@ from braidmq.cluster.claims import HomeClaims
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.held_session import NodeClaim
 from braidmq.cluster.home.node_peer import NodePeer
 from braidmq.cluster.home.node_port import BlockServices
 from braidmq.cluster.home.publishing import EntryPublisher
 from braidmq.cluster.home.registry import HomeRegistry
-from braidmq.cluster.home.sessions import HomeSessions, NodeClaim
+from braidmq.cluster.home.sessions import HomeSessions
 from braidmq.cluster.member import Member
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink

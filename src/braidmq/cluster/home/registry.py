@@ -37,7 +37,8 @@ from braidmq.cluster.claims import (
     LetGo,
     OwnerRestored,
 )
-from braidmq.cluster.home.sessions import GivenSession, HomeSessions, NodeClaim
+from braidmq.cluster.home.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.sessions import HomeSessions
 from braidmq.cluster.member import Member
 from braidmq.mqtt.reasons import Reason
 
@@ -163,7 +164,7 @@ class HomeRegistry:
         return bool(self._decided) or self._sessions.is_returning(client_id)
 
     def _own_grant(self, request: ClaimRequest, guard: int) -> Grant:
-        self._sessions.note_grant(request.client_id)
+        self._sessions.wills.note_grant(request.client_id)
         self._own[request.client_id] = guard, request.channel
         return Grant(request.client_id, guard)
 
@@ -288,7 +289,7 @@ class HomeRegistry:
         grant = self._own_grant(claim, guard)
 
         def answer() -> None:
-            self._sessions.note_grant(claim.client_id)
+            self._sessions.wills.note_grant(claim.client_id)
             if waiting.answer.cancelled():
                 self.end(grant, keeps_session=True, ending=GrantEnding.WITHDRAWN)
             else:

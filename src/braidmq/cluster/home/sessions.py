@@ -16,10 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
-from typing import Final, NamedTuple, Protocol
-
-from msgspec import Struct
+from typing import Final, Protocol
 
 from braidmq.access.contract import Refused
 from braidmq.broker.persistence import TurnWriter
@@ -28,21 +25,22 @@ from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.ports import ExclusiveTopics, GrantEnding
 from braidmq.broker.session.restoration import Restoration
-from braidmq.broker.session.session import NEVER, Session, SessionTable
+from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.takeover import Facts, Old, resolve
 from braidmq.broker.session.wills import Wills
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups, group_of
 from braidmq.broker.timers import Timers
-from braidmq.cluster.claims import ClaimRequest, Ending
+from braidmq.cluster.claims import Ending
+from braidmq.cluster.home.held_session import GivenSession, Held, NodeClaim, SendGrant
 from braidmq.cluster.home.lending import Lending
+from braidmq.cluster.home.wills import HomeWills
 from braidmq.cluster.member import Member
 from braidmq.cluster.operations import JoinGroup, encode_session
 from braidmq.lane.path.peer import SilentFlow
 from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
-from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, parse_subscription
 
@@ -50,49 +48,6 @@ log = logging.getLogger("braidmq.cluster")
 
 _PROTECTED: Final = Refused(Reason.NOT_AUTHORIZED, "the session of this client id belongs to a user: log in, or use another id")
 _FULL: Final = Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
-_NO_WILL: Final = frozenset({Ending.DISCARD, Ending.WITHDRAWN, Ending.REPEATED})  # the will is not due, or was published
-
-_MOVED_S: Final = 30  # how long a client that was sent away has to come back, at least (C30)
-
-
-class GivenSession(NamedTuple):
-    """What a node is given with a grant: a session's rows, how far the client has come as a producer, and whether a session of a
-    user has ended for it.
-    """
-
-    rows: bytes
-    producer: tuple[int, int | None]
-    replaces_user: bool
-
-
-SendGrant = Callable[[GivenSession], None]
-
-
-class NodeClaim(Struct, frozen=True, gc=False):
-    """The claim of a node's client, with what the CONNECT asks of the session."""
-
-    request: ClaimRequest
-    user_name: str | None
-    clean_start: bool
-    expiry_s: int
-    will: Will | None
-    peer_host: str = ""
-
-
-class Held:
-    """A session that lives on a node."""
-
-    __slots__ = ("claim", "exclusive", "filters", "flow", "guard", "node", "on_left", "replaces_user")
-
-    def __init__(self, node: Member, claim: NodeClaim, guard: int) -> None:
-        self.node = node
-        self.claim = claim
-        self.guard = guard
-        self.replaces_user = False  # a session of a user has ended for it
-        self.exclusive: set[bytes] = set()  # topics
-        self.flow: SilentFlow | None = None  # of a durable session
-        self.filters: dict[str, bytes] = {}  # of a durable session, by the filter as written
-        self.on_left: list[Callable[[], None]] = []  # what waits until it has left the node
 
 
 class SessionServices(Protocol):
@@ -131,8 +86,6 @@ class HomeSessions:
         self._table = broker.sessions
         self._lifecycle = broker.lifecycle
         self._restoration = broker.restoration
-        self._wills = broker.wills
-        self._flows = broker.flows
         self._routes = broker.routes
         self._state = broker.state
         self._writer = broker.turn_writer
@@ -141,10 +94,9 @@ class HomeSessions:
         self._has_users = has_users
         self._sessions_max = sessions_max
         self.lending = Lending(broker)
-        self._timers = broker.timers
+        self.wills = HomeWills(broker.sessions, broker.flows, broker.wills, broker.timers, broker.turn_writer)
         self._exclusive = broker.exclusive
         self._held: dict[str, Held] = {}
-        self._moved: dict[str, Session] = {}  # their wills wait for the clients to come back elsewhere
         self.held_routes = 0  # of durable sessions on nodes, in the core's routes
         self._returning: dict[str, list[Callable[[], None]]] = {}  # what waits for a session that comes back
         self._is_closed = False
@@ -198,7 +150,7 @@ class HomeSessions:
 
     def _hand_out(self, node: Member, claim: NodeClaim, guard: int, send: SendGrant) -> None:
         client_id = claim.request.client_id
-        self.note_grant(client_id)
+        self.wills.note_grant(client_id)
         session = self._table.get(client_id)
         held = self._held.get(client_id)
         if held is not None and held.guard == guard:  # the node asks again, because it has lost the answer
@@ -358,7 +310,7 @@ class HomeSessions:
             del self._held[client_id]
             self.lending.end(client_id, is_dead=ending is Ending.DIED)
             self._release_all(client_id, held)
-            self._publish_will(held, ending)
+            self.wills.end_claim(held.claim, ending)
             for callback in held.on_left:
                 callback()
             return
@@ -380,7 +332,7 @@ class HomeSessions:
         if stored is not None:
             self._wait_here(stored, ending)
         else:
-            self._publish_will(held, ending)  # the session never came to the disk
+            self.wills.end_claim(held.claim, ending)  # the session never came to the disk
         self._remove_routes(held)
         self.lending.end(client_id, is_dead=ending is Ending.DIED)
         for callback in self._returning.pop(client_id):
@@ -388,69 +340,9 @@ class HomeSessions:
 
     def _wait_here(self, stored: StoredSession, ending: Ending) -> None:
         session = self._restoration.restore(stored, waits=True)
-        if ending is Ending.DISCARD and session.will is not None:  # the row of the will could not be removed
-            self._table.set_will(session, None)
-            self._writer.write(self._rows.remove_will(session.client_id))
-        elif ending is Ending.MOVED:
-            self._defer_will(session)
-        elif ending not in _NO_WILL and session.will_delay_s == 0:
-            self._wills.publish(session)
+        self.wills.end_channel(session, ending)
         if session.expiry_s == 0:  # its client has said so in DISCONNECT
             self._lifecycle.end(session)
-
-    def _publish_will(self, held: Held, ending: Ending) -> None:
-        claim = held.claim
-        if claim.will is None or ending in _NO_WILL:
-            return
-        client_id = claim.request.client_id
-        session = Session(client_id, self._flows.make(client_id, is_durable=False), monotonic())
-        session.user_name = claim.user_name
-        self._table.set_will(session, claim.will)
-        if ending is Ending.MOVED:
-            self._await_client(session)
-        else:
-            self._wills.publish(session)
-
-    # Wills of clients that a drained node has sent away (C30)
-
-    def _defer_will(self, session: Session) -> None:
-        """Let the will of a durable session wait, even if the session ends before that."""
-        will, grace_s = session.will, _grace_s(session)
-        if will is None:
-            return
-        if session.expiry_s == NEVER or session.expiry_s > grace_s:
-            self._await_client(session)
-            return
-        stand_in = Session(session.client_id, self._flows.make(session.client_id, is_durable=False), monotonic())
-        stand_in.user_name = session.user_name
-        self._table.set_will(session, None)
-        self._writer.write(self._rows.remove_will(session.client_id))
-        self._table.set_will(stand_in, will)
-        self._await_client(stand_in)
-
-    def _await_client(self, session: Session) -> None:
-        """Publish the will unless its client is back within the will's delay, and at least 30 seconds."""
-        if session.will_timer is not None:
-            session.will_timer.cancel()
-        self._moved[session.client_id] = session
-        session.will_timer = self._timers.after(_grace_s(session), partial(self._publish_moved, session))
-
-    def _publish_moved(self, session: Session) -> None:
-        if self._moved.get(session.client_id) is session:
-            del self._moved[session.client_id]
-            self._wills.publish(session)
-
-    def note_grant(self, client_id: str) -> None:
-        """A client id is granted: the will of a client that was sent away is dropped, whatever becomes of its session."""
-        session = self._moved.pop(client_id, None)
-        if session is None:
-            return
-        if session.will_timer is not None:
-            session.will_timer.cancel()
-            session.will_timer = None
-        self._table.set_will(session, None)
-        if session.is_durable:
-            self._writer.write(self._rows.remove_will(client_id))
 
     def is_returning(self, client_id: str) -> bool:
         """Whether the session of a client id is on its way back from a node."""
@@ -482,7 +374,3 @@ class HomeSessions:
         session = self._table.get(client_id)
         if session is not None:
             self._move(held, session)
-
-
-def _grace_s(session: Session) -> int:
-    return max(session.will_delay_s, _MOVED_S)

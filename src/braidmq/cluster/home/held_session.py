@@ -1,0 +1,53 @@
+"""A session that lives on a node: the claim that it was granted for, what the node was given, and what the core holds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from braidmq.cluster.claims import ClaimRequest
+from braidmq.cluster.member import Member
+from braidmq.lane.path.peer import SilentFlow
+from braidmq.mqtt.packets import Will
+
+
+class GivenSession(NamedTuple):
+    """What a node is given with a grant: a session's rows, how far the client has come as a producer, and whether a session of a
+    user has ended for it.
+    """
+
+    rows: bytes
+    producer: tuple[int, int | None]
+    replaces_user: bool
+
+
+SendGrant = Callable[[GivenSession], None]
+
+
+class NodeClaim(Struct, frozen=True, gc=False):
+    """The claim of a node's client, with what the CONNECT asks of the session."""
+
+    request: ClaimRequest
+    user_name: str | None
+    clean_start: bool
+    expiry_s: int
+    will: Will | None
+    peer_host: str = ""
+
+
+class Held:
+    """A session that lives on a node."""
+
+    __slots__ = ("claim", "exclusive", "filters", "flow", "guard", "node", "on_left", "replaces_user")
+
+    def __init__(self, node: Member, claim: NodeClaim, guard: int) -> None:
+        self.node = node
+        self.claim = claim
+        self.guard = guard
+        self.replaces_user = False  # a session of a user has ended for it
+        self.exclusive: set[bytes] = set()  # topics
+        self.flow: SilentFlow | None = None  # of a durable session
+        self.filters: dict[str, bytes] = {}  # of a durable session, by the filter as written
+        self.on_left: list[Callable[[], None]] = []  # what waits until it has left the node
