@@ -55,18 +55,29 @@ class LogRows:
         yield from sorted((key, value) for key, value in self.kept.items() if lower <= key < upper)
 
 
+class QuietCalls:
+    """A node whose claims nobody answers."""
+
+    def open(self, connection: object) -> None:
+        """Nothing."""
+
+    def lose(self) -> None:
+        """Nothing."""
+
+
 class QuietPeer:
     """A node for which nothing is done."""
 
-    def open_calls(self, connection: object) -> None:
+    def __init__(self) -> None:
+        self.calls = QuietCalls()
+
+    def open_messages(self, connection: object) -> None:
         """Nothing."""
 
-    open_messages = open_calls
-
-    def lose_calls(self) -> None:
+    def lose_messages(self) -> None:
         """Nothing."""
 
-    lose_messages = note_room = lose_calls
+    note_room = lose_messages
 
     def receive(self, *frame: object) -> None:
         """Nothing."""

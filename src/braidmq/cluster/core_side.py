@@ -313,7 +313,7 @@ class _CallsOfNode:
 
     def _receive(self, kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
         if kind is FrameKind.CLAIMS:
-            self._member().receive_claims(flags, body)
+            self._member().calls.receive_claims(flags, body)
         else:
             self._calls.receive(kind, flags, destination, body)
 
@@ -326,16 +326,16 @@ class _CallsOfNode:
             self._node = (request.name, registered.incarnation)
             self._core.on_connected(self._node)
             self._peer = self._core.peer_of(self._node)
-            self._peer.open_calls(self._connection)
+            self._peer.calls.open(self._connection)
             self._core.questions.connect(Member(*self._node), self._calls, self._connection.address)
         return registered
 
     def _declare(self, request: Declare) -> Declared:
-        self._member().declare(request)
+        self._member().calls.declare(request)
         return Declared()
 
     def _read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
-        return self._member().read_retained(request)
+        return self._member().calls.read_retained(request)
 
     def _member(self) -> NodePeer:
         if self._peer is None:
@@ -345,7 +345,7 @@ class _CallsOfNode:
     def _on_lost(self, reason: str) -> None:
         self._calls.lost(reason)
         if self._peer is not None:
-            self._peer.lose_calls()
+            self._peer.calls.lose()
         if self._node is not None:
             self._core.questions.disconnect(Member(*self._node), self._calls)
             self._core.on_disconnected(self._node, self._connection.peer.role)

@@ -108,9 +108,9 @@ class Replicant:
         peer = home.join(self.member, self._number)
         here, there = wires(self.world)
         here.on_frame = lambda kind, flags, destination, body: self.link.receive_claims(flags, body)
-        there.on_frame = lambda kind, flags, destination, body: peer.receive_claims(flags, body)
-        peer.open_calls(there)
-        peer.declare(self.link.open_calls(here))
+        there.on_frame = lambda kind, flags, destination, body: peer.calls.receive_claims(flags, body)
+        peer.calls.open(there)
+        peer.calls.declare(self.link.open_calls(here))
         here_too, there_too = wires(self.world)
         here_too.on_frame, there_too.on_frame = self.link.receive, peer.receive
         peer.open_messages(there_too)
@@ -138,7 +138,7 @@ class Replicant:
         for wire in self._wires:
             wire.other = wire.on_frame = None
         peer = self.world.home.join(self.member, self._number)
-        peer.lose_calls()
+        peer.calls.lose()
         peer.lose_messages()
         self.link.lose_calls()
         self.link.lose_messages()

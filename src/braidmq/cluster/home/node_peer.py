@@ -8,10 +8,10 @@ the node have a message no later than its publisher has the acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -21,19 +21,15 @@ from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.broker import Broker
 from braidmq.broker.reading.slots import Slots
 from braidmq.broker.reading.source import LogSource
-from braidmq.cluster.claim_frames import BadClaims, ClaimFrames
-from braidmq.cluster.claims import ClaimRequest, Declaration
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.feeds import NodeFeed
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.lending import Lending, NodeDesk
+from braidmq.cluster.home.node_calls import NodeCalls, NodeConnection
 from braidmq.cluster.home.registry import HomeRegistry
-from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.home.scans import HomeScans
-from braidmq.cluster.home.sessions import GivenSession, NodeClaim
 from braidmq.cluster.lease_frames import STATEMENT, decode_results, decode_statement
 from braidmq.cluster.member import Member
-from braidmq.cluster.operations import decode_will
 from braidmq.cluster.parts import BodyParts, split
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.routes import origin_of
@@ -45,18 +41,7 @@ from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
-from braidmq.net.proto_v1 import (
-    ClaimId,
-    Declare,
-    FeedStart,
-    GrantId,
-    LetGoId,
-    Marks,
-    Position,
-    RejectId,
-    RetainedPage,
-    RetainedRead,
-)
+from braidmq.net.proto_v1 import FeedStart, Marks, Position
 from braidmq.storage.log import DurableLog
 
 log = logging.getLogger("braidmq.cluster")
@@ -69,45 +54,6 @@ _BUSY, _FULL, _EARLY = "its QoS 0 messages are too many for one turn", "too many
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _feed_start: Final = msgspec.msgpack.Decoder(FeedStart)
-
-
-class NodeConnection(Protocol):
-    """A connection to the node, as `net.connection` makes it."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """What was sent and not written yet."""
-
-    def send(self, kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> None:
-        """Send a frame."""
-
-    def pause_reading(self) -> None:
-        """Hand out no more frames."""
-
-    def resume_reading(self) -> None:
-        """Hand out frames again."""
-
-    def close(self, reason: str) -> None:
-        """Write what waits, then end."""
-
-
-class _Answers:
-    """Says the home's decisions on claims over the node's connection for calls; implements `registry.ClaimAnswers`."""
-
-    def __init__(self, frames: ClaimFrames) -> None:
-        self.frames = frames
-
-    def grant(self, number: int, guard: int, given: GivenSession) -> None:
-        """The claim is granted."""
-        self.frames.say(GrantId(number, guard, given.rows, given.producer, given.replaces_user))
-
-    def reject(self, number: int, reason: int, detail: str) -> None:
-        """The claim is rejected."""
-        self.frames.say(RejectId(number, reason, detail))
-
-    def let_go(self, client_id: str, guard: int) -> None:
-        """End the channels of the client id with lower guards."""
-        self.frames.say(LetGoId(client_id, guard))
 
 
 class PeerView(Struct, frozen=True, kw_only=True):
@@ -147,6 +93,7 @@ class NodePeer:
     ) -> None:
         """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop."""
         self.member = member
+        self.calls = NodeCalls(member, broker, registry, ask)
         self.flow = PeerFlow(member.name, broker.state)
         self.destination = Subscription(self.flow, b"#", 2, retain_as_published=True)
         self._broker = broker
@@ -161,8 +108,6 @@ class NodePeer:
         self._scans: HomeScans | None = None
         self._clock = clock
         self._ask = ask
-        self._retained = RetainedPages(broker.retained, broker.pipeline)
-        self._calls: _Answers | None = None
         self._messages: NodeConnection | None = None
         self._outlet: PeerOutlet | None = None
         self._floors: list[int] = []  # as the node was told
@@ -173,49 +118,6 @@ class NodePeer:
         self._answers: list[tuple[FrameKind, int, bytes, int]] = []  # to blocks, of this turn
         self._paused_for: set[str] = set()  # why nothing is read from the node
         self._start: FeedStart | None = None  # of the feed, until the core has the node's routes
-
-    # The connection for calls
-
-    def open_calls(self, connection: NodeConnection) -> None:
-        """The node has connected for calls."""
-        self._calls = _Answers(ClaimFrames(connection.send, self._ask))
-        self._registry.join(self.member, self._calls)
-
-    def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
-        """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
-        assert self._calls is not None  # frames come after ``open_calls``
-        for message in self._calls.frames.receive(flags, body):
-            if not isinstance(message, ClaimId):
-                raise BadClaims(f"a node does not send {type(message).__name__}")
-            self._registry.ask(self.member, claim_of(message))
-
-    def declare(self, message: Declare) -> None:
-        """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
-        channels = {
-            each.channel: NodeClaim(
-                ClaimRequest(0, each.client_id, each.channel), each.user_name, False, each.expiry_s, decode_will(each.will)
-            )
-            for each in message.channels
-        }
-        claims = {each.number: claim_of(each) for each in message.claims}
-        declaration = Declaration(
-            [(each.client_id, each.channel, each.guard) for each in message.channels],
-            [claim.request for claim in claims.values()],
-            message.claimed,
-        )
-        self._registry.declare(self.member, declaration, channels, claims)
-
-    def read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
-        """A page of retained messages. Raises Unavailable."""
-        page = self._retained.read_at_once(request)
-        return self._retained.read(request) if page is None else page
-
-    def lose_calls(self) -> None:
-        """The connection for calls has ended."""
-        self._retained.close()
-        calls, self._calls = self._calls, None
-        if calls is not None:
-            self._registry.lost(self.member, calls)
 
     # The connection for messages
 
@@ -352,8 +254,7 @@ class NodePeer:
 
     def flush(self) -> None:
         """Send what this turn has for the node."""
-        if self._calls is not None:
-            self._calls.frames.flush()
+        self.calls.flush()
         connection, outlet, feed = self._messages, self._outlet, self._feed
         if connection is None or outlet is None or feed is None:
             return
@@ -437,11 +338,11 @@ class NodePeer:
     @property
     def is_connected(self) -> bool:
         """Whether the node has a connection of either kind."""
-        return self._calls is not None or self._messages is not None
+        return self.calls.is_connected or self._messages is not None
 
     def end(self) -> None:
         """The node is dead."""
-        self.lose_calls()
+        self.calls.lose()
         self.lose_messages()
         self.flow.discard()
 
@@ -475,13 +376,6 @@ class FeedNeeds:
     def note_gap(self) -> None:
         """Retention deleted records before a node had them."""
         self._broker.statistics.lost_to_retention += 1
-
-
-def claim_of(message: ClaimId) -> NodeClaim:
-    """The claim that a node's message is about. Raises BadOperation if its will cannot be read."""
-    request = ClaimRequest(message.number, message.client_id, message.channel)
-    will = decode_will(message.will)
-    return NodeClaim(request, message.user_name, message.clean_start, message.expiry_s, will, message.peer_host)
 
 
 def _decode_start(body: memoryview) -> FeedStart:

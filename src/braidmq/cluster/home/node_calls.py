@@ -1,0 +1,126 @@
+"""A node's connection for calls, at its core: its claims and declarations, the decisions on them, and retained messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from braidmq.broker.broker import Broker
+from braidmq.cluster.claim_frames import BadClaims, ClaimFrames
+from braidmq.cluster.claims import ClaimRequest, Declaration
+from braidmq.cluster.home.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.registry import HomeRegistry
+from braidmq.cluster.home.retained_pages import RetainedPages
+from braidmq.cluster.member import Member
+from braidmq.cluster.operations import decode_will
+from braidmq.net.frames import FrameKind
+from braidmq.net.proto_v1 import ClaimId, Declare, GrantId, LetGoId, RejectId, RetainedPage, RetainedRead
+
+
+class NodeConnection(Protocol):
+    """A connection to the node, as `net.connection` makes it."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was sent and not written yet."""
+
+    def send(self, kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> None:
+        """Send a frame."""
+
+    def pause_reading(self) -> None:
+        """Hand out no more frames."""
+
+    def resume_reading(self) -> None:
+        """Hand out frames again."""
+
+    def close(self, reason: str) -> None:
+        """Write what waits, then end."""
+
+
+class _Answers:
+    """Says the home's decisions on claims over the node's connection for calls; implements `registry.ClaimAnswers`."""
+
+    def __init__(self, frames: ClaimFrames) -> None:
+        self.frames = frames
+
+    def grant(self, number: int, guard: int, given: GivenSession) -> None:
+        """The claim is granted."""
+        self.frames.say(GrantId(number, guard, given.rows, given.producer, given.replaces_user))
+
+    def reject(self, number: int, reason: int, detail: str) -> None:
+        """The claim is rejected."""
+        self.frames.say(RejectId(number, reason, detail))
+
+    def let_go(self, client_id: str, guard: int) -> None:
+        """End the channels of the client id with lower guards."""
+        self.frames.say(LetGoId(client_id, guard))
+
+
+class NodeCalls:
+    """What one node asks over its connections for calls, one after the other."""
+
+    def __init__(self, member: Member, broker: Broker, registry: HomeRegistry, ask: Callable[[], None]) -> None:
+        """``ask`` asks for ``flush`` at the end of this turn of the loop."""
+        self._member = member
+        self._registry = registry
+        self._ask = ask
+        self._retained = RetainedPages(broker.retained, broker.pipeline)
+        self._answers: _Answers | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is such a connection."""
+        return self._answers is not None
+
+    def open(self, connection: NodeConnection) -> None:
+        """The node has connected."""
+        self._answers = _Answers(ClaimFrames(connection.send, self._ask))
+        self._registry.join(self._member, self._answers)
+
+    def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
+        """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
+        assert self._answers is not None  # frames come after ``open``
+        for message in self._answers.frames.receive(flags, body):
+            if not isinstance(message, ClaimId):
+                raise BadClaims(f"a node does not send {type(message).__name__}")
+            self._registry.ask(self._member, claim_of(message))
+
+    def declare(self, message: Declare) -> None:
+        """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
+        channels = {
+            each.channel: NodeClaim(
+                ClaimRequest(0, each.client_id, each.channel), each.user_name, False, each.expiry_s, decode_will(each.will)
+            )
+            for each in message.channels
+        }
+        claims = {each.number: claim_of(each) for each in message.claims}
+        declaration = Declaration(
+            [(each.client_id, each.channel, each.guard) for each in message.channels],
+            [claim.request for claim in claims.values()],
+            message.claimed,
+        )
+        self._registry.declare(self._member, declaration, channels, claims)
+
+    def read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
+        """A page of retained messages. Raises Unavailable."""
+        page = self._retained.read_at_once(request)
+        return self._retained.read(request) if page is None else page
+
+    def flush(self) -> None:
+        """Send the decisions of this turn."""
+        if self._answers is not None:
+            self._answers.frames.flush()
+
+    def lose(self) -> None:
+        """The connection has ended."""
+        self._retained.close()
+        answers, self._answers = self._answers, None
+        if answers is not None:
+            self._registry.lost(self._member, answers)
+
+
+def claim_of(message: ClaimId) -> NodeClaim:
+    """The claim that a node's message is about. Raises BadOperation if its will cannot be read."""
+    request = ClaimRequest(message.number, message.client_id, message.channel)
+    will = decode_will(message.will)
+    return NodeClaim(request, message.user_name, message.clean_start, message.expiry_s, will, message.peer_host)
