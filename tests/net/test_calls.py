@@ -19,7 +19,7 @@ from braidmq.net.proto_v1 import CallFailed, Register, Registered
 from tests.net.nodes import Owner, run, two_nodes, until
 
 REGISTER = Register("edge1", b"key", 0)
-REGISTERED = Registered(1, 7, 100, b"log", 4)
+REGISTERED = Registered(1, 7, 100, b"log", 4, [])
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -52,14 +52,14 @@ async def two_sides(directory: Path, **options: Any) -> AsyncIterator[tuple[Side
 def test_a_call_is_answered_by_a_function_or_a_coroutine(tmp_path: Path) -> None:
     async def answer(request: Register) -> Registered:
         await asyncio.sleep(0)
-        return Registered(2, request.incarnation, 100, b"log", 4)
+        return Registered(2, request.incarnation, 100, b"log", 4, [])
 
     async def work() -> None:
         async with two_sides(tmp_path) as (edge, core):
             core.serve({Register: lambda request: REGISTERED})
             assert await edge.call(REGISTER, 5.0) == REGISTERED
             core.serve({Register: answer})
-            assert await edge.call(Register("a", b"", 9), 5.0) == Registered(2, 9, 100, b"log", 4)
+            assert await edge.call(Register("a", b"", 9), 5.0) == Registered(2, 9, 100, b"log", 4, [])
             edge.serve({Register: lambda request: REGISTERED})
             assert await core.call(REGISTER, 5.0) == REGISTERED  # in the other direction
             assert edge.waiting == core.serving == 0
@@ -80,7 +80,7 @@ def test_answers_find_their_calls_in_any_order(tmp_path: Path) -> None:
             calls = [asyncio.ensure_future(edge.call(Register("a", b"", number), 5.0)) for number in range(5)]
             await until(lambda: len(held) == 5)
             for number in (3, 0, 4, 1, 2):
-                held[number].set_result(Registered(number, 0, 0, b"", 4))
+                held[number].set_result(Registered(number, 0, 0, b"", 4, []))
 
             assert [answer.registration_id for answer in await asyncio.gather(*calls)] == list(range(5))  # type: ignore[attr-defined]
 
@@ -111,7 +111,7 @@ def test_a_second_answer_to_a_call_is_ignored(tmp_path: Path) -> None:
 
             def answer_twice(request: Register) -> Registered:
                 core.connection.send(FrameKind.ANSWER, 1, msgspec.msgpack.encode(REGISTERED))
-                return Registered(2, 2, 2, b"", 4)
+                return Registered(2, 2, 2, b"", 4, [])
 
             core.serve({Register: answer_twice})
 
@@ -273,7 +273,7 @@ def test_calls_under_way_are_bounded_on_both_sides(tmp_path: Path) -> None:
 def test_an_answer_that_is_too_large_for_a_frame_is_a_failure(tmp_path: Path) -> None:
     async def work() -> None:
         async with two_sides(tmp_path) as (edge, core):
-            core.serve({Register: lambda request: Registered(1, 1, 1, bytes(BODY_BYTES_MAX), 4)})
+            core.serve({Register: lambda request: Registered(1, 1, 1, bytes(BODY_BYTES_MAX), 4, [])})
 
             with pytest.raises(CallError, match="too large"):
                 await edge.call(REGISTER, 5.0)

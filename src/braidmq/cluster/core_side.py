@@ -30,7 +30,17 @@ from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
 from braidmq.net.handshake import hello
-from braidmq.net.proto_v1 import Declare, Declared, Hello, NodeAnswer, Register, Registered, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import (
+    CoreEntry,
+    Declare,
+    Declared,
+    Hello,
+    NodeAnswer,
+    Register,
+    Registered,
+    RetainedPage,
+    RetainedRead,
+)
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -236,7 +246,10 @@ class CoreSide:
         if request.role == REPLICANT:
             self._leases.add(node)
         log.info("%s is member %d (incarnation %d)", request.name, decision.registration_id, decision.incarnation)
-        return Registered(decision.registration_id, decision.incarnation, self.incarnation, self._log.log_id, self._log.shards)
+        cores = [CoreEntry(self._settings.node.name, "", list(range(self._log.shards)))]
+        return Registered(
+            decision.registration_id, decision.incarnation, self.incarnation, self._log.log_id, self._log.shards, cores
+        )
 
     def on_connected(self, node: NodeIncarnation) -> None:
         """A connection of a member was made."""

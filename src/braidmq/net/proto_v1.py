@@ -122,14 +122,29 @@ class Register(_NodeMessage, frozen=True):
     incarnation: int
 
 
+class CoreEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A core of the cluster and the shards that it leads. ``address``: where nodes reach it.
+
+    It is empty for the core that answers, which the node has reached, and for one that has never been started.
+    """
+
+    name: str
+    address: str
+    shards: list[int]
+
+
 class Registered(_NodeMessage, frozen=True):
-    """The node is a member. ``core_incarnation`` is new at every start of the core."""
+    """The node is a member. ``core_incarnation`` is new at every start of the core; ``shards`` is how many there are.
+
+    ``cores``: all cores of the cluster, by name. Each shard is led by one of them.
+    """
 
     registration_id: int
     incarnation: int
     core_incarnation: int
     log_id: bytes
     shards: int
+    cores: list[CoreEntry]
 
 
 class CallFailed(_NodeMessage, frozen=True):
