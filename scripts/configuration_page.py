@@ -57,7 +57,7 @@ The environment takes precedence over values set at run time, these over the fil
   as reachable by others.
 - `cluster.store`, `cluster.etcd`, `registry` and `links` belong to features that are not implemented yet. Their default values
   are accepted, with a note at start; other values are rejected. The other keys of `cluster` are for replicants and their core
-  ([workers.md](workers.md)); a replicant joins its core, but does not serve clients yet.
+  ([workers.md](workers.md)).
 - A replicant has no database: it rejects `history` keys, and its `data_dir` holds only its control socket and its key.
 
 ## Changes while the node runs

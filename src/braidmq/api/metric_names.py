@@ -301,15 +301,15 @@ _HISTORY: Final = {
 }
 
 _REFUSALS: Final = {
-    "secret": "it does not know cluster.secret",
-    "cluster": "it belongs to another cluster",
+    "secret": "they did not know cluster.secret",
+    "cluster": "they belong to another cluster",
     "version": "the two nodes have no version of the protocol in common",
-    "unwelcome": "its name, role, incarnation or number of shards is wrong",
-    "protocol": "it did not speak the protocol",
-    "timeout": "its handshake took too long",
-    "crowded": "too many others were in their handshake",
+    "unwelcome": "their name, role, incarnation or number of shards is wrong",
+    "protocol": "they did not speak the protocol",
+    "timeout": "the handshake took too long",
+    "crowded": "too many other handshakes were in progress",
     "tls": "TLS failed",
-    "refused": "the node has found the reason itself, such as a secret that differs",
+    "refused": "the other node rejected this one, for example because the secrets differ",
 }
 
 _SUFFIXES: Final = {"refused": "by_node"}

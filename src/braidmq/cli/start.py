@@ -29,7 +29,11 @@ log = logging.getLogger("braidmq.node")
     "-c", "--config", "file", type=click.Path(path_type=Path), help="The configuration file.  [default: use the defaults]"
 )
 @click.option("--hints", is_flag=True, help="Print commands to try the node once it has started.")
-@click.option("--workers", metavar="N|auto", help="Start N further processes that serve clients; auto: one less than processors.")
+@click.option(
+    "--workers",
+    metavar="N|auto",
+    help="Start N more processes that serve clients; auto: one less than the machine has processors, at least one.",
+)
 @click.option("--no-core-listeners", is_flag=True, help="Leave all clients to the workers.")
 @click.option("--ready-fd", type=int, help="Write the ports to this descriptor once the node is ready.", hidden=True)
 @click.option("--child-of", type=int, help="End with this process, the parent.", hidden=True)

@@ -10,8 +10,8 @@ from braidmq.control.cluster import ClusterStatus, MemberInfo
 
 cluster = click.Group(
     "cluster",
-    help="The nodes of a cluster, on its core. A node joins by its configuration (cluster.core_nodes) and leaves when it is "
-    "stopped; one core has all shards. So there is no command for these.",
+    help="The nodes of a cluster, as its core sees them. There is no command to add or remove a node: it joins by its "
+    "configuration (cluster.core_nodes) and leaves when it is stopped.",
 )
 
 
@@ -33,7 +33,7 @@ def status(ctl: Ctl) -> None:
 @node_command(cluster, "forget")
 @click.argument("names", metavar="NODE...", nargs=-1, required=True)
 def forget(ctl: Ctl, names: tuple[str, ...]) -> None:
-    """Declare replicants dead that do not answer: their clients count as lost, and their wills are published.
+    """Declare replicants that do not answer dead: their clients count as lost, and their wills are published.
 
     A node that comes back drops its clients and joins as a new one. Without this command a replicant without a connection
     counts as dead after cluster.lease.
