@@ -154,7 +154,7 @@ class CallFailed(_NodeMessage, frozen=True):
     retry_after_s: float
 
 
-# Claims: on the connection for calls, in frames of kind CLAIMS
+# Claims: on the connection for calls, in frames of kind CLAIMS. The end of a fenced channel is repeated on that for messages.
 
 
 class ClaimId(_NodeMessage, frozen=True):

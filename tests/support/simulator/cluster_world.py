@@ -126,6 +126,11 @@ class Replicant:
         return self._wires[3]
 
     @property
+    def calls_wire(self) -> NodeWire:
+        """The node's end of its connection for calls."""
+        return self._wires[0]
+
+    @property
     def messages_wire(self) -> NodeWire:
         """The node's end of its connection for messages."""
         return self._wires[2]
@@ -153,9 +158,13 @@ class Replicant:
         self.world.replicants.remove(self)
         self.world.settle()
 
+    def open(self) -> Peer:
+        """A connection to this node on which nothing was sent yet."""
+        return Peer(self.broker, MQTT5, self.world.loop, settle=self.world.settle)
+
     def client(self, client_id: str, **fields: Any) -> Peer:
         """A client that is connected to this node."""
-        return Peer(self.broker, MQTT5, self.world.loop, settle=self.world.settle).connect(client_id, **fields)
+        return self.open().connect(client_id, **fields)
 
 
 class ClusterWorld(World):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from braidmq.broker.broker import Broker
-from braidmq.cluster.claim_frames import BadClaims, ClaimFrames
+from braidmq.cluster.claim_frames import BadClaims, ClaimFrames, SendFrame
 from braidmq.cluster.claims import ClaimRequest, Declaration
 from braidmq.cluster.home.held_session import GivenSession, NodeClaim
 from braidmq.cluster.home.registry import HomeRegistry
@@ -38,10 +38,15 @@ class NodeConnection(Protocol):
 
 
 class _Answers:
-    """Says the home's decisions on claims over the node's connection for calls; implements `registry.ClaimAnswers`."""
+    """Says the home's decisions on claims over the node's connection for calls; implements `registry.ClaimAnswers`.
 
-    def __init__(self, frames: ClaimFrames) -> None:
+    The end of a fenced channel is also said on the connection for messages: a node that stood still may read that one first, and
+    its client would get messages that belong to the session's new owner.
+    """
+
+    def __init__(self, frames: ClaimFrames, send_message: SendFrame) -> None:
         self.frames = frames
+        self._messages = ClaimFrames(send_message, lambda: None)
 
     def grant(self, number: int, guard: int, given: GivenSession) -> None:
         """The claim is granted."""
@@ -55,15 +60,23 @@ class _Answers:
         """End the channels of the client id with lower guards."""
         self.frames.say(LetGoId(client_id, guard))
 
+    def fence(self, client_id: str, guard: int) -> None:
+        """They are fenced: say it once more, ahead of every message from now on."""
+        self._messages.say(LetGoId(client_id, guard))
+        self._messages.flush()
+
 
 class NodeCalls:
     """What one node asks over its connections for calls, one after the other."""
 
-    def __init__(self, member: Member, broker: Broker, registry: HomeRegistry, ask: Callable[[], None]) -> None:
-        """``ask`` asks for ``flush`` at the end of this turn of the loop."""
+    def __init__(
+        self, member: Member, broker: Broker, registry: HomeRegistry, ask: Callable[[], None], send_message: SendFrame
+    ) -> None:
+        """``ask`` asks for ``flush`` at the end of this turn of the loop. ``send_message`` sends on the connection for messages."""
         self._member = member
         self._registry = registry
         self._ask = ask
+        self._send_message = send_message
         self._retained = RetainedPages(broker.retained, broker.pipeline)
         self._answers: _Answers | None = None
 
@@ -74,7 +87,7 @@ class NodeCalls:
 
     def open(self, connection: NodeConnection) -> None:
         """The node has connected."""
-        self._answers = _Answers(ClaimFrames(connection.send, self._ask))
+        self._answers = _Answers(ClaimFrames(connection.send, self._ask), self._send_message)
         self._registry.join(self._member, self._answers)
 
     def receive_claims(self, flags: int, body: bytes | memoryview) -> None:

@@ -93,7 +93,7 @@ class NodePeer:
     ) -> None:
         """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop."""
         self.member = member
-        self.calls = NodeCalls(member, broker, registry, ask)
+        self.calls = NodeCalls(member, broker, registry, ask, self._send)
         self.flow = PeerFlow(member.name, broker.state)
         self.destination = Subscription(self.flow, b"#", 2, retain_as_published=True)
         self._broker = broker

@@ -72,6 +72,9 @@ class ClaimAnswers(Protocol):
     def let_go(self, client_id: str, guard: int) -> None:
         """End the channels of the client id with lower guards."""
 
+    def fence(self, client_id: str, guard: int) -> None:
+        """They are fenced: say it once more, ahead of every message from now on."""
+
 
 class _OwnClaim(Struct, frozen=True, gc=False):
     """A claim of the core's own that waits for a node to let go."""
@@ -342,7 +345,11 @@ class HomeRegistry:
     def _expire(self) -> None:
         self._timer = None
         actions = self._claims.expire(self._loop.time())
-        self.claims_fenced += sum(isinstance(action, Ended) for action in actions)
+        for action in actions:
+            if isinstance(action, Ended):
+                self.claims_fenced += 1
+                if (answers := self._nodes.get(action.owner.node)) is not None:
+                    answers.fence(action.client_id, self._claims.guard_of(action.client_id))
         self.carry_out(actions)
 
     def close(self) -> None:

@@ -82,6 +82,7 @@ class CoreLink:
         self._broker: Broker | None = None
         self._calls: ClaimFrames | None = None
         self._messages: CoreConnection | None = None
+        self._fences: ClaimFrames | None = None  # claims on the connection for messages: the ends of fenced channels
         self._outlet: PeerOutlet | None = None
         self._receiver: PeerReceiver | None = None
         self._link: RlogLink | None = None
@@ -229,6 +230,7 @@ class CoreLink:
         self._receiver = PeerReceiver(broker.lane, outcomes, flow, VALUE_BYTES_MAX)
         self._link = self._exchange.open(self._send, lambda origin: origin != self._origin)
         self._link.watch()
+        self._fences = ClaimFrames(self._send, self._ask)
         assert self._routes is not None
         positions = list(broker.state.marks) if self._is_fed else []
         self._send(FrameKind.MARKS, 0, _encode(FeedStart(positions, self._routes.sequence)), 0)
@@ -256,6 +258,10 @@ class CoreLink:
                     self._broker.lane.flush()
             case FrameKind.BLOCK_ANSWERS:
                 self.log.on_answer(destination, flags, body)
+            case FrameKind.CLAIMS:
+                assert self._fences is not None
+                for message in self._fences.receive(flags, body):
+                    self.registry.receive(message)
             case FrameKind.RLOG:
                 self._link.receive(destination, flags, body)
                 self._judge_ready()
@@ -322,7 +328,7 @@ class CoreLink:
             self._link.close()
         if self._flow is not None:
             self._flow.detach()
-        self._outlet = self._receiver = self._link = None
+        self._outlet = self._receiver = self._link = self._fences = None
         self._scans.lost()
         self._leases.lost()
         self.log.lost()
