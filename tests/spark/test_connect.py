@@ -19,6 +19,7 @@ from braidmq.testing import Broker
 from tests.spark import connect_client
 from tests.spark.publishing import publish
 from tests.support.clients.wire import Wire
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("java")]
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -39,8 +40,7 @@ Ask = Callable[..., Any]
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Connect server that runs in a process of its own."""
     directory = tmp_path_factory.mktemp("connect")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {**SETTINGS, "spark.connect.grpc.binding.port": str(port), "spark.local.dir": str(directory)}
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     submit = Path(sys.executable).with_name("spark-submit")

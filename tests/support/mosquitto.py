@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.support.ports import free_port
+
 
 class Mosquitto(msgspec.Struct):
     """Where it listens: without and with a login, and with TLS if it has a certificate."""
@@ -27,7 +29,7 @@ def mosquitto(
     folder: Path, *, users: dict[str, str] | None = None, acl: str = "", cert_file: str = "", key_file: str = ""
 ) -> Iterator[Mosquitto]:
     """Run Mosquitto with its files in ``folder``; users come with their passwords."""
-    port, login_port, tls_port = _free_ports(3)
+    port, login_port, tls_port = (free_port() for _ in range(3))
     passwords, rules, configuration = folder / "passwords", folder / "rules", folder / "mosquitto.conf"
     passwords.touch()
     for user, password in (users or {}).items():
@@ -50,7 +52,8 @@ def mosquitto(
     configuration.write_text("\n".join(lines) + "\n")
     process = subprocess.Popen([_program("mosquitto"), "-c", str(configuration)], stderr=subprocess.DEVNULL)
     try:
-        _await_listener(port, process)
+        for each in (port, login_port, tls_port) if cert_file else (port, login_port):
+            _await_listener(each, process)  # they are opened one after the other
         yield Mosquitto(port, login_port, tls_port)
     finally:
         process.terminate()
@@ -61,14 +64,6 @@ def _program(name: str) -> str:
     found = shutil.which(name)
     assert found, f"{name} is not installed"
     return found
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _await_listener(port: int, process: subprocess.Popen[bytes]) -> None:

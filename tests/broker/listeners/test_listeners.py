@@ -19,6 +19,7 @@ from braidmq.base.room import Room
 from braidmq.broker.listeners.origin import peer_address
 from tests.support.certificates import Authority
 from tests.support.echo_listeners import LOOPS, EchoHouse, open_house, run
+from tests.support.ports import free_port
 
 LOCAL = ListenerSettings(bind="127.0.0.1:0")
 
@@ -217,9 +218,7 @@ def test_an_address_in_use_gives_a_clear_message_and_nothing_stays_bound(loop_na
             other.bind(("127.0.0.1", 0))
             other.listen()
             taken = other.getsockname()[1]
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                free = probe.getsockname()[1]
+            free = free_port()
             listeners = Listeners(
                 tcp={"first": ListenerSettings(bind=f"127.0.0.1:{free}"), "second": ListenerSettings(bind=f"127.0.0.1:{taken}")}
             )

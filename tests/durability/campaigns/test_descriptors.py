@@ -22,6 +22,7 @@ from braidmq.mqtt.packets import Puback, Publish
 from braidmq.mqtt.reasons import Reason
 from tests.durability.campaigns.node import client, read_log, stop, write_config
 from tests.support.clients.wire import Closed, Wire
+from tests.support.ports import free_port
 from tests.support.stage import wait_until
 from tests.support.started import Started
 
@@ -73,8 +74,7 @@ def await_refusals(strangers: list[socket.socket], count: int) -> None:
 @pytest.fixture
 def api_port() -> int:
     """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.durability.campaigns.node import kill, write_config
 from tests.history.node_side.service_process import await_that, child_of, history_port_of, is_alive, start
 from tests.support.certificates import Authority
 from tests.support.clients.wire import Wire
+from tests.support.ports import closed_address
 
 SERVED = {"bind": "127.0.0.1:0"}
 
@@ -236,9 +237,7 @@ def test_it_follows_a_broker_that_was_started_again(tmp_path: Path) -> None:
 
 
 def test_an_address_that_nothing_listens_on_gives_a_clear_message() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with connect(f"127.0.0.1:{port}", retry_s=0.1) as reader, pytest.raises(Unavailable, match="is available"):
+    with connect(closed_address(), retry_s=0.1) as reader, pytest.raises(Unavailable, match="is available"):
         reader.shards()
 
 
