@@ -37,10 +37,10 @@ class Chaos:
         self._random = random.Random(seed)
         self._peers: list[ChaosPeer] = []
 
-    def run(self, seconds: float) -> None:
-        """Act for so long."""
+    def run(self, seconds: float, actions_min: int = 0) -> None:
+        """Act for so long, and longer until so much was done."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or self.actions < actions_min:
             self.act()
 
     def act(self) -> None:
