@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from braidmq.cluster.corestore.contract import Condition, PutRow
+from braidmq.base.errors import Unavailable
+from braidmq.cluster.corestore.contract import Condition, PutRow, RowWrite
 from braidmq.cluster.members import (
     DEATH_KEPT_MS,
     DEATHS,
     MEMBERS,
     Admitted,
+    Keeper,
     LiveMember,
     Members,
     NotAdmitted,
@@ -332,3 +335,144 @@ class MembersModel(RuleBasedStateMachine):
 
 
 TestMembersModel = MembersModel.TestCase
+
+
+# -- several cores -----------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """A cluster with two cores, and a node that the first of them hears."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.store = FakeCoreStore()
+        self.members = Members(self.store, clock, ("core1", "core2"))
+        self.incarnation = 0
+        self.keepers: dict[str, Keeper] = {}
+
+    async def start(self) -> None:
+        for core in ("core1", "core2"):
+            self.keepers[core] = Keeper(core, await self.store.grant_lease(10))
+        result = await self.members.register(ask(), self.keepers["core1"])
+        assert isinstance(result, Admitted)
+        self.incarnation = result.incarnation
+
+    async def is_declared_dead(self) -> bool:
+        return await self.members.declare_dead("r1", self.incarnation)
+
+
+def test_a_node_dies_only_when_no_core_hears_it(clock: Clock) -> None:
+    async def scenario() -> None:
+        kept = Kept(clock)
+        await kept.start()
+        assert await kept.members.keep("r1", kept.incarnation, kept.keepers["core2"])
+
+        assert not await kept.is_declared_dead()
+        await kept.members.let_go("r1", kept.incarnation, "core1")
+        assert not await kept.is_declared_dead()
+        await kept.store.end_lease(kept.keepers["core2"].lease)
+
+        assert await kept.is_declared_dead()
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_node_is_not_kept_again(clock: Clock) -> None:
+    async def scenario() -> None:
+        kept = Kept(clock)
+        await kept.start()
+        await kept.members.let_go("r1", kept.incarnation, "core1")
+        assert await kept.is_declared_dead()
+
+        assert not await kept.members.keep("r1", kept.incarnation, kept.keepers["core1"])
+
+    asyncio.run(scenario())
+
+
+def test_of_a_death_and_a_renewal_at_once_only_one_happens(clock: Clock) -> None:
+    """C31: every order of the commits of both, each of which has read before the other commits."""
+
+    class Paused(FakeCoreStore):
+        """Lets every commit wait for its turn."""
+
+        turns: list[asyncio.Event]
+
+        async def commit(self, conditions: Sequence[Condition], writes: Sequence[RowWrite]) -> int | None:
+            if turns := getattr(self, "turns", None):
+                await turns.pop(0).wait()
+            return await super().commit(conditions, writes)
+
+    async def scenario(is_death_first: bool) -> tuple[bool, bool]:
+        kept = Kept(clock)
+        kept.store = store = Paused()
+        kept.members = Members(store, clock, ("core1", "core2"))
+        await kept.start()
+        await kept.members.let_go("r1", kept.incarnation, "core1")
+        first, second = asyncio.Event(), asyncio.Event()
+        store.turns = [first, second] if is_death_first else [second, first]
+        dying = asyncio.ensure_future(kept.is_declared_dead())
+        await asyncio.sleep(0)
+        keeping = asyncio.ensure_future(kept.members.keep("r1", kept.incarnation, kept.keepers["core2"]))
+        await asyncio.sleep(0)
+        first.set()
+        await asyncio.wait({dying, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        second.set()
+        return await dying, await keeping
+
+    assert asyncio.run(scenario(True)) == (True, False)
+    assert asyncio.run(scenario(False)) == (False, True)
+
+
+def test_a_process_that_has_ended_is_dead_whoever_has_heard_it(clock: Clock) -> None:
+    async def scenario() -> None:
+        kept = Kept(clock)
+        await kept.start()
+
+        assert await kept.members.declare_dead("r1", kept.incarnation, has_ended=True)
+
+        assert not (await kept.store.list_rows("leases")).rows
+
+    asyncio.run(scenario())
+
+
+def test_a_core_that_lets_an_older_incarnation_go_still_keeps_the_new_one(clock: Clock) -> None:
+    async def scenario() -> None:
+        kept = Kept(clock)
+        await kept.start()
+        result = await kept.members.register(ask(), kept.keepers["core1"])
+        assert isinstance(result, Admitted)
+
+        await kept.members.let_go("r1", kept.incarnation, "core1")
+
+        assert not await kept.members.declare_dead("r1", result.incarnation)
+
+    asyncio.run(scenario())
+
+
+def test_a_core_whose_lease_has_ended_admits_and_keeps_nobody(clock: Clock) -> None:
+    async def scenario() -> None:
+        kept = Kept(clock)
+        await kept.start()
+        await kept.store.end_lease(kept.keepers["core2"].lease)
+
+        with pytest.raises(Unavailable):
+            await kept.members.register(ask("r2"), kept.keepers["core2"])
+        with pytest.raises(Unavailable):
+            await kept.members.keep("r1", kept.incarnation, kept.keepers["core2"])
+        assert [each.name for each in await kept.members.alive()] == ["r1"]
+
+    asyncio.run(scenario())
+
+
+def test_cores_are_never_forgotten(clock: Clock) -> None:
+    async def scenario() -> None:
+        kept = Kept(clock)
+        await kept.start()
+        core = await kept.members.register(ask("core1"), kept.keepers["core1"])
+        assert isinstance(core, Admitted)
+        await kept.members.declare_dead("core1", core.incarnation, has_ended=True)
+        await kept.members.declare_dead("r1", kept.incarnation, has_ended=True)
+        clock.now += DEATH_KEPT_MS
+
+        assert await kept.members.sweep() == ["r1"]
+
+    asyncio.run(scenario())

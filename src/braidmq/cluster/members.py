@@ -2,12 +2,16 @@
 
     members   name -> MemberRow     the latest incarnation of a node, and the key that identifies it over restarts
     deaths    name -> DeathRow      the latest incarnation that has ended; only this row makes a node dead (C31)
+    leases    name, core -> number  this core hears this incarnation of the node; bound to the core's own lease
     counters  "registration_id"     the last number given out
     endpoints address -> number     registrations over HTTP
 
 - An incarnation is max(last + 1, wall clock in ms): unique even if the tables were restored from an older backup (C27).
 - The same key ends its own older incarnation at once; another key is refused while the node is alive (C31).
 - An incarnation that is not in its member row is no member: an absent row fences, too.
+- With several cores each of them keeps a row in ``leases`` for every node that it hears, bound to its own lease: the rows of a
+  core that is gone end with it, and no node costs a renewal of its own. A core keeps one for itself. A death is written if no
+  core keeps the node, a node is kept if its incarnation has no death: so of two commits only one holds (C31).
 
 Read the rows that `MemberReading` names, plan, commit. If the commit's conditions do not hold, read and plan again.
 """
@@ -15,7 +19,7 @@ Read the rows that `MemberReading` names, plan, commit. If the commit's conditio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -26,12 +30,14 @@ from braidmq.cluster.corestore.contract import ABSENT, Condition, CoreRow, CoreS
 
 MEMBERS: Final = "members"
 DEATHS: Final = "deaths"
+LEASES: Final = "leases"
 COUNTERS: Final = "counters"
 ENDPOINTS: Final = "endpoints"
 ENDPOINTS_MAX: Final = 10_000
 REGISTRATION_KEY: Final = b"registration_id"
 DEATH_KEPT_MS: Final = 86_400_000
 _ATTEMPTS_MAX: Final = 100
+_KEEP_ATTEMPTS_MAX: Final = 5  # a lease that has ended fails them all
 
 Row = TypeVar("Row", bound=Struct)
 
@@ -43,6 +49,7 @@ class MemberRow(Struct, frozen=True, array_like=True):
     incarnation: int
     key_digest: bytes
     role: str
+    version: int = 1  # the highest of the protocol between nodes that it speaks
 
 
 class DeathRow(Struct, frozen=True, array_like=True):
@@ -59,6 +66,7 @@ class MemberReading(Struct, frozen=True):
     member_row: CoreRow | None
     death_row: CoreRow | None
     counter_row: CoreRow | None
+    lease_rows: tuple[tuple[bytes, CoreRow | None], ...] = ()  # by key; only read for a death
 
     @property
     def member(self) -> MemberRow | None:
@@ -82,12 +90,23 @@ class MemberReading(Struct, frozen=True):
 
     def conditions(self) -> list[Condition]:
         """That nothing of this has changed."""
+        return [
+            *self.life_conditions(),
+            Condition(COUNTERS, REGISTRATION_KEY, revision_of(self.counter_row)),
+            *(Condition(LEASES, key, revision_of(row)) for key, row in self.lease_rows),
+        ]
+
+    def life_conditions(self) -> list[Condition]:
+        """That the node is as alive as it was."""
         key = self.name.encode()
         return [
             Condition(MEMBERS, key, revision_of(self.member_row)),
             Condition(DEATHS, key, revision_of(self.death_row)),
-            Condition(COUNTERS, REGISTRATION_KEY, revision_of(self.counter_row)),
         ]
+
+    def is_incarnation(self, incarnation: int) -> bool:
+        """Whether this is the incarnation that is alive."""
+        return self.is_alive and self.member is not None and self.member.incarnation == incarnation
 
 
 class RegistrationRequest(Struct, frozen=True):
@@ -97,6 +116,28 @@ class RegistrationRequest(Struct, frozen=True):
     key: bytes
     role: str
     incarnation: int = 0
+    version: int = 1
+
+
+class Keeper(Struct, frozen=True):
+    """A core that hears nodes, and its own lease in the core store."""
+
+    core: str
+    lease: int
+
+    def row(self, name: str, incarnation: int) -> PutRow:
+        """Says that the core hears this node."""
+        return PutRow(LEASES, lease_key(name, self.core), incarnation.to_bytes(8, "big"), self.lease)
+
+
+def lease_key(name: str, core: str) -> bytes:
+    """The key of the row by which a core keeps a node; no name has a zero byte."""
+    return f"{name}\0{core}".encode()
+
+
+def kept_node(key: bytes) -> str:
+    """The node of such a key."""
+    return key.partition(b"\0")[0].decode()
 
 
 class Admitted(Struct, frozen=True):
@@ -118,8 +159,10 @@ class NotAdmitted(Struct, frozen=True):
     must_restart: bool = False
 
 
-def plan_registration(read: MemberReading, request: RegistrationRequest, wall_ms: int) -> Admitted | NotAdmitted:
-    """Decide on a node that registers."""
+def plan_registration(
+    read: MemberReading, request: RegistrationRequest, wall_ms: int, keeper: Keeper | None = None
+) -> Admitted | NotAdmitted:
+    """Decide on a node that registers. ``keeper``: the core that it has reached, which keeps it from now on."""
     member, digest = read.member, hashlib.sha256(request.key).digest()
     if member is not None and member.key_digest != digest:
         if read.is_alive:
@@ -140,7 +183,9 @@ def plan_registration(read: MemberReading, request: RegistrationRequest, wall_ms
         if read.is_alive:
             ended = member.incarnation
             writes.append(PutRow(DEATHS, key, msgspec.msgpack.encode(DeathRow(ended, wall_ms))))
-    row = MemberRow(registration_id, incarnation, digest, request.role)
+    if keeper is not None:
+        writes.append(keeper.row(request.name, incarnation))
+    row = MemberRow(registration_id, incarnation, digest, request.role, request.version)
     return Admitted(registration_id, incarnation, (PutRow(MEMBERS, key, msgspec.msgpack.encode(row)), *writes), ended)
 
 
@@ -161,8 +206,8 @@ def _plan_return(read: MemberReading, request: RegistrationRequest, member: Memb
 
 
 def plan_death(read: MemberReading, incarnation: int, wall_ms: int) -> tuple[RowWrite, ...]:
-    """Declare an incarnation dead; nothing to write if it has ended, or is not the latest."""
-    if not read.is_alive or read.member is None or read.member.incarnation != incarnation:
+    """Declare an incarnation dead; nothing to write if it has ended, is not the latest, or a core keeps it."""
+    if not read.is_incarnation(incarnation) or any(row is not None for _, row in read.lease_rows):
         return ()
     return (PutRow(DEATHS, read.name.encode(), msgspec.msgpack.encode(DeathRow(incarnation, wall_ms))),)
 
@@ -185,25 +230,48 @@ class LiveMember(Struct, frozen=True):
     registration_id: int
     incarnation: int
     role: str
+    version: int = 1
 
 
 class Members:
     """Carries the decisions out: reads, plans and commits until the commit holds. Every call raises Unavailable."""
 
-    def __init__(self, store: CoreStore, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, store: CoreStore, wall_ms: Callable[[], int], cores: Sequence[str] = ()) -> None:
+        """``cores``: those that keep nodes; empty for a single core, whose nodes have no leases in the store."""
         self._store = store
         self._wall_ms = wall_ms
+        self._cores = tuple(cores)
 
-    async def register(self, request: RegistrationRequest) -> Admitted | NotAdmitted:
-        """Make a node a member, or say why not."""
+    async def register(self, request: RegistrationRequest, keeper: Keeper | None = None) -> Admitted | NotAdmitted:
+        """Make a node a member, or say why not. With ``keeper`` it is kept by that core, whose lease must not have ended."""
         for _ in range(_ATTEMPTS_MAX):
             read = await self._read(request.name)
-            decision = plan_registration(read, request, self._wall_ms())
-            if not isinstance(decision, Admitted) or not decision.writes:
+            decision = plan_registration(read, request, self._wall_ms(), keeper)
+            if not isinstance(decision, Admitted):
                 return decision
-            if await self._store.commit(read.conditions(), decision.writes) is not None:
+            if not decision.writes:
+                if keeper is None or await self.keep(request.name, decision.incarnation, keeper):
+                    return decision
+            elif await self._store.commit(read.conditions(), decision.writes) is not None:
                 return decision
-        return NotAdmitted("too many nodes register at once")
+        raise Unavailable("too many nodes register at once, or the lease of this core has ended")
+
+    async def keep(self, name: str, incarnation: int, keeper: Keeper) -> bool:
+        """Say that a core hears a node; False if that incarnation has ended. The keeper's lease must not have ended."""
+        for _ in range(_KEEP_ATTEMPTS_MAX):
+            read = await self._read(name)
+            if not read.is_incarnation(incarnation):
+                return False
+            if await self._store.commit(read.life_conditions(), [keeper.row(name, incarnation)]) is not None:
+                return True
+        raise Unavailable("the lease of this core has ended")
+
+    async def let_go(self, name: str, incarnation: int, core: str) -> None:
+        """A core no longer hears a node."""
+        key = lease_key(name, core)
+        row = await self._store.get(LEASES, key)
+        if row is not None and int.from_bytes(row.value, "big") == incarnation:
+            await self._store.commit([Condition(LEASES, key, row.revision)], [DeleteRow(LEASES, key)])
 
     async def register_endpoint(self, endpoint: str) -> int:
         """The registration id of an address; the same one when it is asked for again."""
@@ -224,50 +292,65 @@ class Members:
             if await self._store.commit(conditions, writes) is not None:
                 return number
 
-    async def declare_dead(self, name: str, incarnation: int) -> bool:
-        """End an incarnation; False if it had ended, or a newer one exists."""
-        return await self._carry_out(name, lambda read: plan_death(read, incarnation, self._wall_ms()))
+    async def declare_dead(self, name: str, incarnation: int, *, has_ended: bool = False) -> bool:
+        """End an incarnation; False if it had ended, a newer one exists, or a core keeps it.
+
+        ``has_ended``: its process is known to be gone, or its operator says so, so it does not matter who has heard it lately.
+        """
+        keys = [lease_key(name, core) for core in self._cores]
+
+        def plan(read: MemberReading) -> tuple[RowWrite, ...]:
+            writes = plan_death(read, incarnation, self._wall_ms())
+            return (*writes, *(DeleteRow(LEASES, key) for key in keys)) if writes else ()
+
+        return await self._carry_out(name, plan, () if has_ended else keys)
 
     async def sweep(self) -> list[str]:
-        """Forget nodes that have been dead for a day; returns their names."""
+        """Forget nodes that have been dead for a day, but no core; returns their names."""
         names = [key.decode() for key in (await self._store.list_rows(DEATHS)).rows]
+        names = [name for name in names if name not in self._cores]
         return [name for name in names if await self._carry_out(name, lambda read: plan_sweep(read, self._wall_ms()))]
 
     async def is_member(self, name: str, incarnation: int) -> bool:
         """Whether this incarnation of a node is alive."""
-        read = await self._read(name)
-        return read.is_alive and read.member is not None and read.member.incarnation == incarnation
+        return (await self._read(name)).is_incarnation(incarnation)
 
     async def alive(self) -> list[LiveMember]:
         """All nodes that are alive, by name."""
         rows = (await self._store.list_rows(MEMBERS)).rows
         deaths = (await self._store.list_rows(DEATHS)).rows
-        return [each for name in sorted(rows) if (each := _live(name, rows, deaths)) is not None]
+        return [each for name in sorted(rows) if (each := live_member(name, rows, deaths)) is not None]
 
-    async def _carry_out(self, name: str, plan: Callable[[MemberReading], tuple[RowWrite, ...]]) -> bool:
+    async def _carry_out(
+        self, name: str, plan: Callable[[MemberReading], tuple[RowWrite, ...]], lease_keys: Sequence[bytes] = ()
+    ) -> bool:
         while True:
-            read = await self._read(name)
+            read = await self._read(name, lease_keys)
             writes = plan(read)
             if not writes:
                 return False
             if await self._store.commit(read.conditions(), writes) is not None:
                 return True
 
-    async def _read(self, name: str) -> MemberReading:
+    async def _read(self, name: str, lease_keys: Sequence[bytes] = ()) -> MemberReading:
         key = name.encode()
         return MemberReading(
             name,
             await self._store.get(MEMBERS, key),
             await self._store.get(DEATHS, key),
             await self._store.get(COUNTERS, REGISTRATION_KEY),
+            tuple([(each, await self._store.get(LEASES, each)) for each in lease_keys]),
         )
 
 
-def _live(name: bytes, rows: Mapping[bytes, CoreRow], deaths: Mapping[bytes, CoreRow]) -> LiveMember | None:
-    read = MemberReading(name.decode(), rows[name], deaths.get(name), None)
+def live_member(name: bytes, rows: Mapping[bytes, CoreRow], deaths: Mapping[bytes, CoreRow]) -> LiveMember | None:
+    """A node if it is alive, by the rows of both tables."""
+    row = rows.get(name)
+    read = MemberReading(name.decode(), row, deaths.get(name), None)
     if read.member is None or not read.is_alive:
         return None
-    return LiveMember(read.name, read.member.registration_id, read.member.incarnation, read.member.role)
+    member = read.member
+    return LiveMember(read.name, member.registration_id, member.incarnation, member.role, member.version)
 
 
 def _decode(value: bytes, type_: type[Row]) -> Row:

@@ -1,0 +1,90 @@
+"""Whether a node still counts as alive for the others, as a state machine without I/O (C3).
+
+    new --first confirmation--> held --its deadline has passed--> alone --a confirmation--> held
+                                  any --its death row was found--> dead
+
+A confirmation counts from the moment when its request was *sent*: deadline = that moment + the time granted - a margin. Others
+declare the node dead after its lease by a clock that runs beside this one, so the node must know first. Time is that since boot:
+it goes on while the machine is suspended.
+
+Whoever is about to act on what a peer has sent calls `check` first: after a pause the sockets are full of what the node must not
+act on any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+# Of the lease: clocks of two machines drift apart, and a callback that was let through takes its time.
+_MARGIN: Final = 0.1
+
+
+class LeaseState(Enum):
+    """What a node knows of its own lease."""
+
+    NEW = "new"
+    HELD = "held"
+    ALONE = "alone"
+    DEAD = "dead"
+
+
+def margin_of(lease_s: float) -> float:
+    """How long before its end a lease counts as over for its holder."""
+    return lease_s * _MARGIN
+
+
+class OwnLease:
+    """The lease of this node. The callbacks run within the call that finds the reason."""
+
+    def __init__(
+        self, *, on_alone: Callable[[], None], on_back: Callable[[], None], on_declared_dead: Callable[[str], None]
+    ) -> None:
+        """``on_back``: a lease is held again after the node was alone. ``on_declared_dead``: gets the reason, once."""
+        self.state = LeaseState.NEW
+        self.times_alone = 0
+        self._on_alone = on_alone
+        self._on_back = on_back
+        self._on_declared_dead = on_declared_dead
+        self._deadline = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was held when `check` was last called."""
+        return self.state is LeaseState.HELD
+
+    def valid_s(self, now: float) -> float:
+        """For how long the lease is certainly held; 0 if it is not."""
+        return max(self._deadline - now, 0.0) if self.check(now) else 0.0
+
+    def check(self, now: float) -> bool:
+        """Whether the node may act as a member now."""
+        if self.state is LeaseState.HELD and now >= self._deadline:
+            self.state = LeaseState.ALONE
+            self.times_alone += 1
+            self._on_alone()
+        return self.state is LeaseState.HELD
+
+    def on_confirmed(self, sent_at: float, granted_s: float, now: float) -> None:
+        """The lease was renewed for this time, by a request that was sent at that moment. It may be too late already."""
+        if self.state is LeaseState.DEAD:
+            return
+        self._deadline = max(self._deadline, sent_at + granted_s - margin_of(granted_s))
+        if now >= self._deadline:
+            self.check(now)
+            return
+        was, self.state = self.state, LeaseState.HELD
+        if was is LeaseState.ALONE:
+            self._on_back()
+
+    def on_dead(self, reason: str) -> None:
+        """The node was declared dead: it never acts as this member again."""
+        if self.state is LeaseState.DEAD:
+            return
+        if self.state is LeaseState.HELD:
+            self.state = LeaseState.ALONE
+            self.times_alone += 1
+            self._on_alone()
+        self.state = LeaseState.DEAD
+        self._on_declared_dead(reason)
