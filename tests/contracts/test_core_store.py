@@ -56,7 +56,7 @@ async def embedded() -> AsyncGenerator[Form, None]:
         for _ in range(COMMITS_KEPT_MAX + 1):
             await store.commit([], [put(b"x", table="other")])
 
-    yield Form(store, forget_commits, lambda _: asyncio.sleep(0.1), lease_s=0.05)
+    yield Form(store, forget_commits, lambda _: asyncio.sleep(0), lease_s=1)
     store.close()
 
 
