@@ -90,7 +90,7 @@ def test_a_connect_sent_byte_by_byte_does_not_extend_the_deadline(start: Callabl
         time.sleep(0.01)
 
     assert not is_open
-    assert time.monotonic() - began < DEADLINE_S
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.row(2)
