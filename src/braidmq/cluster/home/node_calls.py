@@ -72,7 +72,7 @@ class NodeCalls:
     def __init__(
         self, member: Member, broker: Broker, registry: HomeRegistry, ask: Callable[[], None], send_message: SendFrame
     ) -> None:
-        """``ask`` asks for ``flush`` at the end of this turn of the loop. ``send_message`` sends on the connection for messages."""
+        """``ask`` asks for ``flush`` at the end of this turn of the loop. ``send_message``: over the connection for messages."""
         self._member = member
         self._registry = registry
         self._ask = ask
