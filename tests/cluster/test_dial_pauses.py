@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.cluster.replicant_side import dial_pauses
+from braidmq.cluster.core_reach import dial_pauses
 from braidmq.net.dialer import PAUSE_S_MAX
 
 

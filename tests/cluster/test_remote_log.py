@@ -445,7 +445,7 @@ def test_c18_what_was_not_recorded_is_shown_again_only_after_a_crash() -> None:
 
 def test_c39_times_follow_the_clock_of_the_home() -> None:
     pair = Pair()
-    pair.log.on_marks(Marks([1000, 2000], 5_000_000, [500, 0]))
+    pair.log.on_marks(pair.node.blocks, Marks([1000, 2000], 5_000_000, [500, 0]))
     pair.network.run(until=pair.network.now + 1.0)
 
     assert pair.log.now() == pytest.approx(6_000_000, abs=10)
@@ -456,8 +456,8 @@ def test_c39_times_follow_the_clock_of_the_home() -> None:
 
 def test_gaps_are_known_from_the_floors_of_the_home() -> None:
     pair = Pair()
-    pair.log.on_marks(Marks([1000, 2000], 0, [500, 0]))
-    pair.log.on_marks(Marks([1001, 2000], 0))
+    pair.log.on_marks(pair.node.blocks, Marks([1000, 2000], 0, [500, 0]))
+    pair.log.on_marks(pair.node.blocks, Marks([1001, 2000], 0))
 
     assert pair.log.gaps({0: 100, 1: 100}) == {0: RetentionGap(100, 500)}
     assert pair.log.gaps({0: 499, 1: 100}) == {}
@@ -468,8 +468,8 @@ def test_marks_and_answers_that_do_not_fit_close_the_connection() -> None:
     pair = Pair()
 
     with pytest.raises(BadFrame):
-        pair.log.on_marks(Marks([1], 0))
+        pair.log.on_marks(pair.node.blocks, Marks([1], 0))
     with pytest.raises(BadFrame):
-        pair.log.on_answer(0, 0, b"\xc1")
+        pair.log.on_answer(pair.node.blocks, 0, 0, b"\xc1")
     with pytest.raises(BadFrame):
-        pair.log.on_answer(9, 0, msgspec.msgpack.encode(AnswerBody(1, {})))
+        pair.log.on_answer(pair.node.blocks, 9, 0, msgspec.msgpack.encode(AnswerBody(1, {})))

@@ -112,7 +112,7 @@ def test_searches_beyond_what_the_core_serves_at_a_time_wait_for_their_turn() ->
         return await served.read(request)
 
     async def run() -> list[list[bytes]]:
-        node = CoreRetained(RetainedStore(0), ask)
+        node = CoreRetained(RetainedStore(0), [ask])
         found = [node.match(b"t/#") for _ in range(ASKED_MAX * 3)]
         return await asyncio.gather(*(read_all(cast(CoreSearch, each)) for each in found))
 
@@ -129,7 +129,7 @@ def test_a_closed_search_is_not_asked_for() -> None:
         return RetainedPage([], True)
 
     async def run() -> None:
-        node = CoreRetained(RetainedStore(0), ask)
+        node = CoreRetained(RetainedStore(0), [ask])
         searches = [cast(CoreSearch, node.match(b"t/#")) for _ in range(ASKED_MAX + 2)]
         for each in searches:
             next(each)

@@ -60,6 +60,8 @@ class OwnRoutes:
         self._unknown: dict[bytes, int] = {}  # filters that not every core knows, with their sequences, which rise
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []  # a heap: sequence, order of arrival, callback
         self._order = count()
+        self._waited_for = 0  # the highest sequence that anybody has waited for
+        self.on_wait: Callable[[int], None] | None = None  # called with a sequence that a caller of ``when_known`` waits for
 
     @property
     def count(self) -> int:
@@ -114,13 +116,20 @@ class OwnRoutes:
             callback()
         else:
             heappush(self._waiting, (sequence, next(self._order), callback))
+            if self.on_wait is not None and sequence > self._waited_for:
+                self._waited_for = sequence
+                self.on_wait(sequence)
 
     def note_known(self, sequence: int) -> None:
         """Every core has this node's routes up to here."""
         self._known = max(self._known, sequence)
         while self._unknown and next(iter(self._unknown.values())) <= self._known:
             del self._unknown[next(iter(self._unknown))]
-        while self._waiting and self._waiting[0][0] <= self._known:
+        self.release(self._known)
+
+    def release(self, sequence: int) -> None:
+        """Nobody waits any longer for the routes up to here, whether every core has them or not."""
+        while self._waiting and self._waiting[0][0] <= sequence:
             heappop(self._waiting)[2]()
 
     def forget_known(self) -> None:

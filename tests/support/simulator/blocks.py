@@ -15,6 +15,7 @@ from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.operations import AppliedRows, Effect, NotOwned
 from braidmq.cluster.home.publishing import EntryPublisher, NodeMessage, Published
 from braidmq.cluster.operations import Operation, PutCursor, client_of
+from braidmq.cluster.remote.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log import RemoteLog
 from braidmq.cluster.remote.rows import NodeChange
 from braidmq.cluster.remote.scans import RemoteScans
@@ -77,9 +78,9 @@ class Node:
         self.fenced: list[int] = []
         self.sent: list[Wire] = []
         self.scans = RemoteScans(self.send)
+        self.blocks = CoreBlocks(range(SHARDS), self.send, self._later, home_wait_s, bytes_max)
         self.log = RemoteLog(
-            SHARDS, self.send, self.scans, self, self._later,
-            home_wait_s=home_wait_s, on_fenced=self.fenced.append, bytes_max=bytes_max, now=lambda: network.now,
+            [self.blocks], self.scans, self, self._later, on_fenced=self.fenced.append, now=lambda: network.now
         )  # fmt: skip
         self.log.outcomes = self.recorder.outcomes
         self.log.collect = self.collect
@@ -144,14 +145,14 @@ class Node:
     def receive(self, link: Link[Wire], message: Wire) -> None:
         kind, destination, body, flags = message
         if link is self.link and kind is FrameKind.BLOCK_ANSWERS:
-            self.log.on_answer(destination, flags, body)
+            self.log.on_answer(self.blocks, destination, flags, body)
         elif link is self.link and kind is FrameKind.SCAN:
             self.scans.on_frame(destination, flags, body)
 
     def cut(self, link: Link[Wire]) -> None:
         if link is self.link:
             self.link = None
-            self.log.lost()
+            self.blocks.lost()
             self.scans.lost()
 
 
@@ -374,7 +375,7 @@ def connect(network: Network[Wire], node: Node, home: Home) -> None:
     node.link = home.link = link
     home.blocks.connected(home.send)
     node.scans.connected()
-    node.log.connected()
+    node.blocks.connected()
 
 
 def payloads(home: Home, client: Client) -> list[bytes]:

@@ -14,7 +14,7 @@ from braidmq.broker.session.ports import NodePorts
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.member import Member
-from braidmq.cluster.remote.core_link import CoreLink
+from braidmq.cluster.remote.node_link import NodeLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
@@ -85,7 +85,9 @@ class Replicant:
         self.name = name
         self._number = number
         self.member = Member(name, number)
-        self.link = CoreLink(self.member, world.log.shards, world.loop, 15.0, self._ask_page)
+        self.node = NodeLink(self.member, {"core1": range(world.log.shards)}, world.loop, 15.0)
+        self.link = self.node.home("core1")
+        self.link.ask_page = self._ask_page
         self._pages: RetainedPages | None = None
         self._wires: list[NodeWire] = []
         self.is_ready = False
@@ -93,8 +95,8 @@ class Replicant:
     async def make(self) -> None:
         settings = self.world.settings
         access = LocalAccess(settings)
-        self.broker = Broker(settings, access, hooks.load((), 1.0), self.link.storage, self.world.loop.time, self.link.ports)
-        self.link.serve(self.broker)
+        self.broker = Broker(settings, access, hooks.load((), 1.0), self.node.storage, self.world.loop.time, self.node.ports)
+        self.node.serve(self.broker)
 
     async def _ask_page(self, request: RetainedRead) -> RetainedPage:
         if self._pages is None:
@@ -114,7 +116,7 @@ class Replicant:
         here_too, there_too = wires(self.world)
         here_too.on_frame, there_too.on_frame = self.link.receive, peer.receive
         peer.open_messages(there_too)
-        self.link.on_ready = self._on_ready
+        self.node.on_ready = self._on_ready
         self.link.open_messages(here_too)
         self._pages = RetainedPages(self.world.broker.retained, self.world.broker.pipeline)
         self._wires = [here, there, here_too, there_too]

@@ -95,7 +95,7 @@ class World:
 
     def _start(self) -> None:
         self.settings = self._read_settings()
-        self.loop = StillLoop()
+        self.loop = self._make_loop()
         self._commits: deque[Callable[[], None]] = deque()
         self._problems: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda loop, context: self._problems.append(context))
@@ -103,8 +103,14 @@ class World:
         self.log.start(self._commits.append)
         self._note_synced()
         self.broker: Broker = self.loop.run_until_complete(self._make_broker(self._ports))
-        self.broker.restore()
+        self._restore()
         self._nodes = [self.broker]
+
+    def _make_loop(self) -> StillLoop:
+        return StillLoop()
+
+    def _restore(self) -> None:
+        self.broker.restore()
 
     def _read_settings(self) -> Settings:
         history = {"durability": "os", "shards": 2, **self.tables.get("history", {})}
@@ -131,6 +137,9 @@ class World:
         self.log.close()
         # What a closed log tells its waiters is nobody's business any more.
         self._problems.clear()
+        self._close_loop()
+
+    def _close_loop(self) -> None:
         self.loop.close()
 
     def crash(self, *, loses_power: bool = False, **tables: Any) -> None:

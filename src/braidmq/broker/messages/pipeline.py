@@ -153,7 +153,7 @@ class MessagePipeline:
                 connection.unreleased += 1
                 flow.expect_commit(packet.packet_id)
             recorder.outcomes.show(message, flow, connection, packet.qos, packet.packet_id)
-            if recorder.is_congested:
+            if recorder.holds(flow):
                 connection.hold(HOLD_LOG)
         else:
             recorder.outcomes.show(message, publisher, None, 0, 0)

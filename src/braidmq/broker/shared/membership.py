@@ -192,11 +192,15 @@ class Memberships(Groups):
             if member.is_announced:
                 self._members_services.write(self._announce(member))
 
-    def forget_leases(self) -> None:
-        """The home has restarted: what it had lent is its own again, and what becomes of it here does not matter."""
-        self._leases.clear()
+    def forget_leases(self, is_lost: Callable[[int], bool]) -> None:
+        """A home has restarted: what it had lent is its own again, and what becomes of it here does not matter.
+
+        ``is_lost``: whether that home has lent the lease of this number.
+        """
+        for key in [each for each in self._leases if is_lost(each[1])]:
+            del self._leases[key]
         for member in self._by_number.values():
-            member.waiting.clear()
+            member.waiting = deque(lease for lease in member.waiting if not is_lost(lease.number))
 
     # Leases
 

@@ -1,5 +1,7 @@
 """Shared groups as a node sees them: asks the home for memberships, and answers for the messages that it lends.
 
+Each core numbers its leases itself. To the broker a lease has a number that also says which core has lent it.
+
 A result is sent at the end of its turn, and before a release of its channel: at the release the home takes back what has no
 result. After a lost connection the node states what it has and what it has answered lately; everything else never arrived.
 """
@@ -48,23 +50,43 @@ class _ChannelLeases:
 
 
 class NodeLeases:
-    """Implements `broker.shared.membership.GroupHome` on a node without groups."""
+    """Implements `broker.shared.membership.GroupHome` on a node without groups; ``open`` follows for each core."""
 
-    def __init__(self, shards: int, send: Send, ask: Callable[[], None], is_open: Callable[[int], bool]) -> None:
+    def __init__(self, shards: int, ask: Callable[[], None], is_open: Callable[[int], bool]) -> None:
         """``ask`` asks for ``flush`` at the end of this turn. ``is_open``: whether a channel has not ended."""
-        self._is_open = is_open
+        self.is_open = is_open
+        self.ask = ask
         self._shards = shards
-        self._send = send
-        self._ask = ask
         self._memberships: Memberships | None = None
-        self._channels: dict[int, _ChannelLeases] = {}
-        self._results = bytearray()
-        self._parts = BodyParts()
-        self._is_connected = False
+        self._cores: list[CoreLeases] = []
+
+    def open(self, send: Send) -> CoreLeases:
+        """The leases of another core."""
+        core = CoreLeases(self, len(self._cores), send)
+        self._cores.append(core)
+        return core
 
     def serve(self, memberships: Memberships) -> None:
         """The broker is made."""
         self._memberships = memberships
+
+    @property
+    def memberships(self) -> Memberships:
+        """The members on this node."""
+        assert self._memberships is not None  # cores are connected later
+        return self._memberships
+
+    def number_of(self, core: int, lease: int) -> int:
+        """The number of a core's lease in this node."""
+        return lease * len(self._cores) + core
+
+    def is_of(self, core: int, number: int) -> bool:
+        """Whether the core has lent what has this number in this node."""
+        return number % len(self._cores) == core
+
+    def _place_of(self, number: int) -> tuple[CoreLeases, int]:
+        lease, core = divmod(number, len(self._cores))
+        return self._cores[core], lease
 
     # What the broker asks
 
@@ -90,14 +112,51 @@ class NodeLeases:
 
     def answer(self, channel: int, lease: int, is_settled: bool) -> None:
         """A lease has ended."""
+        core, number = self._place_of(lease)
+        core.answer(channel, number, is_settled)
+
+    def let_go(self, channel: int, lease: int) -> None:
+        """The channel of a lease ends."""
+        core, number = self._place_of(lease)
+        core.let_go(channel, number)
+
+    def flush(self) -> None:
+        """Send the results so far, to every core."""
+        for core in self._cores:
+            core.flush()
+
+    def forget(self, channel: int) -> None:
+        """The home has answered the release of a channel."""
+        for core in self._cores:
+            core.forget(channel)
+
+    def announce_again(self) -> None:
+        """A core has restarted, and is connected: tell it the members."""
+        self.memberships.announce_again()
+
+
+class CoreLeases:
+    """The leases of one core. The owner of the connection calls ``connected``, ``lost`` and ``receive``."""
+
+    def __init__(self, node: NodeLeases, index: int, send: Send) -> None:
+        self._node = node
+        self._index = index
+        self._send = send
+        self._channels: dict[int, _ChannelLeases] = {}
+        self._results = bytearray()
+        self._parts = BodyParts()
+        self._is_connected = False
+
+    def answer(self, channel: int, lease: int, is_settled: bool) -> None:
+        """A lease has ended."""
         result = LeaseResult(channel, lease, SETTLED if is_settled else RETURNED)
         known = self._channels.get(channel)
         if known is not None:
             known.held.pop(lease, None)
             known.answered.append(result)
-        if self._is_connected and (known is not None or self._is_open(channel)):
+        if self._is_connected and (known is not None or self._node.is_open(channel)):
             self._results += encode_result(result)
-            self._ask()
+            self._node.ask()
 
     def let_go(self, channel: int, lease: int) -> None:
         """The channel of a lease ends."""
@@ -105,19 +164,17 @@ class NodeLeases:
         if known is not None:
             known.held.pop(lease, None)
 
-    # The home
-
     def receive(self, flags: int, body: bytes | memoryview) -> None:
         """The home lends messages. Raises BraidError if they cannot be read."""
         whole = self._parts.add(0, flags, body)
         if whole is None:
             return
-        memberships = self._memberships
-        assert memberships is not None
+        memberships = self._node.memberships
         for lent in decode_leases(bytes(whole)):
             if lent.qos and memberships.has_member(lent.member):
                 self._channels.setdefault(lent.channel, _ChannelLeases()).held[lent.lease] = None
-            memberships.receive(lent.channel, lent.member, lent.lease, message_of(lent), lent.qos, lent.retain)
+            number = self._node.number_of(self._index, lent.lease)
+            memberships.receive(lent.channel, lent.member, number, message_of(lent), lent.qos, lent.retain)
 
     def flush(self) -> None:
         """Send the results so far."""
@@ -145,16 +202,10 @@ class NodeLeases:
         """The connection is gone."""
         self._is_connected = False
 
-    def announce_again(self) -> None:
-        """The home has restarted, and is connected: tell it the members."""
-        if self._memberships is not None:
-            self._memberships.announce_again()
-
     def forget_all(self) -> None:
         """The home has restarted: what it had lent is its own again."""
         self._channels.clear()
-        if self._memberships is not None:
-            self._memberships.forget_leases()
+        self._node.memberships.forget_leases(lambda number: self._node.is_of(self._index, number))
 
 
 def message_of(lent: LentMessage) -> Message:

@@ -4,9 +4,10 @@ Everything that a turn has collected becomes one block per shard. The home answe
 were offered its messages. Then messages are acknowledged, and callers hear of their rows; a caller whose rows are in several
 shards hears once.
 
-While the home is away, publishers wait for ``home_wait_s``; then what was never sent is rejected, and what was sent is in doubt:
-the publisher's connection is closed, and the block is sent again when the home is back (C19). Rows that no client waits for are
-kept, and so are releases.
+Each shard has its core, and is at home there: the blocks of a shard go to its core alone. While a core is away, its publishers
+wait for ``home_wait_s``; then what was never sent is rejected, and what was sent is in doubt: the publisher's connection is
+closed, and the block is sent again when the home is back (C19). Rows that no client waits for are kept, and so are releases. The
+shards of other cores go on.
 
 Messages of a channel and the rows that belong to them are in one block, which the home writes as one (S1), even if a row's own
 home is another shard.
@@ -25,23 +26,21 @@ from braidmq.base.start_position import Start
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.cluster import operations
-from braidmq.cluster.blocks import CONGESTED, FENCED, NOT_RECORDED, RECORDED, BlockAnswer, is_all_done, outcome_of
-from braidmq.cluster.parts import Send
+from braidmq.cluster.blocks import FENCED, NOT_RECORDED, RECORDED, BlockAnswer, is_all_done, outcome_of
+from braidmq.cluster.remote.core_blocks import CoreBlocks
 from braidmq.cluster.remote.entries import (
-    ABSENT,
-    CROWDED,
     OVERTAKEN,
     Collected,
     CollectedMessage,
     CollectedNotice,
     CollectedRows,
     EntriesWaiter,
+    HomeRefusal,
     lazy_key,
     refusal_of,
 )
-from braidmq.cluster.remote.log_ports import NodeBlock, NodeChannels, NodeOutcomes, WaitTimer
+from braidmq.cluster.remote.log_ports import Later, NodeBlock, NodeChannels, NodeOutcomes, NodeScans
 from braidmq.cluster.remote.rows import OWN, NodeChange
-from braidmq.cluster.remote.scans import RemoteScans
 from braidmq.cluster.remote.shard_blocks import ShardBlocks
 from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
@@ -59,90 +58,63 @@ _answers: Final = msgspec.msgpack.Decoder(AnswerBody)
 class RemoteLog:
     """Implements `broker.ports.MessageLog` on a node whose log is elsewhere. Runs on the event loop.
 
-    The owner of the connection calls ``connected``, ``lost``, ``on_answer`` and ``on_marks``. ``connected`` comes when the home
-    may be sent blocks: after the declaration, if the home has restarted.
+    The owner of the connections calls ``on_answer`` and ``on_marks`` for what a core says, and ``connected`` and ``lost`` of its
+    blocks. ``connected`` comes when the home may be sent blocks: after the declaration, if the home has restarted.
     """
 
     def __init__(
         self,
-        shards: int,
-        send: Send,
-        scans: RemoteScans,
+        cores: Sequence[CoreBlocks],
+        scans: NodeScans,
         channels: NodeChannels,
-        later: Callable[[float, Callable[[], None]], WaitTimer],
+        later: Later,
         *,
-        home_wait_s: float,
         on_fenced: Callable[[int], None],
-        bytes_max: int = BYTES_MAX,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        """``on_fenced(channel)``: another connection owns the client id of this channel, whose connection must be closed."""
+        """``cores``: one of them has each shard.
+
+        ``on_fenced(channel)``: another connection owns the client id of this channel, whose connection must be closed.
+        """
         self.fences = FenceTable()
         self.outcomes: NodeOutcomes  # set before anything is recorded
         self.collect: Callable[[], None] = no_callback  # hands over what the recorder has collected in this turn so far
         self.ask_flush: Callable[[], None] = no_callback  # requests ``flush`` at the end of this turn
+        self.on_stalled: Callable[[frozenset[int]], None] = _ignore  # publishers of these shards should wait, all others not
         self.lost_fenced = 0  # entries that the home refused because their channels were fenced
-        self._shards = [ShardBlocks(shard, send) for shard in range(shards)]
+        self._cores = cores
+        self._core_of = {shard: core for core in cores for shard in core.shards}
+        self._shards = [self._core_of[shard].shards[shard] for shard in range(len(self._core_of))]
         self._scans = scans
         self._channels = channels
         self._later = later
-        self._home_wait_s = home_wait_s
         self._on_fenced = on_fenced
-        self._bytes_max = bytes_max
         self._now = now
-        self._timer: WaitTimer | None = None
-        self._is_connected = False
-        self._is_absent = True  # away for longer than publishers wait
-        self._is_crowded = False  # as far as bytes are concerned
-        self._is_home_congested = False
         self._may_hold = False  # publishers were told to wait since they were last told to continue
+        self._stalled: frozenset[int] = frozenset()
         self._relieve: Callable[[], None] = no_callback
-        self._watermarks = [0] * shards
-        self._floors = [0] * shards
-        self._clock = (0, 0.0)  # what the log's clock was, and when that was
-
-    # The connection
-
-    def connected(self) -> None:
-        """Send what is not answered again, and from now on everything."""
-        self._is_connected = True
-        self._is_absent = self._is_home_congested = False
-        self._stop_timer()
-        for each in self._shards:
-            each.connected()
-        self._note_relief()
-
-    def lost(self) -> None:
-        """The connection is gone: publishers wait for the next one, for a limited time."""
-        self._is_connected = False
-        for each in self._shards:
-            each.lost()
-        if self._timer is None and not self._is_absent:
-            self._timer = self._later(self._home_wait_s, self._give_up)
-
-    def _give_up(self) -> None:
-        self._timer = None
-        self._is_absent = True
-        for each in self._shards:
-            each.give_up(ABSENT)
-        self._note_relief()
+        self._watermarks = [0] * len(self._shards)
+        self._floors = [0] * len(self._shards)
+        self._clocks: dict[CoreBlocks, tuple[int, float]] = {}  # what a core's clock was, and when that was
+        for core in cores:
+            core.on_change = self._note_relief
 
     def close(self) -> None:
         """The node stops."""
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for core in self._cores:
+            core.close()
 
     # Recording
 
     def append_block(self, block: NodeBlock) -> None:
         """Record a turn's block with the next flush."""
-        if self._is_absent or self.unanswered_bytes >= self._bytes_max:
-            block.refused(ABSENT if self._is_absent else CROWDED)
+        refusals = {core: core.refusal for core in self._cores}
+        if all(refusals.values()):
+            refusal = next(iter(refusals.values()))
+            assert refusal is not None
+            block.refused(refusal)
             return
+        refused = {shard: refusal for core, refusal in refusals.items() if refusal is not None for shard in core.shards}
         groups: dict[tuple[int, int], list[Collected]] = {}  # by shard and channel
         shards: dict[int, int] = {}  # of channels that have messages or wait for rows
         waiting: dict[int, list[Pending]] = {}  # for rows only, by channel
@@ -160,6 +132,10 @@ class RemoteLog:
                 shards.setdefault(channel, 0 if flow is None else self.shard_of(flow.client_id))
                 continue
             shard = pending.shard
+            if refused and shard in refused:
+                shards[channel] = shard
+                refuse(pending, refused[shard])
+                continue
             shards[channel] = shard
             entry = PublishEntry(channel, block.entries[shard][pending.place][1], marks.get(index) if marks else None)
             groups.setdefault((shard, channel), []).append(CollectedMessage(entry, pending, refuse))
@@ -174,12 +150,17 @@ class RemoteLog:
                 own.append(change)
         for channel, (shard, found) in rows.items():
             waiter = self._pendings_waiter(waiting.get(channel, []))
+            if refused and shard in refused:
+                if waiter is not None:
+                    waiter.answered(refused[shard])
+                continue
             row = CollectedRows(channel, found, operations.size_of(found), waiter, is_of_block=True)
             groups.setdefault((shard, channel), []).append(row)
         for (shard, _), entries in groups.items():
             self._shards[shard].add(entries)
         for change in own:
-            self._shards[change.shard].add((_rows(0, [change.operation], None),))
+            if change.shard not in refused:
+                self._shards[change.shard].add((_rows(0, [change.operation], None),))
         self._note_growth()
 
     def _pendings_waiter(self, pendings: list[Pending]) -> EntriesWaiter | None:
@@ -204,13 +185,12 @@ class RemoteLog:
         """Write rows by the next flush; then one of the two is called. Rows that no client waits for may take longer."""
         is_awaited = on_commit is not no_callback
         listed = [change for change in changes if isinstance(change, NodeChange)]
-        if is_awaited and self._is_absent:
-            on_refused(ABSENT)
-            return
         lazy = [] if is_awaited else [lazy_key(change.operation) for change in listed]
         is_lazy = bool(lazy) and None not in lazy
-        if not is_lazy and self.unanswered_bytes >= self._bytes_max:
-            on_refused(CROWDED)
+        cores = {self._core_of[change.shard]: None for change in listed} or {self._any_core(): None}
+        refusal = None if is_lazy else self._refusal(cores, is_awaited)
+        if refusal is not None:
+            on_refused(refusal)
             return
         runs = [[change] for change in listed] if is_lazy else self._runs(listed)
         waiter = EntriesWaiter(len(runs) or 1, on_commit, on_refused, is_awaited)
@@ -222,8 +202,20 @@ class RemoteLog:
             else:
                 self._shards[shard].add((entry,))
         if not runs:
-            self._shards[0].add((_rows(0, [], waiter),))
+            next(iter(self._any_core().shards.values())).add((_rows(0, [], waiter),))
         self._note_growth()
+
+    def _refusal(self, cores: Iterable[CoreBlocks], is_awaited: bool) -> HomeRefusal | None:
+        """Why these cores are told nothing more; None: they are."""
+        for core in cores:
+            refusal = core.refusal if is_awaited else core.full
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _any_core(self) -> CoreBlocks:
+        """A core for what is about no shard: one that answers, if there is one."""
+        return next((core for core in self._cores if core.is_connected), self._cores[0])
 
     def _runs(self, changes: Iterable[NodeChange]) -> list[list[NodeChange]]:
         """Changes of one channel and shard that follow each other, together."""
@@ -243,8 +235,8 @@ class RemoteLog:
 
     def flush(self) -> None:
         """Send everything collected so far."""
-        for each in self._shards:
-            each.flush()
+        for core in self._cores:
+            core.flush()
 
     def size_of(self, changes: Iterable[Change]) -> int:
         """About how many bytes these changes take."""
@@ -252,18 +244,19 @@ class RemoteLog:
 
     # Answers
 
-    def on_answer(self, shard: int, flags: int, body: bytes | memoryview) -> None:
+    def on_answer(self, core: CoreBlocks, shard: int, flags: int, body: bytes | memoryview) -> None:
         """The home has answered a block, or says whether publishers should wait. Raises BadFrame."""
-        self._is_home_congested = bool(flags & CONGESTED)
+        core.note_congestion(flags)
         if len(body):
-            if not 0 <= shard < len(self._shards):
-                raise BadFrame(f"an answer for shard {shard}, which does not exist")
+            blocks = core.shards.get(shard)
+            if blocks is None:
+                raise BadFrame(f"an answer for shard {shard}, which the core does not lead")
             try:
                 answer = _answers.decode(body)
             except msgspec.MsgspecError as problem:
                 raise BadFrame(f"an answer cannot be read: {problem}") from None
-            self._answer(self._shards[shard], BlockAnswer(answer.number, answer.outcomes))
-        self._note_relief()
+            self._answer(blocks, BlockAnswer(answer.number, answer.outcomes))
+        core.note_relief()
 
     def _answer(self, blocks: ShardBlocks, answer: BlockAnswer) -> None:
         answered = blocks.on_answer(answer)
@@ -318,16 +311,13 @@ class RemoteLog:
 
     @property
     def unanswered_bytes(self) -> int:
-        """The bytes of everything that waits for the home."""
-        return sum(each.size for each in self._shards)
+        """The bytes of everything that waits for a home."""
+        return sum(core.size for core in self._cores)
 
     @property
     def is_congested(self) -> bool:
-        """Whether publishers should wait: much waits for the home, it says so itself, or it is away."""
-        is_congested = self._is_crowded or (not self._is_connected and not self._is_absent)
-        if not is_congested and self._is_connected:
-            # Only while it has something to answer: its next word comes with an answer.
-            is_congested = self._is_home_congested and self.unanswered_bytes > 0
+        """Whether all publishers should wait; ``on_stalled`` says it of those of single shards."""
+        is_congested = all(core.is_congested for core in self._cores)
         self._may_hold = self._may_hold or is_congested
         return is_congested
 
@@ -336,36 +326,44 @@ class RemoteLog:
         self._relieve = callback
 
     def _note_growth(self) -> None:
-        if self.unanswered_bytes * 2 >= self._bytes_max:
-            self._is_crowded = True
+        for core in self._cores:
+            core.note_growth()
 
     def _note_relief(self) -> None:
-        if self._is_crowded and self.unanswered_bytes * 4 <= self._bytes_max:
-            self._is_crowded = False
-        if self._may_hold and not self.is_congested:  # all connections are looked at: not with every answer
+        """A core has more or less room than before."""
+        freed: frozenset[int] = frozenset()
+        if len(self._cores) > 1:
+            stalled = frozenset(shard for core in self._cores if core.is_congested for shard in core.shards)
+            if stalled != self._stalled:
+                freed = self._stalled - stalled
+                self._stalled = stalled
+                self.on_stalled(stalled)
+        if freed or (self._may_hold and not self.is_congested):  # all connections are looked at: not with every answer
             self._may_hold = False
             self._relieve()
 
     # Reading
 
-    def on_marks(self, marks: Marks) -> None:
-        """The home has announced how far its log is. Raises BadFrame."""
+    def on_marks(self, core: CoreBlocks, marks: Marks) -> None:
+        """A core has announced how far the log is in its shards. Raises BadFrame."""
         if len(marks.positions) != len(self._shards) or len(marks.floors) not in (0, len(self._shards)):
             raise BadFrame("marks for another number of shards")
-        self._watermarks = [max(pair) for pair in zip(self._watermarks, marks.positions, strict=True)]
-        if marks.floors:
-            self._floors = marks.floors
-        self._clock = marks.clock, self._now()
+        for shard in core.shards:
+            self._watermarks[shard] = max(self._watermarks[shard], marks.positions[shard])
+            if marks.floors:
+                self._floors[shard] = marks.floors[shard]
+        self._clocks[core] = marks.clock, self._now()
 
     @property
     def watermarks(self) -> dict[int, int]:
-        """The last timestamp of each shard that the home has announced."""
+        """The last timestamp of each shard that its home has announced."""
         return dict(enumerate(self._watermarks))
 
     def now(self) -> int:
-        """The log's clock, in microseconds since 1970: the home's, not this machine's (C39)."""
-        clock, at = self._clock
-        return clock + round((self._now() - at) * 1_000_000)
+        """The log's clock, in microseconds since 1970: the latest of the homes, not this machine's (C39)."""
+        now = self._now()
+        clocks = self._clocks.values() or ((0, 0.0),)
+        return max(clock + round((now - at) * 1_000_000) for clock, at in clocks)
 
     def shard_of(self, client_id: str) -> int:
         """The home of a client id."""
@@ -393,3 +391,7 @@ class RemoteLog:
 
 def _rows(channel: int, found: list[operations.Operation], waiter: EntriesWaiter | None) -> CollectedRows:
     return CollectedRows(channel, found, operations.size_of(found), waiter)
+
+
+def _ignore(shards: frozenset[int]) -> None:
+    """Nobody asks."""

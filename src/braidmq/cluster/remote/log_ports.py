@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from braidmq.broker.ports import Change, Refusal
+from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
 
@@ -57,3 +57,13 @@ class WaitTimer(Protocol):
 
     def cancel(self) -> None:
         """It will not."""
+
+
+Later = Callable[[float, Callable[[], None]], WaitTimer]  # calls back after this many seconds
+
+
+class NodeScans(Protocol):
+    """Reads the log; `scans.RemoteScans` of the only core, or `merged_scans.MergedScans` of several."""
+
+    def open(self, filters: Sequence[str], positions: Mapping[int, int], with_session_only: bool) -> LogScan:
+        """Read above these positions. Raises Unavailable."""

@@ -68,7 +68,7 @@ class NodeRegistry:
         claims: NodeClaims,
         releases: ReleaseLog,
         loop: asyncio.AbstractEventLoop,
-        send: Callable[[ClaimMessage], None],
+        send: Callable[[ClaimId], None],
         close: Callable[[str], None],
         learn_mark: Callable[[str, tuple[int, int | None]], None],
         wait_s: float,
@@ -198,17 +198,20 @@ class NodeRegistry:
             if self._granted.get(message.client_id) is self._channels.get(number):
                 self._close(message.client_id)
 
-    def declaration(self) -> Declare:
-        """What a home that this node meets, or meets again, must be told before anything else: the client ids that it has."""
+    def declaration(self, is_homed: Callable[[str], bool]) -> Declare:
+        """What a home that this node meets, or meets again, must be told before anything else: the client ids that it has.
+
+        ``is_homed``: whether a client id is at home there; a home is told of no others (C16).
+        """
         declaration = self._claims.declaration()
         channels = [
             DeclaredChannel(
                 client_id, number, guard, channel.claim.user_name, channel.claim.expiry_s, encode_will(channel.claim.will)
             )
             for client_id, number, guard in declaration.channels
-            if (channel := self._channels.get(number)) is not None
+            if is_homed(client_id) and (channel := self._channels.get(number)) is not None
         ]
-        claims = [_claim_id(self._channels[claim.channel]) for claim in declaration.claims]
+        claims = [_claim_id(self._channels[claim.channel]) for claim in declaration.claims if is_homed(claim.client_id)]
         return Declare(channels, claims, declaration.claimed)
 
 

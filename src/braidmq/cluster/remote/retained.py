@@ -1,10 +1,14 @@
-"""Retained messages of other nodes: the core has them, and sends those of a filter in pages."""
+"""Retained messages of other nodes: the cores have them, and send those of a filter in pages.
+
+A message is at the core that leads the shard of its topic, so each search asks all of them. A core that is away holds up nothing
+but its own messages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
@@ -21,11 +25,12 @@ _RETRY_S: Final = 1.0
 
 
 class CoreRetained:
-    """Retained messages as a node finds them: those of its own ``$`` topics here, all others at the core."""
+    """Retained messages as a node finds them: those of its own ``$`` topics here, all others at the cores."""
 
-    def __init__(self, local: RetainedReads, ask: AskPage, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, local: RetainedReads, asks: Sequence[AskPage], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """``asks``: for each core, what asks it for a page."""
         self._local = local
-        self._ask = PageAsker(ask)
+        self._asks = [PageAsker(ask) for ask in asks]
         self._loop = loop
         self._numbers = 0
 
@@ -34,11 +39,12 @@ class CoreRetained:
         return not topic_filter.startswith(b"$") or self._local.may_match(topic_filter)
 
     def match(self, topic_filter: bytes) -> Iterator[Retained | None]:
-        """The messages that match; those of the core arrive page by page."""
+        """The messages that match; those of the cores arrive page by page."""
         if topic_filter.startswith(b"$"):
             return self._local.match(topic_filter)
         self._numbers += 1
-        return CoreSearch(topic_filter, self._numbers, self._ask, self._loop)
+        searches = [CoreSearch(topic_filter, self._numbers, ask, self._loop) for ask in self._asks]
+        return searches[0] if len(searches) == 1 else MergedSearch(searches)
 
 
 class PageAsker:
@@ -135,3 +141,67 @@ class CoreSearch:
             except (Corruption, UsageError) as broken:
                 raise Unavailable(str(broken), _RETRY_S) from None
             self._page.append(Retained(stored.message, stored.user_name, stored.stored_at))
+
+
+class MergedSearch:
+    """The retained messages of one filter at several cores, in no particular order; implements `RetainedSearch`.
+
+    What a core that fails still has comes last: the search raises Unavailable only when nothing else is left.
+    """
+
+    def __init__(self, searches: Sequence[CoreSearch]) -> None:
+        self._left = deque(searches)
+        self._failed: list[CoreSearch] = []  # asked again when the others are through
+        self._problem = Unavailable("no core was asked", _RETRY_S)
+        self._callback: Callable[[], None] | None = None
+
+    def __iter__(self) -> Iterator[Retained | None]:
+        return self
+
+    def __next__(self) -> Retained | None:
+        """The next message; None while pages are on their way. Raises Unavailable if only cores that do not answer are left."""
+        for _ in range(len(self._left)):
+            search = self._left[0]
+            try:
+                found = next(search)
+            except StopIteration:
+                self._left.popleft()
+                continue
+            except Unavailable as problem:
+                self._problem = problem
+                self._failed.append(self._left.popleft())
+                continue
+            if found is not None:
+                return found
+            self._left.rotate(-1)
+        if self._left:
+            return None
+        if not self._failed:
+            raise StopIteration
+        self._left.extend(self._failed)
+        self._failed.clear()
+        raise self._problem
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing has arrived."""
+        return bool(self._left) and all(search.is_waiting for search in self._left)
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call back once, when a page of any core has arrived."""
+        self._callback = callback
+        for search in self._left:
+            search.when_ready(self._on_ready)
+
+    def _on_ready(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    def close(self) -> None:
+        """End the search early."""
+        self._callback = None
+        for search in (*self._left, *self._failed):
+            search.close()
+        self._left.clear()
+        self._failed.clear()

@@ -8,8 +8,8 @@ home cannot read, every later call raises Unavailable, and the reader opens anot
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from braidmq.lane.records.records import Record
 from braidmq.net.frames import BadFrame, FrameKind
 from braidmq.net.proto_v1 import ScanClose, ScanCredit, ScanFailed, ScanMessage, ScanOpen, ScanRecords
 from braidmq.storage.reading.reader import RetentionGap
+
+T = TypeVar("T")
 
 CREDIT_BYTES: Final = 256 * 1024
 # Credit is given back in pieces of at least this size.
@@ -55,7 +57,7 @@ class RemoteScan:
         self._scans = scans
         self._number = number
         self._opening = opening
-        self._positions = dict(opening.positions)
+        self._positions = scans.led_of(opening.positions)
         self._batches: deque[_Batch] = deque()
         self._gaps: dict[int, RetentionGap] = {}
         self._used = 0  # bytes that were handed out and not given back as credit
@@ -98,8 +100,16 @@ class RemoteScan:
         gaps, self._gaps = self._gaps, {}
         return gaps
 
-    def next(self, count_max: int, *, slice_s: float) -> list[tuple[int, Record]]:
-        """The next records with their shards, at most this many, of what has arrived."""
+    def head(self) -> int | None:
+        """The time of the record that comes next, if one has arrived. Raises Unavailable."""
+        if self._failure is not None:
+            raise self._failure
+        while self._batches and not self._batches[0].records:
+            self._positions.update(self._batches.popleft().positions)
+        return self._batches[0].records[self._batches[0].place][1].timestamp if self._batches else None
+
+    def next(self, count_max: int, *, slice_s: float, until: int | None = None) -> list[tuple[int, Record]]:
+        """The next records with their shards, at most this many, of what has arrived; none later than ``until``."""
         if self._failure is not None:
             raise self._failure
         has_arrived = bool(self._batches)
@@ -107,6 +117,10 @@ class RemoteScan:
         while self._batches and len(found) < count_max:
             batch = self._batches[0]
             end = min(batch.place + count_max - len(found), len(batch.records))
+            if until is not None:
+                end = next((at for at in range(batch.place, end) if batch.records[at][1].timestamp > until), end)
+                if end == batch.place and batch.records:
+                    break
             for shard, record in batch.records[batch.place : end]:
                 found.append((shard, record))
                 self._positions[shard] = record.timestamp
@@ -146,8 +160,10 @@ class RemoteScan:
         if isinstance(message, ScanFailed):
             self.fail(Unavailable(message.reason, message.retry_after_s))
             return
-        self._batches.append(_Batch(message))
-        for shard, (wanted, floor) in message.gaps.items():
+        batch = _Batch(message)
+        batch.positions = self._scans.led_of(batch.positions)
+        self._batches.append(batch)
+        for shard, (wanted, floor) in self._scans.led_of(message.gaps).items():
             self._gaps[shard] = RetentionGap(wanted, floor).widened(self._gaps.get(shard))
         self._is_at_end = message.is_caught_up
         self._is_asked = False
@@ -168,8 +184,10 @@ class RemoteScan:
 class RemoteScans:
     """All scans of a node; the owner of the connection calls ``connected``, ``lost`` and ``on_frame``."""
 
-    def __init__(self, send: Send, credit_bytes: int = CREDIT_BYTES) -> None:
+    def __init__(self, send: Send, credit_bytes: int = CREDIT_BYTES, shards: Collection[int] | None = None) -> None:
+        """``shards``: those that this home leads; None: all. What it says of others does not count."""
         self._send = send
+        self._shards = shards
         self._credit_bytes = credit_bytes
         self._open: dict[int, RemoteScan] = {}
         self._parts = BodyParts()
@@ -178,6 +196,11 @@ class RemoteScans:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the home can be read."""
+        return self._is_connected
 
     def connected(self) -> None:
         """The home can be read."""
@@ -213,6 +236,11 @@ class RemoteScans:
         scan.receive(message)
 
     # What scans ask
+
+    def led_of(self, by_shard: Mapping[int, T]) -> dict[int, T]:
+        """The part that is about shards which the home leads."""
+        shards = self._shards
+        return dict(by_shard) if shards is None else {shard: each for shard, each in by_shard.items() if shard in shards}
 
     def send(self, number: int, message: ScanMessage) -> None:
         """Send a message of a scan."""

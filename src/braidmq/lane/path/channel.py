@@ -165,7 +165,7 @@ class Channel(ChannelReader):
         if self.producer is not None and not pending.is_refused:
             recorder.mark(self.producer, sent, key_row)
         self.lane.state.work += _RECORD_WORK
-        if recorder.is_congested:
+        if recorder.holds(flow):
             self.hold(HOLD_LOG)
         if len(message.payload) >= _LARGE_BYTES and not pending.is_refused:
             self.hold(HOLD_LARGE)

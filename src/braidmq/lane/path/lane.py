@@ -105,6 +105,7 @@ class Lane:
         sent = 0
         client_id = publisher.client_id
         unchanged = parser.alias_at < 0 and not parser.retain
+        state.sender_shard = publisher.home_shard
         subscription: Subscription | None
         for subscription in route.targets:
             flow = subscription.flow

@@ -70,6 +70,27 @@ cdef class PeerFlow(LogFlow):
     cpdef bint take_record(self, Py_ssize_t shard, long long timestamp, bytes value) except -1
 
 
+cdef class UplinkOutlet(Outlet):
+    cdef readonly State state
+    cdef list _by_shard
+
+    cpdef void lead(self, list by_shard) except *
+    @cython.locals(outlet=PeerOutlet)
+    cdef bint forward_frame(self, Parser parser, bint v5) except -1
+    cpdef PeerOutlet way_of(self, str client_id)
+    cdef void flush(self) except *
+
+
+cdef class UplinkFlow(PeerFlow):
+    cdef readonly UplinkOutlet ways
+
+    cpdef void attach(self, Outlet channel, Py_ssize_t window) except *
+    cpdef void detach(self) except *
+    @cython.locals(ways=UplinkOutlet)
+    cpdef void deliver(self, Message message, Subscription subscription, int qos, bint retain) except *
+    cpdef void deliver_late(self, Message message, Subscription subscription, int qos, bint retain) except *
+
+
 cdef bytes _encode(State state, Message message)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import cast
+from zlib import crc32
 
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
@@ -311,6 +312,67 @@ class PeerFlow(LogFlow):
             return False
         outlet.add_record(shard, timestamp, value)
         return True
+
+
+class UplinkOutlet(Outlet):
+    """The ways from a node to its cores: each QoS 0 message goes to the core at which its publisher is at home."""
+
+    __slots__ = ("_by_shard", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.is_waiting = self.is_muted = False
+        self.turn = -1
+        self._by_shard: list[PeerOutlet] = []
+
+    def lead(self, by_shard: list[PeerOutlet]) -> None:
+        """From now on the messages of each shard's clients go this way; there is one for each shard."""
+        self._by_shard = by_shard
+
+    def forward_frame(self, parser: Parser, v5: bool) -> bool:
+        if self.is_muted:
+            self.state.counters.publish_qos0_sent -= 1  # the lane counts it as a packet to a client
+            return True
+        outlet = self._by_shard[self.state.sender_shard]
+        return outlet.forward_frame(parser, v5)
+
+    def way_of(self, client_id: str) -> PeerOutlet:
+        """The way of a client's messages."""
+        return self._by_shard[crc32(client_id.encode()) % len(self._by_shard)]
+
+    def flush(self) -> None:
+        """The owner of the ways takes their frames at the end of the turn."""
+
+
+class UplinkFlow(PeerFlow):
+    """The destination that stands for all other nodes, on a node with several cores."""
+
+    __slots__ = ("ways",)
+
+    def __init__(self, name: str, state: State) -> None:
+        super().__init__(name, state, True)
+        self.ways: UplinkOutlet | None = None
+
+    def attach(self, channel: Outlet, window: int) -> None:
+        """A core is connected: ``channel`` is an `UplinkOutlet`."""
+        self.ways = cast("UplinkOutlet", channel)
+        self.channel = channel
+
+    def detach(self) -> None:
+        """No core is connected."""
+        PeerFlow.detach(self)
+        self.ways = None
+
+    def deliver(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """Collect a QoS 0 message for the core of its publisher."""
+        ways = self.ways
+        if ways is None or ways.is_muted or self.is_over or message.timestamp or message.qos:
+            return
+        self._send_publish(ways.way_of(message.publisher), message)
+
+    def deliver_late(self, message: Message, subscription: Subscription, qos: int, retain: bool) -> None:
+        """As ``deliver``."""
+        self.deliver(message, subscription, qos, retain)
 
 
 def _encode(state: State, message: Message) -> bytes:

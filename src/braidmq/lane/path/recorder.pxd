@@ -38,10 +38,12 @@ cdef class Recorder:
     cdef readonly CommitOutcomes outcomes
     cdef public object on_block
     cdef public bint is_congested, is_remote, keeps_values
+    cdef public object stalled
     cdef Block _block
 
     cdef Block _open(self)
     cpdef Block take(self)
+    cpdef bint holds(self, Flow flow) except -1
     @cython.locals(value=bytes)
     cpdef Pending record(self, Message message, Flow flow, Outlet channel, int ack_qos, int packet_id, bint session_only)
     @cython.locals(flags=int, patched=int)

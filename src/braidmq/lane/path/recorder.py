@@ -108,12 +108,13 @@ def _check_value(message: Message) -> int:
 class Recorder:
     """Collects messages from the channels for the log. Its owner passes the block to the log at the end of a turn."""
 
-    __slots__ = ("_block", "is_congested", "is_remote", "keeps_values", "on_block", "outcomes")
+    __slots__ = ("_block", "is_congested", "is_remote", "keeps_values", "on_block", "outcomes", "stalled")
 
     def __init__(self, lane: Lane, on_block: Callable[[], None]) -> None:
         self.outcomes = CommitOutcomes(lane)
         self.on_block = on_block  # called when a block begins: its owner must take it at the end of the turn
         self.is_congested = False  # publishers must wait
+        self.stalled: frozenset[int] | None = None  # the shards whose publishers must wait, if not all of them must
         # The log is on another node, which answers each message: recorded ones come back through its feed.
         self.is_remote = False
         self.keeps_values = False  # peers may want the records
@@ -131,6 +132,10 @@ class Recorder:
         block = self._block
         self._block = None
         return block
+
+    def holds(self, flow: Flow) -> bool:
+        """Whether the publisher with this flow must wait."""
+        return self.is_congested or (self.stalled is not None and flow.home_shard in self.stalled)
 
     def record(
         self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int, session_only: bool

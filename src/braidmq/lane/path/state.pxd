@@ -25,7 +25,7 @@ cdef class State:
     cdef public object encoded
     cdef public bytes encoded_value
     cdef public long long part_number, part_timestamp
-    cdef public int part_shard
+    cdef public int part_shard, sender_shard
     cdef public bint is_deferring
     cdef public long long deferred_bytes
 

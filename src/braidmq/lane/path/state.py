@@ -47,8 +47,8 @@ class State:
         "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "encoded", "encoded_value", "heavy",
         "held_bytes", "held_bytes_max", "is_deferring", "is_pressed", "late", "make_room", "marks", "now", "on_deferring",
         "on_drop", "on_pressed", "on_turn", "on_unready", "outbox_bytes_max", "part_number", "part_shard", "part_timestamp",
-        "queued_bytes", "queued_messages", "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready", "unshown",
-        "work", "work_max",
+        "queued_bytes", "queued_messages", "sender_shard", "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready",
+        "unshown", "work", "work_max",
     )  # fmt: skip
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
@@ -85,6 +85,7 @@ class State:
         self.part_number = 0  # counts such messages, recorded or not
         self.part_shard = -1
         self.part_timestamp = 0
+        self.sender_shard = 0  # the home of the publisher whose QoS 0 frame is being forwarded
         self.is_deferring = False  # the current message has very many destinations: groups defer it
         self.deferring: list[GroupFlow] = []  # flows of groups that have deferred messages since this was last emptied
         self.deferred_bytes = 0

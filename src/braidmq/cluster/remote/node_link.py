@@ -1,0 +1,325 @@
+"""The cluster as a node's broker finds it behind its ports: what a node has once, however many cores there are.
+
+`home_link` has what belongs to a single core, and its connections. A shard is at home at the core that leads it: the claims,
+messages and rows of a client go to the core of its client id's shard, and that core feeds the node with the shard's commits. Each
+core has a copy of this node's routes, and one of them, the *watched* one, tells it those of all other nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.ports import Storage
+from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
+from braidmq.broker.shared.membership import Memberships
+from braidmq.broker.turn import Phase
+from braidmq.cluster.member import Member
+from braidmq.cluster.node_claims import NodeClaims
+from braidmq.cluster.parts import Send
+from braidmq.cluster.remote.exclusive import NodeExclusiveTopics
+from braidmq.cluster.remote.home_link import HomeLink
+from braidmq.cluster.remote.known_routes import KnownRoutes
+from braidmq.cluster.remote.leases import NodeLeases
+from braidmq.cluster.remote.log import BYTES_MAX, RemoteLog
+from braidmq.cluster.remote.merged_scans import MergedScans
+from braidmq.cluster.remote.registry import NodeRegistry
+from braidmq.cluster.remote.retained import CoreRetained
+from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteProducers, RemoteRetained, RemoteSessions
+from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
+from braidmq.cluster.rlog.tables import RowChange, Tables
+from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
+from braidmq.lane.path.peer import PeerFlow, UplinkFlow, UplinkOutlet
+from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.reasons import Reason
+from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
+from braidmq.storage.reading.positions import parse_start
+
+log = logging.getLogger("braidmq.cluster")
+
+_FIRST_MARK: Final = 1
+
+
+class NodeLink:
+    """``storage`` and ``ports`` are for the broker; ``serve`` follows with the broker, then the cores may be connected."""
+
+    def __init__(
+        self, member: Member, cores: Mapping[str, Sequence[int]], loop: asyncio.AbstractEventLoop, home_wait_s: float
+    ) -> None:
+        """``member``: this node. ``cores``: by name, the shards that each leads; one of them leads each shard."""
+        shards = sum(map(len, cores.values()))
+        self.loop = loop
+        self.on_ready: Callable[[], None] | None = None  # called once, when clients can be served
+        self.leases = NodeLeases(shards, self.ask, lambda channel: self.registry.client_of(channel) is not None)
+        self._member = member
+        self._origin = origin_of(member.name)
+        self._broker: Broker | None = None
+        self._flow: PeerFlow | None = None
+        self._ways: UplinkOutlet | None = None  # to several cores
+        self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
+        self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
+        self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
+        producers = RemoteProducers(shards)
+        self.registry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, producers.learn, home_wait_s)
+        scans = [home.scans for home in self]
+        self._merged = MergedScans(scans, lambda: self.log.watermarks, loop.call_later, loop.time) if len(scans) > 1 else None
+        self.log = RemoteLog(
+            [home.blocks for home in self],
+            self._merged or self._only.scans,
+            self.registry,
+            loop.call_later,
+            on_fenced=self.registry.on_fenced,
+        )
+        self.storage = Storage(
+            self.log,
+            RemoteSessions(shards),
+            RemoteRetained(shards),
+            RemoteDelayed(shards),
+            RemoteGroups(shards),
+            parse_start,
+            producers,
+        )
+        self._exclusive = NodeExclusiveTopics(shards, self.registry.of_client)
+        self._tables = Tables(self._on_rows)
+        self._tables.open(self._origin, member.incarnation)
+        self._exchange = RlogExchange(self._tables, self._origin, is_core=False, ask=self.ask, on_applied=self._on_applied)
+        self._is_patient_no_more = False
+        self._known = KnownRoutes(list(cores), loop.call_later)
+        self._routes: OwnRoutes | None = None
+        self._wanted: WantedRoutes | None = None
+
+    def __iter__(self) -> Iterator[HomeLink]:
+        return iter(self._homes.values())
+
+    def home(self, name: str) -> HomeLink:
+        """The core of this name."""
+        return self._homes[name]
+
+    @property
+    def _only(self) -> HomeLink:
+        return next(iter(self._homes.values()))
+
+    @property
+    def broker(self) -> Broker:
+        """The node's broker, once it is there."""
+        assert self._broker is not None  # cores are connected later
+        return self._broker
+
+    @property
+    def flow(self) -> PeerFlow:
+        """Stands for all other nodes among the destinations."""
+        assert self._flow is not None  # made for the broker
+        return self._flow
+
+    @property
+    def ports(self) -> NodePorts:
+        """What the node's broker uses in place of its own parts."""
+        return NodePorts(
+            registry=self.registry,
+            groups=self.leases,
+            exclusive=self._exclusive,
+            extend_routes=self._extend_routes,
+            extend_retained=self._extend_retained,
+            is_home=False,
+        )
+
+    def _extend_routes(self, routes: Routes) -> Routes:
+        self._routes = OwnRoutes(routes, self._tables, self._origin, self.ask)
+        self._known.serve(self._routes)
+        return self._routes
+
+    def _extend_retained(self, retained: RetainedReads) -> RetainedReads:
+        return CoreRetained(retained, [home.read_retained for home in self], self.loop)
+
+    def serve(self, broker: Broker) -> None:
+        """The broker is made: from now on the cores can be connected."""
+        self._broker = broker
+        recorder = broker.turn_writer.recorder
+        recorder.is_remote = True
+        broker.routes.keep_all = True
+        self.log.outcomes = recorder.outcomes
+        self.log.collect = broker.turn_writer.pass_on
+        self.log.ask_flush = partial(broker.turn.ask, Phase.WRITE)
+        source = broker.sharing.source
+        source.showing.is_remote = True
+        source.may_follow = self._may_follow
+        broker.turn.at_end(Phase.PEERS, self._flush)
+        assert isinstance(broker.groups, Memberships)  # made of the ports
+        self.leases.serve(broker.groups)
+        self._exclusive.serve(broker.turn_writer)
+        is_only = len(self._homes) == 1
+        self._flow = PeerFlow("core", broker.state, is_uplink=True) if is_only else UplinkFlow("core", broker.state)
+        self._ways = None if is_only else UplinkOutlet(broker.state)
+        self.log.on_stalled = partial(setattr, recorder, "stalled")
+        uplink = Subscription(self._flow, b"#", 0, retain_as_published=True)
+        self._wanted = WantedRoutes(broker.routes, self._tables, self._origin, lambda node: uplink, shares=True)
+
+    # What the registry asks
+
+    def shard_of(self, client_id: str) -> int:
+        """The shard of a client id."""
+        return self.log.shard_of(client_id)
+
+    def add_entry(self, shard: int, entry: ReleaseEntry | WithdrawEntry, on_answer: Callable[[], None]) -> None:
+        """Put an entry behind everything that was collected so far, and behind what became of messages that were lent."""
+        self.leases.flush()
+        self._exclusive.forget(entry.channel)
+
+        def answered() -> None:
+            self.leases.forget(entry.channel)
+            on_answer()
+
+        self.log.add_entry(shard, entry, answered)
+
+    def _say_claim(self, message: ClaimId) -> None:
+        self._home_of[self.shard_of(message.client_id)].say_claim(message)
+
+    def _close_client(self, client_id: str) -> None:
+        """Another connection has the client id."""
+        broker = self.broker
+        session = broker.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            broker.statistics.taken_over += 1
+            session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")
+            broker.lane.flush()
+
+    # What the links ask
+
+    def declaration(self, home: HomeLink) -> Declare:
+        """The channels and claims of this node whose client ids are at home there."""
+        return self.registry.declaration(lambda client_id: self._home_of[self.shard_of(client_id)] is home)
+
+    def watch(self, home: HomeLink, send: Send) -> RlogLink:
+        """A core is connected: tell it this node's routes, and ask it for those of all others unless another core is asked."""
+        link = self._exchange.open(send, lambda origin: origin != self._origin)
+        if self._watched is None:
+            self._watched = home
+            link.watch()
+        return link
+
+    @property
+    def sequence(self) -> int:
+        """The last entry of this node's routes."""
+        assert self._routes is not None  # made with the broker
+        return self._routes.sequence
+
+    def on_connected(self, home: HomeLink) -> None:
+        """A core is connected for messages."""
+        self._known.connected(home.name)
+        self._lead_up()
+        self._note_scans()
+
+    def _note_scans(self) -> None:
+        """A core is there, or has announced commits: readers that have waited for that go on."""
+        if self._merged is not None:
+            self._merged.note()
+
+    def on_lost(self, home: HomeLink) -> None:
+        """A core is away."""
+        self._known.lost(home.name)
+        self._lead_up()
+        others = [other for other in self if other.is_connected]
+        if self._watched is home:
+            self._watched = others[0] if others else None
+            if others and others[0].rlog is not None:
+                others[0].rlog.watch()
+
+    def _lead_up(self) -> None:
+        """Give QoS 0 messages their ways: to the publisher's home or, while that is away, to another core."""
+        outlets = {home: home.outlet for home in self if home.outlet is not None}
+        if not outlets:
+            self.flow.detach()
+        elif self._ways is None:
+            self.flow.attach(outlets[self._only], 0)
+        else:
+            spare = next(iter(outlets.values()))
+            shards = range(len(self._home_of))
+            self._ways.lead([outlets.get(self._home_of[shard], spare) for shard in shards])
+            self.flow.attach(self._ways, 0)
+
+    def forget_routes(self, home: HomeLink) -> None:
+        """A core has restarted, and has none of this node's routes."""
+        self._known.forget(home.name)
+
+    def announce_again(self, home: HomeLink) -> None:
+        """A core has restarted: tell it which clients are in groups and have exclusive topics."""
+        self.leases.announce_again()
+        self._exclusive.announce_again(self.registry.client_of)
+
+    def on_marks(self, home: HomeLink, marks: Marks) -> None:
+        """A core has said how far the log, and the feed, are in its shards. Raises BadFrame."""
+        broker = self.broker
+        self.log.on_marks(home.blocks, marks)
+        positions = [_FIRST_MARK] * len(self._home_of)
+        for shard in home.shards:
+            positions[shard] = marks.positions[shard]
+        broker.turn_writer.recorder.outcomes.advance_marks(positions)
+        broker.turn_writer.on_shown()
+        self._note_scans()
+
+    # Routes
+
+    def _on_rows(self, changes: list[RowChange]) -> None:
+        if self._wanted is not None:
+            self._wanted.apply(changes)
+
+    def _on_applied(self, link: RlogLink, origin: str, position: Position) -> None:
+        """A core has this much of this node's routes."""
+        if origin != self._origin or position.incarnation != self._member.incarnation:
+            return
+        home = next((home for home in self if home.rlog is link), None)
+        if home is not None:
+            self._known.note(home.name, position.sequence)
+            if self._broker is not None:
+                self._broker.turn_writer.on_shown()  # readers may have waited for that
+
+    def _may_follow(self, filters: Sequence[str]) -> bool:
+        return self._routes is None or self._routes.has_all(filters)
+
+    # Turns
+
+    def ask(self) -> None:
+        """Ask for ``flush`` at the end of this turn."""
+        if self._broker is not None:
+            self._broker.turn.ask(Phase.PEERS)
+
+    def _flush(self) -> None:
+        self._exchange.run()
+        for home in self._homes.values():
+            home.flush()
+
+    def leave_out(self) -> None:
+        """Wait no longer for cores that are away: clients can be served without them."""
+        self._is_patient_no_more = True
+        self.judge_ready()
+
+    def judge_ready(self) -> None:
+        """Something has changed on which it depends whether clients can be served."""
+        if self.on_ready is None or self._watched is None or not self._watched.is_following:
+            return
+        if not all(home.is_fed or (self._is_patient_no_more and not home.is_connected) for home in self):
+            return
+        on_ready, self.on_ready = self.on_ready, None
+        on_ready()
+
+    @property
+    def outlet_bytes(self) -> int:
+        """What waits to be sent to the cores, blocks aside."""
+        return sum(home.outlet_bytes for home in self)
+
+    @property
+    def scans(self) -> int:
+        """Scans of the cores' logs that are open."""
+        return sum(len(home.scans) for home in self)
+
+    def count_routes(self) -> tuple[int, int]:
+        """The filters that this node has announced, and those of all others."""
+        return count_routes(self._tables, self._origin)
+
+    def close(self) -> None:
+        """The node stops."""
+        self.log.close()
