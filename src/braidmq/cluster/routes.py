@@ -158,8 +158,7 @@ class WantedRoutes:
 
     def apply(self, changes: Sequence[RowChange]) -> None:
         """Rows of the replication log have changed."""
-        added: dict[Subscription, list[bytes]] = {}
-        gone: dict[Subscription, list[bytes]] = {}
+        wanted: dict[Subscription, dict[bytes, bool]] = {}  # a key may have changed more than once: the last time counts
         for origin, key, value in changes:
             node = node_of(origin)
             if node is None or origin == self._own:
@@ -167,12 +166,11 @@ class WantedRoutes:
             destination = self._destination(node)
             if destination is None:
                 continue
-            if value is not None:
-                added.setdefault(destination, []).append(key)
-            elif not self._is_wanted(key):
-                gone.setdefault(destination, []).append(key)
-        for destination in {**added, **gone}:
-            self._routes.apply_remote(added.get(destination, []), gone.get(destination, []), destination)
+            wanted.setdefault(destination, {})[key] = value is not None or self._is_wanted(key)
+        for destination, keys in wanted.items():
+            added = [key for key, is_wanted in keys.items() if is_wanted]
+            gone = [key for key, is_wanted in keys.items() if not is_wanted]
+            self._routes.apply_remote(added, gone, destination)
 
     def _is_wanted(self, key: bytes) -> bool:
         """Whether another node behind the same destination wants the filter."""
