@@ -70,6 +70,9 @@ class CorePort:
     def withdraw(self, request: ClaimRequest) -> None:
         raise AssertionError("nothing is withdrawn")
 
+    def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
+        on_done()
+
     def when_forwarded(self, on_done: Callable[[], None]) -> None:
         on_done()
 

@@ -369,6 +369,20 @@ _CLUSTER: Final = {
         "Client ids taken from a client of a worker or replicant by a newer connection.", "cluster.claims_taken_over"
     ),
     "claims_fenced": _counter("Of these: the node did not let go of the client id in time.", "cluster.claims_fenced"),
+    "misdirected": _counter(
+        "Claims, blocks and rows that nodes sent here although another core leads their shards.", "cluster.misdirected"
+    ),
+    "routes_doubted": _gauge(
+        "1 while this core is not sure of all routes, and records every message with QoS 1 or 2; 0 with one core.",
+        "cluster.in_doubt",
+        is_summed=False,
+    ),
+    "routes_doubts": _counter("Times this began.", "cluster.doubts"),
+    "routes_durable_count": _gauge(
+        "Topic filters of durable sessions that this core has announced to the other cores.",
+        "cluster.routes_durable",
+        is_summed=False,
+    ),
     "cluster_connections_refused": _counter(
         "Connections of other nodes that were refused, for any reason.", "cluster_connections_refused"
     ),

@@ -25,6 +25,7 @@ class ClusterFigures:
     rlog_lag_p50 = rlog_lag_p99 = rlog_lag_max = 0
     outlets_bytes = unanswered_bytes = blocks_refused = entries_fenced = 0
     claims_granted = claims_rejected = claims_taken_over = claims_fenced = 0
+    misdirected = in_doubt = doubts = routes_durable = 0
     refusals: Mapping[str, int] = _NO_REFUSALS
 
 
@@ -60,6 +61,10 @@ class CoreFigures(ClusterFigures):
         self.claims_rejected = registry.claims_rejected
         self.claims_taken_over = registry.claims_taken_over
         self.claims_fenced = registry.claims_fenced
+        self.misdirected = sum(home.misdirected.counts.values())
+        if home.doubt is not None:
+            self.in_doubt, self.doubts = int(home.doubt.is_in_doubt), home.doubt.times
+        self.routes_durable = home.routes_durable
 
     @cached_property
     def refusals(self) -> Mapping[str, int]:  # type: ignore[override]

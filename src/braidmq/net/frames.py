@@ -45,6 +45,8 @@ class FrameKind(IntEnum):
     PONG = 15  # the sender is alive
     LEASES = 16  # messages of shared groups that a home lends to members on a node
     LEASE_RESULTS = 17  # what became of them; the lowest flag: what the node still has, after a connection was made
+    PROBE = 18  # a core asks how far the receiver's logs of routes have come; the destination is the number of the probe
+    PROBE_ANSWER = 19  # the answer to the probe of this number
 
 
 class BadFrame(BraidError):

@@ -108,6 +108,12 @@ class NotWatched(_NodeMessage, frozen=True):
 RlogMessage = RlogWatch | Entries | Snapshot | CaughtUp | Applied | NotWatched
 
 
+class ProbeAnswer(_NodeMessage, frozen=True):
+    """How far the sender's own logs of routes had come when it was probed, by origin."""
+
+    positions: dict[str, Position]
+
+
 # Joining
 
 

@@ -298,6 +298,9 @@ class Home:
     def carry_out(self, effects: list[Effect]) -> None:
         self.effects += effects
 
+    def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
+        on_done()
+
     def release(self, channel: int, ending: Ending) -> None:
         self.released.append((channel, ending))
         self.events.append((channel, "release"))

@@ -179,10 +179,13 @@ class ClusterWorld(World):
         super().__init__(**tables)
 
     async def _make_broker(self, ports: NodePorts) -> Broker:
-        self.home = Home(Member("core1", self._lives + 1), 2.0, PACE, self.log)
+        self.home = self._make_home()
         broker = await super()._make_broker(self.home.ports)
         self.home.serve(broker)
         return broker
+
+    def _make_home(self) -> Home:
+        return Home(Member("core1", self._lives + 1), 2.0, PACE, self.log)
 
     def replicant(self, name: str) -> Replicant:
         """Another node, connected."""

@@ -70,6 +70,9 @@ class NodePort(Protocol):
     def carry_out(self, effects: list[Effect]) -> None:
         """Rows are committed."""
 
+    def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
+        """Call back, perhaps at once, when the homes of all publishers know of what these effects have brought."""
+
     def release(self, channel: int, ending: Ending) -> None:
         """A channel has ended; everything that its client sent is in the recorder's block or refused.
 

@@ -107,9 +107,13 @@ class HomeBlocks:
         marks: Mapping[int, BlockMark],
         *,
         on_room: Callable[[], None],
+        may_take: Callable[[int], bool] | None = None,
         bytes_max: int = UNANSWERED_BYTES_MAX,
     ) -> None:
-        """``marks``: the rows of this incarnation, by shard. ``on_room``: called when it is no longer full."""
+        """``marks``: the rows of this incarnation, by shard. ``on_room``: called when it is no longer full.
+
+        ``may_take``: whether this core takes blocks of a shard, asked before each; None: of all.
+        """
         self.unanswered_bytes = 0
         self.refused = 0  # blocks that could not be stored
         self.fenced = 0  # entries of channels that no longer own their client ids
@@ -117,6 +121,7 @@ class HomeBlocks:
         self._publisher = publisher
         self._recorder = recorder
         self._on_room = on_room
+        self._may_take = may_take
         self._bytes_max = bytes_max
         self._receivers: list[BlockReceiver[BlockEntry]] = [BlockReceiver(marks.get(shard)) for shard in range(shards)]
         self._before = [marks[shard].number if shard in marks else 0 for shard in range(shards)]  # known from the rows only
@@ -154,6 +159,8 @@ class HomeBlocks:
         """A frame of a block has arrived. Raises BraidError: the connection must be closed."""
         if not 0 <= shard < len(self._receivers):
             raise BadFrame(f"a block for shard {shard}, which does not exist")
+        if self._may_take is not None and not self._may_take(shard):
+            raise BadFrame(f"a block for shard {shard}, which another core leads")
         whole = self._parts.add(shard, flags, body)
         if whole is None:
             return
@@ -261,7 +268,10 @@ class HomeBlocks:
     def conclude(self, waiter: NodeBlockWaiter) -> None:
         """Everything of the block is committed and was shown."""
         self._forget_producers(waiter)
-        self._node.carry_out(waiter.effects)
+        if waiter.effects:
+            self._node.carry_out(waiter.effects)
+            waiter.left += 1
+            self._node.when_known(waiter.effects, lambda: self.end_part(waiter))
 
     def refuse(self, waiter: NodeBlockWaiter) -> None:
         """The engine has refused the block: nothing of it is on disk."""

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Protocol
 
 from braidmq.broker.bounds.turns import Turns
+from braidmq.broker.broker import Broker
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, RunEnd, TakePlain
 from braidmq.broker.reading.slots import Slots
 from braidmq.broker.reading.source import LogSource
@@ -165,3 +166,34 @@ class NodeFeed:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._services.turns.add(self.owner, self._run)
+
+
+class FeedNeeds:
+    """What feeds need of the core's broker; implements `FeedServices`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def source(self) -> LogSource:
+        """Opens scans of the log."""
+        return self._broker.sharing.source
+
+    @property
+    def slots(self) -> Slots:
+        """Decides which readers may keep what they have read."""
+        return self._broker.idle_readers
+
+    @property
+    def turns(self) -> Turns:
+        """Gives each reader its turns."""
+        return self._broker.turns
+
+    @property
+    def state(self) -> State:
+        """The state of the lane, with the marks of the log."""
+        return self._broker.state
+
+    def note_gap(self) -> None:
+        """Retention deleted records before a node had them."""
+        self._broker.statistics.lost_to_retention += 1

@@ -7,17 +7,22 @@ its registration to its death, over any number of connections.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from braidmq.access.contract import Credentials
+from braidmq.base.deadline_clock import time_since_boot
 from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Change
 from braidmq.broker.session.ports import NodePorts, Routes
 from braidmq.broker.turn import Phase
 from braidmq.cluster.claims import HomeClaims
+from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
+from braidmq.cluster.cores.other_cores import OtherCores
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.blocks import HomeBlocks
+from braidmq.cluster.home.confidence import Confidence
+from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.held_session import NodeClaim
 from braidmq.cluster.home.node_peer import NodePeer
@@ -25,13 +30,17 @@ from braidmq.cluster.home.node_port import BlockServices
 from braidmq.cluster.home.publishing import EntryPublisher
 from braidmq.cluster.home.registry import HomeRegistry
 from braidmq.cluster.home.sessions import HomeSessions
+from braidmq.cluster.led_shards import LedShards, Misdirected
 from braidmq.cluster.member import Member
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
-from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of
+from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of, store_origin
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, node_of, origin_of
+from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
+from braidmq.net.calls import Calls
+from braidmq.net.connection import PeerConnection
 from braidmq.net.proto_v1 import Position
 from braidmq.storage.log import DurableLog
 
@@ -52,30 +61,52 @@ class Home:
         log: DurableLog,
         undeclared: Sequence[Member] = (),
         dead: Sequence[Member] = (),
+        led: LedShards | None = None,
+        clock: Callable[[], float] = time_since_boot,
     ) -> None:
         """``local``: the core itself. ``undeclared``: nodes that are thought to live, and have to say which clients they have.
 
-        ``dead``: nodes whose death other nodes may not know.
+        ``dead``: nodes whose death other nodes may not know. ``led``: the shards that this core leads; None: it is the only one.
+        ``clock``: seconds that go on while the machine is suspended.
         """
         self._local = local
         self._origin = origin_of(local.name)
         self._log = log
+        self.led = led or LedShards.all(local.name, log.shards)
+        self.misdirected = Misdirected()
         self._broker: Broker | None = None
         self._peers: dict[Member, NodePeer] = {}
         self._by_name: dict[str, NodePeer] = {}  # in their latest lives
         self._registrations: dict[Member, int] = {}  # their registration ids
         self._claims: HomeClaims[Member] = HomeClaims(takeover_wait_s, log.now, undeclared)
         self._wanted: WantedRoutes | None = None
+        self._elsewhere: RoutesElsewhere | None = None
         self.tables = Tables(self._on_rows)
         self.tables.open(self._origin, local.incarnation)
-        self.tables.open(STORE, local.incarnation)
+        self._store = STORE if self.led.is_all else store_origin(local.name)
+        self.tables.open(self._store, local.incarnation)
         if dead:
-            self.tables.write(STORE, [death_of(origin_of(each.name), each.incarnation + 1) for each in dead])
+            self.tables.write(self._store, [death_of(origin_of(each.name), each.incarnation + 1) for each in dead])
+        self._durable = None if self.led.is_all else DurableRoutes(self.led, self.tables, self._ask)
         self.exchange = RlogExchange(
-            self.tables, self._origin, is_core=True, ask=self._ask, on_applied=self._on_applied, pace=pace
+            self.tables,
+            self._origin,
+            is_core=True,
+            ask=self._ask,
+            on_applied=self._on_applied,
+            pace=pace,
+            writes=None if self._durable is None else self._durable.origins.__contains__,
         )
-        self.registry = HomeRegistry(self._claims, local)
+        self._clock = clock
+        self._confidence: Confidence[object] | None = None
+        self.cores: OtherCores | None = None
+        self.doubt: Doubt | None = None
+        if self._durable is not None:
+            self._confidence = Confidence(self._position_of)
+            self.cores = OtherCores(self.led, self._durable, self.exchange, self._confidence, clock)
+        self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected)
         self._routes: OwnRoutes | None = None
+        self._noted: NotedRoutes | None = None
         self._sessions: HomeSessions | None = None
         self._forwarding: Forwarding | None = None
         self.blocks_refused = self.entries_fenced = 0  # of nodes that are dead
@@ -86,6 +117,10 @@ class Home:
         return NodePorts(registry=self.registry, extend_routes=self._extend_routes)
 
     def _extend_routes(self, routes: Routes) -> Routes:
+        if self._durable is not None:
+            assert isinstance(routes, RouteTable)
+            self._noted = NotedRoutes(routes, self._durable)
+            return self._noted
         self._routes = OwnRoutes(routes, self.tables, self._origin, self._ask, is_known_at_once=True)
         return self._routes
 
@@ -96,9 +131,14 @@ class Home:
         broker.routes.keep_for_peers = True
         broker.turn.at_end(Phase.PEERS, self._flush)
         self._wanted = WantedRoutes(broker.routes, self.tables, self._origin, self._destination, shares=False)
-        self._sessions = HomeSessions(broker, broker.users.exist, lambda: broker.live.now.session.sessions_max)
+        self._sessions = HomeSessions(broker, broker.users.exist, lambda: broker.live.now.session.sessions_max, self._noted)
         self._forwarding = Forwarding(self._peers.values, broker.loop.call_later)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
+        if self.cores is not None and self._confidence is not None:
+            self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
+            self.cores.serve(broker.loop)
+            self.doubt = Doubt(self._confidence, broker.routes, self._peers.values, self.cores, self._clock, broker.loop)
+            self.doubt.start()
 
     @property
     def is_ready(self) -> bool:
@@ -124,6 +164,11 @@ class Home:
         """The filters that this core has announced, and those of all nodes."""
         return count_routes(self.tables, self._origin)
 
+    @property
+    def routes_durable(self) -> int:
+        """The filters of durable sessions that other cores have been told of."""
+        return 0 if self._durable is None else len(self._durable)
+
     def find(self, name: str) -> NodePeer | None:
         """A node by its name."""
         return next((peer for member, peer in self._peers.items() if member.name == name), None)
@@ -139,10 +184,28 @@ class Home:
         assert self._sessions is not None, "the home has no broker"
         return self._sessions
 
+    # Other cores
+
+    def on_core_up(self, name: str, incarnation: int, calls: Calls, connection: PeerConnection) -> None:
+        """There is a pair of connections to another core, which may have restarted. An older pair counts no more."""
+        if self.cores is not None:
+            connection.on_frame = self.cores.up(name, connection).receive
+
+    def on_core_down(self, name: str) -> None:
+        """The connections to another core are gone."""
+        if self.cores is not None:
+            self.cores.down(name)
+
     # Nodes
+
+    def expect(self, member: Member) -> None:
+        """A node is a member, wherever it has registered: messages that it may want are recorded until its routes are known."""
+        if self._confidence is not None:
+            self._confidence.expect(member)
 
     def join(self, member: Member, registration_id: int) -> NodePeer:
         """A node has registered, or connects again."""
+        self.expect(member)
         peer = self._peers.get(member)
         if peer is None:
             peer = self._peers[member] = self._by_name[member.name] = self._make_peer(member, registration_id)
@@ -153,7 +216,18 @@ class Home:
         assert broker is not None, "the home has no broker"
         assert forwarding is not None
         services = BlockServices(
-            member, registration_id, broker, self._log, self._claims, self.registry, self.sessions, forwarding
+            member,
+            registration_id,
+            broker,
+            self._log,
+            self._claims,
+            self.registry,
+            self.sessions,
+            forwarding,
+            self.led,
+            self.misdirected,
+            self.doubt,
+            self.cores,
         )
         recorder = broker.turn_writer.recorder
         blocks = HomeBlocks(
@@ -163,6 +237,7 @@ class Home:
             recorder,
             services.load_marks(),
             on_room=lambda: peer.note_blocks_room(),
+            may_take=None if self.led.is_all else services.may_take,
         )
         peer = NodePeer(
             member,
@@ -175,6 +250,8 @@ class Home:
             self._log,
             self._log.now,
             self._ask,
+            self.led,
+            self._confidence,
         )
         self._registrations[member] = registration_id
         return peer
@@ -188,7 +265,9 @@ class Home:
             self.entries_fenced += view.entries_fenced
             peer.end()
             self._remove_rows(BlockMarks(self._log).remove(self._registrations.pop(member), member.incarnation))
-        self.tables.write(STORE, [death_of(origin_of(member.name), member.incarnation + 1)])
+        self.tables.write(self._store, [death_of(origin_of(member.name), member.incarnation + 1)])
+        if self._confidence is not None:
+            self._confidence.forget(member)
         self._peers.pop(member, None)
         if peer is not None and self._by_name.get(member.name) is peer:
             del self._by_name[member.name]
@@ -207,6 +286,8 @@ class Home:
     def close(self) -> None:
         """The core stops: its log is about to be closed."""
         self.registry.close()
+        if self.doubt is not None:
+            self.doubt.close()
         if self._sessions is not None:
             self._sessions.close()
 
@@ -232,12 +313,20 @@ class Home:
     def _on_rows(self, changes: list[RowChange]) -> None:
         if self._wanted is not None:
             self._wanted.apply(changes)
+        if self._elsewhere is not None:
+            self._elsewhere.apply(changes)
         for name in {node_of(change.origin) for change in changes}:
             if name is not None and (peer := self._by_name.get(name)) is not None:
                 peer.note_routes()
 
     def _on_applied(self, link: RlogLink, origin: str, position: Position) -> None:
-        """A node has this much of an origin; the core waits for nothing of that."""
+        """A peer has this much of an origin; the core waits for nothing that nodes have."""
+        if self.cores is not None:
+            self.cores.note_applied(link, origin, position)
+
+    def _position_of(self, origin: str) -> Position | None:
+        rows = self.tables.get(origin)
+        return None if rows is None else rows.position
 
     # Turns
 

@@ -17,18 +17,19 @@ import msgspec
 from msgspec import Struct
 
 from braidmq.base.errors import BraidError
-from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.broker import Broker
-from braidmq.broker.reading.slots import Slots
-from braidmq.broker.reading.source import LogSource
+from braidmq.cluster.cores.other_cores import decode_probe_answer
 from braidmq.cluster.home.blocks import HomeBlocks
-from braidmq.cluster.home.feeds import NodeFeed
+from braidmq.cluster.home.confidence import Confidence
+from braidmq.cluster.home.feeds import FeedNeeds, NodeFeed
 from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.led_log import LedLog
 from braidmq.cluster.home.lending import Lending, NodeDesk
 from braidmq.cluster.home.node_calls import NodeCalls, NodeConnection
 from braidmq.cluster.home.registry import HomeRegistry
-from braidmq.cluster.home.scans import HomeScans
+from braidmq.cluster.home.scans import HomeScans, ScannedLog
 from braidmq.cluster.lease_frames import STATEMENT, decode_results, decode_statement
+from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
 from braidmq.cluster.parts import BodyParts, split
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
@@ -37,7 +38,6 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.peer import PeerFlow, PeerOutlet
 from braidmq.lane.path.peer_receiver import PeerReceiver
 from braidmq.lane.path.routes import Route
-from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
@@ -90,6 +90,8 @@ class NodePeer:
         log: DurableLog,
         clock: Callable[[], int],
         ask: Callable[[], None],
+        led: LedShards,
+        confidence: Confidence[object] | None,
     ) -> None:
         """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop."""
         self.member = member
@@ -105,6 +107,9 @@ class NodePeer:
         self._desk: NodeDesk | None = None
         self._statements = BodyParts()
         self._log = log
+        self._led = led
+        self._confidence = confidence
+        self._read: ScannedLog = log if led.is_all else LedLog(log, led)
         self._scans: HomeScans | None = None
         self._clock = clock
         self._ask = ask
@@ -138,7 +143,7 @@ class NodePeer:
         self._desk = self._lending.open(self.member, self._ask, OUTLET_BYTES_MAX)
         self._statements = BodyParts()
         self._blocks.connected(self._answer)
-        self._scans = HomeScans(self._log, partial(broker.turns.add, ("scans", self.member)), self._send)
+        self._scans = HomeScans(self._read, partial(broker.turns.add, ("scans", self.member)), self._send)
         if not self._registry.is_ready:
             self._pause(_EARLY)
 
@@ -176,6 +181,8 @@ class NodePeer:
                 self._begin_feed()
             case FrameKind.SCAN:
                 self._scans.on_frame(destination, flags, body)
+            case FrameKind.PROBE_ANSWER if self._confidence is not None:
+                self._confidence.answered(self.member, destination, decode_probe_answer(body).positions)
             case _:
                 raise BraidError(f"a node does not send frames of kind {kind.name}")
 
@@ -202,6 +209,10 @@ class NodePeer:
             return False
         self._resume(_BUSY)
         return True
+
+    def probe(self, number: int) -> None:
+        """Ask the node how far its routes have come."""
+        self._send(FrameKind.PROBE, number, b"", 0)
 
     def note_blocks_room(self) -> None:
         """Enough of the node's blocks are answered to read on."""
@@ -238,7 +249,7 @@ class NodePeer:
         if start.sequence and known < Position(self.member.incarnation, start.sequence):
             return
         self._start = None
-        feed.start(start.positions)
+        feed.start(start.positions and self._led.own(start.positions, self._broker.state.marks))
         self._ask()
 
     def _filters(self) -> list[str]:
@@ -269,14 +280,14 @@ class NodePeer:
             self._send(*answer)
         marks = feed.take_marks()
         if marks is not None:
-            connection.send(FrameKind.MARKS, 0, _encode(Marks(marks, self._clock(), self._new_floors())))
+            connection.send(FrameKind.MARKS, 0, _encode(Marks(self._led.told(marks), self._clock(), self._new_floors())))
         outlet.note_unwritten(connection.waiting_bytes)
         if desk is not None:
             desk.note_unwritten(connection.waiting_bytes)
 
     def _new_floors(self) -> list[int]:
         """What retention has left, by shard, if the node does not know it."""
-        floors = self._log.floors
+        floors = self._led.told(self._log.floors)
         if floors == self._floors:
             return []
         self._floors = floors
@@ -295,6 +306,8 @@ class NodePeer:
         if self._messages is None:
             return
         self._messages = None
+        if self._confidence is not None:
+            self._confidence.lost(self.member)
         self._desk = None
         self._lending.lose(self.member)
         if self._link is not None:
@@ -345,37 +358,6 @@ class NodePeer:
         self.calls.lose()
         self.lose_messages()
         self.flow.discard()
-
-
-class FeedNeeds:
-    """What feeds need of the core's broker; implements `feeds.FeedServices`."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    @property
-    def source(self) -> LogSource:
-        """Opens scans of the log."""
-        return self._broker.sharing.source
-
-    @property
-    def slots(self) -> Slots:
-        """Decides which readers may keep what they have read."""
-        return self._broker.idle_readers
-
-    @property
-    def turns(self) -> Turns:
-        """Gives each reader its turns."""
-        return self._broker.turns
-
-    @property
-    def state(self) -> State:
-        """The state of the lane, with the marks of the log."""
-        return self._broker.state
-
-    def note_gap(self) -> None:
-        """Retention deleted records before a node had them."""
-        self._broker.statistics.lost_to_retention += 1
 
 
 def _decode_start(body: memoryview) -> FeedStart:

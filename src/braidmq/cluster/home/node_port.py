@@ -10,8 +10,10 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Change
 from braidmq.cluster.blocks import BlockMark
 from braidmq.cluster.claims import ClaimRequest, Ending, HomeClaims
+from braidmq.cluster.cores.other_cores import OtherCores
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.block_ports import ChannelClient
+from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.operations import (
     AppliedRows,
@@ -21,6 +23,7 @@ from braidmq.cluster.home.operations import (
     HomeRows,
     MemberJoined,
     MemberLeft,
+    NotOwned,
     RetainedChanged,
     SessionChanged,
     SessionGone,
@@ -29,9 +32,11 @@ from braidmq.cluster.home.operations import (
 )
 from braidmq.cluster.home.registry import HomeRegistry
 from braidmq.cluster.home.sessions import HomeSessions
+from braidmq.cluster.led_shards import LedShards, Misdirected
 from braidmq.cluster.member import Member
 from braidmq.cluster.operations import Operation
 from braidmq.storage.log import DurableLog
+from braidmq.storage.rows.changes import Delete, Put
 
 
 class BlockServices:
@@ -47,6 +52,10 @@ class BlockServices:
         registry: HomeRegistry,
         sessions: HomeSessions,
         forwarding: Forwarding,
+        led: LedShards,
+        misdirected: Misdirected,
+        doubt: Doubt | None,
+        cores: OtherCores | None,
     ) -> None:
         self._member = member
         self._registration_id = registration_id
@@ -56,6 +65,10 @@ class BlockServices:
         self._registry = registry
         self._sessions = sessions
         self._forwarding = forwarding
+        self._led = led
+        self._misdirected = misdirected
+        self._doubt = doubt
+        self._cores = cores
         self._rows = HomeRows(broker.turn_writer.storage, live=sessions)
         self._marks = BlockMarks(log)
 
@@ -74,7 +87,23 @@ class BlockServices:
 
     def apply(self, found: list[Operation], client_id: str | None) -> AppliedRows:
         """Storage's changes for these operations, and what to do once they are committed."""
-        return self._rows.apply(found, client_id)
+        applied = self._rows.apply(found, client_id)
+        if not self._led.is_all:
+            for change in applied.changes:
+                assert isinstance(change, Put | Delete)  # the core's own storage has made them
+                if change.shard not in self._led:
+                    self._misdirected.note("rows", self._member.name, change.shard)
+                    raise NotOwned(f"a row of shard {change.shard}, which another core leads")
+        return applied
+
+    def may_take(self, shard: int) -> bool:
+        """Whether blocks of this shard are for this core; called before each of them if there are several cores."""
+        if self._doubt is not None:
+            self._doubt.check()
+        if shard in self._led:
+            return True
+        self._misdirected.note("blocks", self._member.name, shard)
+        return False
 
     def carry_out(self, effects: list[Effect]) -> None:
         """Rows are committed: act on what they say."""
@@ -105,6 +134,14 @@ class BlockServices:
                 pass  # the rows are read when the session or the group comes back
             case _:
                 assert_never(effect)
+
+    def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
+        """Call back when the other cores have the durable routes that these effects have brought, or are in doubt about them."""
+        is_new = any(isinstance(effect, SubscriptionChanged) and effect.row is not None for effect in effects)
+        if self._cores is None or not is_new:
+            on_done()
+        else:
+            self._cores.when_known(on_done)
 
     def release(self, channel: int, ending: Ending) -> None:
         """A channel has ended."""

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from braidmq.access.contract import Refused
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
+from braidmq.cluster.claim_frames import BadClaims
 from braidmq.cluster.claims import (
     Action,
     ClaimGranted,
@@ -39,11 +40,13 @@ from braidmq.cluster.claims import (
 )
 from braidmq.cluster.home.held_session import GivenSession, NodeClaim
 from braidmq.cluster.home.sessions import HomeSessions
+from braidmq.cluster.led_shards import LedShards, Misdirected
 from braidmq.cluster.member import Member
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.cluster")
 
+_ELSEWHERE: Final = Refused(Reason.SERVER_UNAVAILABLE, "another core decides about this client id")
 _BANNED: Final = Refused(Reason.BANNED, "banned")
 SUPERSEDED: Final = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")
 _ENDINGS: Final = {
@@ -92,9 +95,11 @@ _READY: Final = _Ready()
 class HomeRegistry:
     """Implements the broker's ``Registry`` for the core's clients, and takes the claims of nodes."""
 
-    def __init__(self, claims: HomeClaims[Member], local: Member) -> None:
+    def __init__(self, claims: HomeClaims[Member], local: Member, led: LedShards, misdirected: Misdirected) -> None:
         """``local``: the core itself. ``serve`` follows, before the first claim."""
         self._claims = claims
+        self._led = led
+        self._misdirected = misdirected
         self._local = local
         self._sessions: HomeSessions
         self._loop: asyncio.AbstractEventLoop
@@ -201,7 +206,9 @@ class HomeRegistry:
     def declare(
         self, node: Member, declared: Declaration, channels: Mapping[int, NodeClaim], claims: Mapping[int, NodeClaim]
     ) -> None:
-        """A node names its channels, by number, and its unanswered claims, by theirs."""
+        """A node names its channels, by number, and its unanswered claims, by theirs. Raises BadClaims."""
+        if not all(self._is_led(node, each) for each in (*channels.values(), *claims.values())):
+            raise BadClaims("a node declares a client id that another core decides about")
         self._asked.update(((node, number), claim) for number, claim in claims.items())
         self._declared.update(((node, channel), claim) for channel, claim in channels.items())
         was_ready = self._claims.is_ready
@@ -212,6 +219,8 @@ class HomeRegistry:
         refused = self._sessions.refusal(claim.request.client_id, claim.user_name, len(self._newcomers))
         if self._is_banned(claim):
             refused = _BANNED
+        if not self._is_led(node, claim):
+            refused = _ELSEWHERE
         if refused is not None:
             self._answer_rejected(node, claim.request, refused)
             return
@@ -221,6 +230,13 @@ class HomeRegistry:
         if not self._sessions.has(claim.request.client_id):
             self._newcomers.add((node, claim.request.number))
         self.carry_out(self._claims.claim(node, claim.request, self._loop.time()))
+
+    def _is_led(self, node: Member, claim: NodeClaim) -> bool:
+        client_id = claim.request.client_id
+        if self._led.has(client_id):
+            return True
+        self._misdirected.note("claims", node.name, self._led.shard_of(client_id))
+        return False
 
     def release(self, node: Member, channel: int, ending: Ending) -> None:
         """A channel of a node has ended; everything that its client sent is with the log."""

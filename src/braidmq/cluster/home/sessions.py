@@ -23,7 +23,7 @@ from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change, CursorRow, ProducerStore, Refusal, SessionStore, StoredSession, SubscriptionRow
 from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
-from braidmq.broker.session.ports import ExclusiveTopics, GrantEnding
+from braidmq.broker.session.ports import ExclusiveTopics, GrantEnding, Routes
 from braidmq.broker.session.restoration import Restoration
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.takeover import Facts, Old, resolve
@@ -82,11 +82,18 @@ class SessionServices(Protocol):
 class HomeSessions:
     """Moves sessions between the core and its nodes."""
 
-    def __init__(self, broker: SessionServices, has_users: Callable[[], bool], sessions_max: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        broker: SessionServices,
+        has_users: Callable[[], bool],
+        sessions_max: Callable[[], int],
+        routes: Routes | None = None,
+    ) -> None:
+        """``routes``: where those of sessions on nodes are kept; None: the broker's own."""
         self._table = broker.sessions
         self._lifecycle = broker.lifecycle
         self._restoration = broker.restoration
-        self._routes = broker.routes
+        self._routes: Routes = routes or broker.routes
         self._state = broker.state
         self._writer = broker.turn_writer
         self._rows: SessionStore = broker.turn_writer.storage.sessions

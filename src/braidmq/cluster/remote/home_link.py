@@ -25,7 +25,7 @@ from braidmq.lane.path.peer import PeerOutlet
 from braidmq.lane.path.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
-from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, ProbeAnswer, RetainedPage, RetainedRead
 
 if TYPE_CHECKING:
     from braidmq.cluster.remote.node_link import NodeLink
@@ -167,6 +167,9 @@ class HomeLink:
                 self._on_marks(body)
             case FrameKind.SCAN:
                 self.scans.on_frame(destination, flags, body)
+            case FrameKind.PROBE:
+                # It is in doubt about this node's routes until it has them so far (C23).
+                self._send(FrameKind.PROBE_ANSWER, destination, _encode(ProbeAnswer(self._node.own_position())), 0)
             case _:
                 raise BraidError(f"a core does not send frames of kind {kind.name}")
 

@@ -207,6 +207,10 @@ class NodeLink:
         assert self._routes is not None  # made with the broker
         return self._routes.sequence
 
+    def own_position(self) -> dict[str, Position]:
+        """How far this node's routes have come, by their origin."""
+        return {self._origin: Position(self._member.incarnation, self.sequence)}
+
     def on_connected(self, home: HomeLink) -> None:
         """A core is connected for messages."""
         self._known.connected(home.name)

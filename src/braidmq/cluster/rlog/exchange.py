@@ -85,14 +85,15 @@ class RlogExchange:
         ask: Callable[[], None],
         on_applied: Callable[[RlogLink, str, Position], None],
         pace: AgentPace = PACE,
+        writes: Callable[[str], bool] | None = None,
     ) -> None:
         """``own``: the origin that this node writes. ``ask`` asks for ``run`` at the end of this turn of the loop.
 
-        ``on_applied``: a peer has this much of an origin.
+        ``on_applied``: a peer has this much of an origin. ``writes``: the origins that other cores get here; None: ``own``.
         """
         self.tables = tables
         self.ask = ask
-        self.server: RlogServer[RlogLink] = RlogServer(tables, own.__eq__, on_applied, pace)
+        self.server: RlogServer[RlogLink] = RlogServer(tables, writes or own.__eq__, on_applied, pace)
         self._own = own
         self._is_core = is_core
 

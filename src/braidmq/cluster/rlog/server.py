@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from braidmq.cluster.rlog.agent import PACE, Agent, AgentPace, message_of
 from braidmq.cluster.rlog.origin_log import OriginLog
+from braidmq.cluster.rlog.origins import is_durable_origin
 from braidmq.cluster.rlog.tables import Tables
 from braidmq.net.proto_v1 import Applied, Entries, NotWatched, Position, RlogMessage, RlogWatch
 
@@ -66,11 +67,11 @@ class RlogServer(Generic[Watcher]):
         return agent if agent is not None and agent.number == number else None
 
     def _scope(self, watch: RlogWatch) -> Callable[[str], bool]:
-        """A core gets each origin from its writer (C7), a replicant everything but what it writes itself."""
+        """A core gets each origin from its writer (C7), a replicant what concerns it, but not what it writes itself."""
         if watch.is_core:
             return self._writes
         own = watch.own
-        return lambda origin: origin != own
+        return lambda origin: origin != own and not is_durable_origin(origin)
 
     def round(self) -> Iterator[tuple[Watcher, int, RlogMessage]]:
         """What is new since the last round, for every replica."""

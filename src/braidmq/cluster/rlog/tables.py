@@ -13,12 +13,18 @@ from braidmq.cluster.rlog.origin_log import ENTRIES_MAX, Entry, OriginLog
 from braidmq.net.proto_v1 import Position
 
 STORE: Final = "store"  # the origin of the core store's tables
+_STORE_PREFIX: Final = "store/"
 _DEATH: Final = b"death/"
 
 
 def death_of(origin: str, lowest: int) -> Entry:
     """The store's entry that declares incarnations of an origin below ``lowest`` dead."""
     return Entry(_DEATH + origin.encode(), str(lowest).encode())
+
+
+def store_origin(core: str) -> str:
+    """The origin of what one of several cores has read in the core store: positions of two cores cannot be compared."""
+    return _STORE_PREFIX + core
 
 
 class RowChange(NamedTuple):
@@ -101,7 +107,7 @@ class Tables:
 
     def _changed(self, origin: str, changes: Sequence[Entry]) -> None:
         self._touched.add(origin)
-        if origin == STORE:
+        if origin == STORE or origin.startswith(_STORE_PREFIX):
             for key, value in changes:
                 if value is not None and key.startswith(_DEATH):
                     self.fence(key.removeprefix(_DEATH).decode(), int(value))

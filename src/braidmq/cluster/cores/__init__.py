@@ -1,0 +1,1 @@
+"""What the cores of a cluster exchange with each other."""

@@ -1,0 +1,153 @@
+"""Several cores in one process, on one loop whose clock stands still: each with its own log, broker and home."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import combinations, count
+from typing import Any, Self
+
+from braidmq.base.shards import shard_of
+from braidmq.cluster.home.confidence import PROBE_S
+from braidmq.cluster.home.home import Home
+from braidmq.cluster.led_shards import LedShards
+from braidmq.cluster.member import Member
+from braidmq.cluster.rlog.agent import PACE
+from tests.support.simulator.cluster_world import ClusterWorld, NodeWire, wires
+from tests.support.simulator.world import StillLoop
+
+SHARDS = 6
+_QUIET_TURNS = 8
+_TURNS_MAX = 5000
+
+
+class CoreWorld(ClusterWorld):
+    """One core of several. A replicant of it is connected to this core alone."""
+
+    def __init__(self, cores: CoresWorld, name: str, **tables: Any) -> None:
+        self.cores = cores
+        self.name = name
+        super().__init__(**tables)
+
+    def _make_loop(self) -> StillLoop:
+        return self.cores.loop
+
+    def _close_loop(self) -> None:
+        """The other cores go on."""
+
+    def _make_home(self) -> Home:
+        term = self._lives + 1
+        leaders = self.cores.leaders
+        led = LedShards(self.name, leaders, {shard: term for shard, name in enumerate(leaders) if name == self.name})
+        return Home(Member(self.name, term), 2.0, PACE, self.log, led=led, clock=self.loop.time)
+
+    def client_id(self, stem: str = "c") -> str:
+        """A client id that this core decides about."""
+        return self.cores.text_of(self.name, stem)
+
+    def settle(self) -> None:
+        """Let all cores come to rest."""
+        self.cores.settle()
+
+    def activity(self) -> tuple[int, ...]:
+        """Changes while something happens here."""
+        return self._activity()
+
+
+class CoresWorld:
+    """The cores, and what they share."""
+
+    def __init__(self, *names: str, **tables: Any) -> None:
+        """The shards are dealt to the cores in turn."""
+        names = names or ("core1", "core2", "core3")
+        self.loop = StillLoop()
+        self.leaders = [names[shard % len(names)] for shard in range(SHARDS)]
+        self.cores: dict[str, CoreWorld] = {}
+        self._problems: list[dict[str, Any]] = []
+        tables = {**tables, "history": {"shards": SHARDS, **tables.get("history", {})}}
+        for name in names:
+            self.cores[name] = CoreWorld(self, name, **tables)
+        self._wires: dict[frozenset[str], tuple[NodeWire, NodeWire]] = {}
+        self._watch_problems()
+
+    def _watch_problems(self) -> None:
+        self.loop.set_exception_handler(lambda loop, context: self._problems.append(context))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for core in self.cores.values():
+            core.close()
+        self.loop.close()
+
+    def __getitem__(self, name: str) -> CoreWorld:
+        return self.cores[name]
+
+    # Links between cores
+
+    def link(self, one: str, other: str) -> None:
+        """Connect two cores, with new connections."""
+        here, there = wires(self.cores[one])
+        here_cores, there_cores = self.cores[one].home.cores, self.cores[other].home.cores
+        assert here_cores is not None
+        assert there_cores is not None
+        self._wires[frozenset((one, other))] = here, there
+        here.on_frame = here_cores.up(other, here).receive
+        there.on_frame = there_cores.up(one, there).receive
+
+    def link_all(self) -> None:
+        """Connect every core to every other one, and let them become sure of each other."""
+        for one, other in combinations(self.cores, 2):
+            self.link(one, other)
+        self.pass_time(3)
+
+    def cut(self, one: str, other: str) -> None:
+        """Cut the connections of two cores, with everything on its way; both notice."""
+        self.stall(one, other)
+        for name, gone in ((one, other), (other, one)):
+            cores = self.cores[name].home.cores
+            assert cores is not None
+            cores.down(gone)
+        self.settle()
+
+    def stall(self, one: str, other: str) -> None:
+        """From now on nothing arrives between two cores, and neither notices."""
+        for wire in self._wires.pop(frozenset((one, other)), ()):
+            wire.other = wire.on_frame = None
+
+    def crash(self, name: str) -> None:
+        """A core ends here and now; the next one runs on what is on disk, and is not connected to anything."""
+        for other in self.cores:
+            if frozenset((name, other)) in self._wires:
+                self.cut(name, other)
+        self.cores[name].crash()
+        self._watch_problems()
+
+    def pass_time(self, steps: int) -> None:
+        """Time passes, so many times as long as between two probes."""
+        for _ in range(steps):
+            self.wait(PROBE_S)
+
+    def text_of(self, core: str, stem: str) -> str:
+        """A text that begins with the stem, in a shard of this core."""
+        texts = (f"{stem}{number}" for number in count())
+        return next(text for text in texts if self.leaders[shard_of(text, SHARDS)] == core)
+
+    def settle(self) -> None:
+        """Let the loop run and the disks sync until nothing happens any more."""
+        quiet = 0
+        for _ in range(_TURNS_MAX):
+            before = [core.activity() for core in self.cores.values()]
+            for core in self.cores.values():
+                core.sync()
+            self.loop.run_until_complete(asyncio.sleep(0))
+            assert not self._problems, repr(self._problems)
+            quiet = quiet + 1 if before == [core.activity() for core in self.cores.values()] else 0
+            if quiet == _QUIET_TURNS:
+                return
+        raise AssertionError("the cores do not come to rest")
+
+    def wait(self, seconds: float) -> None:
+        """Time passes at once: every timer that is due by then fires, once."""
+        self.loop.now += seconds
+        self.settle()
