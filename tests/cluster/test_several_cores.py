@@ -214,3 +214,44 @@ def test_retained_messages_of_all_cores_are_found_and_a_dead_core_holds_up_only_
     cluster.restart(cluster.cores["core2"])
     cluster.wait(3)
     assert payloads(late.acknowledge_all()) == [b"core2"]
+
+
+def test_c21_what_a_silent_core_commits_after_a_suback_is_read_when_it_answers(cluster: ManyCores) -> None:
+    one, two = cluster.node("one"), cluster.node("two")
+    silent, other = cluster.cores["core1"], cluster.cores["core2"]
+    subscriber = one.client(cluster.client_of(other, "s"), expiry=0)
+    publisher = two.client(cluster.client_of(silent, "p"), expiry=0)
+    one.freeze(silent)
+    subscriber.send(Subscribe(77, [SubscribeOption("a/#", 1)]))
+    cluster.wait(1)
+    assert len(subscriber.receive()) == 1
+
+    publisher.publish("a/1", b"1", qos=1)
+    publisher.publish("a/1", b"2", qos=1)
+    assert subscriber.receive() == []
+    one.thaw(silent)
+    cluster.wait(2)
+    publisher.publish("a/1", b"3", qos=1)
+
+    assert payloads(subscriber.acknowledge_all()) == [b"1", b"2", b"3"]
+
+
+def test_clients_are_served_without_a_core_that_was_never_reached(cluster: ManyCores) -> None:
+    missing, other = cluster.cores["core1"], cluster.cores["core2"]
+    cluster.node("first")
+    missing.die()
+    node = cluster.node("one", is_ready=False)
+    ready = [node.is_ready]
+
+    node.link.leave_out()
+
+    assert [*ready, node.is_ready] == [False, True]
+    subscriber = node.client(cluster.client_of(other, "s"))
+    subscriber.subscribe("a", qos=1)
+    publisher = node.client(cluster.client_of(other, "p"), expiry=0)
+    publisher.publish("a", b"1", qos=1)
+    assert payloads(subscriber.acknowledge_all()) == [b"1"]
+    cluster.restart(missing)
+    late = node.client(cluster.client_of(missing, "p"), expiry=0)
+    late.publish("a", b"2", qos=1)
+    assert payloads(subscriber.acknowledge_all()) == [b"2"]

@@ -326,6 +326,7 @@ class BrokerParts:
             statistics=self.statistics,
             live=self.live,
             begin_replay=partial(replay.begin, self._reading),
+            may_follow=lambda filters: self._reading.source.may_follow(filters),
         )
         unsubscribe = UnsubscribeHandler(
             self.subscriptions, self.session_storage, self.turn_writer, self.turns, self.statistics, self.live

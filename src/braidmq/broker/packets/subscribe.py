@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from braidmq.base.errors import ProtocolViolation, UsageError
@@ -57,7 +57,7 @@ class _Subscribing:
 
     __slots__ = (
         "asked", "changes", "connection", "exclusive", "fault", "feeds", "handler", "identifiers", "is_late", "joined", "options",
-        "packet_id", "reasons", "replays", "session", "whole_from", "words",
+        "packet_id", "reasons", "replays", "routed", "session", "whole_from", "words",
     )  # fmt: skip
 
     def __init__(self, handler: SubscribeHandler, connection: Connection, packet: Subscribe) -> None:
@@ -77,6 +77,7 @@ class _Subscribing:
         self.reasons: list[int] = []
         self.feeds: dict[bytes, RetainedFeed] = {}
         self.joined: list[Group] = []
+        self.routed: list[bytes] = []  # filters that publishers must know of
         self.replays: list[ReplayReader] = []
         self.changes: list[Change] = []
         self.exclusive: list[bytes] = []  # topics that were asked for
@@ -125,8 +126,9 @@ class SubscribeHandler:
         statistics: Statistics,
         live: LiveSettings,
         begin_replay: BeginReplay,
+        may_follow: Callable[[Sequence[str]], bool],
     ) -> None:
-        """``begin_replay`` is `reading.replay.begin`."""
+        """``begin_replay`` is `reading.replay.begin`. ``may_follow``: see `LogSource`; it may become false later."""
         self._subscriptions = subscriptions
         self._groups = groups
         self._exclusive = exclusive
@@ -140,6 +142,7 @@ class SubscribeHandler:
         self._statistics = statistics
         self._live = live
         self._begin_replay = begin_replay
+        self._may_follow = may_follow
 
     def on_subscribe(self, connection: Connection, packet: Subscribe) -> None:
         """Subscribe to every filter that is allowed; one SUBACK with a reason for each, then the retained messages."""
@@ -208,6 +211,7 @@ class SubscribeHandler:
             if begun is not None:
                 work.replays.append(begun)
             self._subscriptions.route(session, subscription.topic_filter)
+            work.routed.append(subscription.topic_filter)
         if session.is_durable:
             work.changes.append(self._session_storage.subscription_row(session, option.topic_filter))
         session.restart_catch_up()
@@ -341,7 +345,17 @@ class SubscribeHandler:
         for begun in work.replays:
             begun.begin()
             connection.on_room()
+        self._read_unknown(work)
         connection.wants_room = session.wants_room
+
+    def _read_unknown(self, work: _Subscribing) -> None:
+        """If a core that does not answer lacks the subscriptions, it records what they match: read that from there (C21)."""
+        flow = work.session.flow
+        if not flow.is_following or not work.routed or self._subscriptions.are_known():
+            return
+        if not self._may_follow([topic_filter.decode() for topic_filter in work.routed]):
+            flow.fall_behind()
+            work.connection.on_room()
 
 
 def _is_owed_retained(option: SubscribeOption, is_new: bool) -> bool:

@@ -169,6 +169,7 @@ class HomeLink:
                 self.scans.on_frame(destination, flags, body)
             case FrameKind.PROBE:
                 # It is in doubt about this node's routes until it has them so far (C23).
+                self._node.note_answer(self)
                 self._send(FrameKind.PROBE_ANSWER, destination, _encode(ProbeAnswer(self._node.own_position())), 0)
             case _:
                 raise BraidError(f"a core does not send frames of kind {kind.name}")

@@ -1,70 +1,73 @@
-"""Which cores have a node's routes, and when a SUBACK waits for them no longer.
+"""Which cores have a node's routes, and how long a SUBACK waits for them.
 
-A route is *known* when every core that is connected has it, and every one that was lost within the last second. A core that is
-away for longer records what it is not sure about, and its feed begins only when it has the routes that the node has then (C11,
-C23): so nothing waits for it. A core that is connected and silent is waited for as long, from the writing of the route on, if
-another core has the route (C13).
+A route is *known* when every core that is connected has it. A core that is away has nothing to say about that: its feed begins
+only when it has the routes that the node has then (C11).
+
+A SUBACK waits no longer than a core may be sure that it has all of this node's routes. It is sure only because the node has
+answered one of its probes, and for less than a second from then on; an answer that the node gives after a route was written names
+that route, and does no harm. So 1 s after the last answer before the route, a core that does not have the route is in doubt and
+records (C13, C23). A core that has been away or silent for longer is not waited for at all. But one core has to have the route.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from braidmq.cluster.remote.log_ports import Later
 from braidmq.cluster.routes import OwnRoutes
 
-SILENT_S: Final = 1.0
+SURE_S: Final = 1.0
 
 
 class _Core:
-    """How much one core has."""
+    """What one core has."""
 
-    __slots__ = ("acknowledged", "counts", "lives")
+    __slots__ = ("acknowledged", "answered_at", "is_connected")
 
-    def __init__(self, counts: bool) -> None:
+    def __init__(self) -> None:
         self.acknowledged = 0
-        self.counts = counts  # routes wait for it
-        self.lives = 0  # connections so far
+        self.answered_at = float("-inf")  # when it was last told how far the routes had come
+        self.is_connected = False
 
 
 class KnownRoutes:
-    """Says to ``routes`` what its callers may rely on."""
+    """Says to this node's ``routes`` what their callers may rely on."""
 
-    def __init__(self, names: Sequence[str], later: Later) -> None:
-        self.routes: OwnRoutes | None = None
+    def __init__(self, names: Sequence[str], later: Later, now: Callable[[], float]) -> None:
+        self._routes: OwnRoutes | None = None
         self._later = later
-        self._is_only = len(names) == 1
-        self._cores = {name: _Core(self._is_only) for name in names}
+        self._now = now
+        self._is_only = len(names) == 1  # then everything waits for it, however long it is away
+        self._cores = {name: _Core() for name in names}
 
     def serve(self, routes: OwnRoutes) -> None:
         """The routes of this node."""
-        self.routes = routes
+        self._routes = routes
         if not self._is_only:
             routes.on_wait = self._on_wait
 
     def connected(self, name: str) -> None:
         """A core is connected: from now on its acknowledgements count."""
-        core = self._cores[name]
-        core.lives += 1
-        core.counts = True
+        self._cores[name].is_connected = True
+        self.note_answer(name)
 
     def lost(self, name: str) -> None:
         """A core is away."""
-        if not self._is_only:
-            self._later(SILENT_S, lambda life=self._cores[name].lives: self._leave_out(name, life))  # type: ignore[misc]
-
-    def _leave_out(self, name: str, life: int) -> None:
         core = self._cores[name]
-        if core.lives == life:
-            core.counts = False
-            self._judge()
+        core.is_connected = False
+        if not self._is_only:
+            self._later(max(0.0, core.answered_at + SURE_S - self._now()), self._judge)
+
+    def note_answer(self, name: str) -> None:
+        """The core is told how far the routes have come, and is sure that it has them all if it has those."""
+        self._cores[name].answered_at = self._now()
 
     def forget(self, name: str) -> None:
         """The core has restarted, and has to be told everything again."""
         self._cores[name].acknowledged = 0
-        if self._is_only and self.routes is not None:
-            self.routes.forget_known()
+        if self._is_only and self._routes is not None:
+            self._routes.forget_known()
 
     def note(self, name: str, sequence: int) -> None:
         """The core has the routes up to this one."""
@@ -73,14 +76,26 @@ class KnownRoutes:
         self._judge()
 
     def _judge(self) -> None:
-        counted = [core.acknowledged for core in self._cores.values() if core.counts]
-        if counted and self.routes is not None:
-            self.routes.note_known(min(counted))
+        now = self._now()
+        counted = [
+            core.acknowledged
+            for core in self._cores.values()
+            if self._is_only or core.is_connected or now < core.answered_at + SURE_S
+        ]
+        if counted and self._routes is not None:
+            self._routes.note_known(min(counted))
 
     def _on_wait(self, sequence: int) -> None:
-        """A SUBACK waits for the cores to know the routes up to this one."""
-        self._later(SILENT_S, lambda: self._give_up(sequence))
+        """A SUBACK waits until the cores have the routes up to this one."""
+        now = self._now()
+        due = max(core.answered_at for core in self._cores.values() if core.acknowledged < sequence) + SURE_S
+        self._later(max(0.0, due - now), lambda: self._give_up(sequence))
 
     def _give_up(self, sequence: int) -> None:
-        if self.routes is not None and max(core.acknowledged for core in self._cores.values()) >= sequence:
-            self.routes.release(sequence)
+        """Every core that lacks the routes is in doubt about them."""
+        if self._routes is None:
+            return
+        if any(core.acknowledged >= sequence for core in self._cores.values()):
+            self._routes.release(sequence)
+        else:
+            self._later(SURE_S, lambda: self._give_up(sequence))

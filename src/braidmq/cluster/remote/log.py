@@ -354,6 +354,11 @@ class RemoteLog:
                 self._floors[shard] = marks.floors[shard]
         self._clocks[core] = marks.clock, self._now()
 
+    def assume(self, core: CoreBlocks, position: int) -> None:
+        """Nothing is known of a core's shards: assume that their log ends here until it says so."""
+        for shard in core.shards:
+            self._watermarks[shard] = max(self._watermarks[shard], position)
+
     @property
     def watermarks(self) -> dict[int, int]:
         """The last timestamp of each shard that its home has announced."""

@@ -42,6 +42,7 @@ from braidmq.storage.reading.positions import parse_start
 log = logging.getLogger("braidmq.cluster")
 
 _FIRST_MARK: Final = 1
+_BEFORE_US: Final = 10_000_000
 
 
 class NodeLink:
@@ -88,7 +89,7 @@ class NodeLink:
         self._tables.open(self._origin, member.incarnation)
         self._exchange = RlogExchange(self._tables, self._origin, is_core=False, ask=self.ask, on_applied=self._on_applied)
         self._is_patient_no_more = False
-        self._known = KnownRoutes(list(cores), loop.call_later)
+        self._known = KnownRoutes(list(cores), loop.call_later, loop.time)
         self._routes: OwnRoutes | None = None
         self._wanted: WantedRoutes | None = None
 
@@ -245,6 +246,10 @@ class NodeLink:
             self._ways.lead([outlets.get(self._home_of[shard], spare) for shard in shards])
             self.flow.attach(self._ways, 0)
 
+    def note_answer(self, home: HomeLink) -> None:
+        """A core is told how far this node's routes have come."""
+        self._known.note_answer(home.name)
+
     def forget_routes(self, home: HomeLink) -> None:
         """A core has restarted, and has none of this node's routes."""
         self._known.forget(home.name)
@@ -307,8 +312,26 @@ class NodeLink:
             return
         if not all(home.is_fed or (self._is_patient_no_more and not home.is_connected) for home in self):
             return
+        self._begin_without([home for home in self if not home.is_fed])
         on_ready, self.on_ready = self.on_ready, None
         on_ready()
+
+    def _begin_without(self, homes: Sequence[HomeLink]) -> None:
+        """Some cores were never reached, and it is not known how far their logs are: begin a little before now.
+
+        What was committed there a moment ago may come as new. Later messages would be lost only if that core's clock were behind
+        those of the others by more than that.
+        """
+        if not homes:
+            return
+        begin = max(self.log.now() - _BEFORE_US, _FIRST_MARK)
+        positions = [_FIRST_MARK] * len(self._home_of)
+        for home in homes:
+            home.is_fed = True
+            self.log.assume(home.blocks, begin)
+            for shard in home.shards:
+                positions[shard] = begin
+        self.broker.turn_writer.recorder.outcomes.advance_marks(positions)
 
     @property
     def outlet_bytes(self) -> int:
