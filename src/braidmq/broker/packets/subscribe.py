@@ -204,7 +204,9 @@ class SubscribeHandler:
         request, positions = self._find_start(work, option.topic_filter, target)
         subscription, is_new = self._make(session, option, target, work.identifiers, positions)
         session.hold(option.topic_filter, subscription)
-        if session.is_durable or not session.flow.is_following:  # else there is nothing to read that is older than this
+        flow = session.flow
+        # Else there is nothing to read that is older than this.
+        if session.is_durable or not flow.is_following or flow.missing is not None:
             session.starts.setdefault(option.topic_filter, tuple(self._state.marks))
         if target.group is None:
             begun = self._begin_replay(session, option.topic_filter, subscription, request.tells_end, positions)

@@ -27,7 +27,7 @@ class CatchUp:
         self._flow = session.flow
         self._matcher = matcher
         self._filters = matcher.filters
-        self._cursor = LogCursor(context.source, context.idle_readers, self)
+        self._cursor = LogCursor(context.source, context.idle_readers, self, leaves_out=True)
 
     @classmethod
     def begin(cls, context: ReadingContext, session: Session) -> CatchUp | None:
@@ -43,9 +43,14 @@ class CatchUp:
         turn = self._cursor.run(deadline)
         if turn is RunEnd.CAUGHT_UP:
             self.pause()
-            self._flow.follow()
+            self._flow.follow(self._missing())
             self._flow.note_change()
         return turn
+
+    def _missing(self) -> dict[int, int]:
+        """The positions in shards that cannot be read now, unless there is nothing to read in them."""
+        positions, marks = self._flow.positions, self._context.state.marks
+        return {shard: positions[shard] for shard in self._context.source.away() if positions[shard] != marks[shard]}
 
     def note_idle(self) -> None:
         """The client accepts no more for now."""

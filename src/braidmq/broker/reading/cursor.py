@@ -70,9 +70,11 @@ class LogCursor:
 
     __slots__ = ("_ahead", "_place", "_reader", "_scan", "_slots")
 
-    def __init__(self, source: LogSource, slots: Slots, reader: ScanReader) -> None:
+    def __init__(self, source: LogSource, slots: Slots, reader: ScanReader, *, leaves_out: bool = False) -> None:
+        """``leaves_out``: the reader may follow without the shards that cannot be read (``LogSource.away``)."""
+
         def open_scan() -> LogScan:
-            return source.open_shown(reader.filters(), reader.positions)
+            return source.open_shown(reader.filters(), reader.positions, leaves_out=leaves_out)
 
         self._reader = reader
         self._slots = slots

@@ -6,11 +6,13 @@ further and then started to follow would receive the rest twice.
 On a node whose log is elsewhere, the marks say how far the feed has come. The log may be ahead of them at any time, and so may a
 reader that comes from another node: it follows only when the marks have reached its position, and reads from the log what lies
 between the two at that moment (C20). It also waits until the routes of its session are known to the home (C10).
+
+With several homes, shards whose home is *away* can be left out: the reader follows the others, and reads those later (C22).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
 from braidmq.broker.ports import Gap, LogScan
@@ -47,18 +49,31 @@ def _always() -> bool:
     return True
 
 
+def _nowhere() -> Collection[int]:
+    return ()
+
+
 class ShownScan:
     """A scan that ends where the live messages begin; implements `ports.LogScan`."""
 
     def __init__(
-        self, scan: LogScan, showing: Showing, start: Mapping[int, int] | None = None, may_follow: Callable[[], bool] = _always
+        self,
+        scan: LogScan,
+        showing: Showing,
+        start: Mapping[int, int] | None = None,
+        may_follow: Callable[[], bool] = _always,
+        away: Callable[[], Collection[int]] = _nowhere,
     ) -> None:
-        """``start``: the reader's positions, which may be above the marks. ``may_follow``: whether its routes are known."""
+        """``start``: the reader's positions, which may be above the marks. ``may_follow``: whether its routes are known.
+
+        ``away``: the shards that may be left out now.
+        """
         self._scan = scan
         self._showing = showing
         self._state = showing.state
         self._start = dict(start or {})
         self._may_follow = may_follow
+        self._away = away
         self._held: list[tuple[int, Record]] = []  # read, but the first of them was not delivered to followers yet
         self._is_barred = False  # the last call found nothing because of that
 
@@ -83,12 +98,13 @@ class ShownScan:
             return False
         if self._scan.is_caught_up and not self._showing.is_remote:
             return True
-        positions = self._scan.positions()
-        return all(positions[shard] >= state.marks[shard] for shard in positions)
+        positions, away = self._scan.positions(), self._away()
+        return all(positions[shard] >= state.marks[shard] for shard in positions if shard not in away)
 
     def _is_ahead(self) -> bool:
         """Whether the feed would bring what the reader has read elsewhere."""
-        return any(position > self._state.marks[shard] for shard, position in self._start.items())
+        away = self._away()
+        return any(position > self._state.marks[shard] for shard, position in self._start.items() if shard not in away)
 
     @property
     def is_waiting(self) -> bool:

@@ -11,7 +11,7 @@ The log may be remote, so a scan is *not ready* for as long as it likes, and it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from braidmq.base.errors import Unavailable
@@ -33,20 +33,29 @@ class LogSource:
         self.later = later
         self.showing = Showing(state)
         self.may_follow: Callable[[Sequence[str]], bool] = _always  # whether these filters are known to all publishers
+        self.away: Callable[[], Collection[int]] = _nowhere  # the shards whose homes cannot be read now
         self._log = message_log
 
     def open(self, filters: Sequence[str], positions: Sequence[int]) -> LogScan:
         """Read everything above these positions, records of durable sessions included."""
         return self._log.replay(filters, dict(enumerate(positions)), with_session_only=True)
 
-    def open_shown(self, filters: Sequence[str], positions: Sequence[int]) -> LogScan:
-        """The same, only as far as messages have been delivered to followers, so that the reader may follow at its end."""
+    def open_shown(self, filters: Sequence[str], positions: Sequence[int], *, leaves_out: bool = False) -> LogScan:
+        """The same, only as far as messages have been delivered to followers, so that the reader may follow at its end.
+
+        ``leaves_out``: it may do so without the shards that are ``away`` then.
+        """
         scan = self.open(filters, positions)
-        return ShownScan(scan, self.showing, dict(enumerate(positions)), lambda: self.may_follow(filters))
+        away = self.away if leaves_out else _nowhere
+        return ShownScan(scan, self.showing, dict(enumerate(positions)), lambda: self.may_follow(filters), away)
 
 
 def _always(filters: Sequence[str]) -> bool:
     return True
+
+
+def _nowhere() -> Collection[int]:
+    return ()
 
 
 class ReaderScan:

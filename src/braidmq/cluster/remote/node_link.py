@@ -148,6 +148,8 @@ class NodeLink:
         source = broker.sharing.source
         source.showing.is_remote = True
         source.may_follow = self._may_follow
+        if len(self._homes) > 1:
+            source.away = self._away
         broker.turn.at_end(Phase.PEERS, self._flush)
         assert isinstance(broker.groups, Memberships)  # made of the ports
         self.leases.serve(broker.groups)
@@ -216,7 +218,20 @@ class NodeLink:
         """A core is connected for messages."""
         self._known.connected(home.name)
         self._lead_up()
+        self._read_missing()
         self._note_scans()
+
+    def _away(self) -> list[int]:
+        """The shards of cores that cannot be read."""
+        return [shard for home in self for shard in home.shards if not home.scans.is_connected]
+
+    def _read_missing(self) -> None:
+        """A core is back: sessions that have followed without its shards read them."""
+        for session in self.broker.sessions:
+            if session.flow.missing is not None:
+                session.flow.fall_behind()
+                if session.connection is not None:
+                    session.connection.on_room()
 
     def _note_scans(self) -> None:
         """A core is there, or has announced commits: readers that have waited for that go on."""

@@ -14,9 +14,11 @@ cdef class LogFlow(Flow):
     cdef public bint is_following
     cdef public bint is_changed
     cdef public list positions
+    cdef public dict missing
     cdef list _unready
     cdef bytes _packed
 
+    cdef list _offered(self)
     cpdef void fall_behind(self) except *
     cpdef void note_change(self) except *
     @cython.locals(channel=Outlet)

@@ -5,6 +5,9 @@ acknowledged or in flight. While the flow *follows*, it is offered every message
 of the log. When it cannot send a message, it stops following; a reader then reads the log for it from there (``take``) until it
 has caught up and may ``follow`` again. Only messages that are not recorded are queued.
 
+On a node with several cores a flow may follow all shards but those *missing*, whose core is away: what that core commits is read
+when it is back, and the messages of all others do not wait for it (C22).
+
 The cursor of a durable session is on disk. A step is *ready* once it is on disk; QoS 2 waits for that: the packet id
 before PUBLISH, the receipt before PUBREL (S2). Everything else is written lazily. So QoS 1 can overtake a waiting QoS 2
 message; messages are resent in the order in which they were sent, and unsent ones follow.
@@ -35,7 +38,7 @@ PACKED_BYTES = _PACKED.size  # that a delivery takes then
 class LogFlow(Flow):
     """A flow that follows the log, starting with its first connection."""
 
-    __slots__ = ("_packed", "_unready", "is_changed", "is_following", "positions")
+    __slots__ = ("_packed", "_unready", "is_changed", "is_following", "missing", "positions")
 
     def __init__(
         self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool, is_durable: bool
@@ -45,6 +48,7 @@ class LogFlow(Flow):
         self.is_following = True
         self.is_changed = False  # the cursor on disk is outdated
         self.positions: list[int] = []  # used while it does not follow
+        self.missing: dict[int, int] | None = None  # while it follows: the positions in shards that it does not follow
         self._packed: bytes | None = None  # the deliveries in flight of an absent client
         self._unready: list[int] | None = None  # packet ids whose next step waits for the disk
 
@@ -52,18 +56,31 @@ class LogFlow(Flow):
 
     def cursor(self) -> list[int]:
         """The current positions, by shard."""
-        return self.state.offered(self.seen) if self.is_following else self.positions
+        return self._offered() if self.is_following else self.positions
 
-    def follow(self) -> None:
-        """The session has caught up with the log: offer it messages at their commit from now on."""
+    def _offered(self) -> list[int]:
+        """The positions of a flow that follows."""
+        positions = self.state.offered(self.seen)
+        if self.missing is not None:
+            for shard, position in self.missing.items():
+                positions[shard] = position
+        return positions
+
+    def follow(self, missing: dict[int, int] | None = None) -> None:
+        """The session has caught up with the log: offer it messages at their commit from now on.
+
+        ``missing``: shards that could not be read to their ends, with the positions there.
+        """
         self.is_following = True
         self.positions = []
+        self.missing = missing or None
 
     def fall_behind(self) -> None:
         """Stop following, at the last message that the flow was offered."""
         if self.is_following:
             self.is_following = False
-            self.positions = self.state.offered(self.seen)
+            self.positions = self._offered()
+            self.missing = None
             self.note_change()
 
     def note_change(self) -> None:
@@ -76,7 +93,7 @@ class LogFlow(Flow):
         """Like ``Flow.deliver``, but a recorded message that cannot be sent now is left to the log."""
         if not message.timestamp:
             Flow.deliver(self, message, subscription, qos, retain)
-        elif self.is_following:
+        elif self.is_following and (self.missing is None or message.shard not in self.missing):
             channel = self.channel
             if channel is None or (qos and not self._may_send(channel)):
                 self.fall_behind()
