@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -18,82 +17,13 @@ from braidmq.base.errors import UsageError
 from braidmq.cluster.core_side import CoreSide, MemberHome
 from braidmq.cluster.member import Member
 from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
-from braidmq.storage.rows.changes import Change, Delete, Put, WriteRefusal
 from tests.support.certificates import Authority
+from tests.support.log_lines import lines_of
+from tests.support.quiet_home import QuietHome, SharedRows
 
 DEADLINE_S = 20.0
 SECRET = "a secret of the cluster"
 WORKER_SECRET = b"a secret of the workers"
-
-
-class LogRows:
-    """The rows of a core's log, which outlive its starts."""
-
-    log_id = b"l" * 16
-    shards = 4
-
-    def __init__(self) -> None:
-        self.kept: dict[bytes, bytes] = {}
-        self._waiting: list[Callable[[], None]] = []
-
-    def change(
-        self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[WriteRefusal], None]
-    ) -> None:
-        for change in changes:
-            match change:
-                case Put(_, key, value):
-                    self.kept[key] = value
-                case Delete(_, key):
-                    self.kept.pop(key, None)
-        self._waiting.append(on_commit)
-
-    def flush(self) -> None:
-        while self._waiting:
-            asyncio.get_running_loop().call_soon(self._waiting.pop(0))
-
-    def rows(self, shard: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted((key, value) for key, value in self.kept.items() if lower <= key < upper)
-
-
-class QuietCalls:
-    """A node whose claims nobody answers."""
-
-    def open(self, connection: object) -> None:
-        """Nothing."""
-
-    def lose(self) -> None:
-        """Nothing."""
-
-
-class QuietPeer:
-    """A node for which nothing is done."""
-
-    def __init__(self) -> None:
-        self.calls = QuietCalls()
-
-    def open_messages(self, connection: object) -> None:
-        """Nothing."""
-
-    def lose_messages(self) -> None:
-        """Nothing."""
-
-    note_room = lose_messages
-
-    def receive(self, *frame: object) -> None:
-        """Nothing."""
-
-
-class QuietHome:
-    """A home that only notes deaths."""
-
-    def __init__(self, deaths: asyncio.Queue[tuple[str, int]]) -> None:
-        self._deaths = deaths
-
-    def join(self, member: Member, registration_id: int) -> QuietPeer:
-        return QuietPeer()
-
-    def bury(self, member: Member) -> None:
-        self._deaths.put_nowait((member.name, member.incarnation))
 
 
 class House:
@@ -101,7 +31,7 @@ class House:
 
     def __init__(self, folder: Path, **cluster: object) -> None:
         self.folder = folder
-        self.rows = LogRows()
+        self.rows = SharedRows()
         self.cluster = {"rpc_bind": "127.0.0.1:0", "secret": SECRET, "lease": "1s", **cluster}
         self.deaths: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.core: CoreSide | None = None
@@ -112,11 +42,14 @@ class House:
         settings = sources.from_tables({"cluster": self.cluster}).settings
         self.core = CoreSide(settings, self.folder, self.rows, WORKER_SECRET)
         await self.core.start()
-        await self.core.accept(cast("MemberHome", QuietHome(self.deaths)))
+        await self.core.accept(cast("MemberHome", QuietHome(self._note_death)))
         try:
             yield self.core
         finally:
             await self.core.stop()
+
+    def _note_death(self, member: Member) -> None:
+        self.deaths.put_nowait((member.name, member.incarnation))
 
     def replicant(self, name: str = "r1", folder: str = "", secret: str = SECRET, **changes: object) -> ReplicantSide:
         assert self.core is not None
@@ -151,23 +84,6 @@ def run(scenario: Callable[[], object]) -> None:
             await scenario()  # type: ignore[misc]
 
     asyncio.run(bounded())
-
-
-@contextmanager
-def lines_of(name: str) -> Iterator[asyncio.Queue[str]]:
-    """The lines that a logger writes."""
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.put_nowait(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel("INFO")
-    logger.addHandler(handler)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
 
 
 async def refusal_of(side: ReplicantSide) -> str:

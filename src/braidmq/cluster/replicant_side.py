@@ -78,6 +78,11 @@ class ReplicantSide:
         return "; ".join(filter(None, (reach.state for reach in (*self._reaches.values(), *self._seeds))))
 
     @property
+    def states(self) -> dict[str, str]:
+        """The same by core, of those that are known by name."""
+        return {name: reach.state for name, reach in self._reaches.items()}
+
+    @property
     def link(self) -> NodeLink:
         """The cluster behind the broker's ports, once started."""
         assert self._link is not None, "the replicant's side of the cluster is not started"
@@ -123,7 +128,7 @@ class ReplicantSide:
     async def stop(self) -> None:
         """Leave the cores."""
         reaches = [*self._reaches.values(), *self._seeds]
-        await asyncio.gather(*(reach.close() for reach in reaches))
+        await asyncio.gather(*(reach.close() for reach in reaches), *self._closing)
         if self._link is not None:
             self._link.close()
 

@@ -223,8 +223,8 @@ class HomeLink:
         if self.rlog is not None:
             self.rlog.close()
         self.outlet = self._receiver = self.rlog = self._fences = None
-        self._node.on_lost(self)
         self.scans.lost()
+        self._node.on_lost(self)
         self.leases.lost()
         self.blocks.lost()
 

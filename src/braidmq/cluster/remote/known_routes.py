@@ -34,7 +34,9 @@ class _Core:
 class KnownRoutes:
     """Says to this node's ``routes`` what their callers may rely on."""
 
-    def __init__(self, names: Sequence[str], later: Later, now: Callable[[], float]) -> None:
+    def __init__(self, names: Sequence[str], later: Later, now: Callable[[], float], on_known: Callable[[], None]) -> None:
+        """``on_known``: more routes may be known than before."""
+        self._on_known = on_known
         self._routes: OwnRoutes | None = None
         self._later = later
         self._now = now
@@ -84,6 +86,7 @@ class KnownRoutes:
         ]
         if counted and self._routes is not None:
             self._routes.note_known(min(counted))
+            self._on_known()
 
     def _on_wait(self, sequence: int) -> None:
         """A SUBACK waits until the cores have the routes up to this one."""

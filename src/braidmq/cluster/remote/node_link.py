@@ -89,7 +89,7 @@ class NodeLink:
         self._tables.open(self._origin, member.incarnation)
         self._exchange = RlogExchange(self._tables, self._origin, is_core=False, ask=self.ask, on_applied=self._on_applied)
         self._is_patient_no_more = False
-        self._known = KnownRoutes(list(cores), loop.call_later, loop.time)
+        self._known = KnownRoutes(list(cores), loop.call_later, loop.time, self._wake_readers)
         self._routes: OwnRoutes | None = None
         self._wanted: WantedRoutes | None = None
 
@@ -157,7 +157,7 @@ class NodeLink:
         is_only = len(self._homes) == 1
         self._flow = PeerFlow("core", broker.state, is_uplink=True) if is_only else UplinkFlow("core", broker.state)
         self._ways = None if is_only else UplinkOutlet(broker.state)
-        self.log.on_stalled = partial(setattr, recorder, "stalled")
+        self.log.on_stalled = lambda shards: setattr(recorder, "stalled", shards or None)
         uplink = Subscription(self._flow, b"#", 0, retain_as_published=True)
         self._wanted = WantedRoutes(broker.routes, self._tables, self._origin, lambda node: uplink, shares=True)
 
@@ -247,6 +247,9 @@ class NodeLink:
             self._watched = others[0] if others else None
             if others and others[0].rlog is not None:
                 others[0].rlog.watch()
+        if others:
+            self._wake_readers()  # they may follow without its shards
+        self.judge_ready()
 
     def _lead_up(self) -> None:
         """Give QoS 0 messages their ways: to the publisher's home or, while that is away, to another core."""
@@ -298,8 +301,11 @@ class NodeLink:
         home = next((home for home in self if home.rlog is link), None)
         if home is not None:
             self._known.note(home.name, position.sequence)
-            if self._broker is not None:
-                self._broker.turn_writer.on_shown()  # readers may have waited for that
+
+    def _wake_readers(self) -> None:
+        """Readers may have waited for what has happened."""
+        if self._broker is not None:
+            self._broker.turn_writer.on_shown()
 
     def _may_follow(self, filters: Sequence[str]) -> bool:
         return self._routes is None or self._routes.has_all(filters)
