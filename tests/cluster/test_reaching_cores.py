@@ -23,10 +23,15 @@ DEADLINE_S = 20.0
 
 
 class NamingCore(CoreSide):
-    """A core that names others as well. All of them keep their members in the same rows."""
+    """A core that names others as well."""
 
     entries: list[CoreEntry]
     asked = 0  # for an incarnation
+
+    def share_members(self, others: list[NamingCore]) -> None:
+        """Keep the members that another core keeps, as cores do that have one store."""
+        if others:
+            self._members = others[0].members
 
     async def register(self, request: RegistrationRequest) -> Registered:
         self.asked += not request.incarnation
@@ -38,7 +43,6 @@ class NamingCore(CoreSide):
 
 @asynccontextmanager
 async def two_cores(folder: Path) -> AsyncIterator[list[NamingCore]]:
-    rows = SharedRows()
     cores: list[NamingCore] = []
     for name in ("core1", "core2"):
         tables = {
@@ -47,8 +51,9 @@ async def two_cores(folder: Path) -> AsyncIterator[list[NamingCore]]:
         }
         own = folder / name
         own.mkdir()
-        core = NamingCore(sources.from_tables(tables).settings, own, rows)
+        core = NamingCore(sources.from_tables(tables).settings, own, SharedRows())
         await core.start()
+        core.share_members(cores)
         await core.accept(cast("MemberHome", QuietHome()))
         cores.append(core)
     entries = [CoreEntry(f"core{at + 1}", str(core.address), [at, at + 2]) for at, core in enumerate(cores)]

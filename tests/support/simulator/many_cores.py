@@ -1,12 +1,13 @@
 """Several cores and the nodes between them in one process: real homes, real brokers, a real log for each core, no sockets.
 
-The cores exchange nothing with each other: use topics that history records. The shards are dealt to the cores in turn, by name.
+The shards are dealt to the cores in turn, by name.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any, Self
 
 from braidmq.access.local import LocalAccess
@@ -16,6 +17,7 @@ from braidmq.broker.messages import hooks
 from braidmq.broker.session.ports import NodePorts
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.retained_pages import RetainedPages
+from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
 from braidmq.cluster.remote.node_link import NodeLink
 from braidmq.cluster.rlog.agent import PACE
@@ -101,7 +103,11 @@ class SimCore(World):
         self.broker.restore(decides=self.home.is_ready)
 
     async def _make_broker(self, ports: NodePorts) -> Broker:
-        self.home = Home(Member(self.name, self._lives + 1), 2.0, PACE, self.log, undeclared=self._expected)
+        term = self._lives + 1
+        shards = self.cluster.led[self.name]
+        led = LedShards(self.name, self.cluster.leaders, dict.fromkeys(shards, term))
+        member = Member(self.name, term)
+        self.home = Home(member, 2.0, PACE, self.log, undeclared=self._expected, led=led, clock=self.loop.time)
         broker = await super()._make_broker(self.home.ports)
         self.home.serve(broker)
         return broker
@@ -119,6 +125,7 @@ class SimCore(World):
         for node in self.cluster.nodes:
             node.cut(self)
         self.is_up = False
+        self.cluster.cut_cores(self)
 
     def start_again(self) -> None:
         """A new process on what the last one has left."""
@@ -236,10 +243,38 @@ class ManyCores:
         self.nodes: list[SimNode] = []
         names = [f"core{number + 1}" for number in range(cores)]
         self.led = {name: [shard for shard in range(shards) if shard % cores == at] for at, name in enumerate(names)}
+        self.leaders = [names[shard % cores] for shard in range(shards)]
         tables = {**tables, "history": {"topics": ["#"], "shards": shards, **tables.get("history", {})}}
         self.cores: dict[str, SimCore] = {}
+        self._links: dict[frozenset[str], tuple[Wire, Wire]] = {}
         for name in names:
             self.cores[name] = SimCore(self, name, **tables)
+        self.link_cores()
+
+    def link_cores(self) -> None:
+        """Connect the cores that are up with each other."""
+        up = [core for core in self.cores.values() if core.is_up]
+        for one, other in combinations(up, 2):
+            if (pair := frozenset((one.name, other.name))) in self._links:
+                continue
+            here, there = Wire(self), Wire(self)
+            here.other, there.other = there, here
+            assert one.home.cores is not None
+            assert other.home.cores is not None
+            self._links[pair] = here, there
+            here.on_frame = one.home.cores.up(other.name, here).receive
+            there.on_frame = other.home.cores.up(one.name, there).receive
+        self.settle()
+
+    def cut_cores(self, core: SimCore) -> None:
+        """A core is gone, for all others."""
+        for pair in [each for each in self._links if core.name in each]:
+            for wire in self._links.pop(pair):
+                wire.other = wire.on_frame = None
+            for name in pair - {core.name}:
+                cores = self.cores[name].home.cores
+                assert cores is not None
+                cores.down(core.name)
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +303,7 @@ class ManyCores:
     def restart(self, core: SimCore) -> None:
         """A core comes back, and all nodes find it."""
         core.start_again()
+        self.link_cores()
         for node in self.nodes:
             self.connect(node)
 
