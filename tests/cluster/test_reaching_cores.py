@@ -68,7 +68,10 @@ async def two_cores(folder: Path) -> AsyncIterator[list[NamingCore]]:
 
 def side_of(folder: Path, cores: list[NamingCore]) -> ReplicantSide:
     addresses = tuple(str(core.address) for core in cores)
-    tables = {"node": {"name": "r1", "role": "replicant"}, "cluster": {"core_nodes": list(addresses), "secret": SECRET}}
+    tables = {
+        "node": {"name": "r1", "role": "replicant"},
+        "cluster": {"core_nodes": list(addresses), "secret": SECRET, "lease": "1s"},
+    }
     run_dir = folder / "r1"
     run_dir.mkdir()
     return ReplicantSide(sources.from_tables(tables).settings, run_dir, CoreAddress(SECRET.encode(), addresses=addresses))
@@ -104,6 +107,26 @@ def test_of_two_seeds_one_is_asked_for_an_incarnation(tmp_path: Path) -> None:
             await reach(side, 2)
 
             assert sum(core.asked for core in cores) == 1
+            await side.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_core_that_starts_elsewhere_is_found(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_cores(tmp_path) as cores, asyncio.timeout(DEADLINE_S):
+            known = cores[0].entries
+            cores[0].entries = [known[0], msgspec.structs.replace(known[1], address="")]  # it was never started
+            side = side_of(tmp_path, cores[:1])
+            await reach(side, 1)
+            assert side.states == {"core1": ""}
+
+            with lines_of("braidmq.cluster") as lines:
+                cores[0].entries = known
+                while not (await lines.get()).startswith("member "):
+                    pass
+
+            assert side.states == {"core1": "", "core2": ""}
             await side.stop()
 
     asyncio.run(scenario())

@@ -182,6 +182,17 @@ class CoreReach:
                 self._home.meet_new_core()
             await self._join(calls, self._home)
 
+    async def ask_again(self) -> None:
+        """Ask a core that has this node as a member for the cores as they are now; nothing if it does not answer."""
+        if self._calls is None or self.state:
+            return
+        try:
+            self.registered = await self._owner.register(self, self._calls)
+        except (Unavailable, CallError) as problem:
+            log.info("%s does not say where the others are: %s", self.label, problem)
+            return
+        self._owner.on_registered(self, is_new=False)
+
     async def _join(self, calls: Calls, home: HomeLink) -> None:
         """Tell the core which of its clients this node has, and open the connection for messages."""
         connection = calls.connection

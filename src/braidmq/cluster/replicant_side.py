@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -67,6 +68,7 @@ class ReplicantSide:
         self._joined = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing: set[asyncio.Task[None]] = set()
+        self._refresh: asyncio.TimerHandle | None = None
         self._refusal = ""
         self._own_socket = Path(core.socket_path) if core.socket_path else None
 
@@ -110,6 +112,7 @@ class ReplicantSide:
         member = Member(self._settings.node.name, self.registered.incarnation)
         cores = {core.name: core.shards for core in self.registered.cores if core.shards}
         loop = asyncio.get_running_loop()
+        self._look_again()
         self._link = NodeLink(member, cores, loop, self._settings.cluster.home_wait)
 
     async def serve(self, broker: Broker) -> None:
@@ -127,6 +130,8 @@ class ReplicantSide:
 
     async def stop(self) -> None:
         """Leave the cores."""
+        if self._refresh is not None:
+            self._refresh.cancel()
         reaches = [*self._reaches.values(), *self._seeds]
         await asyncio.gather(*(reach.close() for reach in reaches), *self._closing)
         if self._link is not None:
@@ -182,6 +187,14 @@ class ReplicantSide:
             for name, each in self._reaches.items():
                 each.label = f"core {name}"
 
+    def _look_again(self) -> None:
+        """From time to time, while a core is away, ask another one where it is: it may have started elsewhere."""
+        self._refresh = asyncio.get_running_loop().call_later(self._settings.cluster.lease, self._look_again)
+        assert self.registered is not None
+        here = [reach for reach in self._reaches.values() if not reach.state]
+        if here and len(here) < sum(bool(core.shards) for core in self.registered.cores):
+            self._keep(here[0].ask_again())
+
     def _reach(self, name: str, place: CorePlace) -> None:
         reach = self._reaches[name] = CoreReach(self, place, self._settings.cluster.lease)
         reach.name = name
@@ -190,7 +203,11 @@ class ReplicantSide:
         reach.start()
 
     def _close(self, reach: CoreReach) -> None:
-        task = asyncio.get_running_loop().create_task(reach.close())
+        self._keep(reach.close())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this beside everything else."""
+        task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

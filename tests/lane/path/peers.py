@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.peer import Body, PeerFlow, PeerOutlet
+from braidmq.lane.path.peer import V5, Body, PeerFlow, PeerOutlet
 from braidmq.lane.path.peer_receiver import PeerReceiver
 from braidmq.lane.path.subscription import Subscription
-from braidmq.mqtt.packets import MQTT5, Publish
+from braidmq.mqtt.codec import FrameSplitter, decode
+from braidmq.mqtt.packets import MQTT5, MQTT311, Publish
 from tests.lane.path.recording import RecordingBench
 from tests.support.simulator.lane import Bench, FakeChannel
 
@@ -83,3 +84,9 @@ def received(channel: FakeChannel) -> list[Publish]:
 def payloads(channel: FakeChannel) -> list[bytes]:
     """The payloads of what the client got since the last call."""
     return [packet.payload for packet in received(channel)]
+
+
+def packets_of(body: Body) -> list[Publish]:
+    version = MQTT5 if body[1] & V5 else MQTT311
+    packets = [decode(first, rest, version) for first, rest in FrameSplitter(1 << 28).feed(body[3])]
+    return [packet for packet in packets if isinstance(packet, Publish)]

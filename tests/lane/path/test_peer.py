@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.peer import CONTINUED, FEED, FORWARD, QOS0, V5, Body, PeerFlow, PeerOutlet, SilentFlow
+from braidmq.lane.path.peer import CONTINUED, FEED, FORWARD, QOS0, V5, PeerFlow, PeerOutlet, SilentFlow
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record, encode_record
-from braidmq.mqtt.codec import FrameSplitter, decode, encode
+from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, MQTT311, Publish
 from braidmq.mqtt.properties import Properties
 from braidmq.net.frames import FrameKind
-from tests.lane.path.peers import Node, payloads, received, subscribe
+from tests.lane.path.peers import Node, packets_of, payloads, received, subscribe
 from tests.support.simulator.lane import FakeChannel
 
 
@@ -23,12 +23,6 @@ def node() -> Node:
 
 def send(channel: FakeChannel, *packets: Publish) -> None:
     channel.read(b"".join(encode(packet, channel.version) for packet in packets))
-
-
-def packets_of(body: Body) -> list[Publish]:
-    version = MQTT5 if body[1] & V5 else MQTT311
-    packets = [decode(first, rest, version) for first, rest in FrameSplitter(1 << 28).feed(body[3])]
-    return [packet for packet in packets if isinstance(packet, Publish)]
 
 
 def feed_records(body: bytes) -> list[tuple[int, bytes]]:
