@@ -240,6 +240,7 @@ def test_clients_are_served_without_a_core_that_was_never_reached(cluster: ManyC
     missing, other = cluster.cores["core1"], cluster.cores["core2"]
     cluster.node("first")
     missing.die()
+    cluster.wait(1)  # then no core waits for it any more
     node = cluster.node("one", is_ready=False)
     ready = [node.is_ready]
 
