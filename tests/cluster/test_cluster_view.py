@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.cluster.cluster_tables import ClusterTables
-from braidmq.cluster.cluster_view import LISTED, Changes, ClusterView, plan_write_back
+from braidmq.cluster.cluster_view import LISTED, ClusterView, ViewChanges, plan_write_back
 from braidmq.cluster.corestore.contract import CoreRow, PutRow, TableRows
-from braidmq.cluster.members import Keeper, Members, RegistrationRequest
+from braidmq.cluster.members import HearingCore, Members, RegistrationRequest
 from tests.support.fakes.core_store import FakeCoreStore
 
 NOON = 1_700_000_000_000
@@ -31,7 +31,7 @@ class Stage:
     async def listings(self) -> dict[str, TableRows]:
         return {table: await self.store.list_rows(table) for table in LISTED}
 
-    async def load(self) -> Changes:
+    async def load(self) -> ViewChanges:
         self._seen = len(self.store.commits)
         return self.view.load(await self.listings())
 
@@ -45,11 +45,11 @@ class Stage:
 
     async def register(self, name: str, core: str = "core1") -> int:
         lease = await self.store.grant_lease(10)
-        admitted = await self.members.register(RegistrationRequest(name, name.encode(), "replicant"), Keeper(core, lease))
+        admitted = await self.members.register(RegistrationRequest(name, name.encode(), "replicant"), HearingCore(core, lease))
         return getattr(admitted, "incarnation", 0)
 
 
-def in_words(changes: Changes) -> list[str]:
+def in_words(changes: ViewChanges) -> list[str]:
     return [
         *(f"{each.name} ended" for each in changes.ended),
         *(f"{each.name} joined" for each in changes.joined),
@@ -85,7 +85,7 @@ def test_a_node_is_unkept_when_the_last_core_that_hears_it_lets_go() -> None:
         await stage.load()
         incarnation = await stage.register("r1", "core1")
         lease = await stage.store.grant_lease(10)
-        await stage.members.keep("r1", incarnation, Keeper("core2", lease))
+        await stage.members.keep("r1", incarnation, HearingCore("core2", lease))
         assert stage.follow() == ["r1 joined"]
 
         await stage.members.let_go("r1", incarnation, "core1")

@@ -16,7 +16,7 @@ from braidmq.cluster.members import (
     DEATHS,
     MEMBERS,
     Admitted,
-    Keeper,
+    HearingCore,
     LiveMember,
     Members,
     NotAdmitted,
@@ -347,12 +347,12 @@ class Kept:
         self.store = FakeCoreStore()
         self.members = Members(self.store, clock, ("core1", "core2"))
         self.incarnation = 0
-        self.keepers: dict[str, Keeper] = {}
+        self.hearing: dict[str, HearingCore] = {}
 
     async def start(self) -> None:
         for core in ("core1", "core2"):
-            self.keepers[core] = Keeper(core, await self.store.grant_lease(10))
-        result = await self.members.register(ask(), self.keepers["core1"])
+            self.hearing[core] = HearingCore(core, await self.store.grant_lease(10))
+        result = await self.members.register(ask(), self.hearing["core1"])
         assert isinstance(result, Admitted)
         self.incarnation = result.incarnation
 
@@ -364,12 +364,12 @@ def test_a_node_dies_only_when_no_core_hears_it(clock: Clock) -> None:
     async def scenario() -> None:
         kept = Kept(clock)
         await kept.start()
-        assert await kept.members.keep("r1", kept.incarnation, kept.keepers["core2"])
+        assert await kept.members.keep("r1", kept.incarnation, kept.hearing["core2"])
 
         assert not await kept.is_declared_dead()
         await kept.members.let_go("r1", kept.incarnation, "core1")
         assert not await kept.is_declared_dead()
-        await kept.store.end_lease(kept.keepers["core2"].lease)
+        await kept.store.end_lease(kept.hearing["core2"].lease)
 
         assert await kept.is_declared_dead()
 
@@ -383,7 +383,7 @@ def test_a_dead_node_is_not_kept_again(clock: Clock) -> None:
         await kept.members.let_go("r1", kept.incarnation, "core1")
         assert await kept.is_declared_dead()
 
-        assert not await kept.members.keep("r1", kept.incarnation, kept.keepers["core1"])
+        assert not await kept.members.keep("r1", kept.incarnation, kept.hearing["core1"])
 
     asyncio.run(scenario())
 
@@ -411,7 +411,7 @@ def test_of_a_death_and_a_renewal_at_once_only_one_happens(clock: Clock) -> None
         store.turns = [first, second] if is_death_first else [second, first]
         dying = asyncio.ensure_future(kept.is_declared_dead())
         await asyncio.sleep(0)
-        keeping = asyncio.ensure_future(kept.members.keep("r1", kept.incarnation, kept.keepers["core2"]))
+        keeping = asyncio.ensure_future(kept.members.keep("r1", kept.incarnation, kept.hearing["core2"]))
         await asyncio.sleep(0)
         first.set()
         await asyncio.wait({dying, keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -438,7 +438,7 @@ def test_a_core_that_lets_an_older_incarnation_go_still_keeps_the_new_one(clock:
     async def scenario() -> None:
         kept = Kept(clock)
         await kept.start()
-        result = await kept.members.register(ask(), kept.keepers["core1"])
+        result = await kept.members.register(ask(), kept.hearing["core1"])
         assert isinstance(result, Admitted)
 
         await kept.members.let_go("r1", kept.incarnation, "core1")
@@ -452,12 +452,12 @@ def test_a_core_whose_lease_has_ended_admits_and_keeps_nobody(clock: Clock) -> N
     async def scenario() -> None:
         kept = Kept(clock)
         await kept.start()
-        await kept.store.end_lease(kept.keepers["core2"].lease)
+        await kept.store.end_lease(kept.hearing["core2"].lease)
 
         with pytest.raises(Unavailable):
-            await kept.members.register(ask("r2"), kept.keepers["core2"])
+            await kept.members.register(ask("r2"), kept.hearing["core2"])
         with pytest.raises(Unavailable):
-            await kept.members.keep("r1", kept.incarnation, kept.keepers["core2"])
+            await kept.members.keep("r1", kept.incarnation, kept.hearing["core2"])
         assert [each.name for each in await kept.members.alive()] == ["r1"]
 
     asyncio.run(scenario())
@@ -467,7 +467,7 @@ def test_cores_are_never_forgotten(clock: Clock) -> None:
     async def scenario() -> None:
         kept = Kept(clock)
         await kept.start()
-        core = await kept.members.register(ask("core1"), kept.keepers["core1"])
+        core = await kept.members.register(ask("core1"), kept.hearing["core1"])
         assert isinstance(core, Admitted)
         await kept.members.declare_dead("core1", core.incarnation, has_ended=True)
         await kept.members.declare_dead("r1", kept.incarnation, has_ended=True)

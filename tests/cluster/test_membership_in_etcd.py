@@ -18,7 +18,7 @@ from braidmq.cluster.corestore.etcd.client import EtcdTimes
 from braidmq.cluster.corestore.etcd.store import EtcdCoreStore
 from braidmq.cluster.corestore.guarded import GuardedStore
 from braidmq.cluster.members import Admitted, LiveMember, Members, RegistrationRequest
-from braidmq.cluster.membership import Membership
+from braidmq.cluster.membership import ClusterMembership
 from tests.support.etcd import Etcd, running_etcd
 
 pytestmark = pytest.mark.needs("etcd")
@@ -41,7 +41,7 @@ class Core:
         self.store = GuardedStore(EtcdCoreStore(etcd.addresses, "c", times=HASTY))
         self.members = Members(self.store, lambda: int(time() * 1000), CORES)
         self.tables = ClusterTables(self.store)
-        self.membership = Membership(self.store, self.members, name, LEASE_S, self, clock=self._clock)
+        self.membership = ClusterMembership(self.store, self.members, name, LEASE_S, self, clock=self._clock)
 
     def _clock(self) -> float:
         return time_since_boot() + self.skipped_s
@@ -58,10 +58,11 @@ class Core:
     async def add_node(self, name: str) -> tuple[str, int]:
         """A node registers here."""
         request = RegistrationRequest(name, name.encode(), "replicant")
-        admitted = await self.members.register(request, self.membership.keeper)
+        hearing = self.membership.hearing
+        admitted = await self.members.register(request, hearing)
         assert isinstance(admitted, Admitted)
         node = (name, admitted.incarnation)
-        self.membership.keep(node, is_written=True)
+        self.membership.keep(node, hearing.lease)
         return node
 
     async def until(self, what: Callable[[], bool]) -> None:
@@ -98,8 +99,8 @@ class Core:
         self._note("dead")
 
 
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
+@pytest.fixture(name="etcd")
+def one_member(tmp_path: Path) -> Iterator[Etcd]:
     with running_etcd(tmp_path) as running:
         yield running
 

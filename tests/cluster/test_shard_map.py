@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from braidmq.base.errors import ConfigError, Corruption
 from braidmq.cluster.cluster_tables import ClusterTables
 from braidmq.cluster.corestore.contract import CoreRow
-from braidmq.cluster.shard_map import MapRow, check_log_id, check_map, deal, decode_map, next_version
+from braidmq.cluster.shard_map import MapRow, check_map, deal, decode_map, next_version
 from tests.support.fakes.core_store import FakeCoreStore
 
 LOG_ID = b"l" * 16
@@ -56,12 +56,6 @@ def test_a_core_of_the_cluster_is_accepted_whatever_order_its_cores_are_given_in
     check_map(MAP, "core1", (), None)
 
 
-def test_a_database_of_another_log_is_refused() -> None:
-    check_log_id(MAP, LOG_ID)
-    with pytest.raises(ConfigError, match="another cluster"):
-        check_log_id(MAP, b"m" * 16)
-
-
 def test_an_invalid_map_is_not_used() -> None:
     for bad in (b"x", msgspec.msgpack.encode(MapRow(LOG_ID, ["core1"], [0, 1])), msgspec.msgpack.encode(MapRow(LOG_ID, [], []))):
         with pytest.raises(Corruption):
@@ -73,9 +67,8 @@ def test_a_cluster_is_created_once() -> None:
         tables = ClusterTables(FakeCoreStore())
         assert await tables.find_map() is None
 
-        found = await asyncio.gather(
-            tables.create(MAP, 1), tables.create(deal(b"m" * 16, ["other"], 4), 1), tables.create(deal(b"n" * 16, ["x"], 4), 1)
-        )
+        proposals = [MAP, deal(b"m" * 16, ["other"], 4), deal(b"n" * 16, ["x"], 4)]
+        found = await asyncio.gather(*(tables.create(each, 1) for each in proposals))
 
         assert found == [MAP, MAP, MAP]
         assert await tables.find_map() == MAP

@@ -54,7 +54,7 @@ FOLLOWED: Final = (CLUSTER, CORES, TERMS, MEMBERS, DEATHS, LEASES)
 LISTED: Final = (*FOLLOWED, COUNTERS, ENDPOINTS)  # what a restore must not take away
 
 
-class Changes(Struct):
+class ViewChanges(Struct):
     """What has happened, in this order: nodes have ended, others have joined, and some are kept by no core any more."""
 
     ended: list[LiveMember]
@@ -104,14 +104,19 @@ class ClusterView:
         member = self._alive.get(name)
         return member is not None and member.incarnation == incarnation
 
+    def last_dead(self, name: str) -> int:
+        """The latest incarnation of a node that has ended, as far as this core knows; 0: none."""
+        row = self.tables[DEATHS].get(name.encode())
+        return 0 if row is None else msgspec.msgpack.decode(row.value, type=DeathRow).incarnation
+
     def is_kept(self, name: str) -> bool:
         """Whether a core says that it hears the node."""
         return self._kept.get(name, 0) > 0
 
-    def load(self, listings: Mapping[str, TableRows]) -> Changes:
+    def load(self, listings: Mapping[str, TableRows]) -> ViewChanges:
         """All tables were listed, again or for the first time.
 
-        Nodes that no core keeps are not named in ``unkept``: nobody has seen when their leases ended.
+        Nodes that no core keeps are not named in ``unkept``: when their leases ended is not known.
         """
         before = self.addresses
         names = {key for table in (MEMBERS, DEATHS) for key in self.tables[table]}
@@ -125,7 +130,7 @@ class ClusterView:
         self._note_cores(before, changes)
         return changes
 
-    def take(self, commit: CoreCommit) -> Changes:
+    def take(self, commit: CoreCommit) -> ViewChanges:
         """A commit, in the order of their positions."""
         before = self.addresses if any(write.table == CORES for write in commit.writes) else {}
         names: set[bytes] = set()
@@ -159,8 +164,8 @@ class ClusterView:
         if not self._kept[name]:
             del self._kept[name]
 
-    def _judge(self, names: Iterable[bytes]) -> Changes:
-        changes = Changes([], [], [])
+    def _judge(self, names: Iterable[bytes]) -> ViewChanges:
+        changes = ViewChanges([], [], [])
         for key in sorted(names):
             name = key.decode()
             was, now = self._alive.get(name), live_member(key, self.tables[MEMBERS], self.tables[DEATHS])
@@ -173,7 +178,7 @@ class ClusterView:
                     changes.joined.append(now)
         return changes
 
-    def _note_cores(self, before: Mapping[str, str], changes: Changes) -> None:
+    def _note_cores(self, before: Mapping[str, str], changes: ViewChanges) -> None:
         if before != self.addresses:
             self.cores_number += 1
             changes.are_cores_changed = True

@@ -1,6 +1,9 @@
 """What a core does for the other nodes of its cluster: accepts them, makes them members, and declares them dead.
 
-A worker is dead when its connections have ended. A replicant on another host has its lease (`leases.py`) to come back.
+The only core of a cluster: a worker is dead when its connections have ended, a replicant on another host has its lease to come
+back (`leases.py`). One of several cores: each says in the cluster's tables which nodes it hears (`membership.py`), and a worker
+is dead when its process has ended. Past its own lease such a core ends all connections and accepts none: to its nodes it is a
+core that is away, until it is back.
 """
 
 from __future__ import annotations
@@ -8,72 +11,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Coroutine
-from functools import partial
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from braidmq.base.config.addresses import Address
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Unavailable, UsageError
-from braidmq.cluster.corestore.embedded import EmbeddedCoreStore, RowLog
+from braidmq.cluster.calls_of_node import CallsOfNode
+from braidmq.cluster.core_doors import WRITE_BYTES_MAX as WRITE_BYTES_MAX
+from braidmq.cluster.core_doors import CoreDoors
+from braidmq.cluster.core_links import CoreLinks, OtherCores, guarded
+from braidmq.cluster.core_ports import CoreLog as CoreLog
+from braidmq.cluster.core_ports import MemberHome as MemberHome
+from braidmq.cluster.corestore.embedded import EmbeddedCoreStore
 from braidmq.cluster.home.node_peer import OUTLET_BYTES_MAX, NodePeer
 from braidmq.cluster.leases import TICK_S, Leases, NodeIncarnation
 from braidmq.cluster.member import Member
-from braidmq.cluster.members import Admitted, Members, RegistrationRequest
+from braidmq.cluster.members import Admitted, LiveMember, Members, RegistrationRequest
 from braidmq.cluster.node_key import read_or_make_key
 from braidmq.cluster.questions import NodeQuestions
-from braidmq.net import tls
+from braidmq.cluster.roles import CALLS as CALLS
+from braidmq.cluster.roles import CORE as CORE
+from braidmq.cluster.roles import MESSAGES as MESSAGES
+from braidmq.cluster.roles import REPLICANT as REPLICANT
+from braidmq.cluster.roles import WORKER as WORKER
+from braidmq.cluster.several_cores import SeveralCores
 from braidmq.net.acceptor import Acceptor
-from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
-from braidmq.net.frames import FrameKind
-from braidmq.net.handshake import hello
-from braidmq.net.proto_v1 import (
-    CoreEntry,
-    Declare,
-    Declared,
-    Hello,
-    NodeAnswer,
-    Register,
-    Registered,
-    RetainedPage,
-    RetainedRead,
-)
+from braidmq.net.proto_v1 import CoreEntry, LeaseRenewed, Registered
 
 log = logging.getLogger("braidmq.cluster")
 
-CORE: Final = "core"
-REPLICANT: Final = "replicant"
-WORKER: Final = "worker"
-CALLS: Final = "calls"
-MESSAGES: Final = "messages"
 SOCKET_NAME: Final = "cluster.sock"
-# A node that comes back sends everything again that is not answered, up to 64 MiB; a connection takes eight times this.
-WRITE_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-class CoreLog(RowLog, Protocol):
-    """What the core's side needs of the log; `DurableLog` has it."""
-
-    @property
-    def log_id(self) -> bytes:
-        """Identifies the cluster's log."""
-
-    @property
-    def shards(self) -> int:
-        """How many there are."""
-
-
-class MemberHome(Protocol):
-    """What the core does for its members; `home.home.Home`."""
-
-    def join(self, member: Member, registration_id: int) -> NodePeer:
-        """A node has registered, or connects again."""
-
-    def bury(self, member: Member) -> None:
-        """A node is dead."""
 
 
 class CoreSide:
@@ -82,12 +53,26 @@ class CoreSide:
     It belongs to the loop of the log.
     """
 
-    def __init__(self, settings: Settings, data_dir: Path, message_log: CoreLog, worker_secret: bytes = b"") -> None:
-        """``worker_secret``: what workers prove themselves with on the Unix socket; empty: there are none."""
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        message_log: CoreLog,
+        worker_secret: bytes = b"",
+        several: SeveralCores | None = None,
+    ) -> None:
+        """``worker_secret``: what workers prove themselves with on the Unix socket; empty: there are none.
+
+        ``several``: the cluster, if it has several cores.
+        """
         self.incarnation = 0  # new at every start
         self.expected: list[Member] = []  # replicants that lived when an earlier process of this core ended
         self.expected_ids: list[tuple[int, int]] = []  # their registration ids and incarnations
         self.ended: list[Member] = []  # its workers
+        self.several = several
+        self.when_alone: Callable[[], None] = _do_nothing  # all connections are about to end
+        self.when_back: Callable[[], None] = _do_nothing
+        self.declared_dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why this core must end
         self._settings = settings
         self._data_dir = data_dir
         self._log = message_log
@@ -99,8 +84,9 @@ class CoreSide:
         self._alive: dict[str, int] = {}  # incarnations by name, of members
         self.questions = NodeQuestions()
         self._connected: dict[NodeIncarnation, int] = {}  # connections of members
-        self.acceptors: list[Acceptor] = []
+        self._doors: CoreDoors | None = None  # once it accepts nodes
         self._tasks: set[asyncio.Task[None]] = set()
+        self._buried: dict[str, int] = {}  # the latest dead incarnations by name
 
     @property
     def members(self) -> Members:
@@ -116,95 +102,79 @@ class CoreSide:
     @property
     def address(self) -> Address | None:
         """Where replicants connect."""
-        return next((address for acceptor in self.acceptors for address in acceptor.addresses), None)
+        return None if self._doors is None else self._doors.address
+
+    @property
+    def acceptors(self) -> list[Acceptor]:
+        """Where nodes connect."""
+        return [] if self._doors is None else self._doors.acceptors
+
+    @property
+    def links(self) -> CoreLinks | None:
+        """The connections with the other cores, if there are any."""
+        return None if self._doors is None else self._doors.links
 
     async def start(self) -> None:
         """Take a new incarnation, and declare workers of an earlier one dead. Raises ConfigError and Unavailable."""
         key = await asyncio.to_thread(read_or_make_key, self._data_dir)
-        self._members = members = Members(EmbeddedCoreStore(self._log), _wall_ms)
-        admitted = await members.register(RegistrationRequest(self._settings.node.name, key, CORE))
-        if not isinstance(admitted, Admitted):
-            raise UsageError(admitted.reason)
-        self.incarnation = admitted.incarnation
-        for member in await members.alive():
+        name = self._settings.node.name
+        if self.several is not None:
+            self._members = self.several.members
+            self.incarnation = await self.several.join(key, self)
+        else:
+            self._members = Members(EmbeddedCoreStore(self._log), _wall_ms)
+            admitted = await self._members.register(RegistrationRequest(name, key, CORE))
+            if not isinstance(admitted, Admitted):
+                raise UsageError(admitted.reason)
+            self.incarnation = admitted.incarnation
+        for member in await self._members.alive():
             node = Member(member.name, member.incarnation)
-            if member.role == WORKER:
-                # There is one core, so a worker that is alive in the tables was started by an earlier process of this core.
+            if member.role == WORKER and (self.several is None or is_worker_of(member.name, name)):
+                # No worker of this process is a member yet.
                 await self._declare_dead(*node, "it belonged to an earlier start of this core")
                 self.ended.append(node)
-            elif member.role == REPLICANT:
+            elif member.role in (REPLICANT, WORKER):
                 self._alive[member.name] = member.incarnation
-                self._leases.add(node)
+                if self.several is None:
+                    self._leases.add(node)
                 self.expected.append(node)
                 self.expected_ids.append((member.registration_id, member.incarnation))
                 self.questions.add(node, member.role)
-        await members.sweep()
+        await self._members.sweep()
 
-    async def accept(self, home: MemberHome) -> None:
-        """Accept nodes. Raises ConfigError."""
+    async def accept(self, home: MemberHome, others: OtherCores | None = None) -> None:
+        """Accept nodes, and connect with the other cores. Raises ConfigError."""
         self._home = home
-        await self._accept()
+        self._doors = CoreDoors(
+            self._settings,
+            self.incarnation,
+            self._log.shards,
+            self.several,
+            is_alive=lambda name, incarnation: self._alive.get(name) == incarnation,
+            on_peer=self._on_peer,
+        )
+        await self._doors.open(self.socket_path, self._worker_secret, others)
+        if self.several is not None:
+            assert self.address is not None  # a core of several has cluster.rpc_bind
+            await self.several.publish(self._settings.cluster.rpc_address or str(self.address))
+            await self.several.wait_for_others(self._settings.cluster.lease)
+            self._reach_cores()
         self._run(self._keep_leases())
 
     async def stop(self) -> None:
         """Accept no node any more, and end all connections."""
         for task in list(self._tasks):
             task.cancel()
-        for acceptor in self.acceptors:
-            await acceptor.close()
-        self.acceptors = []
-
-    async def _accept(self) -> None:
-        settings, cluster = self._settings, self._settings.cluster
-        mine = hello(settings.node.cluster, settings.node.name, CORE, self.incarnation, "", self._log.shards)
-        if self._worker_secret:
-            check = partial(self._check, WORKER)
-            self.acceptors.append(
-                Acceptor(
-                    mine,
-                    self._worker_secret,
-                    on_peer=self._on_peer,
-                    check=check,
-                    path=self.socket_path,
-                    write_bytes_max=WRITE_BYTES_MAX,
-                )
-            )
-        if cluster.rpc_bind:
-            context = None
-            if cluster.cert_file:
-                files = (cluster.cert_file, cluster.key_file, cluster.ca_file)
-                context = await asyncio.to_thread(tls.accepting_context, "cluster", *files)
-            self.acceptors.append(
-                Acceptor(
-                    mine,
-                    cluster.secret.encode(),
-                    on_peer=self._on_peer,
-                    check=partial(self._check, REPLICANT),
-                    bind=cluster.rpc_bind,
-                    tls=context,
-                    write_bytes_max=WRITE_BYTES_MAX,
-                )
-            )
-        for acceptor in self.acceptors:
-            await acceptor.start()
-
-    def _check(self, role: str, peer: Hello) -> str | None:
-        """Why a node that knows the secret is not accepted; None: it is."""
-        if peer.role != role:
-            return f"a node of role {peer.role!r} cannot connect here"
-        if peer.shards not in (0, self._log.shards):
-            return f"it counts {peer.shards} shards, this cluster has {self._log.shards}"
-        if peer.purpose == CALLS:
-            return None
-        if peer.purpose != MESSAGES:
-            return f"it wants a connection for {peer.purpose!r}, which this core does not know"
-        return None if self._alive.get(peer.name) == peer.incarnation else "it is no member of this cluster; register first"
+        if self._doors is not None:
+            await self._doors.close()
 
     def _on_peer(self, connection: PeerConnection) -> None:
         if connection.purpose == CALLS:
-            _CallsOfNode(self, connection)
+            CallsOfNode(self, connection)
         else:
             self._open_messages(connection, (connection.peer.name, connection.peer.incarnation))
+        if self.several is not None:
+            connection.on_frame = guarded(self.several.membership.check, connection.on_frame)
 
     def _open_messages(self, connection: PeerConnection, node: NodeIncarnation) -> None:
         peer = self.peer_of(node)
@@ -226,30 +196,49 @@ class CoreSide:
         return self._home.join(Member(*node), self._registrations[node])
 
     def _bury(self, name: str, incarnation: int) -> None:
-        if self._home is not None:
+        if self._home is not None and self._buried.get(name, 0) < incarnation:
+            self._buried[name] = incarnation
             self._home.bury(Member(name, incarnation))
 
     # Members
 
     async def register(self, request: RegistrationRequest) -> Registered:
         """Make a node a member. Raises UsageError if it is refused, Unavailable."""
-        decision = await self.members.register(request)
+        hearing = None if self.several is None else self.several.membership.hearing
+        decision = await self.members.register(request, hearing)
         if not isinstance(decision, Admitted):
             raise UsageError(decision.reason)
         node = (request.name, decision.incarnation)
         if decision.ended:
             self._forget((request.name, decision.ended))
             self._bury(request.name, decision.ended)
+        if self.several is not None:
+            assert hearing is not None
+            if self.several.view.last_dead(request.name) >= decision.incarnation:
+                raise Unavailable("this node was declared dead meanwhile", TICK_S)
+            self.several.membership.keep(node, hearing.lease)
         self._registrations[node] = decision.registration_id
         self._alive[request.name] = decision.incarnation
         self.questions.add(Member(*node), request.role)
-        if request.role == REPLICANT:
+        if request.role == REPLICANT or self.several is not None:
             self._leases.add(node)
         log.info("%s is member %d (incarnation %d)", request.name, decision.registration_id, decision.incarnation)
-        cores = [CoreEntry(self._settings.node.name, "", list(range(self._log.shards)))]
-        return Registered(
-            decision.registration_id, decision.incarnation, self.incarnation, self._log.log_id, self._log.shards, cores
-        )
+        log_id, shards = self._log.log_id, self._log.shards
+        return Registered(decision.registration_id, decision.incarnation, self.incarnation, log_id, shards, self._cores())
+
+    def _cores(self) -> list[CoreEntry]:
+        if self.several is not None:
+            return self.several.entries()
+        return [CoreEntry(self._settings.node.name, "", list(range(self._log.shards)))]
+
+    def renew(self, node: NodeIncarnation) -> LeaseRenewed:
+        """How long a node certainly counts as alive. Raises Unavailable."""
+        valid_s = 0.0
+        if self.several is not None:
+            valid_s = self.several.membership.valid_s(node)
+            if not valid_s:
+                raise Unavailable("this core does not know whether the node counts as alive", TICK_S)
+        return LeaseRenewed(int(valid_s * 1000), self._cores())
 
     def on_connected(self, node: NodeIncarnation) -> None:
         """A connection of a member was made."""
@@ -264,30 +253,61 @@ class CoreSide:
         if left:
             return
         del self._connected[node]
-        if role == WORKER and self._alive.get(node[0]) == node[1]:
+        if role == WORKER and self.several is None and self._alive.get(node[0]) == node[1]:
             self._run(self._declare_dead(*node, "its connections have ended"))
 
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            for name, incarnation in self._leases.tick(monotonic()):
+            ended = self._leases.tick(monotonic())
+            if self.several is not None:
+                self._let_go(self.several, ended)
+                continue
+            for name, incarnation in ended:
                 try:
                     await self._declare_dead(name, incarnation, f"it was away for {self._settings.cluster.lease:g} s")
                 except Unavailable as problem:  # it stays in the list, for the next tick
                     log.warning("%s cannot be declared dead: %s", name, problem)
+
+    def _let_go(self, several: SeveralCores, ended: list[NodeIncarnation]) -> None:
+        """This core no longer hears these nodes, nor those that are connected and silent: the others may still."""
+        assert self._doors is not None
+        for name, silent_s in self._doors.silences().items():
+            if silent_s >= self._settings.cluster.lease:
+                self._drop(name, f"it was silent for {silent_s:.0f} s")
+                if name in self._alive:
+                    ended.append((name, self._alive[name]))
+        for node in ended:
+            self._leases.remove(node)
+            several.membership.let_go(node)
+
+    def _drop(self, name: str, reason: str) -> None:
+        if self._doors is not None:
+            for connection in self._doors.connections_of(name):
+                connection.abort(reason)
 
     async def declare_dead(self, name: str, reason: str) -> None:
         """End the connections of a node and its membership. Raises UsageError for an unknown name, and Unavailable."""
         incarnation = self._alive.get(name)
         if incarnation is None:
             raise UsageError(f"there is no node {name!r}")
-        for acceptor in self.acceptors:
-            for connection in [each for each in acceptor.connections if each.peer.name == name]:
-                connection.abort(reason)
+        self._drop(name, reason)
         await self._declare_dead(name, incarnation, reason)
 
+    def note_worker_ended(self, name: str) -> None:
+        """The process of a worker has ended."""
+        incarnation = self._alive.get(name)
+        if self.several is not None and incarnation is not None:
+            self._run(self._declare_ended(name, incarnation))
+
+    async def _declare_ended(self, name: str, incarnation: int) -> None:
+        try:
+            await self._declare_dead(name, incarnation, "its process has ended")
+        except Unavailable as problem:  # then its lease ends
+            log.warning("%s cannot be declared dead: %s", name, problem)
+
     async def _declare_dead(self, name: str, incarnation: int, reason: str) -> None:
-        is_new = await self.members.declare_dead(name, incarnation)
+        is_new = await self.members.declare_dead(name, incarnation, has_ended=True)
         self._forget((name, incarnation))
         if is_new:
             log.info("%s (incarnation %d) is dead: %s", name, incarnation, reason)
@@ -300,6 +320,51 @@ class CoreSide:
         if self._alive.get(node[0]) == node[1]:
             del self._alive[node[0]]
 
+    # One of several cores; see `membership.MembershipPort`
+
+    def on_joined(self, member: LiveMember) -> None:
+        """A node is a member, perhaps through another core."""
+        if member.role != CORE and self._alive.get(member.name, 0) < member.incarnation:
+            self._alive[member.name] = member.incarnation
+            self.questions.add(Member(member.name, member.incarnation), member.role)
+
+    def on_ended(self, member: LiveMember) -> None:
+        """A node is dead."""
+        if member.role == CORE:
+            if self.links is not None:
+                self.links.drop(member.name, member.incarnation, "it is dead")
+            return
+        if self._alive.get(member.name) == member.incarnation:
+            self._drop(member.name, "this node was declared dead")
+        self._forget((member.name, member.incarnation))
+        self._bury(member.name, member.incarnation)
+
+    def on_cores(self) -> None:
+        """A core has another address: nodes learn it when they register again."""
+        assert self.several is not None
+        self.several.note_cores()
+        if self.links is not None:
+            self._reach_cores()
+
+    def _reach_cores(self) -> None:
+        if self.several is not None and self.links is not None:
+            self.links.update(self.several.view.addresses)
+
+    def on_alone(self) -> None:
+        """Act on nothing that other nodes send, and refuse them until this core is back."""
+        if self._doors is not None:
+            self._doors.drop_all("this core is alone: it cannot reach the cluster's store")
+        self.when_alone()
+
+    def on_back(self) -> None:
+        """Nodes may connect again."""
+        self.when_back()
+
+    def on_declared_dead(self, reason: str) -> None:
+        """This core must end."""
+        if not self.declared_dead.done():
+            self.declared_dead.set_result(reason)
+
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -311,57 +376,13 @@ class CoreSide:
             task.get_loop().call_exception_handler({"message": "a task of the cluster died", "exception": error, "task": task})
 
 
-class _CallsOfNode:
-    """A node's connection for calls."""
+def is_worker_of(name: str, core: str) -> bool:
+    """Whether a worker belongs to a core; no other name has a slash."""
+    return name.startswith(f"{core}/")
 
-    def __init__(self, core: CoreSide, connection: PeerConnection) -> None:
-        self._core = core
-        self._connection = connection
-        self._node: NodeIncarnation | None = None  # once it is a member
-        self._peer: NodePeer | None = None
-        self._calls = Calls(connection, requests=Register | Declare | RetainedRead, answers=NodeAnswer)
-        self._calls.serve({Register: self._register, Declare: self._declare, RetainedRead: self._read_retained})
-        connection.on_frame = self._receive
-        connection.on_lost = self._on_lost
 
-    def _receive(self, kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
-        if kind is FrameKind.CLAIMS:
-            self._member().calls.receive_claims(flags, body)
-        else:
-            self._calls.receive(kind, flags, destination, body)
-
-    async def _register(self, request: Register) -> Registered:
-        peer = self._connection.peer
-        if request.name != peer.name:
-            raise UsageError(f"{peer.name!r} cannot register as {request.name!r}")
-        registered = await self._core.register(RegistrationRequest(request.name, request.key, peer.role, request.incarnation))
-        if self._node is None and self._connection.is_open:
-            self._node = (request.name, registered.incarnation)
-            self._core.on_connected(self._node)
-            self._peer = self._core.peer_of(self._node)
-            self._peer.calls.open(self._connection)
-            self._core.questions.connect(Member(*self._node), self._calls, self._connection.address)
-        return registered
-
-    def _declare(self, request: Declare) -> Declared:
-        self._member().calls.declare(request)
-        return Declared()
-
-    def _read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
-        return self._member().calls.read_retained(request)
-
-    def _member(self) -> NodePeer:
-        if self._peer is None:
-            raise UsageError(f"{self._connection.peer.name!r} is no member of this cluster", "register first")
-        return self._peer
-
-    def _on_lost(self, reason: str) -> None:
-        self._calls.lost(reason)
-        if self._peer is not None:
-            self._peer.calls.lose()
-        if self._node is not None:
-            self._core.questions.disconnect(Member(*self._node), self._calls)
-            self._core.on_disconnected(self._node, self._connection.peer.role)
+def _do_nothing() -> None:
+    """What the core's parts do unless they say otherwise."""
 
 
 def _wall_ms() -> int:

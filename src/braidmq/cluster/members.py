@@ -119,7 +119,7 @@ class RegistrationRequest(Struct, frozen=True):
     version: int = 1
 
 
-class Keeper(Struct, frozen=True):
+class HearingCore(Struct, frozen=True):
     """A core that hears nodes, and its own lease in the core store."""
 
     core: str
@@ -160,9 +160,9 @@ class NotAdmitted(Struct, frozen=True):
 
 
 def plan_registration(
-    read: MemberReading, request: RegistrationRequest, wall_ms: int, keeper: Keeper | None = None
+    read: MemberReading, request: RegistrationRequest, wall_ms: int, hearing: HearingCore | None = None
 ) -> Admitted | NotAdmitted:
-    """Decide on a node that registers. ``keeper``: the core that it has reached, which keeps it from now on."""
+    """Decide on a node that registers. ``hearing``: the core that it has reached, which keeps it from now on."""
     member, digest = read.member, hashlib.sha256(request.key).digest()
     if member is not None and member.key_digest != digest:
         if read.is_alive:
@@ -183,8 +183,8 @@ def plan_registration(
         if read.is_alive:
             ended = member.incarnation
             writes.append(PutRow(DEATHS, key, msgspec.msgpack.encode(DeathRow(ended, wall_ms))))
-    if keeper is not None:
-        writes.append(keeper.row(request.name, incarnation))
+    if hearing is not None:
+        writes.append(hearing.row(request.name, incarnation))
     row = MemberRow(registration_id, incarnation, digest, request.role, request.version)
     return Admitted(registration_id, incarnation, (PutRow(MEMBERS, key, msgspec.msgpack.encode(row)), *writes), ended)
 
@@ -242,27 +242,27 @@ class Members:
         self._wall_ms = wall_ms
         self._cores = tuple(cores)
 
-    async def register(self, request: RegistrationRequest, keeper: Keeper | None = None) -> Admitted | NotAdmitted:
-        """Make a node a member, or say why not. With ``keeper`` it is kept by that core, whose lease must not have ended."""
+    async def register(self, request: RegistrationRequest, hearing: HearingCore | None = None) -> Admitted | NotAdmitted:
+        """Make a node a member, or say why not. With ``hearing`` it is kept by that core, whose lease must not have ended."""
         for _ in range(_ATTEMPTS_MAX):
             read = await self._read(request.name)
-            decision = plan_registration(read, request, self._wall_ms(), keeper)
+            decision = plan_registration(read, request, self._wall_ms(), hearing)
             if not isinstance(decision, Admitted):
                 return decision
             if not decision.writes:
-                if keeper is None or await self.keep(request.name, decision.incarnation, keeper):
+                if hearing is None or await self.keep(request.name, decision.incarnation, hearing):
                     return decision
             elif await self._store.commit(read.conditions(), decision.writes) is not None:
                 return decision
         raise Unavailable("too many nodes register at once, or the lease of this core has ended")
 
-    async def keep(self, name: str, incarnation: int, keeper: Keeper) -> bool:
-        """Say that a core hears a node; False if that incarnation has ended. The keeper's lease must not have ended."""
+    async def keep(self, name: str, incarnation: int, hearing: HearingCore) -> bool:
+        """Say that a core hears a node; False if that incarnation has ended. The core's lease must not have ended."""
         for _ in range(_KEEP_ATTEMPTS_MAX):
             read = await self._read(name)
             if not read.is_incarnation(incarnation):
                 return False
-            if await self._store.commit(read.life_conditions(), [keeper.row(name, incarnation)]) is not None:
+            if await self._store.commit(read.life_conditions(), [hearing.row(name, incarnation)]) is not None:
                 return True
         raise Unavailable("the lease of this core has ended")
 

@@ -4,8 +4,8 @@ Three things run side by side: the own lease is renewed every third of it; the t
 nodes that this core hears, and deaths for those that no core hears any more. What to do is decided in `own_lease`, `cluster_view`
 and `members`; here are the calls of the store.
 
-Nobody is declared dead by a core that cannot know: one that is alone, or has been back, or has listed the tables, for less than a
-lease gives all nodes a lease to be heard again.
+A core declares no node dead that it cannot judge: while it is alone, and for a lease after it is back or has listed the tables,
+all nodes have time to be heard again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Final, Protocol
 from braidmq.base.deadline_clock import time_since_boot
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.cluster_tables import ClusterTables
-from braidmq.cluster.cluster_view import LISTED, Changes, ClusterView, plan_write_back
+from braidmq.cluster.cluster_view import LISTED, ClusterView, ViewChanges, plan_write_back
 from braidmq.cluster.corestore.contract import CommitsMissed, CoreCommit, CoreRow, TableRows
 from braidmq.cluster.corestore.guarded import GuardedStore
 from braidmq.cluster.leases import NodeIncarnation
 from braidmq.cluster.members import (
     LEASES,
     Admitted,
-    Keeper,
+    HearingCore,
     LiveMember,
     Members,
     RegistrationRequest,
@@ -73,7 +73,7 @@ class MembershipPort(Protocol):
         ...
 
 
-class Membership:
+class ClusterMembership:
     """Call `join`, then `start`, then `stop`. ``lease`` tells whether this core may act now."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Membership:
         self._clock = clock
         self._lease_id = 0
         self._kept: dict[NodeIncarnation, int] = {}  # nodes that this core hears, and under which lease its row says so
-        self._unkept: dict[NodeIncarnation, float] = {}  # nodes that nobody hears, and when they may be declared dead
+        self._unkept: dict[NodeIncarnation, float] = {}  # nodes that no core hears, and when they may be declared dead
         self._patient_until = 0.0
         self._forgotten: dict[str, dict[bytes, CoreRow]] | None = None  # the tables before a restore
         self._position: int | None = None  # up to which the tables are known
@@ -113,11 +113,11 @@ class Membership:
         return self.lease.check(self._clock())
 
     @property
-    def keeper(self) -> Keeper:
+    def hearing(self) -> HearingCore:
         """This core and its lease. Raises Unavailable while it is alone."""
         if not self.check():
             raise Unavailable("this core cannot reach the cluster's store", _RETRY_S)
-        return Keeper(self._name, self._lease_id)
+        return HearingCore(self._name, self._lease_id)
 
     def valid_s(self, node: NodeIncarnation) -> float:
         """For how long the node certainly counts as alive, from the moment when it last sent something; 0: not known."""
@@ -125,10 +125,10 @@ class Membership:
             return 0.0
         return min(self.lease.valid_s(self._clock()), self._lease_s - margin_of(self._lease_s))
 
-    def keep(self, node: NodeIncarnation, *, is_written: bool = False) -> None:
-        """This core hears a node. ``is_written``: its row says so already."""
-        if is_written:
-            self._kept[node] = self._lease_id
+    def keep(self, node: NodeIncarnation, lease: int = 0) -> None:
+        """This core hears a node. ``lease``: its row says so already, as long as this lease lasts."""
+        if lease:
+            self._kept[node] = lease
         elif self._kept.get(node, _LET_GO) == _LET_GO:
             self._kept[node] = _NOT_WRITTEN
             self._changed.set()
@@ -147,7 +147,7 @@ class Membership:
             await self._store.accept_restored()
         sent_at = self._clock()
         lease = await self._store.grant_lease(self._lease_s)
-        admitted = await self._members.register(request, Keeper(self._name, lease))
+        admitted = await self._members.register(request, HearingCore(self._name, lease))
         if not isinstance(admitted, Admitted):
             raise UsageError(admitted.reason)
         self.incarnation, self._lease_id = admitted.incarnation, lease
@@ -176,7 +176,7 @@ class Membership:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_alone(self) -> None:
-        log.warning("this core is alone: its lease was not renewed in time; it serves nobody until the cluster's store answers")
+        log.warning("this core is alone: its lease was not renewed in time; it serves no node until the cluster's store answers")
         self._port.on_alone()
 
     def _on_back(self) -> None:
@@ -217,7 +217,7 @@ class Membership:
         self.check()
         sent_at = self._clock()
         lease = await self._store.grant_lease(self._lease_s)
-        if not await self._members.keep(self._name, self.incarnation, Keeper(self._name, lease)):
+        if not await self._members.keep(self._name, self.incarnation, HearingCore(self._name, lease)):
             self.lease.on_dead("this core was declared dead, or was started a second time")
             return
         self._lease_id = lease
@@ -306,7 +306,7 @@ class Membership:
                 self._note_unkept(member)
         self._apply(changes)
 
-    def _apply(self, changes: Changes) -> None:
+    def _apply(self, changes: ViewChanges) -> None:
         for member in changes.ended:
             node = (member.name, member.incarnation)
             self._unkept.pop(node, None)
@@ -361,7 +361,7 @@ class Membership:
 
     async def _write_one(self, node: NodeIncarnation, lease: int) -> None:
         if self._kept[node] != _LET_GO:
-            is_alive = await self._members.keep(*node, Keeper(self._name, lease))
+            is_alive = await self._members.keep(*node, HearingCore(self._name, lease))
             if self._kept[node] != _LET_GO:
                 self._kept[node] = lease if is_alive else _LET_GO
             return

@@ -7,8 +7,7 @@ A confirmation counts from the moment when its request was *sent*: deadline = th
 declare the node dead after its lease by a clock that runs beside this one, so the node must know first. Time is that since boot:
 it goes on while the machine is suspended.
 
-Whoever is about to act on what a peer has sent calls `check` first: after a pause the sockets are full of what the node must not
-act on any more.
+Call `check` before acting on what a peer has sent: after a pause the sockets are full of what the node must not act on any more.
 """
 
 from __future__ import annotations

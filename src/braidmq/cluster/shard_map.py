@@ -44,6 +44,11 @@ class MapRow(Struct, frozen=True, array_like=True):
         """How many there are."""
         return len(self.leaders)
 
+    @property
+    def leader_names(self) -> list[str]:
+        """For each shard its core."""
+        return [self.cores[leader] for leader in self.leaders]
+
     def led_by(self, core: str) -> list[int]:
         """The shards of a core."""
         index = self.cores.index(core)
@@ -78,20 +83,13 @@ def check_map(row: MapRow, name: str, initial_cores: Sequence[str], shards: int 
     """Raise ConfigError if the configuration of a core is not that of the cluster. ``shards``: None if it is not configured."""
     if name not in row.cores:
         hint = "give this node the name of one of them; cores that join later are not supported yet"
-        raise ConfigError("node.name", f"{name!r} is none of the cluster's cores ({', '.join(row.cores)})", hint)
+        raise ConfigError("node.name", f"{name!r} is not among the cluster's cores ({', '.join(row.cores)})", hint)
     if initial_cores and sorted(set(initial_cores)) != row.cores:
         hint = "set it to these, or remove it: the cores of a cluster are fixed when it is created"
         raise ConfigError("cluster.initial_cores", f"differs from the cluster's cores ({', '.join(row.cores)})", hint)
     if shards is not None and shards != row.shards:
         hint = f"set it to {row.shards}, or remove it"
         raise ConfigError("history.shards", f"is {shards}, but the cluster has {row.shards}", hint)
-
-
-def check_log_id(row: MapRow, log_id: bytes) -> None:
-    """Raise ConfigError if a core's database belongs to another log than the cluster's."""
-    if log_id != row.log_id:
-        hint = "use a new node.data_dir, or the node.cluster that the database belongs to"
-        raise ConfigError("node.data_dir", "its log belongs to another cluster", hint)
 
 
 def next_term(row: CoreRow | None, remembered: int, core: str, incarnation: int) -> TermRow:

@@ -29,17 +29,24 @@ def worker_settings(
 
     ``addresses``: where the core's listeners are bound, with the ports that the system chose.
     """
-    node, replace = settings.node, msgspec.structs.replace
+    node, cluster, replace = settings.node, settings.cluster, msgspec.structs.replace
+    # With several cores a worker is a node of the whole cluster, and proves itself to the other cores.
+    secret = cluster.secret if cluster.store == "etcd" else ""
     return replace(
         share_of(settings, processes),
-        node=replace(node, name=f"{node.name}/w{number}", role="replicant", data_dir=str(run_dir)),
+        node=replace(node, name=worker_name(node.name, number), role="replicant", data_dir=str(run_dir)),
         listeners=type(settings.listeners)(
             **{kind: _bound(kind, getattr(settings.listeners, kind), addresses) for kind in KINDS}
         ),
         api=replace(settings.api, bind=""),
         history=replace(settings.history, bind=""),
-        cluster=replace(settings.cluster, secret="", rpc_bind=""),
+        cluster=replace(cluster, secret=secret, rpc_bind="", etcd_password=""),
     )
+
+
+def worker_name(core: str, number: int) -> str:
+    """The name of a worker; no other node has a slash in its name."""
+    return f"{core}/w{number}"
 
 
 def _bound(

@@ -43,9 +43,17 @@ def automatic_count() -> int:
 class Workers:
     """The workers of one core; call `start`, then `stop`. `make_config(number)` is the configuration of a worker, now."""
 
-    def __init__(self, count: int, make_config: Callable[[int], bytes], core_socket: str, secret: bytes) -> None:
-        """``make_config``: returns what `encode_config` made."""
+    def __init__(
+        self,
+        count: int,
+        make_config: Callable[[int], bytes],
+        core_socket: str,
+        secret: bytes,
+        on_ended: Callable[[int], None] | None = None,
+    ) -> None:
+        """``make_config``: returns what `encode_config` made. ``on_ended`` is told that the process of a worker has ended."""
         self.restarts = 0
+        self.on_ended = on_ended
         self._make_config = make_config
         self._core_socket = core_socket
         self._secret = secret
@@ -186,6 +194,8 @@ class _Worker:
             status = await _ended(process)
             self.process = None
             self.ended.set()
+            if self._owner.on_ended is not None:
+                self._owner.on_ended(self.number)
         return reason or (f"it was ended by signal {-status}" if status < 0 else f"it ended with status {status}")
 
 

@@ -29,17 +29,20 @@ from braidmq.cluster.core_side import CoreSide
 from braidmq.cluster.figures import ClusterFigures, CoreFigures
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.node_peer import PeerView
+from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
 from braidmq.cluster.questions import NodeQuestions
 from braidmq.cluster.rlog.agent import AgentPace
+from braidmq.cluster.several_cores import SeveralCores
 from braidmq.cluster.shared_bans import SharedBans
-from braidmq.cluster.worker_settings import share_of, worker_settings
+from braidmq.cluster.worker_settings import share_of, worker_name, worker_settings
 from braidmq.cluster.workers import Workers
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.node.process import make_data_dir, report_death, warn_if_slow
 from braidmq.node.serving import ServingNode
 from braidmq.operations import CoreOperations, NodeOperations
 from braidmq.storage.engine.health import HEALTHY, Health
+from braidmq.storage.engine.mark import mark_path
 from braidmq.storage.engine.rocksdb import Tuning
 from braidmq.storage.log import DurableLog, LogOptions
 from braidmq.storage.reading.positions import parse_start
@@ -73,11 +76,15 @@ class Node(ServingNode):
     """One core. ``start`` returns when it serves; ``stop`` when everything is closed."""
 
     def __init__(self, config: Config | Settings, workers: WorkerPlan | None = None) -> None:
-        self._plan = workers or WorkerPlan(0)
         super().__init__(config if isinstance(config, Config) else from_settings(config))
+        self._plan = workers or WorkerPlan(0)
+        if self.settings.cluster.store == "etcd":
+            # One of several cores serves no clients itself: its workers do, as nodes of the whole cluster.
+            self._plan = WorkerPlan(max(self._plan.count, 1), core_listens=False)
         self._log: DurableLog | None = None
         self._care: Watchdog | None = None
         self._history: HistoryService | None = None
+        self._several: SeveralCores | None = None
         self._core_side: CoreSide | None = None
         self._home: Home | None = None
         self._shared_bans: SharedBans | None = None
@@ -101,8 +108,15 @@ class Node(ServingNode):
 
     async def _start(self, settings: Settings, data_dir: Path, files: FilePlan) -> None:
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
+        log_id = b""
+        if settings.cluster.store == "etcd":
+            self._several = several = await self._open_cluster(settings, data_dir)
+            self.settings = settings = several.settings_for(settings)
+            log_id = several.map.log_id
         options = LogOptions(tuning=Tuning(open_files_max=files.tables))
-        self._log = message_log = await asyncio.to_thread(DurableLog.open, data_dir, settings.history, options=options)
+        self._log = message_log = await asyncio.to_thread(
+            DurableLog.open, data_dir, settings.history, options=options, log_id=log_id
+        )
         await asyncio.to_thread(remove_leftovers, data_dir)
         message_log.start(asyncio.get_running_loop().call_soon_threadsafe)
         storage = Storage(
@@ -156,18 +170,29 @@ class Node(ServingNode):
         for name, (host, port) in self.addresses.items():
             log.info("%s listens on %s", name, Address(host, port))
 
+    async def _open_cluster(self, settings: Settings, data_dir: Path) -> SeveralCores:
+        is_default = self.config.origins.get("history.shards", DEFAULT) == DEFAULT
+        has_log = await asyncio.to_thread(mark_path(data_dir / "log").exists)
+        return await SeveralCores.open(
+            settings, data_dir, shards=None if is_default else settings.history.shards, has_log=has_log
+        )
+
     async def _join_cluster(self, settings: Settings, data_dir: Path, message_log: DurableLog) -> NodePorts:
         """Become a member of the cluster, if there is one; what the broker shares with the other members."""
         if not self._plan.count and not settings.cluster.rpc_bind:
             return NodePorts()
         self._worker_secret = secrets.token_bytes(_SECRET_BYTES) if self._plan.count else b""
-        self._core_side = CoreSide(settings, data_dir, message_log, self._worker_secret)
+        self._core_side = CoreSide(settings, data_dir, message_log, self._worker_secret, self._several)
         await self._core_side.start()
         cluster = settings.cluster
         pace = AgentPace(switchover_entries_max=cluster.switchover_entries_max)
         local = Member(settings.node.name, self._core_side.incarnation)
         side = self._core_side
-        self._home = Home(local, cluster.takeover_wait, pace, message_log, side.expected, side.ended)
+        led = None
+        if self._several is not None:
+            terms = {shard: row.term for shard, row in self._several.terms.items()}
+            led = LedShards(local.name, self._several.map.leader_names, terms)
+        self._home = Home(local, cluster.takeover_wait, pace, message_log, side.expected, side.ended, led)
         return self._home.ports
 
     async def _start_cluster(self, broker: Broker) -> None:
@@ -183,7 +208,9 @@ class Node(ServingNode):
         await self._core_side.accept(self._home)
         if self._plan.count:
             socket_path = str(self._core_side.socket_path)
-            self._workers = Workers(self._plan.count, self._worker_config, socket_path, self._worker_secret)
+            self._workers = Workers(
+                self._plan.count, self._worker_config, socket_path, self._worker_secret, self._on_worker_ended
+            )
             await self._workers.start()
             log.info("%d workers are ready", self._plan.count)
 
@@ -192,6 +219,10 @@ class Node(ServingNode):
             raise UsageError("this node accepts no other nodes", "set cluster.rpc_bind")
         number = await self._core_side.members.register_endpoint(endpoint)
         return EndpointRegistration(number, [str(self.cluster_address)])
+
+    def _on_worker_ended(self, number: int) -> None:
+        if self._core_side is not None:
+            self._core_side.note_worker_ended(worker_name(self.settings.node.name, number))
 
     def _worker_config(self, number: int) -> bytes:
         run_dir = (Path(self.settings.node.data_dir) / "workers" / f"w{number}").absolute()
@@ -210,9 +241,11 @@ class Node(ServingNode):
         self._history.start()
 
     async def wait_ended(self) -> str:
-        """Wait until this node must be stopped: a core decides that itself."""
-        await asyncio.Event().wait()
-        return ""
+        """Wait until this node must be stopped: only if the other cores have declared it dead. The reason."""
+        if self._core_side is None:
+            await asyncio.Event().wait()
+            return ""
+        return await asyncio.shield(self._core_side.declared_dead)
 
     async def stop(self) -> None:
         """Stop accepting, disconnect the clients, close everything."""
@@ -243,11 +276,16 @@ class Node(ServingNode):
         if self._log is not None:
             self._log.close()  # on this thread, which is the log's
             self._log = None
+        if self._several is not None:
+            await self._several.close()
+            self._several = None
         if self._access is not None:
             await self._access.close()
 
     async def reload(self, config: Config) -> list[str]:
         """Apply a changed configuration and changed files; clients still allowed stay. Returns the keys that need a restart."""
+        if self._several is not None:
+            config = msgspec.structs.replace(config, settings=self._several.settings_for(config.settings))
         changes = describe_changes(self.settings, config.settings)
         self.config = config
         self.settings = config.settings

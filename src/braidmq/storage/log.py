@@ -120,13 +120,14 @@ class DurableLog:
         *,
         clock: ShardClock | None = None,
         options: LogOptions = DEFAULT_OPTIONS,
+        log_id: bytes = b"",
     ) -> DurableLog:
         """Open or create the log in `data_dir`/log, and recover it. Blocks while the write-ahead log is read.
 
-        Raises ConfigError (the number of shards cannot change, classes must not overlap), and what `Store.open` and
-        `Shard.recover` raise.
+        ``log_id``: that of the cluster; empty: a new log gets one of its own. Raises ConfigError (another id, another number of
+        shards, classes that overlap), and what `Store.open` and `Shard.recover` raise.
         """
-        store, classes = open_log_store(Path(data_dir) / "log", settings, options.tuning, options.disk)
+        store, classes = open_log_store(Path(data_dir) / "log", settings, options.tuning, options.disk, log_id)
         try:
             opened = cls(store, classes, settings, clock or ShardClock(), options)
             opened._recover(settings.layout)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
-from braidmq.base.errors import UsageError
+from braidmq.base.errors import ConfigError, UsageError
 from braidmq.storage.engine.identity import FORMAT_VERSION
 from braidmq.storage.engine.store import Cursor, Store
 
@@ -313,3 +313,13 @@ def test_compacting_a_range_that_was_removed_frees_its_space(tmp_path: Path) -> 
 
         assert store.stats()["table_bytes"] < before / 5
         assert sum(1 for _ in store.items(FAMILY, b"", b"\xff")) == 1000
+
+
+def test_a_log_gets_the_id_that_it_must_have_and_no_other(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "log", [], log_id=b"i" * 16) as store:
+        assert store.log_id == b"i" * 16
+
+    with Store.open(tmp_path / "log", [], log_id=b"i" * 16) as store:
+        assert store.log_id == b"i" * 16
+    with pytest.raises(ConfigError, match="belongs to another cluster"):
+        Store.open(tmp_path / "log", [], log_id=b"j" * 16)

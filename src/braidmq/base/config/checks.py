@@ -36,6 +36,13 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 _NOT_YET: dict[Path, str] = {
     ("cluster", "store"): "a cluster with several cores",
     ("cluster", "etcd"): "a cluster with several cores",
+    ("cluster", "etcd_username"): "a cluster with several cores",
+    ("cluster", "etcd_password"): "a cluster with several cores",
+    ("cluster", "etcd_ca_file"): "a cluster with several cores",
+    ("cluster", "etcd_cert_file"): "a cluster with several cores",
+    ("cluster", "etcd_key_file"): "a cluster with several cores",
+    ("cluster", "initial_cores"): "a cluster with several cores",
+    ("cluster", "rpc_address"): "a cluster with several cores",
     ("registry",): "the cluster's client registry",
     ("links",): "linking of clusters",
 }
@@ -240,6 +247,8 @@ def _check_cluster(settings: Settings, given: Mapping[Path, str]) -> None:
     if settings.node.role == "replicant":
         _check_replicant(settings, given)
         return
+    if cluster.store == "etcd":
+        _check_several_cores(settings)
     if cluster.core_nodes:
         raise ConfigError("cluster.core_nodes", "belongs to replicants, and this node is a core", 'set node.role = "replicant"')
     if not cluster.rpc_bind:
@@ -251,6 +260,31 @@ def _check_cluster(settings: Settings, given: Mapping[Path, str]) -> None:
             f"is missing, and other machines can reach cluster.rpc_bind ({cluster.rpc_bind})",
             "set the same random text on all nodes of the cluster",
         )
+
+
+def _check_several_cores(settings: Settings) -> None:
+    cluster = settings.cluster
+    if not cluster.etcd:
+        raise ConfigError("cluster.etcd", "is empty", 'list the addresses of etcd, such as ["10.0.0.1:2379"]')
+    for each in cluster.etcd:
+        address = _check_address("cluster.etcd", each)
+        if not address.host or not address.port:
+            raise ConfigError("cluster.etcd", f"{each!r} does not name a host and a port", "write 10.0.0.1:2379")
+    if not cluster.rpc_bind:
+        raise ConfigError("cluster.rpc_bind", "is empty, and other cores must reach this one", "set an address of this host")
+    for each in cluster.initial_cores:
+        _check_name("cluster.initial_cores", each)
+    if cluster.initial_cores and settings.node.name not in cluster.initial_cores:
+        hint = "add it, or correct node.name"
+        raise ConfigError("cluster.initial_cores", f"does not contain this node ({settings.node.name!r})", hint)
+    if cluster.rpc_address:
+        address = _check_address("cluster.rpc_address", cluster.rpc_address)
+        if not address.host or not address.port:
+            hint = "write 10.0.0.1:4370"
+            raise ConfigError("cluster.rpc_address", f"{cluster.rpc_address!r} does not name a host and a port", hint)
+    for name in ("etcd_ca_file", "etcd_cert_file", "etcd_key_file"):
+        if file := getattr(cluster, name):
+            _check_readable(f"cluster.{name}", file)
 
 
 def _check_replicant(settings: Settings, given: Mapping[Path, str]) -> None:

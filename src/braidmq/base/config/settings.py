@@ -310,6 +310,17 @@ class ClusterSettings(_Table, frozen=True):
 
     store: Annotated[Literal["embedded", "etcd"], key("where the cluster keeps its tables", restart=True)] = "embedded"
     etcd: Annotated[tuple[str, ...], key("addresses of etcd", restart=True)] = ("127.0.0.1:2379",)
+    etcd_username: Annotated[str, key("user of etcd; empty: no login", restart=True)] = ""
+    etcd_password: Annotated[str, key("its password", restart=True, secret=True)] = ""
+    etcd_ca_file: Annotated[str, key("CA certificates (PEM) that verify etcd; empty: no TLS", restart=True)] = ""
+    etcd_cert_file: Annotated[str, key("certificate (PEM) that etcd verifies this node by; empty: none", restart=True)] = ""
+    etcd_key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
+    initial_cores: Annotated[
+        tuple[str, ...], key("names of all cores of a cluster with several cores, fixed when it is created", restart=True)
+    ] = ()
+    rpc_address: Annotated[str, key("address by which other nodes reach `rpc_bind`; empty: that of `rpc_bind`", restart=True)] = (
+        ""
+    )
     rpc_bind: Annotated[
         str, key("address on which replicants on other hosts reach this core; empty: they cannot join", restart=True)
     ] = ""

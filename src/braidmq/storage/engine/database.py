@@ -29,12 +29,12 @@ class Database(RocksReads):
         self.handles: dict[str, ColumnFamily] = {}
 
     @classmethod
-    def open(cls, path: Path, families: Sequence[str], tuning: Tuning, *, salvage: bool = False) -> Database:
+    def open(cls, path: Path, families: Sequence[str], tuning: Tuning, *, salvage: bool = False, log_id: bytes = b"") -> Database:
         """Open or create the directory for writing, with at least these families; see `Store.open`."""
         cache = Cache(tuning.block_cache_bytes)
         db = open_engine(path, tuning, cache, salvage=salvage)
         try:
-            opened = cls(db, path, identify(db, path))
+            opened = cls(db, path, identify(db, path, log_id))
             present = Rdict.list_cf(str(path))
             for name in dict.fromkeys([*present, *families]):
                 if name not in present:

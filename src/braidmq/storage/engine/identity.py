@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rocksdict import Rdict, WriteBatch
 
-from braidmq.base.errors import Corruption, UsageError
+from braidmq.base.errors import ConfigError, Corruption, UsageError
 from braidmq.storage.engine.rocksdb import DEFAULT_FAMILY
 
 # Of everything in the directory. It rises by one whenever a row or a key changes its format; newer formats are not opened.
@@ -17,14 +17,17 @@ _FORMAT_KEY = b"format"
 LOG_ID_KEY = b"log-id"
 
 
-def identify(db: Rdict, path: Path) -> bytes:
-    """Check the format of the database, or write it into a new one, and return the log's id."""
+def identify(db: Rdict, path: Path, wanted: bytes = b"") -> bytes:
+    """Check the format of the database, or write it into a new one, and return the log's id.
+
+    ``wanted``: the id that it must have, and gets if it is new; empty: any. Raises ConfigError if it has another one.
+    """
     row: bytes | None = db.get(_FORMAT_KEY)
     if row is None:
         # Created and interrupted before its first row: equivalent to a new one. Anything else is not a log, or is incomplete.
         if next(iter(db.keys()), None) is not None or Rdict.list_cf(str(path)) != [DEFAULT_FAMILY]:
             raise Corruption(f"the database in {path} has no format version; it is not a log, or it is incomplete")
-        log_id = os.urandom(16)
+        log_id = wanted or os.urandom(16)
         rows = WriteBatch(raw_mode=True)
         rows.put(_FORMAT_KEY, FORMAT_VERSION.to_bytes(4, "big"))
         rows.put(LOG_ID_KEY, log_id)
@@ -40,4 +43,7 @@ def identify(db: Rdict, path: Path) -> bytes:
     stored: bytes | None = db.get(LOG_ID_KEY)
     if stored is None or len(stored) != 16:
         raise Corruption(f"the log in {path} has lost its id")
+    if wanted and stored != wanted:
+        hint = "use a new data_dir, or the node.cluster that the log belongs to"
+        raise ConfigError("node.data_dir", f"the log in {path} belongs to another cluster", hint)
     return stored

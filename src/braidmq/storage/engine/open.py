@@ -33,14 +33,14 @@ def family_of(shard: int, class_name: str = "") -> str:
 
 
 def open_log_store(
-    path: Path, settings: HistorySettings, tuning: Tuning | None, disk: Disk | None
+    path: Path, settings: HistorySettings, tuning: Tuning | None, disk: Disk | None, log_id: bytes = b""
 ) -> tuple[Store, list[LogClass]]:
     """Open or create the store with its families; also returns its current and configured classes.
 
-    Raises ConfigError if it was created with another number of shards, or classes overlap.
+    Raises ConfigError if it was created with another number of shards, or classes overlap, or it has another id than ``log_id``.
     """
     check_classes(settings)
-    store = Store.open(path, (), durability=settings.durability, tuning=tuning, disk=disk, is_marked=True)
+    store = Store.open(path, (), durability=settings.durability, tuning=tuning, disk=disk, is_marked=True, log_id=log_id)
     shards = range(settings.shards)
     try:
         _check_shards(store, settings.shards)

@@ -82,19 +82,21 @@ class Store:
         disk: Disk | None = None,
         salvage: bool = False,
         is_marked: bool = False,
+        log_id: bytes = b"",
     ) -> Store:
         """Open or create the directory (0700) with at least these families. Blocks while the write-ahead log is read.
 
         Raises UsageError (in use, or a newer format), ConfigError (no directory, not writable), Corruption, Unavailable.
         ``salvage`` accepts a damaged write-ahead log and keeps the data before the damage: acknowledged records may be lost.
         ``is_marked``: maintain the mark, and raise Corruption for a log that has less than its mark says, unless salvaged.
+        ``log_id``: which the directory must have, and gets if it is new; empty: any.
         """
         place = Path(path)
         tuning = tuning or Tuning()
         mark = read_mark(mark_path(place)) if is_marked and not salvage else None
         if mark is not None:
             check_before(place, mark, tuning)
-        database = Database.open(place, families, tuning, salvage=salvage)
+        database = Database.open(place, families, tuning, salvage=salvage, log_id=log_id)
         try:
             if mark is not None:
                 check_opened(database, mark)
