@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 import msgspec
 import pytest
 
+from braidmq.base.shards import shard_of
 from braidmq.cluster.cores.durable_routes import DurableRoutes
-from braidmq.cluster.cores.other_cores import OtherCores, decode_probe_answer
+from braidmq.cluster.cores.core_peers import CorePeers, decode_probe_answer
 from braidmq.cluster.home.confidence import PROBE_S, SILENT_S, Confidence
 from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
@@ -25,7 +27,10 @@ from tests.support.simulator.network import Link, Network, Station
 SEEDS = 40
 RUN_S = 12.0
 LEADERS = ["a", "b"]
-CLIENT_OF = {"a": "client0", "b": "client1"}  # in the shard of each
+CLIENT_OF = {  # in the shard of each
+    name: next(text for number in count() if shard_of(text := f"client{number}", len(LEADERS)) == shard)
+    for shard, name in enumerate(LEADERS)
+}
 
 
 class Frame(NamedTuple):
@@ -108,6 +113,7 @@ class Core(Process):
     def __init__(self, world: World, name: str, term: int, filters: set[bytes]) -> None:
         super().__init__(world, name)
         self.filters = filters  # on its disk
+        self.made: dict[bytes, int] = {}  # the number of the last subscription to a filter: an answer to an earlier one is late
         self.term = term
         led = LedShards(name, LEADERS, {LEADERS.index(name): term})
         self.tables = Tables(lambda changes: None)
@@ -119,7 +125,7 @@ class Core(Process):
             writes=self.durable.origins.__contains__,
         )  # fmt: skip
         self.confidence: Confidence[object] = Confidence(self.position_of)
-        self.cores = OtherCores(led, self.durable, self.exchange, self.confidence, self.clock)
+        self.cores = CorePeers(led, self.durable, self.exchange, self.confidence, self.clock)
         self.cores.serve(self)
         self.confidence.expect("n")
         self.node_link: RlogLink | None = None
@@ -186,8 +192,13 @@ class Core(Process):
             return
         self.filters.add(topic_filter)
         self.durable.add(CLIENT_OF[self.name], topic_filter)
-        told = (durable_origin(LEADERS.index(self.name)), topic_filter)
-        self.cores.when_known(lambda: self.is_dead or self.world.told.add(told))
+        number = self.made[topic_filter] = self.made.get(topic_filter, 0) + 1
+        self.cores.when_known(partial(self.tell, topic_filter, number))
+
+    def tell(self, topic_filter: bytes, number: int) -> None:
+        """The client is told, if it still wants it."""
+        if not self.is_dead and topic_filter in self.filters and self.made[topic_filter] == number:
+            self.world.told.add((durable_origin(LEADERS.index(self.name)), topic_filter))
 
     def unsubscribe(self, topic_filter: bytes) -> None:
         if topic_filter in self.filters:
@@ -218,6 +229,7 @@ class Edge(Process):
         self.watches: dict[str, RlogLink] = {}
         self.has: dict[str, int] = {}
         self.waits: list[tuple[int, bytes]] = []
+        self.made: dict[bytes, int] = {}  # the sequence of the last subscription to a filter
 
     def ask(self) -> None:
         if not self.is_asked:
@@ -239,10 +251,10 @@ class Edge(Process):
         self.has[name] = position.sequence
         for wait in [wait for wait in self.waits if all(self.has.get(core, 0) >= wait[0] for core in LEADERS)]:
             self.waits.remove(wait)
-            self.tell(wait[1])
+            self.tell(*wait)
 
-    def tell(self, topic_filter: bytes) -> None:
-        if self.tables.has_row(origin_of("n"), topic_filter):
+    def tell(self, sequence: int, topic_filter: bytes) -> None:
+        if self.tables.has_row(origin_of("n"), topic_filter) and self.made[topic_filter] == sequence:
             self.world.told.add((origin_of("n"), topic_filter))
 
     def up(self, other: str) -> None:
@@ -265,13 +277,14 @@ class Edge(Process):
         self.tables.write(origin_of("n"), [Entry(topic_filter, b"l")])
         self.ask()
         wait = (self.sequence, topic_filter)
+        self.made[topic_filter] = self.sequence
         self.waits.append(wait)
         self.call_later(SILENT_S, partial(self.give_up, wait))
 
     def give_up(self, wait: tuple[int, bytes]) -> None:
         if wait in self.waits:
             self.waits.remove(wait)
-            self.tell(wait[1])
+            self.tell(*wait)
 
     def unsubscribe(self, topic_filter: bytes) -> None:
         if self.tables.has_row(origin_of("n"), topic_filter):

@@ -211,7 +211,7 @@ def test_a_decision_after_a_pause_is_made_in_doubt(cores: CoresWorld) -> None:
     sender = publisher(cores["core2"])
     cores.pass_time(3)
     assert doubts(cores) == [False, False, False]
-    cores["core2"].loop.now += 1.0  # no timer has run since
+    cores.pause(1.0)
     doubt = cores["core2"].home.doubt
     assert doubt is not None
 

@@ -1,8 +1,8 @@
-"""Several cores in one process, on one loop whose clock stands still: each with its own log, broker and home."""
+"""Several cores in one process, each with a loop, log, broker and home of its own; their clocks stand still together."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable
 from itertools import combinations, count
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from braidmq.cluster.home.home import Home
 from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
 from braidmq.cluster.rlog.agent import PACE
-from tests.support.simulator.cluster_world import ClusterWorld, NodeWire, wires
+from tests.support.simulator.cluster_world import ClusterWorld, NodeWire
 from tests.support.simulator.world import StillLoop
 
 SHARDS = 6
@@ -29,16 +29,17 @@ class CoreWorld(ClusterWorld):
         super().__init__(**tables)
 
     def _make_loop(self) -> StillLoop:
-        return self.cores.loop
-
-    def _close_loop(self) -> None:
-        """The other cores go on."""
+        loop = StillLoop()
+        loop.now = self.cores.now
+        return loop
 
     def _make_home(self) -> Home:
         term = self._lives + 1
-        leaders = self.cores.leaders
-        led = LedShards(self.name, leaders, {shard: term for shard, name in enumerate(leaders) if name == self.name})
+        led = LedShards(self.name, self.cores.leaders, dict.fromkeys(self.cores.shards_of(self.name), term))
         return Home(Member(self.name, term), 2.0, PACE, self.log, led=led, clock=self.loop.time)
+
+    def _group_shards(self) -> Iterable[int]:
+        return self.cores.shards_of(self.name)
 
     def client_id(self, stem: str = "c") -> str:
         """A client id that this core decides about."""
@@ -59,18 +60,13 @@ class CoresWorld:
     def __init__(self, *names: str, **tables: Any) -> None:
         """The shards are dealt to the cores in turn."""
         names = names or ("core1", "core2", "core3")
-        self.loop = StillLoop()
+        self.now = 0.0
         self.leaders = [names[shard % len(names)] for shard in range(SHARDS)]
         self.cores: dict[str, CoreWorld] = {}
-        self._problems: list[dict[str, Any]] = []
         tables = {**tables, "history": {"shards": SHARDS, **tables.get("history", {})}}
         for name in names:
             self.cores[name] = CoreWorld(self, name, **tables)
         self._wires: dict[frozenset[str], tuple[NodeWire, NodeWire]] = {}
-        self._watch_problems()
-
-    def _watch_problems(self) -> None:
-        self.loop.set_exception_handler(lambda loop, context: self._problems.append(context))
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +74,6 @@ class CoresWorld:
     def __exit__(self, *_: object) -> None:
         for core in self.cores.values():
             core.close()
-        self.loop.close()
 
     def __getitem__(self, name: str) -> CoreWorld:
         return self.cores[name]
@@ -87,7 +82,8 @@ class CoresWorld:
 
     def link(self, one: str, other: str) -> None:
         """Connect two cores, with new connections."""
-        here, there = wires(self.cores[one])
+        here, there = NodeWire(self.cores[one]), NodeWire(self.cores[other])
+        here.other, there.other = there, here
         here_cores, there_cores = self.cores[one].home.cores, self.cores[other].home.cores
         assert here_cores is not None
         assert there_cores is not None
@@ -121,12 +117,15 @@ class CoresWorld:
             if frozenset((name, other)) in self._wires:
                 self.cut(name, other)
         self.cores[name].crash()
-        self._watch_problems()
 
     def pass_time(self, steps: int) -> None:
         """Time passes, so many times as long as between two probes."""
         for _ in range(steps):
             self.wait(PROBE_S)
+
+    def shards_of(self, core: str) -> list[int]:
+        """The shards that a core leads."""
+        return [shard for shard, name in enumerate(self.leaders) if name == core]
 
     def text_of(self, core: str, stem: str) -> str:
         """A text that begins with the stem, in a shard of this core."""
@@ -140,8 +139,7 @@ class CoresWorld:
             before = [core.activity() for core in self.cores.values()]
             for core in self.cores.values():
                 core.sync()
-            self.loop.run_until_complete(asyncio.sleep(0))
-            assert not self._problems, repr(self._problems)
+                core.turn()
             quiet = quiet + 1 if before == [core.activity() for core in self.cores.values()] else 0
             if quiet == _QUIET_TURNS:
                 return
@@ -149,5 +147,11 @@ class CoresWorld:
 
     def wait(self, seconds: float) -> None:
         """Time passes at once: every timer that is due by then fires, once."""
-        self.loop.now += seconds
+        self.pause(seconds)
         self.settle()
+
+    def pause(self, seconds: float) -> None:
+        """Time has passed, and nothing has run."""
+        self.now += seconds
+        for core in self.cores.values():
+            core.loop.now = self.now

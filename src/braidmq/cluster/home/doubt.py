@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from braidmq.cluster.cores.other_cores import Later, OtherCores
+from braidmq.cluster.cores.core_peers import Later, CorePeers
 from braidmq.cluster.home.confidence import PROBE_S, Confidence
 from braidmq.lane.path.routes import RouteTable
 
@@ -32,7 +32,7 @@ class Doubt:
         confidence: Confidence[object],
         routes: RouteTable,
         nodes: Callable[[], Iterable[ProbedNode]],
-        cores: OtherCores,
+        cores: CorePeers,
         clock: Callable[[], float],
         loop: Later,
     ) -> None:

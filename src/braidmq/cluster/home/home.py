@@ -18,7 +18,7 @@ from braidmq.broker.session.ports import NodePorts, Routes
 from braidmq.broker.turn import Phase
 from braidmq.cluster.claims import HomeClaims
 from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
-from braidmq.cluster.cores.other_cores import OtherCores
+from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.confidence import Confidence
@@ -99,11 +99,11 @@ class Home:
         )
         self._clock = clock
         self._confidence: Confidence[object] | None = None
-        self.cores: OtherCores | None = None
+        self.cores: CorePeers | None = None
         self.doubt: Doubt | None = None
         if self._durable is not None:
             self._confidence = Confidence(self._position_of)
-            self.cores = OtherCores(self.led, self._durable, self.exchange, self._confidence, clock)
+            self.cores = CorePeers(self.led, self._durable, self.exchange, self._confidence, clock)
         self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected)
         self._routes: OwnRoutes | None = None
         self._noted: NotedRoutes | None = None

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
-from braidmq.cluster.cores.other_cores import decode_probe_answer
+from braidmq.cluster.cores.core_peers import decode_probe_answer
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.home.feeds import FeedNeeds, NodeFeed

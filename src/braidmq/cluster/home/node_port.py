@@ -10,7 +10,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Change
 from braidmq.cluster.blocks import BlockMark
 from braidmq.cluster.claims import ClaimRequest, Ending, HomeClaims
-from braidmq.cluster.cores.other_cores import OtherCores
+from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.block_ports import ChannelClient
 from braidmq.cluster.home.doubt import Doubt
@@ -55,7 +55,7 @@ class BlockServices:
         led: LedShards,
         misdirected: Misdirected,
         doubt: Doubt | None,
-        cores: OtherCores | None,
+        cores: CorePeers | None,
     ) -> None:
         self._member = member
         self._registration_id = registration_id

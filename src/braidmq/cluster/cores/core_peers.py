@@ -25,7 +25,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _answer: Final = msgspec.msgpack.Decoder(ProbeAnswer)
 
 
-class OtherCoreConnection(Protocol):
+class CorePeerConnection(Protocol):
     """The connection for messages between two cores, as `net.connection` makes it."""
 
     def send(self, kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> None:
@@ -47,22 +47,22 @@ def decode_probe_answer(body: bytes | memoryview) -> ProbeAnswer:
         raise BadFrame(f"the answer to a probe cannot be read: {problem}") from None
 
 
-class OtherCore:
+class CorePeer:
     """One of them; subject of the home's probes."""
 
-    def __init__(self, cores: OtherCores, name: str, shards: Iterable[int]) -> None:
+    def __init__(self, cores: CorePeers, name: str, shards: Iterable[int]) -> None:
         self.name = name
         self.origins = frozenset(durable_origin(shard) for shard in shards)
         self.link: RlogLink | None = None
         self._cores = cores
-        self._connection: OtherCoreConnection | None = None
+        self._connection: CorePeerConnection | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection."""
         return self._connection is not None
 
-    def open(self, connection: OtherCoreConnection, exchange: RlogExchange) -> None:
+    def open(self, connection: CorePeerConnection, exchange: RlogExchange) -> None:
         """There is a connection."""
         self._connection = connection
         self.link = exchange.open(self._send_frame, self.origins.__contains__)
@@ -98,7 +98,7 @@ class OtherCore:
             link.close()
 
 
-class OtherCores:
+class CorePeers:
     """All of them."""
 
     def __init__(
@@ -111,7 +111,7 @@ class OtherCores:
     ) -> None:
         """``clock``: seconds that go on while the machine is suspended."""
         self.confidence = confidence
-        self._cores = {name: OtherCore(self, name, shards) for name, shards in led.others.items()}
+        self._cores = {name: CorePeer(self, name, shards) for name, shards in led.others.items()}
         self._durable = durable
         self._exchange = exchange
         self._clock = clock
@@ -125,11 +125,11 @@ class OtherCores:
         """Blocks can be taken from now on."""
         self._loop = loop
 
-    def __getitem__(self, name: str) -> OtherCore:
+    def __getitem__(self, name: str) -> CorePeer:
         return self._cores[name]
 
     @property
-    def connected(self) -> list[OtherCore]:
+    def connected(self) -> list[CorePeer]:
         """Those with a connection."""
         return [core for core in self._cores.values() if core.is_connected]
 
@@ -138,7 +138,7 @@ class OtherCores:
         """Whether one has no connection."""
         return not all(core.is_connected for core in self._cores.values())
 
-    def up(self, name: str, connection: OtherCoreConnection) -> OtherCore:
+    def up(self, name: str, connection: CorePeerConnection) -> CorePeer:
         """There is a connection to a core, which may have restarted."""
         core = self._cores[name]
         core.close()
@@ -152,7 +152,7 @@ class OtherCores:
         self._cores[name].close()
         self.confidence.lost(name)
 
-    def answer(self, core: OtherCore) -> ProbeAnswer:
+    def answer(self, core: CorePeer) -> ProbeAnswer:
         """How far this core's durable routes have come, for another core that is about to rely on it."""
         self._known.note_answer(core.name, self._clock())
         return ProbeAnswer(self._durable.positions())
