@@ -240,6 +240,7 @@ class BrokerParts:
             access=self.access,
             revocation=self.revocation,
             is_home=ports.is_home,
+            keeps_groups=ports.keeps_groups,
         )
 
     def _make_connections(self, settings: Settings) -> None:

@@ -68,7 +68,7 @@ class LedShards:
 
     def own(self, positions: Sequence[int], marks: Sequence[int]) -> list[int]:
         """Positions to read this core's log from. ``marks``: what its log says of each shard."""
-        return [position if shard in self.terms else marks[shard] for shard, position in enumerate(positions)]
+        return [position if shard in self.terms else marks[shard] for shard, position in enumerate(positions[: self.count])]
 
 
 class Misdirected:

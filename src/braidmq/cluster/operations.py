@@ -111,6 +111,8 @@ class JoinGroup(_RowOperation, frozen=True):
 
     ``number``: under which the node knows the membership. ``window``: how many messages the client can be lent at a time.
     ``start``: where a new group begins to read the log. ``is_stored``: the client's session is durable.
+    ``channel``: the client's, if another core decides about its id. Such a member is a *guest* here, known by node and channel;
+    it comes in an entry of the node's own. 0: the entry's channel is the client's.
     """
 
     client_id: str
@@ -122,14 +124,26 @@ class JoinGroup(_RowOperation, frozen=True):
     window: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     start: list[int] | None
     is_stored: bool
+    channel: int = 0
 
 
 class LeaveGroup(_RowOperation, frozen=True):
-    """A client of the node is no longer a member of a group."""
+    """A client of the node is no longer a member of a group. ``channel``: that of a guest, as for `JoinGroup`."""
 
     client_id: str
     name: str
     topic_filter: str
+    channel: int = 0
+
+
+class ReleaseGuest(_RowOperation, frozen=True):
+    """The channel of a guest has ended: it is in no group any more, and what it was lent and has no result is the groups' again.
+
+    In an entry of the node's own, behind its other operations on the guest: those of one guest are in the blocks of one shard.
+    """
+
+    client_id: str
+    channel: int
 
 
 class TakeExclusive(_RowOperation, frozen=True):
@@ -220,7 +234,9 @@ SessionOperation = (
     | TakeExclusive
     | ReleaseExclusive
 )
-Operation = SessionOperation | PutRetained | RemoveRetained | PutDelayed | PutGroup | RemoveGroup | PutBatch | PutKey
+Operation = (
+    SessionOperation | ReleaseGuest | PutRetained | RemoveRetained | PutDelayed | PutGroup | RemoveGroup | PutBatch | PutKey
+)
 
 
 class _SessionRows(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -293,8 +309,13 @@ def decode_will(data: bytes) -> Will | None:
 
 
 def client_of(operation: Operation) -> str | None:
-    """The client whose session an operation is about; None for all other rows."""
-    return operation.client_id if isinstance(operation, SessionOperation) else None
+    """The client whose session an operation is about; None for all other rows, and for guests."""
+    return operation.client_id if isinstance(operation, SessionOperation) and not is_of_guest(operation) else None
+
+
+def is_of_guest(operation: Operation) -> bool:
+    """Whether an operation is about a member of groups whose client id another core decides about."""
+    return isinstance(operation, ReleaseGuest) or (isinstance(operation, JoinGroup | LeaveGroup) and operation.channel != 0)
 
 
 def size_of(operations: Iterable[Operation]) -> int:

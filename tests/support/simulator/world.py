@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -123,9 +123,12 @@ class World:
         self._nodes.append(node)
         return node
 
+    def _group_shards(self) -> Iterable[int] | None:
+        return None
+
     async def _make_broker(self, ports: NodePorts) -> Broker:
         log = self.log
-        kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log)
+        kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log, self._group_shards())
         storage = Storage(log, *kept, parse_start, LogProducers(log))
         access = LocalAccess(self.settings)
         broker = Broker(self.settings, access, hooks.load((), 1.0), storage, self.loop.time, ports)

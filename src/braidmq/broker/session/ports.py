@@ -223,7 +223,8 @@ class NodePorts(Struct, frozen=True):
     """What a cluster puts in place of the local implementations; None: this node's own.
 
     Routes and retained reads go around the local ones, which they are given: a cluster's add those of other nodes.
-    ``groups``: the home of all shared groups, if it is another node.
+    ``groups``: the home of all shared groups, if it is another node. ``keeps_groups``: stored groups may have members that only
+    other nodes know of.
     ``is_home``: this node keeps what has no client: sessions that wait, their wills and timers, and retained messages. Otherwise
     the homes do: a session leaves this node with its connection, and no bound on the number of sessions is checked here.
     """
@@ -234,3 +235,4 @@ class NodePorts(Struct, frozen=True):
     extend_routes: Callable[[Routes], Routes] | None = None
     extend_retained: Callable[[RetainedReads], RetainedReads] | None = None
     is_home: bool = True
+    keeps_groups: bool = False

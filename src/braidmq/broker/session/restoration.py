@@ -67,8 +67,9 @@ class Restoration:
         access: Authorizer,
         revocation: Revocation,
         is_home: bool,
+        keeps_groups: bool,
     ) -> None:
-        """``is_home``: shared groups are on this node."""
+        """``is_home``: shared groups are on this node. ``keeps_groups``: they may have members that only other nodes know of."""
         self._rows = rows
         self._group_rows = group_rows
         self._fences = fences
@@ -85,6 +86,7 @@ class Restoration:
         self._access = access
         self._revocation = revocation
         self._is_home = is_home
+        self._keeps_groups = keeps_groups
         self._orphans: dict[tuple[str, str], GroupRow] = {}  # rows of groups that may have members on other nodes
         self._undecided: list[Session] = []  # those that may have a client on another node
 
@@ -108,7 +110,7 @@ class Restoration:
             if self._state.is_pressed:
                 self._holdings.relieve()
         orphans = self._groups.restore(self._group_rows.load())
-        if decides:
+        if decides and not self._keeps_groups:
             self._groups.forget(orphans)
         else:
             self._orphans = {(row.name, row.topic_filter): row for row in orphans}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Literal
 from zlib import crc32
@@ -25,6 +25,7 @@ from braidmq.lane.path.subscription import Subscription
 _RELIEF_WORK = 1000  # members and messages that are looked at in one go when a member comes: about a millisecond
 
 Lease = tuple[Place, Message | None]  # without the message, which is in the log, if it is not in memory
+OnMember = Callable[[tuple[str, bytes], Flow, bool], None]  # a group's name and filter, a member, and whether it is one now
 Strategy = Literal["round_robin", "random", "sticky", "hash_clientid", "hash_topic"]
 
 
@@ -97,6 +98,10 @@ class Group:
                     self._sticky = None
                 return True
         return False
+
+    def members(self) -> Iterable[Subscription]:
+        """All of them."""
+        return tuple(self._members)
 
     def has_member(self, flow: Flow) -> bool:
         """Whether this flow is one of its members'."""
@@ -186,6 +191,7 @@ class Groups:
         self._groups: dict[tuple[str, bytes], Group] = {}
         self._strategy: Strategy = strategy
         self.members = 0  # of all groups together
+        self._on_member: OnMember | None = None
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -200,6 +206,13 @@ class Groups:
     def find(self, key: tuple[str, bytes]) -> Group | None:
         """The group of this name and filter; None if there is none."""
         return self._groups.get(key)
+
+    def watch_members(self, callback: OnMember) -> None:
+        """Call back for each member that there is, and whenever one joins or leaves."""
+        self._on_member = callback
+        for group in self._groups.values():
+            for member in group.members():
+                callback(group.key, member.flow, True)
 
     def use(self, strategy: Strategy) -> None:
         """Set the strategy, for existing groups as well."""
@@ -230,6 +243,8 @@ class Groups:
         member = Subscription(flow, topic_filter, qos, False, retain_as_published, identifiers, group)
         is_new = group.put(member)
         self.members += is_new
+        if is_new and self._on_member is not None:
+            self._on_member(key, flow, True)
         self._refit(group)
         return member, is_new
 
@@ -248,6 +263,8 @@ class Groups:
         if not group.remove(flow):
             return
         self.members -= 1
+        if self._on_member is not None:
+            self._on_member(group.key, flow, False)
         if len(group):
             self._refit(group, keeps_row)
             return

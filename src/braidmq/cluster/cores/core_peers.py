@@ -18,6 +18,7 @@ from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.origins import durable_origin
+from braidmq.cluster.rlog.replica import ReplicaState
 from braidmq.net.frames import BadFrame, FrameKind
 from braidmq.net.proto_v1 import Position, ProbeAnswer
 
@@ -54,6 +55,7 @@ class CorePeer:
         self.name = name
         self.origins = frozenset(durable_origin(shard) for shard in shards)
         self.link: RlogLink | None = None
+        self.was_heard = False  # it has said everything that it knows, since this core was started
         self._cores = cores
         self._connection: CorePeerConnection | None = None
 
@@ -83,6 +85,7 @@ class CorePeer:
         match kind:
             case FrameKind.RLOG:
                 self.link.receive(destination, flags, body)
+                self.was_heard = self.was_heard or self.link.state is ReplicaState.NORMAL
             case FrameKind.PROBE:
                 answer = self._cores.answer(self)
                 self._send_frame(FrameKind.PROBE_ANSWER, destination, _encode(answer), 0)
@@ -134,9 +137,9 @@ class CorePeers:
         return [core for core in self._cores.values() if core.is_connected]
 
     @property
-    def is_away(self) -> bool:
-        """Whether one has no connection."""
-        return not all(core.is_connected for core in self._cores.values())
+    def were_heard(self) -> bool:
+        """Whether all of them have said what they know, since this core was started."""
+        return all(core.was_heard for core in self._cores.values())
 
     def up(self, name: str, connection: CorePeerConnection) -> CorePeer:
         """There is a connection to a core, which may have restarted."""

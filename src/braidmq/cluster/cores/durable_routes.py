@@ -20,9 +20,26 @@ from braidmq.lane.path.peer import SilentFlow
 from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.topics import SHARE_PREFIX
 from braidmq.net.proto_v1 import Position
 
 DURABLE: Final = b"d"  # the value of a filter's row
+SHARED: Final = b"g"  # of a membership in a shared group, whose key is the subscription as a client writes it
+_SHARE: Final = SHARE_PREFIX.encode()
+
+
+def share_key(group: tuple[str, bytes]) -> bytes:
+    """The key of a membership in a group of this name and filter."""
+    name, topic_filter = group
+    return b"%b%b/%b" % (_SHARE, name.encode(), topic_filter)
+
+
+def group_of_key(key: bytes) -> tuple[str, bytes] | None:
+    """Name and filter of the group that a key stands for; None if it is the key of a filter."""
+    if not key.startswith(_SHARE):
+        return None
+    name, _, topic_filter = key.removeprefix(_SHARE).partition(b"/")
+    return name.decode(), topic_filter
 
 
 class DurableRoutes:
@@ -48,7 +65,7 @@ class DurableRoutes:
         sessions = self._sessions[shard]
         sessions[topic_filter] += 1
         if sessions[topic_filter] == 1:
-            self._write(shard, Entry(topic_filter, DURABLE))
+            self._write(shard, Entry(topic_filter, SHARED if topic_filter.startswith(_SHARE) else DURABLE))
 
     def remove(self, client_id: str, topic_filter: bytes) -> None:
         """A durable session no longer has it."""
@@ -96,6 +113,22 @@ class NotedRoutes:
             self._durable.remove(flow.client_id, topic_filter)
         return was_there
 
+    def add_share(self, client_id: str, key: bytes) -> None:
+        """A durable session on a node is a member of a shared group."""
+        self._durable.add(client_id, key)
+
+    def remove_share(self, client_id: str, key: bytes) -> None:
+        """It no longer is."""
+        self._durable.remove(client_id, key)
+
+    def note_member(self, group: tuple[str, bytes], flow: object, is_member: bool) -> None:
+        """A shared group here has a member more or less: a durable session that waits here counts for other cores."""
+        if not _is_session(flow) or isinstance(flow, SilentFlow):
+            return
+        assert isinstance(flow, LogFlow)
+        change = self._durable.add if is_member else self._durable.remove
+        change(flow.client_id, share_key(group))
+
     def is_known(self) -> bool:
         """The core has no clients of its own that wait for that."""
         return True
@@ -122,7 +155,7 @@ class RoutesElsewhere:
         """Rows of the replication log have changed, and the tables have them."""
         wanted: dict[bytes, bool] = {}
         for origin, key, value in changes:
-            if origin in self._origins:
+            if origin in self._origins and group_of_key(key) is None:
                 wanted[key] = value is not None or self._is_wanted(key)
         if wanted:
             added = [key for key, is_wanted in wanted.items() if is_wanted]

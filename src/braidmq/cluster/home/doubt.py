@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from braidmq.cluster.cores.core_peers import Later, CorePeers
+from braidmq.cluster.cores.core_peers import CorePeers, Later
 from braidmq.cluster.home.confidence import PROBE_S, Confidence
 from braidmq.lane.path.routes import RouteTable
 

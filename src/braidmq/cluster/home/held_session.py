@@ -40,7 +40,7 @@ class NodeClaim(Struct, frozen=True, gc=False):
 class Held:
     """A session that lives on a node."""
 
-    __slots__ = ("claim", "exclusive", "filters", "flow", "guard", "node", "on_left", "replaces_user")
+    __slots__ = ("claim", "exclusive", "filters", "flow", "guard", "node", "on_left", "replaces_user", "shares")
 
     def __init__(self, node: Member, claim: NodeClaim, guard: int) -> None:
         self.node = node
@@ -50,4 +50,5 @@ class Held:
         self.exclusive: set[bytes] = set()  # topics
         self.flow: SilentFlow | None = None  # of a durable session
         self.filters: dict[str, bytes] = {}  # of a durable session, by the filter as written
+        self.shares: dict[str, bytes] = {}  # its shared groups, as keys of durable routes
         self.on_left: list[Callable[[], None]] = []  # what waits until it has left the node

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from braidmq.access.contract import Credentials
 from braidmq.base.deadline_clock import time_since_boot
 from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Change
 from braidmq.broker.session.ports import NodePorts, Routes
+from braidmq.broker.shared.group import Groups
 from braidmq.broker.turn import Phase
 from braidmq.cluster.claims import HomeClaims
-from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
 from braidmq.cluster.cores.core_peers import CorePeers
+from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
+from braidmq.cluster.cores.groups_elsewhere import GroupsElsewhere
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.held_session import NodeClaim
 from braidmq.cluster.home.node_peer import NodePeer
 from braidmq.cluster.home.node_port import BlockServices
@@ -41,7 +45,7 @@ from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
-from braidmq.net.proto_v1 import Position
+from braidmq.net.proto_v1 import CallFailed, Position
 from braidmq.storage.log import DurableLog
 
 log = logging.getLogger("braidmq.cluster")
@@ -78,9 +82,11 @@ class Home:
         self._peers: dict[Member, NodePeer] = {}
         self._by_name: dict[str, NodePeer] = {}  # in their latest lives
         self._registrations: dict[Member, int] = {}  # their registration ids
+        self._guests: dict[Member, Guests] = {}
         self._claims: HomeClaims[Member] = HomeClaims(takeover_wait_s, log.now, undeclared)
         self._wanted: WantedRoutes | None = None
         self._elsewhere: RoutesElsewhere | None = None
+        self._groups_elsewhere: GroupsElsewhere | None = None
         self.tables = Tables(self._on_rows)
         self.tables.open(self._origin, local.incarnation)
         self._store = STORE if self.led.is_all else store_origin(local.name)
@@ -114,7 +120,7 @@ class Home:
     @property
     def ports(self) -> NodePorts:
         """What the core's broker uses in place of its own parts."""
-        return NodePorts(registry=self.registry, extend_routes=self._extend_routes)
+        return NodePorts(registry=self.registry, extend_routes=self._extend_routes, keeps_groups=self._durable is not None)
 
     def _extend_routes(self, routes: Routes) -> Routes:
         if self._durable is not None:
@@ -131,14 +137,23 @@ class Home:
         broker.routes.keep_for_peers = True
         broker.turn.at_end(Phase.PEERS, self._flush)
         self._wanted = WantedRoutes(broker.routes, self.tables, self._origin, self._destination, shares=False)
-        self._sessions = HomeSessions(broker, broker.users.exist, lambda: broker.live.now.session.sessions_max, self._noted)
+        self._sessions = HomeSessions(
+            broker, broker.users.exist, lambda: broker.live.now.session.sessions_max, self._noted, self.led
+        )
         self._forwarding = Forwarding(self._peers.values, broker.loop.call_later)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
         if self.cores is not None and self._confidence is not None:
             self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
+            assert isinstance(broker.groups, Groups)  # a core chooses itself
+            self._groups_elsewhere = GroupsElsewhere(
+                broker.groups, broker.state, self.tables, self.led, broker.restoration.adopt_group
+            )
+            if self._noted is not None:
+                broker.groups.watch_members(self._noted.note_member)
             self.cores.serve(broker.loop)
             self.doubt = Doubt(self._confidence, broker.routes, self._peers.values, self.cores, self._clock, broker.loop)
             self.doubt.start()
+            self._forget_orphans()
 
     @property
     def is_ready(self) -> bool:
@@ -148,9 +163,19 @@ class Home:
     def _on_ready(self) -> None:
         assert self._broker is not None
         self._broker.restoration.decide()
-        self._broker.loop.call_later(_ORPHANS_S, self._broker.restoration.forget_orphans)
+        if self.cores is None:
+            self._broker.loop.call_later(_ORPHANS_S, self._broker.restoration.forget_orphans)
         for peer in self._peers.values():
             peer.note_home_ready()
+
+    def _forget_orphans(self, is_time: bool = False) -> None:
+        """Groups that neither nodes nor other cores have named are over, some time after all of these were heard."""
+        assert self._broker is not None
+        assert self.cores is not None
+        if is_time and self.is_ready:
+            self._broker.restoration.forget_orphans()
+        else:
+            self._broker.loop.call_later(_ORPHANS_S, partial(self._forget_orphans, self.cores.were_heard))
 
     def __iter__(self) -> Iterator[NodePeer]:
         return iter(self._peers.values())
@@ -186,10 +211,21 @@ class Home:
 
     # Other cores
 
-    def on_core_up(self, name: str, incarnation: int, calls: Calls, connection: PeerConnection) -> None:
+    @property
+    def requests(self) -> Any:
+        """What cores ask each other in calls: nothing yet."""
+        return CallFailed
+
+    @property
+    def answers(self) -> Any:
+        """The answers to that."""
+        return CallFailed
+
+    def on_core_up(self, name: str, incarnation: int, calls: Calls, messages: PeerConnection) -> None:
         """There is a pair of connections to another core, which may have restarted. An older pair counts no more."""
+        calls.serve({})
         if self.cores is not None:
-            connection.on_frame = self.cores.up(name, connection).receive
+            messages.on_frame = self.cores.up(name, messages).receive
 
     def on_core_down(self, name: str) -> None:
         """The connections to another core are gone."""
@@ -254,6 +290,7 @@ class Home:
             self._confidence,
         )
         self._registrations[member] = registration_id
+        self._guests[member] = services.guests
         return peer
 
     def bury(self, member: Member) -> None:
@@ -264,6 +301,7 @@ class Home:
             self.blocks_refused += view.blocks_refused
             self.entries_fenced += view.entries_fenced
             peer.end()
+            self._guests.pop(member).end()
             self._remove_rows(BlockMarks(self._log).remove(self._registrations.pop(member), member.incarnation))
         self.tables.write(self._store, [death_of(origin_of(member.name), member.incarnation + 1)])
         if self._confidence is not None:
@@ -313,8 +351,9 @@ class Home:
     def _on_rows(self, changes: list[RowChange]) -> None:
         if self._wanted is not None:
             self._wanted.apply(changes)
-        if self._elsewhere is not None:
+        if self._elsewhere is not None and self._groups_elsewhere is not None:
             self._elsewhere.apply(changes)
+            self._groups_elsewhere.apply(changes)
         for name in {node_of(change.origin) for change in changes}:
             if name is not None and (peer := self._by_name.get(name)) is not None:
                 peer.note_routes()

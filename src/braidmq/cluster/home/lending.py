@@ -26,6 +26,7 @@ from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Group, Groups, Lease, group_of
 from braidmq.cluster.lease_frames import SETTLED, LentMessage, encode_lease
+from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
 from braidmq.cluster.operations import JoinGroup
 from braidmq.lane.path.delivery import Delivery
@@ -38,6 +39,8 @@ from braidmq.net.proto_v1 import LeaseStatement
 
 LENT_BYTES_MAX: Final = 1024 * 1024  # to one client, if they are more than one message
 _Key = tuple[str, bytes]  # name and filter of a group
+GuestKey = tuple[Member, int]  # node and channel of a guest
+ClientKey = str | GuestKey  # a client by its id, if this core decides about that
 
 
 class LentClient:
@@ -131,12 +134,16 @@ class LendingServices(Protocol):
 class Lending:
     """All memberships of clients on nodes."""
 
-    def __init__(self, broker: LendingServices) -> None:
+    def __init__(self, broker: LendingServices, led: LedShards | None = None) -> None:
+        """``led``: None: this is the only core."""
+        self._led = led
+        # A lease of QoS 2 needs the rows of the group and of the session in one batch: with several cores there are two (S10).
+        self._qos_max = 2 if led is None or led.is_all else 1
         self._groups = broker.groups
         self._sharing = broker.sharing
         self._state = broker.state
-        self._clients: dict[str, LentClient] = {}
-        self._nodes: dict[Member, dict[str, LentClient]] = {}
+        self._clients: dict[ClientKey, LentClient] = {}
+        self._nodes: dict[Member, dict[ClientKey, LentClient]] = {}
         self._desks: dict[Member, NodeDesk] = {}
         self._adopt = broker.restoration.adopt_group
 
@@ -151,21 +158,22 @@ class Lending:
         for subscription in shared:
             group = group_of(subscription)
             assert group is not None
-            client = self._client(client_id, node, channel)
+            client = self._client(client_id, client_id, node, channel)
             self._join(client, group.key, subscription.qos, subscription.retain_as_published, None, None)
             client.expected.add(group.key)
 
-    def _client(self, client_id: str, node: Member, channel: int) -> LentClient:
-        client = self._clients.get(client_id)
+    def _client(self, key: ClientKey, client_id: str, node: Member, channel: int) -> LentClient:
+        client = self._clients.get(key)
         if client is None:
-            client = self._clients[client_id] = LentClient(client_id, node, channel, self._state)
-            self._nodes.setdefault(node, {})[client_id] = client
+            client = self._clients[key] = LentClient(client_id, node, channel, self._state)
+            self._nodes.setdefault(node, {})[key] = client
         return client
 
     def _join(
         self, client: LentClient, key: _Key, qos: int, retain_as_published: bool, start: list[int] | None, owner: object
     ) -> Group:
         name, topic_filter = key
+        qos = min(qos, self._qos_max)
         member, _ = self._groups.join(name, client.flow, topic_filter, qos, retain_as_published, b"", start, owner)
         group = group_of(member)
         assert group is not None
@@ -177,7 +185,7 @@ class Lending:
         key = asked.name, asked.topic_filter.encode()
         if asked.start is None or self._groups.find(key) is not None:
             return True
-        client = self._client(asked.client_id, node, channel)
+        client = self._client(_key_of(asked, node), asked.client_id, node, channel)
         for made in list(client.replaying):
             group = self._groups.find(made)
             if group is not None and not group.log.is_replaying:
@@ -189,10 +197,10 @@ class Lending:
 
     def join(self, asked: JoinGroup, node: Member, channel: int, owner: object) -> None:
         """A client of a node is a member, or is one in another way than before."""
-        client = self._client(asked.client_id, node, channel)
+        client = self._client(_key_of(asked, node), asked.client_id, node, channel)
         key = asked.name, asked.topic_filter.encode()
         is_new = self._groups.find(key) is None
-        group = self._join(client, key, asked.qos, asked.retain_as_published, asked.start, owner)
+        group = self._join(client, key, asked.qos, asked.retain_as_published, self._own(asked.start), owner)
         if is_new:
             self._adopt(group)
         client.numbers[key] = asked.number
@@ -202,9 +210,13 @@ class Lending:
         self._attach(client)
         self._groups.relieve_all([group])
 
-    def leave(self, client_id: str, name: str, topic_filter: str) -> None:
+    def _own(self, start: list[int] | None) -> list[int] | None:
+        """Where a group begins to read the log of this core."""
+        return start if start is None or self._led is None else self._led.own(start, self._state.marks)
+
+    def leave(self, key_of_client: ClientKey, name: str, topic_filter: str) -> None:
         """A client of a node is no longer a member. What it was lent stays with it."""
-        client = self._clients.get(client_id)
+        client = self._clients.get(key_of_client)
         key = name, topic_filter.encode()
         group = None if client is None else client.groups.pop(key, None)
         if client is None or group is None:
@@ -227,13 +239,13 @@ class Lending:
         if client is not None and client.flow.channel is not None:
             client.flow.detach()
 
-    def end(self, client_id: str, *, is_dead: bool) -> None:
+    def end(self, key: ClientKey, *, is_dead: bool) -> None:
         """The client's channel has ended, ``is_dead`` because its node has. Its memberships are over."""
-        client = self._clients.pop(client_id, None)
+        client = self._clients.pop(key, None)
         if client is None:
             return
         of_node = self._nodes[client.node]
-        del of_node[client_id]
+        del of_node[key]
         if not of_node:
             del self._nodes[client.node]
         client.flow.detach()
@@ -247,9 +259,9 @@ class Lending:
 
     # Leases
 
-    def answer(self, client_id: str, lease: int, outcome: int) -> None:
+    def answer(self, key: ClientKey, lease: int, outcome: int) -> None:
         """A node has answered a lease of its client."""
-        client = self._clients.get(client_id)
+        client = self._clients.get(key)
         if client is None:
             return
         if outcome == SETTLED:
@@ -349,3 +361,7 @@ class Lending:
         """A node takes more."""
         for client in list(self._nodes.get(node, {}).values()):
             self._sharing.feed_lent(client.flow)
+
+
+def _key_of(asked: JoinGroup, node: Member) -> ClientKey:
+    return (node, asked.channel) if asked.channel else asked.client_id

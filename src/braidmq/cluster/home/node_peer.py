@@ -194,8 +194,7 @@ class NodePeer:
             return
         for channel, lease, outcome in decode_results(body):
             client_id = self._registry.client_of(self.member, channel)
-            if client_id is not None:
-                self._lending.answer(client_id, lease, outcome)
+            self._lending.answer((self.member, channel) if client_id is None else client_id, lease, outcome)
 
     def _go_on_later(self) -> None:
         """QoS 0 messages of the node are too much work for one turn: go on in another one, and read nothing meanwhile."""

@@ -15,11 +15,13 @@ from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.block_ports import ChannelClient
 from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.forwarding import Forwarding
+from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.operations import (
     AppliedRows,
     DelayedAdded,
     Effect,
     GroupChanged,
+    GuestReleased,
     HomeRows,
     MemberJoined,
     MemberLeft,
@@ -69,7 +71,8 @@ class BlockServices:
         self._misdirected = misdirected
         self._doubt = doubt
         self._cores = cores
-        self._rows = HomeRows(broker.turn_writer.storage, live=sessions)
+        self.guests = Guests(member, sessions.lending, led)
+        self._rows = HomeRows(broker.turn_writer.storage, live=sessions, guests=self.guests)
         self._marks = BlockMarks(log)
 
     def client_of(self, channel: int) -> ChannelClient | None:
@@ -126,8 +129,14 @@ class BlockServices:
                 retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
             case DelayedAdded(stored):
                 self._broker.delayed.restore(stored, time())
+            case MemberJoined(asked) if asked.channel:
+                self.guests.join(asked)
             case MemberJoined(asked):
                 sessions.member_joined(asked)
+            case MemberLeft(asked) if asked.channel:
+                self.guests.leave(asked)
+            case GuestReleased(asked):
+                self.guests.release(asked)
             case MemberLeft(asked):
                 sessions.lending.leave(asked.client_id, asked.name, asked.topic_filter)
             case WillChanged() | GroupChanged():

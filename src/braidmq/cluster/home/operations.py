@@ -32,6 +32,7 @@ from braidmq.cluster.operations import (
     PutSubscription,
     PutWill,
     ReleaseExclusive,
+    ReleaseGuest,
     RemoveGroup,
     RemoveReceived,
     RemoveRetained,
@@ -41,6 +42,7 @@ from braidmq.cluster.operations import (
     SessionOperation,
     TakeExclusive,
     decode_will,
+    is_of_guest,
 )
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.topics import SHARE_PREFIX, parse_subscription
@@ -118,6 +120,12 @@ class MemberLeft(NamedTuple):
     asked: LeaveGroup
 
 
+class GuestReleased(NamedTuple):
+    """The channel of a guest has ended."""
+
+    asked: ReleaseGuest
+
+
 Effect = (
     SessionChanged
     | SubscriptionChanged
@@ -128,6 +136,7 @@ Effect = (
     | GroupChanged
     | MemberJoined
     | MemberLeft
+    | GuestReleased
 )
 
 
@@ -147,6 +156,16 @@ class SessionPort(Protocol):
         """Whether a client may be a member; False if too many groups that it has made read the past."""
 
 
+class GuestPort(Protocol):
+    """Members of shared groups whose client ids other cores decide about; `guests.Guests`."""
+
+    def may_be(self, client_id: str) -> bool:
+        """Whether another core decides about the client id."""
+
+    def may_join(self, asked: JoinGroup) -> bool:
+        """As for `SessionPort`."""
+
+
 class AppliedRows(NamedTuple):
     """Changes to write as one, and what to do once they are committed, in order."""
 
@@ -157,8 +176,15 @@ class AppliedRows(NamedTuple):
 class HomeRows:
     """Makes storage changes of operations. Nothing is written here."""
 
-    def __init__(self, storage: Storage, messages: MessageRows | None = None, live: SessionPort | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        messages: MessageRows | None = None,
+        live: SessionPort | None = None,
+        guests: GuestPort | None = None,
+    ) -> None:
         self._live = live
+        self._guests = guests
         self._sessions = storage.sessions
         self._retained = storage.retained
         self._delayed = storage.delayed
@@ -211,11 +237,33 @@ class HomeRows:
                 return [self._producers.put_batch(name, base, swept_below, parts, owner)]
             case PutKey(keys, base, key):
                 return [self._producers.put_key(keys, base, key)]
+            case JoinGroup() | LeaveGroup() | ReleaseGuest() if is_of_guest(operation):
+                return self._apply_to_guest(operation, client_id, effects)
+            case ReleaseGuest():
+                raise AssertionError("it is of a guest")
             case _:
                 if client_id is None or operation.client_id != client_id:
                     owner_text = "no client" if client_id is None else repr(client_id)
                     raise NotOwned(f"{type(operation).__name__} of {operation.client_id!r} came from the channel of {owner_text}")
                 return self._apply_to_session(operation, effects)
+
+    def _apply_to_guest(
+        self, operation: JoinGroup | LeaveGroup | ReleaseGuest, client_id: str | None, effects: list[Effect]
+    ) -> list[Change]:
+        guests = self._guests
+        if client_id is not None or guests is None or not guests.may_be(operation.client_id):
+            raise NotOwned(f"{type(operation).__name__}: {operation.client_id!r} cannot be a guest")
+        match operation:
+            case JoinGroup():
+                _check_join(operation)
+                if not guests.may_join(operation):
+                    raise NotFree("too many groups of this client read the past")
+                effects.append(MemberJoined(operation))
+            case LeaveGroup():
+                effects.append(MemberLeft(operation))
+            case ReleaseGuest():
+                effects.append(GuestReleased(operation))
+        return []
 
     def _apply_to_session(self, operation: SessionOperation, effects: list[Effect]) -> list[Change]:
         sessions = self._sessions

@@ -32,9 +32,11 @@ from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups, group_of
 from braidmq.broker.timers import Timers
 from braidmq.cluster.claims import Ending
+from braidmq.cluster.cores.durable_routes import NotedRoutes, share_key
 from braidmq.cluster.home.held_session import GivenSession, Held, NodeClaim, SendGrant
 from braidmq.cluster.home.lending import Lending
 from braidmq.cluster.home.wills import HomeWills
+from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
 from braidmq.cluster.operations import JoinGroup, encode_session
 from braidmq.lane.path.peer import SilentFlow
@@ -87,20 +89,22 @@ class HomeSessions:
         broker: SessionServices,
         has_users: Callable[[], bool],
         sessions_max: Callable[[], int],
-        routes: Routes | None = None,
+        noted: NotedRoutes | None = None,
+        led: LedShards | None = None,
     ) -> None:
-        """``routes``: where those of sessions on nodes are kept; None: the broker's own."""
+        """``noted``: makes durable routes for other cores. ``led``: the shards of this one. None: it is the only one."""
         self._table = broker.sessions
         self._lifecycle = broker.lifecycle
         self._restoration = broker.restoration
-        self._routes: Routes = routes or broker.routes
+        self._routes: Routes = broker.routes if noted is None else noted
+        self._noted = noted
         self._state = broker.state
         self._writer = broker.turn_writer
         self._rows: SessionStore = broker.turn_writer.storage.sessions
         self._producers: ProducerStore = broker.turn_writer.storage.producers
         self._has_users = has_users
         self._sessions_max = sessions_max
-        self.lending = Lending(broker)
+        self.lending = Lending(broker, led)
         self.wills = HomeWills(broker.sessions, broker.flows, broker.wills, broker.timers, broker.turn_writer)
         self._exclusive = broker.exclusive
         self._held: dict[str, Held] = {}
@@ -217,6 +221,7 @@ class HomeSessions:
                 self._add_route(held, written, subscription.qos)
             else:
                 shared.append(subscription)
+                self._add_share(held, written)
         if shared:
             self._make_durable(held)
             self.lending.expect(session.client_id, held.node, held.claim.request.channel, shared)
@@ -291,11 +296,26 @@ class HomeSessions:
     def _add_route(self, held: Held, written: str, qos: int) -> None:
         flow = self._make_durable(held)
         target = parse_subscription(written)
-        if target.group is None:  # the others are those of `lending`
+        if target.group is not None:  # they are those of `lending`
+            self._add_share(held, written)
+        else:
             topic_filter = held.filters[written] = target.topic_filter.encode()
             self.held_routes += self._routes.add(Subscription(flow, topic_filter, qos))
 
+    def _add_share(self, held: Held, written: str) -> None:
+        """The other cores keep the group for as long as a durable session is a member."""
+        if self._noted is not None and written not in held.shares:
+            target = parse_subscription(written)
+            held.shares[written] = share_key((target.group or "", target.topic_filter.encode()))
+            self._noted.add_share(held.claim.request.client_id, held.shares[written])
+
+    def _remove_share(self, held: Held, written: str) -> None:
+        key = held.shares.pop(written, None)
+        if key is not None and self._noted is not None:
+            self._noted.remove_share(held.claim.request.client_id, key)
+
     def _remove_route(self, held: Held, written: str) -> None:
+        self._remove_share(held, written)
         topic_filter = held.filters.pop(written, None)
         if topic_filter is not None and topic_filter not in held.filters.values():
             self.held_routes -= self._routes.remove(topic_filter, held.flow)
@@ -304,6 +324,8 @@ class HomeSessions:
         for topic_filter in set(held.filters.values()):
             self.held_routes -= self._routes.remove(topic_filter, held.flow)
         held.filters.clear()
+        for written in list(held.shares):
+            self._remove_share(held, written)
         held.flow = None
 
     # Back

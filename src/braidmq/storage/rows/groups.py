@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from braidmq.base.shards import shard_of
 from braidmq.broker.ports import GroupRow
 from braidmq.storage.format.group_rows import GROUP_PREFIX, GROUPS_END, decode_group, encode_group, group_key
 from braidmq.storage.log import DurableLog
@@ -13,8 +14,10 @@ from braidmq.storage.rows.changes import Delete, Put
 class LogGroups:
     """The rows of shared groups; implements `broker.ports.GroupStore`."""
 
-    def __init__(self, log: DurableLog) -> None:
+    def __init__(self, log: DurableLog, shards: Iterable[int] | None = None) -> None:
+        """``shards``: those that may have rows; None: all. Each of several cores has its own rows, in shards that it leads."""
         self._log = log
+        self._shards = list(range(log.shards)) if shards is None else sorted(shards)
 
     def put(self, row: GroupRow) -> Put:
         """Set the positions and all outstanding records of a group."""
@@ -41,4 +44,4 @@ class LogGroups:
 
     def _shard_of(self, name: str, topic_filter: str) -> int:
         # By the format, a group has the shard that a client id with this text would have.
-        return self._log.shard_of(f"{name}\0{topic_filter}")
+        return self._shards[shard_of(f"{name}\0{topic_filter}", len(self._shards))]
