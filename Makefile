@@ -23,7 +23,8 @@ EVERY_SPARK_TESTS := $(addprefix tests/spark/,test_every_version.py test_connect
 # Tests of one broker that are run again with their clients on a node of its own, and the core behind it.
 THROUGH_NODE_TESTS := $(addprefix tests/conformance/test_,connect.py connack.py publish.py qos1.py qos2.py will.py session.py \
   subscribe.py unsubscribe.py topic_alias.py flow_control.py packet_size.py) \
-  tests/scenarios/test_features_takeover.py tests/durability/campaigns/test_kill.py
+  tests/scenarios/test_features_takeover.py tests/durability/campaigns/test_kill.py tests/durability/producers/test_kill_producers.py \
+  tests/spark/sink/test_publisher.py
 # Of many simultaneous connections with one client id, nodes refuse some; two of the campaigns are enough.
 # On a node QoS 1 overtakes a QoS 2 message that waits for the disk more often than a test of aliases expects.
 THROUGH_NODE_CHOICE := not many_connections and not hashed and not shared and not unsynced and not aliases_of_an_earlier

@@ -8,13 +8,22 @@ import pytest
 from braidmq.base.errors import BraidError
 from braidmq.broker.ports import CursorRow
 from braidmq.cluster import operations
-from braidmq.cluster.blocks import FENCED, BlocksOutOfOrder, UsedIncarnation
+from braidmq.cluster.blocks import FENCED, FRESH, BlocksOutOfOrder, UsedIncarnation
 from braidmq.cluster.claims import Ending
 from braidmq.cluster.operations import BadOperation, PutCursor
 from braidmq.cluster.parts import MORE, BodyParts, split
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.net.frames import BadFrame, FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, ReleaseEntry, RowsEntry
+from braidmq.net.proto_v1 import (
+    AnswerBody,
+    BlockBody,
+    BlockEntry,
+    KeyOfBatch,
+    PublishEntry,
+    ReleaseEntry,
+    RowsEntry,
+    SentNumber,
+)
 from braidmq.storage.rows.changes import WriteRefusal
 from tests.support.simulator.blocks import Client, Home, Wire, payloads
 from tests.support.simulator.lane import Bench
@@ -155,8 +164,10 @@ def test_c32_a_producers_message_that_is_not_above_the_last_one_is_fenced() -> N
     core = Core()
     core.home.sequences = {b"p": 97}
 
-    core.send(1, PublishEntry(1, message(b"97"), (b"p", 97, 1)), PublishEntry(1, message(b"98"), (b"p", 98, 2)))
-    core.send(2, PublishEntry(1, message(b"again"), (b"p", 98, 2)))
+    core.send(
+        1, PublishEntry(1, message(b"97"), SentNumber(b"p", 97, 1)), PublishEntry(1, message(b"98"), SentNumber(b"p", 98, 2))
+    )
+    core.send(2, PublishEntry(1, message(b"again"), SentNumber(b"p", 98, 2)))
     core.home.end_turn()
     marks = core.home.disk.written[0].marks()
     core.home.disk.commit()
@@ -169,11 +180,11 @@ def test_c32_a_producers_message_that_is_not_above_the_last_one_is_fenced() -> N
 def test_a_producers_message_that_was_refused_may_come_again() -> None:
     core = Core()
     core.home.disk.is_full = True
-    core.send(1, PublishEntry(1, message(b"1"), (b"p", 1, 1)))
+    core.send(1, PublishEntry(1, message(b"1"), SentNumber(b"p", 1, 1)))
     core.home.end_turn()
     core.home.disk.is_full = False
 
-    core.send(2, PublishEntry(1, message(b"1"), (b"p", 1, 1)), flags=1)
+    core.send(2, PublishEntry(1, message(b"1"), SentNumber(b"p", 1, 1)), flags=1)
     core.commit()
 
     assert core.answers == [(1, {-1: 0x97}), (2, {0: UNHEARD})]
@@ -230,3 +241,54 @@ def test_a_body_in_parts_is_bounded_for_all_destinations_together() -> None:
     assert parts.add(1, 0, b"end") == bytes(60) + b"end"
     assert [(len(part), flags) for part, flags in split(bytes(25), 10)] == [(10, MORE), (10, MORE), (5, 0)]
     assert list(split(b"", 10)) == [(b"", 0)]
+
+
+def stopping(sequence: int) -> SentNumber:
+    return SentNumber(b"p", sequence, 1, stops=True)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_c18_nothing_is_recorded_after_a_rejected_message_of_a_producer_that_stops(is_restarted: bool) -> None:
+    core = Core()
+    core.home.retained_full = True
+    rejected = PublishEntry(1, encode_record(b"kept", b"2", 1, True, "ann"), stopping(2))
+    first = [PublishEntry(1, message(b"1"), stopping(1)), rejected]
+    core.send(1, *first)
+    core.home.end_turn()
+    if is_restarted:
+        core.home.crash(kept=1)
+        core.home.sequences = {b"p": 1}
+        core.connect()
+        core.send(1, *first, next_number=2)
+
+    core.send(2, PublishEntry(1, message(b"3"), stopping(3)))
+    core.commit()
+
+    assert (2, {0: FENCED}) in core.answers
+    assert payloads(core.home, core.ann) == [b"1"]
+
+
+def test_nothing_is_recorded_after_a_block_that_was_refused_unread_with_a_producer_that_stops() -> None:
+    core = Core()
+    core.home.disk.is_full = True
+    core.send(1, PublishEntry(1, message(b"other")))
+    core.home.end_turn()
+    core.home.disk.is_full = False
+    core.send(2, PublishEntry(1, message(b"1"), stopping(1)))
+
+    core.send(3, PublishEntry(1, message(b"2"), stopping(2)), flags=FRESH)
+    core.commit()
+
+    assert core.answers == [(1, {-1: 0x97}), (2, {-1: 0x97}), (3, {0: FENCED})]
+    assert payloads(core.home, core.ann) == []
+
+
+def test_a_message_of_a_batch_that_is_closed_is_fenced() -> None:
+    core = Core()
+    core.home.batches = {"n": 5}
+
+    core.send(1, PublishEntry(1, message(b"1"), SentNumber(b"p", 1, 1, key=KeyOfBatch("n", 4, b"k"))))
+    core.commit()
+
+    assert core.answers == [(1, {0: FENCED})]
+    assert payloads(core.home, core.ann) == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from braidmq.broker.messages.producer_books import KeySender, NewKey
 from braidmq.broker.ports import Change, CursorRow, SessionRow
 from braidmq.cluster import operations
 from braidmq.cluster.blocks import FENCED, NOT_RECORDED, BlockMark
@@ -16,9 +17,10 @@ from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.operations import AppliedRows, Effect, HomeRows
 from braidmq.cluster.home.publishing import EntryPublisher
 from braidmq.cluster.operations import Operation, PutCursor, PutReceived, PutSession
+from braidmq.lane.path.message import Message
 from braidmq.lane.records.records import encode_record
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, RowsEntry
+from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, RowsEntry, SentNumber
 from tests.support.simulator.peer import payloads
 from tests.support.simulator.world import World
 
@@ -79,6 +81,19 @@ class CorePort:
     def producer_sequence(self, shard: int, name: bytes) -> int:
         return self.world.log.producer_mark(shard, name).sequence
 
+    def reserve(self, message: Message) -> bool:
+        return True
+
+    def give_back(self, message: Message) -> None: ...
+
+    def is_batch_open(self, name: str, base: int, user_name: str | None) -> bool:
+        return True
+
+    def new_key(self, name: str, base: int, key: bytes, sender: KeySender) -> NewKey | None:
+        raise AssertionError("no message has a key")
+
+    def note_live(self, name: bytes, sequence: int) -> None: ...
+
     def is_congested(self) -> bool:
         return self.world.log.is_congested
 
@@ -122,7 +137,10 @@ def test_messages_of_a_node_reach_subscribers_of_the_core_and_the_log() -> None:
 def test_a_crash_before_the_answer_records_nothing_twice() -> None:
     world, core = make()
     with world:
-        entries = [PublishEntry(1, message(b"kept/a", b"1"), (b"mqtt/ann", 5, 9)), PublishEntry(1, message(b"live", b"2"))]
+        entries = [
+            PublishEntry(1, message(b"kept/a", b"1"), SentNumber(b"mqtt/ann", 5, 9)),
+            PublishEntry(1, message(b"live", b"2")),
+        ]
         core.blocks.lost()
         core.send(1, *entries)
         world.settle()

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from braidmq.access.contract import Refused
 from braidmq.broker.broker import Broker
 from braidmq.cluster.claims import ClaimRequest, Ending
 from braidmq.cluster.home.block_marks import BlockMarks
-from braidmq.cluster.home.held_session import NodeClaim
+from braidmq.cluster.home.held_session import GivenSession, NodeClaim
 from braidmq.mqtt.packets import Disconnect, Puback, Publish, Will
 from braidmq.mqtt.properties import Properties
 from tests.support.simulator.cluster_world import ClusterWorld, Replicant
@@ -350,6 +351,14 @@ def test_a_session_learns_on_a_node_what_retention_has_taken(world: ClusterWorld
     assert "session-gap" in dict(back.connack.properties.user_properties)
 
 
+class Unheard:
+    """Answers to a claim that its node does not get."""
+
+    def send(self, given: GivenSession) -> None: ...
+
+    def refuse(self, refused: Refused) -> None: ...
+
+
 def test_a_session_without_subscriptions_survives_a_node_that_dies_as_soon_as_it_has_it(world: ClusterWorld) -> None:
     client = world.client("c")
     client.cut()
@@ -357,7 +366,7 @@ def test_a_session_without_subscriptions_survives_a_node_that_dies_as_soon_as_it
     sessions = world.home.sessions
     claim = NodeClaim(ClaimRequest(1, "c", 1), None, False, 100, None)
 
-    sessions.hand_out(member, claim, 10**9, lambda given: None)
+    sessions.hand_out(member, claim, 10**9, Unheard())
     sessions.come_back("c", 10**9, Ending.PUBLISH)
     world.settle()
 

@@ -13,11 +13,9 @@ from braidmq.cluster import operations
 from braidmq.cluster.operations import (
     BadOperation,
     Operation,
-    PutBatch,
     PutCursor,
     PutDelayed,
     PutGroup,
-    PutKey,
     PutReceived,
     PutRetained,
     PutSession,
@@ -74,8 +72,6 @@ GOLDEN: list[tuple[Operation, str]] = [
     (PutDelayed(b"v", 1.5), "93 aa" + b"PutDelayed".hex() + "c40176 cb3ff8000000000000"),
     (PutGroup(GroupRow("g", "t", (4,), ((0, 3),), (9,))), "92 a8" + b"PutGroup".hex() + "95 a167 a174 9104 91920003 9109"),
     (RemoveGroup("g", "t"), "93 ab" + b"RemoveGroup".hex() + "a167 a174"),
-    (PutBatch("n", 3, 2, 1, None), "96 a8" + b"PutBatch".hex() + "a16e 03 02 01 c0"),
-    (PutKey("n", 3, b"k"), "94 a6" + b"PutKey".hex() + "a16e 03 c4016b"),
 ]
 STORED = StoredSession(SESSION, CURSOR, [SUBSCRIPTION], WILL, [258])
 

@@ -28,7 +28,7 @@ def granted(registry: Registry, client_id: str = "c") -> Grant:
     """Claim a client id; the grant, which may have to be waited for."""
 
     async def wait() -> Grant | Refused:
-        answer = registry.claim(Claim(client_id, None, False, 0, None))
+        answer = registry.claim(Claim(client_id, None, False, 0, None, None))
         return await answer if inspect.isawaitable(answer) else answer
 
     answer = asyncio.run(wait())

@@ -18,7 +18,6 @@ from braidmq.broker.ports import (
     GroupRow,
     GroupStore,
     InFlight,
-    ProducerStore,
     RetainedRows,
     SessionRow,
     SessionStore,
@@ -33,7 +32,6 @@ from braidmq.cluster.remote.rows import (
     NodeChange,
     RemoteDelayed,
     RemoteGroups,
-    RemoteProducers,
     RemoteRetained,
     RemoteSessions,
 )
@@ -70,7 +68,6 @@ class Stores:
         self.retained: RetainedRows = self.kept.retained
         self.delayed: DelayedRows = self.kept.delayed
         self.groups: GroupStore = self.kept.groups
-        self.producers: ProducerStore = self.kept.producers
 
     def write(self, *changes: Change) -> None:
         """Let the rows be on disk."""
@@ -89,7 +86,6 @@ class RemoteStores(Stores):
         self.retained = RemoteRetained(shards)
         self.delayed = RemoteDelayed(shards)
         self.groups = RemoteGroups(shards)
-        self.producers = RemoteProducers(shards)
 
     def write(self, *changes: Change) -> None:
         """Send each change, and write what the home makes of it, in the shard that the node has named."""
@@ -223,19 +219,6 @@ def test_groups_are_set_loaded_and_removed(stores: Stores) -> None:
     stores.write(stores.groups.remove("g", "a/#"))
 
     assert [each.topic_filter for each in stores.kept.groups.load()] == ["b"]
-
-
-def test_batches_and_keys_of_producers_are_noted(stores: Stores) -> None:
-    producers = stores.producers
-
-    stores.write(producers.put_batch("n", 3, 2, 1, "bob"), producers.put_key("n", 3, b"k"))
-
-    kept = stores.kept.producers
-    assert kept.open_batch("n") == (3, 2, 1, "bob")
-    assert kept.has_key("n", 3, b"k")
-    assert not kept.has_key("n", 3, b"other")
-    assert producers.name_of("c", "bob") == kept.name_of("c", "bob")
-    assert producers.shards == kept.shards
 
 
 def test_a_node_loads_nothing_at_its_start(tmp_path: Path) -> None:

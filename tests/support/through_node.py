@@ -17,6 +17,7 @@ from braidmq import testing
 from braidmq.base.config import sources as config
 from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
 from braidmq.node import Node, Replicant, WorkerPlan
+from braidmq.storage.log import DurableLog
 
 VARIABLE = "BRAIDMQ_TEST_THROUGH"
 WORKER_OPTIONS = ("--workers", "1", "--no-core-listeners")
@@ -78,6 +79,11 @@ class ReplicantOfTests(Replicant):
     """A replicant that is reloaded together with its core, as a worker is."""
 
     core: Node
+
+    @property
+    def log(self) -> DurableLog:
+        """The log of the cluster."""
+        return self.core.log
 
     async def reload(self, loaded: config.Config) -> list[str]:
         """Reload both; the keys that need a restart."""

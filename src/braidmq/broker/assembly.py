@@ -25,6 +25,7 @@ from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.delayed import DelayedMessages
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.pipeline import MessagePipeline
+from braidmq.broker.messages.producer_books import ProducerBooks
 from braidmq.broker.messages.producers import Producers
 from braidmq.broker.messages.retained import RetainedStore
 from braidmq.broker.messages.retained_delivery import RetainedDelivery
@@ -139,7 +140,11 @@ class BrokerParts:
         self.delayed = DelayedMessages(
             self.loop, self.lane, self.routes, writer, self.pipeline, self.sessions, self.access, self.statistics, self.live
         )
-        self.producers = Producers(storage.log, storage.producers, writer.recorder, self.turn, self.users.exist)
+        self.producer_books = None
+        if storage.producers is not None:
+            has_users = self.users.exist
+            self.producer_books = ProducerBooks(storage.log, storage.producers, writer.recorder, self.turn, has_users)
+        self.producers = Producers(storage.log, self.producer_books)
 
     def _make_sessions(self, settings: Settings, ports: NodePorts) -> None:
         self.flows = Flows(self.live, self.state, self.turn_writer.log)

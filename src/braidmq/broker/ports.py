@@ -331,7 +331,7 @@ class Storage(Struct):
     delayed: DelayedRows
     groups: GroupStore
     parse_start: Callable[[str], Start]  # raises UsageError
-    producers: ProducerStore
+    producers: ProducerStore | None  # None: the homes of clients have them
 
 
 class GroupRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

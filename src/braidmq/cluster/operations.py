@@ -198,27 +198,6 @@ class RemoveGroup(_RowOperation, frozen=True):
     topic_filter: str
 
 
-# Producers: rows in the shard of the name
-
-
-class PutBatch(_RowOperation, frozen=True):
-    """Open a batch under a producer name, or note that it is still in use."""
-
-    name: str
-    base: int
-    swept_below: int
-    parts: int
-    owner: str | None
-
-
-class PutKey(_RowOperation, frozen=True):
-    """Note the key of a message; in the entry of its record."""
-
-    keys: str
-    base: int
-    key: bytes
-
-
 SessionOperation = (
     PutSession
     | PutSubscription
@@ -234,9 +213,7 @@ SessionOperation = (
     | TakeExclusive
     | ReleaseExclusive
 )
-Operation = (
-    SessionOperation | ReleaseGuest | PutRetained | RemoveRetained | PutDelayed | PutGroup | RemoveGroup | PutBatch | PutKey
-)
+Operation = SessionOperation | ReleaseGuest | PutRetained | RemoveRetained | PutDelayed | PutGroup | RemoveGroup
 
 
 class _SessionRows(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):

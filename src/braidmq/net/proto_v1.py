@@ -177,6 +177,25 @@ class CallFailed(_NodeMessage, frozen=True):
 # Claims: on the connection for calls, in frames of kind CLAIMS. The end of a fenced channel is repeated on that for messages.
 
 
+class ProducerRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a client asks for as a producer; see `mqtt.producer_protocol.Request`."""
+
+    base: int
+    skip: tuple[int, int]
+    stops: bool
+    name: str
+    is_keyed: bool
+    part: int
+
+
+class ProducerGrant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a producer begins: the name of its numbers, the last of them, and user properties for its CONNACK."""
+
+    name: bytes
+    sequence: int
+    told: list[tuple[str, str]]
+
+
 class ClaimId(_NodeMessage, frozen=True):
     """A CONNECT claims a client id. ``will``: encoded by the cluster layer; empty if there is none.
 
@@ -191,28 +210,30 @@ class ClaimId(_NodeMessage, frozen=True):
     expiry_s: int
     will: bytes
     peer_host: str = ""
+    producer: ProducerRequest | None = None
 
 
 class GrantId(_NodeMessage, frozen=True):
     """A claim is granted. ``session``: the rows of the stored session, encoded by the cluster layer; empty if there is none.
 
-    ``producer``: the last sequence of the client as a producer and the check value of that message. ``replaces_user``: the grant
-    has ended a session that belonged to a user.
+    ``producer``: where a client that is a producer begins. ``replaces_user``: the grant has ended a session that belonged to a
+    user.
     """
 
     number: int
     guard: int
     session: bytes
-    producer: tuple[int, int | None]
+    producer: ProducerGrant | None
     replaces_user: bool = False
 
 
 class RejectId(_NodeMessage, frozen=True):
-    """A claim is rejected, with the reason code for CONNACK."""
+    """A claim is rejected, with the reason code for CONNACK. ``told``: a producer's user properties; None: it is for others."""
 
     number: int
     reason: int
     detail: str
+    told: list[tuple[str, str]] | None = None
 
 
 class LetGoId(_NodeMessage, frozen=True):
@@ -220,6 +241,14 @@ class LetGoId(_NodeMessage, frozen=True):
 
     client_id: str
     guard: int
+
+
+class CloseChannel(_NodeMessage, frozen=True):
+    """Close the connection of a channel, with this reason code."""
+
+    channel: int
+    reason: int
+    detail: str
 
 
 class DeclaredChannel(_NodeMessage, frozen=True):
@@ -248,21 +277,42 @@ class Declared(_NodeMessage, frozen=True):
     """The home has the declaration: it takes the node's blocks from now on."""
 
 
-ClaimMessage = ClaimId | GrantId | RejectId | LetGoId
+ClaimMessage = ClaimId | GrantId | RejectId | LetGoId | CloseChannel
 
 
 # Blocks: on the connection for messages
 
 
+class KeyOfBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The key of a producer's message, and the batch that it belongs to."""
+
+    name: str
+    base: int
+    key: bytes
+
+
+class SentNumber(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The number of a producer's message. ``check``: crc32 of its topic and payload.
+
+    ``stops``: if the message is rejected, no later one of this channel is recorded.
+    """
+
+    name: bytes
+    sequence: int
+    check: int
+    stops: bool = False
+    key: KeyOfBatch | None = None
+
+
 class PublishEntry(_NodeMessage, frozen=True):
     """A message with QoS 1 or 2 that a channel's client has published. ``value``: the message as a record of the log.
 
-    ``producer``: name, sequence and check value of a producer's message; None for all others.
+    ``producer``: of a producer's message; None for all others.
     """
 
     channel: int
     value: bytes
-    producer: tuple[bytes, int, int] | None = None
+    producer: SentNumber | None = None
 
 
 class RowsEntry(_NodeMessage, frozen=True):
@@ -270,6 +320,14 @@ class RowsEntry(_NodeMessage, frozen=True):
 
     channel: int
     operations: bytes
+
+
+class DelayEntry(_NodeMessage, frozen=True):
+    """A message that the home publishes later: the one operation that keeps it. ``producer``: of a producer's message."""
+
+    channel: int
+    operation: bytes
+    producer: SentNumber | None = None
 
 
 class ReleaseEntry(_NodeMessage, frozen=True):
@@ -287,7 +345,7 @@ class WithdrawEntry(_NodeMessage, frozen=True):
     channel: int
 
 
-BlockEntry = PublishEntry | RowsEntry | ReleaseEntry | WithdrawEntry
+BlockEntry = PublishEntry | RowsEntry | DelayEntry | ReleaseEntry | WithdrawEntry
 
 
 class BlockBody(_NodeMessage, frozen=True):

@@ -11,6 +11,7 @@ from braidmq.mqtt.packets import Puback, Publish
 from tests.support.held import message_bytes
 from tests.support.simulator.peer import Peer, payloads
 from tests.support.simulator.world import World
+from tests.support.simulator.world_through_node import each_kind
 
 KIB = 1024
 
@@ -58,8 +59,9 @@ def test_a_restart_does_not_load_the_payloads(world: World) -> None:
     assert [each[:2] for each in payloads(receiver.acknowledge_all())] == [b"%02d" % number for number in range(20)]
 
 
-def test_a_message_beyond_the_bound_in_bytes_is_refused_and_counted() -> None:
-    with World(delayed={"bytes_max": 10 * KIB}) as world:
+@each_kind
+def test_a_message_beyond_the_bound_in_bytes_is_refused_and_counted(kind: type[World]) -> None:
+    with kind(delayed={"bytes_max": 10 * KIB}) as world:
         sender = world.connect("sender")
 
         assert answer_to(sender, "$delayed/5/t", bytes(6 * KIB)) == 0
@@ -71,8 +73,9 @@ def test_a_message_beyond_the_bound_in_bytes_is_refused_and_counted() -> None:
         assert answer_to(sender, "$delayed/5/t", bytes(6 * KIB)) == 0, "what was published takes no place any more"
 
 
-def test_messages_on_their_way_to_the_disk_count_for_the_bounds() -> None:
-    with World(delayed={"messages_max": 2}) as world:
+@each_kind
+def test_messages_on_their_way_to_the_disk_count_for_the_bounds(kind: type[World]) -> None:
+    with kind(delayed={"messages_max": 2}) as world:
         sender = world.connect("sender")
 
         sender.send(*(Publish("$delayed/5/t", b"x", 1, False, packet_id=number) for number in (1, 2, 3)))
@@ -81,13 +84,15 @@ def test_messages_on_their_way_to_the_disk_count_for_the_bounds() -> None:
         assert sorted((answer.packet_id, answer.reason) for answer in answers) == [(1, 0), (2, 0), (3, 0x97)]
 
 
-def test_a_message_that_could_not_be_stored_takes_no_place(world: World) -> None:
-    sender = world.connect("sender")
-    world.fill_disk()
+@each_kind
+def test_a_message_that_could_not_be_stored_takes_no_place(kind: type[World]) -> None:
+    with kind() as world:
+        sender = world.connect("sender")
+        world.fill_disk()
 
-    assert answer_to(sender, "$delayed/5/t", b"x") == 0x97
+        assert answer_to(sender, "$delayed/5/t", b"x") == 0x97
 
-    assert (len(world.broker.delayed), world.broker.delayed.size_bytes) == (0, 0)
+        assert (len(world.broker.delayed), world.broker.delayed.size_bytes) == (0, 0)
 
 
 def test_a_qos_0_message_that_could_not_be_stored_is_dropped_and_counted(world: World) -> None:

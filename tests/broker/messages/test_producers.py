@@ -15,15 +15,16 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.storage.log import LogOptions
 from tests.support.simulator.producers import answers, check_of, connect, publishes, recorded, request, sequence, told
 from tests.support.simulator.world import World
+from tests.support.simulator.world_through_node import WorldThroughNode, each_kind
 
 pytestmark = pytest.mark.smoke
 
 HUGE = 7 << 32
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World() as world:
+@pytest.fixture(params=[World, WorldThroughNode], ids=["one", "through"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with request.param() as world:
         yield world
 
 
@@ -198,8 +199,9 @@ def test_a_durable_session_of_a_producer_is_kept_and_its_sequence_with_it(world:
     assert sequence(connect(world, expiry=1000)) == 2
 
 
-def test_messages_without_qos_and_outside_of_history_use_their_numbers_but_are_not_on_disk() -> None:
-    with World(history={"topics": ["kept/#"]}) as world:
+@each_kind
+def test_messages_without_qos_and_outside_of_history_use_their_numbers_but_are_not_on_disk(kind: type[World]) -> None:
+    with kind(history={"topics": ["kept/#"]}) as world:
         producer = connect(world)
         producer.send(*publishes([b"1"], topic="kept/a"))  # 1
         producer.send(*publishes([b"2"], qos=0, topic="kept/a"))  # 2
@@ -215,8 +217,9 @@ def test_messages_without_qos_and_outside_of_history_use_their_numbers_but_are_n
         assert sequence(connect(world)) == 4
 
 
-def test_recorded_messages_without_qos_are_counted() -> None:
-    with World(history={"min_qos": 0}) as world:
+@each_kind
+def test_recorded_messages_without_qos_are_counted(kind: type[World]) -> None:
+    with kind(history={"min_qos": 0}) as world:
         producer = connect(world)
         producer.send(*publishes(numbered(1, 4), qos=0))
         world.settle()
@@ -224,8 +227,9 @@ def test_recorded_messages_without_qos_are_counted() -> None:
         assert sequence(connect(world)) == 3
 
 
-def test_retained_and_delayed_messages_are_counted_with_what_is_written_of_them() -> None:
-    with World(history={"topics": []}) as world:
+@each_kind
+def test_retained_and_delayed_messages_are_counted_with_what_is_written_of_them(kind: type[World]) -> None:
+    with kind(history={"topics": []}) as world:
         producer = connect(world)
         producer.send(Publish("r", b"1", 1, retain=True, packet_id=1))
         producer.send(Publish("$delayed/100/d", b"2", 1, packet_id=2))
@@ -239,9 +243,10 @@ def test_retained_and_delayed_messages_are_counted_with_what_is_written_of_them(
         assert (len(world.broker.retained), len(world.broker.delayed)) == (1, 1)
 
 
-def test_classes_of_the_log_have_one_sequence_between_them() -> None:
+@each_kind
+def test_classes_of_the_log_have_one_sequence_between_them(kind: type[World]) -> None:
     classes = {"long": {"topics": ["long/#"], "retention": "100d"}}
-    with World(history={"classes": classes}) as world:
+    with kind(history={"classes": classes}) as world:
         producer = connect(world)
         producer.send(*publishes([b"1"], topic="long/a"))
         producer.receive()
@@ -259,13 +264,13 @@ def test_classes_of_the_log_have_one_sequence_between_them() -> None:
 # Refusals
 
 
-@pytest.fixture
-def guarded() -> Iterator[World]:
+@pytest.fixture(params=[World, WorldThroughNode], ids=["one", "through"])
+def guarded(request: pytest.FixtureRequest) -> Iterator[World]:
     with tempfile.NamedTemporaryFile("w", suffix=".acl") as file:
         file.write("topic readwrite t\ntopic readwrite deep/#\ntopic readwrite $SYS/#\n")
         file.flush()
         Path(file.name).chmod(0o600)
-        with World(access={"acl_file": file.name}, mqtt={"topic_levels_max": 3}) as world:
+        with request.param(access={"acl_file": file.name}, mqtt={"topic_levels_max": 3}) as world:
             yield world
 
 
@@ -366,8 +371,9 @@ def test_a_full_disk_rejects_a_producer_instead_of_reporting_a_wrong_sequence(wo
     assert peer.expect(Connack).reason == Reason.QUOTA_EXCEEDED
 
 
-def test_a_full_backlog_rejects_the_remaining_messages_of_a_producer_that_stops() -> None:
-    with World(LogOptions(pending_bytes_max=20_000)) as world:
+@each_kind
+def test_a_full_backlog_rejects_the_remaining_messages_of_a_producer_that_stops(kind: type[World]) -> None:
+    with kind(LogOptions(pending_bytes_max=20_000)) as world:
         producer = connect(world, producer_refusals="stop")
         for first in range(0, 60, 2):
             if producer.is_closed:
@@ -383,6 +389,7 @@ def test_a_full_backlog_rejects_the_remaining_messages_of_a_producer_that_stops(
 # Everything at once
 
 
+@each_kind
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
@@ -395,10 +402,11 @@ def test_a_full_backlog_rejects_the_remaining_messages_of_a_producer_that_stops(
     )
 )
 def test_a_producer_that_resumes_at_the_reported_sequence_has_every_message_recorded_once_in_order(
+    kind: type[World],
     steps: list[tuple[str, int, int]],
 ) -> None:
     """A client that numbers its rows, stops at refusals, and knows nothing but what the CONNACK says."""
-    with World(mqtt={"topic_levels_max": 3}) as world:
+    with kind(mqtt={"topic_levels_max": 3}) as world:
         bad: set[int] = set()
         first, last = 0, 0  # of the last run of rows that were given up
         next_row, furthest = 1, 0

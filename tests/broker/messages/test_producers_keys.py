@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,14 +21,15 @@ from braidmq.storage.format.key_rows import KEYS_END, KEYS_PREFIX
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.producers import answers, connect, publishes, recorded, request, told
 from tests.support.simulator.world import World
+from tests.support.simulator.world_through_node import WorldThroughNode, each_kind
 
 SHARDS = 2
 NAME = "query"
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World() as world:
+@pytest.fixture(params=[World, WorldThroughNode], ids=["one", "through"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with request.param() as world:
         yield world
 
 
@@ -38,7 +40,7 @@ def id_of(number: int, name: str = NAME, *, fits: bool = True) -> str:
     return next(each for each in ids if (shard_of(each, SHARDS) == home) == fits)
 
 
-def keyed(world: World, number: int = 0, base: int = 1 << 32, **more: object) -> Peer:
+def keyed(world: World, number: int = 0, base: int = 1 << 32, **more: Any) -> Peer:
     return connect(world, id_of(number), base, producer_keys=NAME, **more)
 
 
@@ -277,6 +279,7 @@ def test_the_key_is_found_at_any_place_among_the_properties(properties: Properti
         assert wire[at:end] == b"\x26\x00\x0cproducer-key" + len(key.encode()).to_bytes(2, "big") + key.encode()
 
 
+@each_kind
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(
@@ -289,9 +292,10 @@ def test_the_key_is_found_at_any_place_among_the_properties(properties: Properti
     )
 )
 def test_every_key_is_recorded_at_most_once_and_exactly_once_if_it_was_acknowledged(
+    kind: type[World],
     steps: list[tuple[str, int, str]],
 ) -> None:
-    with World() as world:
+    with kind() as world:
         peers: dict[int, Peer] = {}
         sent: dict[tuple[int, int], str] = {}
         acknowledged: set[str] = set()

@@ -12,13 +12,14 @@ from braidmq.mqtt.reasons import Reason
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.producers import connect, publishes, request, told
 from tests.support.simulator.world import World
+from tests.support.simulator.world_through_node import WorldThroughNode
 
 NAME = "query"
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World() as world:
+@pytest.fixture(params=[World, WorldThroughNode], ids=["one", "through"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with request.param() as world:
         yield world
 
 

@@ -22,7 +22,7 @@ from tests.support.simulator.world import World
 
 EXPIRY_S = 1000
 DELAY_S = 50
-CLAIM = Claim("c", None, False, 0, None)
+CLAIM = Claim("c", None, False, 0, None, None)
 REFUSED, BUSY, TAKEN_OVER = 0x87, 0x89, 0x8E
 
 

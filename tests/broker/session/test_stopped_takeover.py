@@ -69,7 +69,7 @@ class Scene:
     def _begin(self) -> Generator[Step, None, Opening | Refused]:
         broker = self.world.broker
         continues = True if self.row.continues is None else self.row.continues
-        claim = Newcomer("c", None, not continues, EXPIRY_S * 2, will(NEW, 0), self.newcomer.connection)
+        claim = Newcomer("c", None, not continues, EXPIRY_S * 2, will(NEW, 0), None, self.newcomer.connection)
         grant = broker.registry.claim(claim)
         assert isinstance(grant, Grant)
         return broker.takeover_steps.take(claim, grant)

@@ -37,7 +37,7 @@ from braidmq.cluster.operations import (
     RemoveWill,
     encode_will,
 )
-from braidmq.cluster.remote.rows import RemoteDelayed, RemoteProducers, RemoteRetained, RemoteSessions
+from braidmq.cluster.remote.rows import RemoteDelayed, RemoteRetained, RemoteSessions
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Will
 from tests.support.fakes.storage import FakeChange, FakeLog, fake_storage
@@ -183,28 +183,12 @@ def test_rows_that_are_not_valid_are_refused(home: HomeRows, operation: Operatio
 
 
 def test_what_only_a_home_can_read_is_unavailable_on_a_node() -> None:
-    producers = RemoteProducers(2)
     reads: list[Callable[[], object]] = [
         lambda: RemoteSessions(2).load_one("c"),
         lambda: RemoteRetained(2).read(b"t"),
         lambda: RemoteDelayed(2).read(0, b"id"),
-        lambda: producers.open_batch("n"),
-        lambda: producers.has_key("n", 1, b"k"),
-        lambda: producers.mark("c", None),
     ]
 
     for read in reads:
         with pytest.raises(Unavailable, match="home"):
             read()
-
-
-def test_a_node_knows_the_marks_of_its_own_clients() -> None:
-    producers = RemoteProducers(2)
-
-    producers.learn("c", (5, 77))
-    known = producers.mark("c", "bob")
-    producers.forget("c")
-
-    assert known == (5, 77)
-    with pytest.raises(Unavailable):
-        producers.mark("c", "bob")

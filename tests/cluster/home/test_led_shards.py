@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from braidmq.broker.ports import GroupRow
 from braidmq.cluster import operations
 from braidmq.cluster.blocks import FENCED
 from braidmq.cluster.home.confidence import SILENT_S
 from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.operations import PutBatch
+from braidmq.cluster.operations import PutGroup
 from braidmq.mqtt.packets import Publish
 from braidmq.net.frames import BadFrame, FrameKind
 from braidmq.net.proto_v1 import AnswerBody, BlockBody, FeedStart, Marks, RowsEntry, ScanOpen, ScanRecords
@@ -95,14 +96,15 @@ def test_a_block_of_another_cores_shard_closes_the_connection(core: CoreWorld) -
     assert core.home.misdirected.counts == {"blocks": 1}
 
 
-def test_a_row_of_another_cores_shard_is_refused_and_leaves_no_trace(cores: CoresWorld, core: CoreWorld) -> None:
+def test_a_row_of_another_cores_shard_is_refused_and_leaves_no_trace(core: CoreWorld) -> None:
     node = core.replicant("one")
     frames = Frames(node)
     peer = core.home.find(node.name)
     assert peer is not None
-    name = cores.text_of("core2", "sink")
-    shard = core.home.led.shard_of(core.client_id())
-    rows = RowsEntry(0, operations.encode([PutBatch(name, 1, 0, 1, None)]))
+    led = core.home.led
+    name = next(f"g{number}" for number in range(100) if not led.has(f"g{number}\0t"))
+    shard = led.shard_of(core.client_id())
+    rows = RowsEntry(0, operations.encode([PutGroup(GroupRow(name, "t", (1,) * led.count, ()))]))
 
     peer.receive(FrameKind.BLOCK, 0, shard, memoryview(encode(BlockBody(1, 0, 1, [rows]))))
     core.settle()
@@ -110,7 +112,7 @@ def test_a_row_of_another_cores_shard_is_refused_and_leaves_no_trace(cores: Core
     answers = [msgspec.msgpack.decode(body, type=AnswerBody) for body in frames.of(FrameKind.BLOCK_ANSWERS)]
     assert answers == [AnswerBody(1, {0: FENCED})]
     assert core.home.misdirected.counts == {"rows": 1}
-    assert not list(core.log.rows(core.home.led.shard_of(name), b"", b"\xff"))
+    assert not list(core.log.rows(led.shard_of(f"{name}\0t"), b"", b"\xff"))
 
 
 def test_marks_and_floors_say_nothing_of_other_cores_shards(core: CoreWorld) -> None:

@@ -70,7 +70,12 @@ def client(port: int, version: int = 5, **fields: object) -> Wire:
 
 def read_log(file: Path, topic_filter: str = "#", history: Mapping[str, object] | None = None) -> list[Record]:
     """What is in the log of a node that is down, in order of time; ``history`` as in its configuration."""
-    log = DurableLog.open(file.parent / "data", msgspec.convert(history or {}, HistorySettings))
+    return read_data(file.parent / "data", topic_filter, history)
+
+
+def read_data(data_dir: Path, topic_filter: str = "#", history: Mapping[str, object] | None = None) -> list[Record]:
+    """The same for a data directory."""
+    log = DurableLog.open(data_dir, msgspec.convert(history or {}, HistorySettings))
     try:
         replay = log.replay([topic_filter], 0, with_session_only=True)
         found: list[Record] = []

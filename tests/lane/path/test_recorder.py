@@ -12,6 +12,7 @@ from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.ports import Change
 from braidmq.lane.path.recorder import Producer
 from braidmq.lane.path.routes import HISTORY, Route
 from braidmq.lane.records.records import Record, encode_record
@@ -458,8 +459,22 @@ def test_a_block_names_the_producer_of_each_of_its_messages(bench: RecordingBenc
 
     block = bench.take()
     checks = [crc32(b"%d" % number, crc32(b"t")) for number in (1, 2)]
-    assert block.producer_marks() == {0: (b"name", 7, checks[0]), 2: (b"name", 8, checks[1])}
+    assert block.producer_marks() == {0: (client.producer, 7, checks[0], None), 2: (client.producer, 8, checks[1], None)}
     assert block.marks() == [(0, b"name", 8, checks[1])]
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_key_is_a_row_of_the_block_or_goes_with_its_message_to_another_node(bench: RecordingBench, is_remote: bool) -> None:
+    bench.recorder.is_remote = is_remote
+    client = bench.client("p")
+    client.producer = Producer(b"name", 0, 6, False)
+    message, key = Message(b"t", b"1", 1, False, "p"), Change()
+
+    client.record(message, 1, 1, False, True, message, key)
+
+    block = bench.take()
+    (mark,) = block.producer_marks().values()
+    assert (block.changes, mark[3]) == (([], key) if is_remote else ([key], None))
 
 
 def test_a_block_has_the_marks_of_producers_of_other_nodes(bench: RecordingBench) -> None:

@@ -19,14 +19,15 @@ SECRET = "a-secret-of-the-tests"
 class NodeProcess:
     """One node: its configuration, and the process that runs it now."""
 
-    def __init__(self, folder: Path, name: str, tables: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(self, folder: Path, name: str, tables: Mapping[str, Mapping[str, object]], port: int = 0) -> None:
+        """``port``: for its clients; 0: another one at each start."""
         self.name = name
-        self.port = 0
+        self.port = port
         folder.mkdir(exist_ok=True)
         self._file = folder / f"{name}.toml"
         own: dict[str, object] = {
             "node": {"name": name, "data_dir": str(folder / name), **tables.get("node", {})},
-            "listeners": {"tcp": {"default": {"bind": "127.0.0.1:0"}}},
+            "listeners": {"tcp": {"default": {"bind": f"127.0.0.1:{port}"}}},
             "api": {"bind": ""},
         }
         self._file.write_text(tomli_w.dumps({**tables, **own}))
@@ -65,11 +66,12 @@ class NodeProcess:
 
 
 class ClusterOfProcesses:
-    """A core and replicants; a context manager. ``tables`` are for all of them."""
+    """A core and replicants; a context manager. ``tables`` are for all of them; ``keeps_ports``: also over restarts."""
 
-    def __init__(self, folder: Path, replicants: int, **tables: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, replicants: int, *, keeps_ports: bool = False, **tables: Mapping[str, object]) -> None:
         self._rpc = f"127.0.0.1:{free_port()}"  # a core that starts again must be found there
         self._folder = folder
+        self._keeps_ports = keeps_ports
         shared = tables.pop("cluster", {})
         history = {"history": tables.pop("history", {})}
         self._tables = tables
@@ -80,7 +82,8 @@ class ClusterOfProcesses:
     def replicant(self, name: str, folder: Path | None = None, **cluster: object) -> NodeProcess:
         """Another node, not started, with its files in ``folder``; ``cluster`` replaces keys of that table."""
         table: dict[str, object] = {**self._shared, "core_nodes": [self._rpc], **cluster}
-        return NodeProcess(folder or self._folder, name, {**self._tables, "node": {"role": "replicant"}, "cluster": table})
+        tables = {**self._tables, "node": {"role": "replicant"}, "cluster": table}
+        return NodeProcess(folder or self._folder, name, tables, free_port() if self._keeps_ports else 0)
 
     def __enter__(self) -> ClusterOfProcesses:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from braidmq.base.errors import BraidError
+from braidmq.broker.messages.producer_books import KeySender, NewKey
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, CursorRow, Refusal
 from braidmq.cluster.blocks import BlockMark
@@ -13,7 +14,7 @@ from braidmq.cluster.home.block_marks import decode_mark, encode_mark
 from braidmq.cluster.home.block_ports import ChannelClient
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.operations import AppliedRows, Effect, NotOwned
-from braidmq.cluster.home.publishing import EntryPublisher, NodeMessage, Published
+from braidmq.cluster.home.publishing import EntryPublisher, FindKey, NodeMessage, Published
 from braidmq.cluster.operations import Operation, PutCursor, client_of
 from braidmq.cluster.remote.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log import RemoteLog
@@ -236,9 +237,17 @@ class NotedPublisher(EntryPublisher):
         channel = next(each.channel for each in self._home.clients.values() if each.client_id == message.publisher)
         self._home.events.append((channel, "message"))
 
-    def publish(self, sent: NodeMessage, shard: int, user_name: str | None, waiter: Outlet, number: int) -> Published:
+    def publish(
+        self,
+        sent: NodeMessage,
+        shard: int,
+        user_name: str | None,
+        waiter: Outlet,
+        number: int,
+        find_key: FindKey | None = None,
+    ) -> Published:
         self._note(sent.message)
-        return super().publish(sent, shard, user_name, waiter, number)
+        return super().publish(sent, shard, user_name, waiter, number, find_key)
 
 
 class Home:
@@ -260,6 +269,7 @@ class Home:
         self.rooms = 0
         self.retained_full = False
         self.sequences: dict[bytes, int] = {}
+        self.batches: dict[str, int] = {}
         self.start()
 
     def start(self) -> None:
@@ -316,6 +326,19 @@ class Home:
 
     def producer_sequence(self, shard: int, name: bytes) -> int:
         return self.sequences.get(name, 0)
+
+    def reserve(self, message: Message) -> bool:
+        return True
+
+    def give_back(self, message: Message) -> None: ...
+
+    def is_batch_open(self, name: str, base: int, user_name: str | None) -> bool:
+        return base >= self.batches.get(name, 0)
+
+    def new_key(self, name: str, base: int, key: bytes, sender: KeySender) -> NewKey | None:
+        raise AssertionError("no message has a key")
+
+    def note_live(self, name: bytes, sequence: int) -> None: ...
 
     def is_congested(self) -> bool:
         return self.congested

@@ -19,6 +19,7 @@ from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.storage.log import LogOptions
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.world import World
 
@@ -172,11 +173,11 @@ class Replicant:
 class ClusterWorld(World):
     """A core with its data directory, and replicants beside it."""
 
-    def __init__(self, **tables: Any) -> None:
+    def __init__(self, options: LogOptions | None = None, **tables: Any) -> None:
         self.replicants: list[Replicant] = []
         self._members = 0
         self.frames = 0  # that have arrived
-        super().__init__(**tables)
+        super().__init__(options, **tables)
 
     async def _make_broker(self, ports: NodePorts) -> Broker:
         self.home = self._make_home()

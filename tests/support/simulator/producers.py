@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
+from braidmq.broker.broker import Broker
 from braidmq.mqtt.packets import MQTT5, Connack, Connect, Packet, Puback, Publish, Pubrec
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from tests.support.simulator.peer import Peer
@@ -25,9 +26,9 @@ def request(peer: Peer, client_id: str, base: int = 0, *, clean: bool = True, ex
     peer.send(Connect(client_id, MQTT5, clean, properties=properties))
 
 
-def connect(world: World, client_id: str = "p", base: int = 0, **more: object) -> Peer:
-    """A connected producer."""
-    peer = world.open()
+def connect(world: World, client_id: str = "p", base: int = 0, *, node: Broker | None = None, **more: object) -> Peer:
+    """A producer that is connected to this node or to the world's first one."""
+    peer = world.open(node=node)
     request(peer, client_id, base, **more)  # type: ignore[arg-type]
     connack = peer.expect(Connack)
     assert connack.reason == 0, connack

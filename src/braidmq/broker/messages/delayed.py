@@ -108,11 +108,31 @@ class DelayedMessages:
 
     def restore(self, stored: StoredMessage, now: float) -> None:
         """Take over a message found at start; one that is overdue is published at once."""
+        self._add(stored.message.cost())
+        self.await_reserved(stored, now)
+
+    def reserve(self, message: Message) -> bool:
+        """Make room for the message of another node's client, which is about to be written; False, and counted, if there is none.
+
+        ``await_reserved`` or ``give_back`` must follow.
+        """
+        if not self.has_place(message, 0):
+            self._statistics.dropped_delayed_full += 1
+            self._state.drop("delayed_full", message.publisher, message.topic)
+            return False
+        self._add(message.cost())
+        return True
+
+    def await_reserved(self, stored: StoredMessage, now: float) -> None:
+        """Such a message is on disk: publish it when it is due."""
         message = stored.message
         due_at = self._loop.time() + max(0.0, stored.due - now)
         home = self._turn_writer.log.shard_of(message.publisher)
-        self._add(message.cost())
         self._wait(_Waiting(due_at, stored.row_id, home, message.cost()))
+
+    def give_back(self, message: Message) -> None:
+        """Such a message could not be written."""
+        self._remove(message.cost())
 
     def _add(self, size: int) -> None:
         self._count += 1

@@ -18,7 +18,7 @@ from braidmq.broker.connection.trace import Tracer
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
 from braidmq.broker.messages.hooks import Client, Hooks
-from braidmq.broker.messages.producers import NewKey
+from braidmq.broker.messages.producer_books import MessageKey
 from braidmq.broker.messages.retained import Retained, RetainedStore
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
@@ -46,7 +46,7 @@ class Packet(Struct, frozen=True, gc=False):
     sent: Message
     qos: int
     packet_id: int
-    key: NewKey | None
+    key: MessageKey | None
 
 
 class MessagePipeline:

@@ -13,7 +13,8 @@ from braidmq.broker.connection.presence import Presence
 from braidmq.broker.connection.table import ConnectionTable
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.hooks import Hooks
-from braidmq.broker.messages.producers import Producers
+from braidmq.broker.messages.producer_books import NotTaken, ProducerStart
+from braidmq.broker.messages.producers import Producers, read_request
 from braidmq.broker.packets.connack import ConnackWriter
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Refusal, StoredSession
@@ -28,7 +29,6 @@ from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.mqtt.packets import Connect
-from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.connection")
@@ -120,13 +120,19 @@ class Admission:
         if reason:
             connection.refuse(reason, "refused by a hook")
             return
+        producer = read_request(packet)
+        if isinstance(producer, NotTaken):
+            self._refuse(connection, producer)
+            return
         expiry_s = self._expiry(connection, packet)
-        newcomer = Newcomer(connection.client_id, connection.user_name, packet.clean_start, expiry_s, packet.will, connection)
+        newcomer = Newcomer(
+            connection.client_id, connection.user_name, packet.clean_start, expiry_s, packet.will, producer, connection
+        )
         grant = self._registry.claim(newcomer)
         if isinstance(grant, Grant):
             self._open(newcomer, packet, data, grant, is_fresh)
         elif isinstance(grant, Refused):
-            connection.refuse(grant.reason, grant.detail)
+            self._refuse(connection, grant)
         else:
             _hold_busy(connection)
             self._connections.run(self._open_later(newcomer, packet, data, grant), connection)
@@ -137,12 +143,16 @@ class Admission:
         grant = await asked
         if isinstance(grant, Refused):
             if not connection.is_closed:
-                connection.refuse(grant.reason, grant.detail)
+                self._refuse(connection, grant)
         elif connection.is_closed:
             self._give_up(grant)
         else:
             self._open(newcomer, packet, data, grant, is_fresh=False)
         connection.lane.flush()
+
+    def _refuse(self, connection: Connection, refused: Refused) -> None:
+        told = (self._producers.shards(), *refused.told) if isinstance(refused, NotTaken) else ()
+        connection.refuse(refused.reason, refused.detail, user_properties=told)
 
     def _give_up(self, grant: Grant) -> None:
         """End a grant that was not committed."""
@@ -174,11 +184,11 @@ class Admission:
                 self._give_up(grant)
                 connection.refuse(refusal.reason, refusal.detail)
                 return
-        request = self._producers.judge(packet, connection.user_name)
-        if isinstance(request, Refused):
+        producer = newcomer.producer
+        refused = producer and self._producers.judge(producer, connection.client_id, connection.user_name)
+        if refused:
             self._give_up(grant)
-            told = (self._producers.shards(), *request.told)
-            connection.refuse(request.reason, request.detail, user_properties=told)
+            self._refuse(connection, refused)
             return
         try:
             restored = self._take_in(grant)
@@ -193,16 +203,15 @@ class Admission:
             connection.refuse(opening.reason, opening.detail)
             return
         session = connection.session = opening.session
-        changes = self._session_storage.opened(opening) if session.is_durable else []
-        if request is not None:
-            changes = [*changes, *self._producers.opening(connection, request)]
-        elif not session.is_durable:
-            self._greet(connection, packet, data, opening, None)
+        changes = self._session_storage.opened(opening) if session.is_durable else None
+        rows = self._producers.opening(connection, producer) if producer is not None else None
+        if changes is None and rows is None:
+            self._greet(connection, packet, data, opening, grant.producer)
             return
         _hold_busy(connection)
         self._turn_writer.change(
-            changes,
-            partial(self._greet_kept, connection, packet, data, opening, request),
+            [*(changes or ()), *(rows or ())],
+            partial(self._greet_kept, connection, packet, data, opening, grant.producer),
             partial(self._not_kept, connection, session),
         )
 
@@ -216,7 +225,7 @@ class Admission:
         return min(asked, int(settings.expiry_max)) if settings.expiry_max else asked
 
     def _greet_kept(
-        self, connection: Connection, packet: Connect, data: bytes, opening: Opening, request: Request | None
+        self, connection: Connection, packet: Connect, data: bytes, opening: Opening, start: ProducerStart | None
     ) -> None:
         """The session is on disk: accept the client if it is still connected and still allowed."""
         session = opening.session
@@ -224,7 +233,7 @@ class Admission:
             session.is_provisional = False  # it is there for the next connection, which may hold it already
             return
         if connection.is_still_allowed():
-            self._greet(connection, packet, data, opening, request)
+            self._greet(connection, packet, data, opening, start)
         else:
             self._turn_away(connection, session, _WITHDRAWN)
         connection.lane.flush()
@@ -239,7 +248,7 @@ class Admission:
         connection.refuse(refused.reason, refused.detail)
         self._lifecycle.turn_away(session, connection)
 
-    def _greet(self, connection: Connection, packet: Connect, data: bytes, opening: Opening, request: Request | None) -> None:
+    def _greet(self, connection: Connection, packet: Connect, data: bytes, opening: Opening, start: ProducerStart | None) -> None:
         """Send CONNACK and let messages flow. ``Lane.flush`` must follow."""
         session = opening.session
         self._lifecycle.commit(opening)
@@ -263,7 +272,8 @@ class Admission:
             connection.allow_aliases(min(properties.topic_alias_maximum or 0, settings.mqtt.topic_alias_maximum_out))
             window = min(window, properties.receive_maximum or 65535)
         connection.window = window
-        told = self._producers.join(connection, request) if request is not None else ()
+        producer = opening.newcomer.producer
+        told = self._producers.join(connection, producer, start) if producer is not None else ()
         is_told = self._connack.send(connection, packet, keep_alive, data, told, opening.is_present)
         connection.is_open = True
         self._attach(connection, session)

@@ -8,7 +8,8 @@ from braidmq.broker.messages import delayed
 from braidmq.broker.messages.delayed import DelayedMessages
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.pipeline import KEPT_BYTES_MAX, MessagePipeline, Packet
-from braidmq.broker.messages.producers import NewKey, Producers
+from braidmq.broker.messages.producer_books import MessageKey
+from braidmq.broker.messages.producers import Producers
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.parser import topic_error
@@ -59,7 +60,7 @@ class PublishHandler:
         key = self._producers.take_key(message)
         if key is None:
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR
-        new_key: NewKey | None = None
+        new_key: MessageKey | None = None
         if message.qos >= route.keep_qos:
             new_key = self._producers.new_key(connection, producer, key)
             if new_key is None:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from msgspec import Struct
 
 from braidmq.access.contract import Authenticator, Authorizer, Credentials, Exchange, Refused, Verdict
+from braidmq.broker.messages.producer_books import ProducerStart
 from braidmq.broker.ports import StoredSession
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import Will
+from braidmq.mqtt.producer_protocol import Request
 
 if TYPE_CHECKING:
     from braidmq.broker.messages.retained import Retained
@@ -24,13 +26,14 @@ if TYPE_CHECKING:
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """The request of an accepted CONNECT for its client id, and what it asks of the session."""
+    """The request of an accepted CONNECT for its client id, and what it asks of the session, and as a producer."""
 
     client_id: str
     user_name: str | None
     clean_start: bool
     expiry_s: int
     will: Will | None
+    producer: Request | None
 
     @property
     def peer_host(self) -> str:
@@ -43,12 +46,14 @@ class Grant(Struct, frozen=True, gc=False):
 
     ``stored``: the session of the client id, if it comes from another node; None if there is none, or this node has it.
     ``replaces_user``: the grant has ended a session elsewhere that belonged to a user.
+    ``producer``: where a producer begins, if it comes from another node: all earlier messages of the client are settled.
     """
 
     client_id: str
     guard: int
     stored: StoredSession | None = None
     replaces_user: bool = False
+    producer: ProducerStart | None = None
 
 
 class GrantEnding(Enum):

@@ -7,30 +7,40 @@ from typing import Final, NamedTuple
 from braidmq.cluster import operations
 from braidmq.cluster.claims import ClaimRequest, Ending
 from braidmq.cluster.home.block_ports import ChannelClient, NodePort
-from braidmq.cluster.home.operations import AppliedRows, NotFree, NotOwned
+from braidmq.cluster.home.operations import AppliedRows, DelayedAdded, NotFree, NotOwned
 from braidmq.cluster.home.publishing import NodeMessage, read_message
+from braidmq.cluster.operations import BadOperation
+from braidmq.lane.path.message import Message
 from braidmq.lane.path.node_entries import read_plain
 from braidmq.net.frames import BadFrame
-from braidmq.net.proto_v1 import BlockBody, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
+from braidmq.net.proto_v1 import BlockBody, DelayEntry, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
 
-_OF_CHANNELS: Final = (PublishEntry, RowsEntry)
+_OF_CHANNELS: Final = (PublishEntry, RowsEntry, DelayEntry)
 
 Notice = tuple[int, Ending] | ClaimRequest  # a release, or a withdrawal
+
+
+class Delay(NamedTuple):
+    """A message to be kept until it is due, and what keeps it."""
+
+    message: Message
+    applied: AppliedRows
 
 
 class JudgedBlock(NamedTuple):
     """A new block's entries, read and checked, before anything is done."""
 
-    messages: list[tuple[int, PublishEntry, NodeMessage, ChannelClient]]
+    messages: list[tuple[int, PublishEntry | DelayEntry, NodeMessage, ChannelClient]]
     rows: dict[int, AppliedRows]
     fenced: list[int]
     notices: list[Notice]
     taken: list[int]  # what they ask for is another client's
+    delays: dict[int, Delay]
 
 
 def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
     """Read and check all entries of a new block; nothing was done if this raises. Raises BraidError."""
-    judged = JudgedBlock([], {}, [], [], [])
+    judged = JudgedBlock([], {}, [], [], [], {})
     clients: dict[int, ChannelClient | None] = {0: ChannelClient("", None)}  # of this block's channels
     for index, entry in enumerate(block.entries):
         if not isinstance(entry, _OF_CHANNELS):
@@ -46,15 +56,31 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
             plain = read_plain(entry.value, client.client_id)
             sent = read_message(entry.value, client.client_id) if plain is None else NodeMessage(plain, entry.value)
             judged.messages.append((index, entry, sent, client))
+        elif isinstance(entry, DelayEntry):
+            try:
+                delay = _delay(node.apply(operations.decode(entry.operation), client.client_id or None))
+            except NotOwned:
+                judged.fenced.append(index)
+            else:
+                judged.delays[index] = delay
+                judged.messages.append((index, entry, NodeMessage(delay.message, b""), client))
         else:
             try:
-                found = operations.decode(entry.operations)
-                judged.rows[index] = node.apply(found, client.client_id or None)
+                applied = node.apply(operations.decode(entry.operations), client.client_id or None)
+                if any(isinstance(effect, DelayedAdded) for effect in applied.effects):
+                    raise BadOperation("a delayed message has no entry of its own")
+                judged.rows[index] = applied
             except NotOwned:
                 judged.fenced.append(index)
             except NotFree:
                 judged.taken.append(index)
     return judged
+
+
+def _delay(applied: AppliedRows) -> Delay:
+    if len(applied.effects) != 1 or not isinstance(applied.effects[0], DelayedAdded):
+        raise BadOperation("an entry for a delayed message has something else")
+    return Delay(applied.effects[0].stored.message, applied)
 
 
 def notice_of(entry: ReleaseEntry | WithdrawEntry) -> Notice:

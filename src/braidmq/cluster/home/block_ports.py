@@ -10,7 +10,7 @@ from braidmq.cluster import operations
 from braidmq.cluster.blocks import BlockMark
 from braidmq.cluster.claims import ClaimRequest, Ending
 from braidmq.cluster.home.operations import AppliedRows, Effect
-from braidmq.cluster.home.publishing import NodeMessage, Published
+from braidmq.cluster.home.publishing import FindKey, NodeMessage, Published
 from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
@@ -32,7 +32,15 @@ class HomePublisher(Protocol):
     def record_plain(self) -> Callable[[Message, bytes, int, EntryWaiter, int], int]:
         """See `lane.path.node_entries.NodeEntries.record`."""
 
-    def publish(self, sent: NodeMessage, shard: int, user_name: str | None, waiter: Outlet, number: int) -> Published:
+    def publish(
+        self,
+        sent: NodeMessage,
+        shard: int,
+        user_name: str | None,
+        waiter: Outlet,
+        number: int,
+        find_key: FindKey | None = None,
+    ) -> Published:
         """Retain, record and route a message; ``waiter`` is settled with its ``number`` when it has been shown."""
 
     def show(self, message: Message, waiter: Outlet, number: int) -> None:
@@ -73,6 +81,12 @@ class NodePort(Protocol):
     def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
         """Call back, perhaps at once, when the homes of all publishers know of what these effects have brought."""
 
+    def reserve(self, message: Message) -> bool:
+        """Make room for a delayed message that is about to be written; False if there is none."""
+
+    def give_back(self, message: Message) -> None:
+        """A delayed message for which there was room could not be written."""
+
     def release(self, channel: int, ending: Ending) -> None:
         """A channel has ended; everything that its client sent is in the recorder's block or refused.
 
@@ -84,9 +98,6 @@ class NodePort(Protocol):
 
     def when_forwarded(self, on_done: Callable[[], None]) -> None:
         """Call back when the nodes that want what was shown so far and not recorded have it."""
-
-    def producer_sequence(self, shard: int, name: bytes) -> int:
-        """The last sequence of a producer, as of the last flush."""
 
     def is_congested(self) -> bool:
         """Whether publishers should wait for the core's log."""

@@ -19,10 +19,11 @@ reading while ``is_full``, and closes the connection if a call raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from braidmq.base.errors import Unavailable
 from braidmq.cluster.blocks import (
     CONGESTED,
     FENCED,
@@ -41,10 +42,11 @@ from braidmq.cluster.blocks import (
     shortened,
 )
 from braidmq.cluster.claims import ClaimRequest, Ending
-from braidmq.cluster.home.block_entries import JudgedBlock, Notice, judge, notice_of
-from braidmq.cluster.home.block_ports import BlockRecorder, HomePublisher, NodePort
-from braidmq.cluster.home.operations import Effect
-from braidmq.cluster.home.publishing import read_message
+from braidmq.cluster.home.block_entries import Delay, JudgedBlock, Notice, judge, notice_of
+from braidmq.cluster.home.block_ports import BlockRecorder, ChannelClient, HomePublisher, NodePort
+from braidmq.cluster.home.operations import AppliedRows, Effect
+from braidmq.cluster.home.producer_entries import MarkedEntry, ProducerEntries, ProducerPort
+from braidmq.cluster.home.publishing import NodeMessage, Published, read_message
 from braidmq.cluster.parts import BodyParts, Send
 from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
@@ -52,7 +54,7 @@ from braidmq.lane.path.node_entries import END, FIRST, LIVE, TAKEN, EntryWaiter
 from braidmq.lane.path.outlet import Outlet
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame, FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, PublishEntry, ReleaseEntry, WithdrawEntry
+from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, DelayEntry, PublishEntry, ReleaseEntry, WithdrawEntry
 
 UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -72,7 +74,8 @@ class NodeBlockWaiter(EntryWaiter):
         self.size = size
         self.outcomes: dict[int, int] = {}
         self.effects: list[Effect] = []
-        self.producers: list[tuple[bytes, int]] = []  # names and sequences
+        self.marked: list[MarkedEntry] = []
+        self.delayed: list[Message] = []  # room was made for these
         self.is_forwarded = False  # something is shown that is not written
         self._blocks = blocks
 
@@ -95,13 +98,17 @@ class NodeBlockWaiter(EntryWaiter):
         """Nothing waits for that."""
 
 
+class BlockPort(NodePort, ProducerPort, Protocol):
+    """What the rest of the home does for the blocks of one node."""
+
+
 class HomeBlocks:
     """The blocks of one incarnation of a node, over all its connections."""
 
     def __init__(
         self,
         shards: int,
-        node: NodePort,
+        node: BlockPort,
         publisher: HomePublisher,
         recorder: BlockRecorder,
         marks: Mapping[int, BlockMark],
@@ -127,7 +134,7 @@ class HomeBlocks:
         self._before = [marks[shard].number if shard in marks else 0 for shard in range(shards)]  # known from the rows only
         self._repeated: dict[tuple[int, int], bool] = {}  # of those: whether what was not recorded is being shown again
         self._barred = [False] * shards
-        self._sequences: dict[bytes, int] = {}  # of producers, while their messages are on their way to the disk
+        self._producers = ProducerEntries(node, recorder)
         self._parts = BodyParts()
         self._send: Send | None = None
         self._was_congested = False
@@ -193,6 +200,7 @@ class HomeBlocks:
             self._barred[shard] = False
         if self._barred[shard] or flags & STALE:
             waiter.outcomes = dict.fromkeys(judged.fenced, FENCED)
+            self._producers.note_refused(block.entries)
             self._refuse_state(waiter)
             self._obey(judged.notices)
             self.end_part(waiter)
@@ -200,9 +208,7 @@ class HomeBlocks:
         is_written = self._publish(shard, judged, waiter)
         waiter.outcomes = shortened(waiter.outcomes, len(block.entries))
         for applied in judged.rows.values():
-            for change in applied.changes:
-                self._recorder.change(change)
-            waiter.effects += applied.effects
+            self._keep(applied, waiter)
             is_written = True
         receiver = self._receivers[shard]
         if is_written or judged.notices:
@@ -218,7 +224,15 @@ class HomeBlocks:
         waiter.outcomes.update(dict.fromkeys(judged.taken, int(Reason.QUOTA_EXCEEDED)))
         is_written = False
         record_plain = self._publisher.record_plain
+        delays = judged.delays
         for index, entry, sent, client in judged.messages:
+            if delays and index in delays:
+                outcome = self._delay(shard, entry, client, delays[index], waiter)
+                if outcome == RECORDED:
+                    is_written = True
+                else:
+                    waiter.outcomes[index] = outcome
+                continue
             if entry.producer is None:
                 decided = record_plain(sent.message, sent.value, shard, waiter, index + FIRST)
                 if decided == TAKEN:
@@ -230,12 +244,8 @@ class HomeBlocks:
                     waiter.left += 1  # it may be shown within the call
                     self._publisher.show(sent.message, waiter, index + FIRST)
                     continue
-            elif not self._is_new(shard, entry.producer):
-                waiter.outcomes[index] = FENCED
-                self.fenced += 1
-                continue
             waiter.left += 1
-            published = self._publisher.publish(sent, shard, client.user_name, waiter, index + FIRST)
+            published = self._publish_one(shard, entry, sent, client, waiter, index + FIRST)
             if published.is_shown:
                 waiter.is_forwarded = True
             else:
@@ -243,19 +253,57 @@ class HomeBlocks:
             if published.outcome != RECORDED:
                 waiter.outcomes[index] = published.outcome
             is_written = is_written or published.is_written
-            if entry.producer is not None and published.outcome in (RECORDED, NOT_RECORDED):
-                name, sequence, check = entry.producer
-                self._recorder.mark_entry(shard, name, sequence, check)
-                self._sequences[name] = sequence
-                waiter.producers.append((name, sequence))
-                is_written = True
         return is_written
 
-    def _is_new(self, shard: int, producer: tuple[bytes, int, int]) -> bool:
-        """Whether a producer's message is above the last one (C32)."""
-        name, sequence, _ = producer
-        known = self._sequences.get(name)
-        return sequence > (self._node.producer_sequence(shard, name) if known is None else known)
+    def _publish_one(
+        self,
+        shard: int,
+        entry: PublishEntry | DelayEntry,
+        sent: NodeMessage,
+        client: ChannelClient,
+        waiter: NodeBlockWaiter,
+        number: int,
+    ) -> Published:
+        """Publish a message that is not plain, or that a producer has numbered."""
+        numbered = entry.producer
+        if numbered is None:
+            return self._publisher.publish(sent, shard, client.user_name, waiter, number)
+        producers = self._producers
+        outcome = producers.judge(shard, entry.channel, numbered, client)
+        if outcome != RECORDED:
+            self.fenced += outcome == FENCED
+            return Published(outcome, False, False)
+        find_key = producers.find_key(entry.channel, numbered)
+        try:
+            published = self._publisher.publish(sent, shard, client.user_name, waiter, number, find_key)
+        except Unavailable:
+            published = Published(Reason.QUOTA_EXCEEDED, False, False)
+        marked = producers.note(shard, entry.channel, numbered, published.outcome, published.is_written)
+        if marked is not None:
+            waiter.marked.append(marked)
+        return published
+
+    def _delay(
+        self, shard: int, entry: PublishEntry | DelayEntry, client: ChannelClient, delay: Delay, waiter: NodeBlockWaiter
+    ) -> int:
+        """Keep a message until it is due, if there is room for it; the entry's outcome."""
+        numbered, producers = entry.producer, self._producers
+        outcome = RECORDED if numbered is None else producers.judge(shard, entry.channel, numbered, client)
+        self.fenced += outcome == FENCED
+        if outcome == RECORDED and not self._node.reserve(delay.message):
+            outcome = Reason.QUOTA_EXCEEDED
+        if outcome == RECORDED:
+            waiter.delayed.append(delay.message)
+            self._keep(delay.applied, waiter)
+        marked = numbered and producers.note(shard, entry.channel, numbered, outcome, outcome == RECORDED)
+        if marked:
+            waiter.marked.append(marked)
+        return outcome
+
+    def _keep(self, applied: AppliedRows, waiter: NodeBlockWaiter) -> None:
+        for change in applied.changes:
+            self._recorder.change(change)
+        waiter.effects += applied.effects
 
     def _await_order(self, waiter: NodeBlockWaiter, mark: BlockMark) -> None:
         """Wait until everything so far is committed and shown, and write the mark with it."""
@@ -267,7 +315,7 @@ class HomeBlocks:
 
     def conclude(self, waiter: NodeBlockWaiter) -> None:
         """Everything of the block is committed and was shown."""
-        self._forget_producers(waiter)
+        self._producers.settle(waiter.marked)
         if waiter.effects:
             self._node.carry_out(waiter.effects)
             waiter.left += 1
@@ -275,7 +323,9 @@ class HomeBlocks:
 
     def refuse(self, waiter: NodeBlockWaiter) -> None:
         """The engine has refused the block: nothing of it is on disk."""
-        self._forget_producers(waiter)
+        self._producers.settle(waiter.marked, is_refused=True)
+        for message in waiter.delayed:
+            self._node.give_back(message)
         self._refuse_state(waiter)
 
     def _refuse_state(self, waiter: NodeBlockWaiter) -> None:
@@ -283,11 +333,6 @@ class HomeBlocks:
         self.refused += 1
         self._barred[waiter.shard] = True
         self._receivers[waiter.shard].refused(waiter.number, Reason.QUOTA_EXCEEDED, waiter.outcomes)
-
-    def _forget_producers(self, waiter: NodeBlockWaiter) -> None:
-        for name, sequence in waiter.producers:
-            if self._sequences.get(name) == sequence:
-                del self._sequences[name]
 
     def _obey(self, notices: list[Notice]) -> None:
         for notice in notices:
@@ -297,6 +342,7 @@ class HomeBlocks:
         if isinstance(notice, ClaimRequest):
             self._node.withdraw(notice)
         else:
+            self._producers.forget(notice[0])
             self._node.release(*notice)
 
     def end_part(self, waiter: NodeBlockWaiter) -> None:
@@ -339,6 +385,7 @@ class HomeBlocks:
             elif isinstance(entry, WithdrawEntry):
                 self._obey_notice(notice_of(entry))
         answer = self._receivers[shard].answer(block.number)
+        self._producers.note_refused(block.entries, answer.outcomes)
         is_being_shown = self._repeated.get((shard, block.number))
         if is_being_shown:
             return

@@ -137,9 +137,12 @@ class Home:
         broker.routes.keep_for_peers = True
         broker.turn.at_end(Phase.PEERS, self._flush)
         self._wanted = WantedRoutes(broker.routes, self.tables, self._origin, self._destination, shares=False)
-        self._sessions = HomeSessions(
-            broker, broker.users.exist, lambda: broker.live.now.session.sessions_max, self._noted, self.led
-        )
+
+        def sessions_max() -> int:
+            return broker.live.now.session.sessions_max
+
+        close_channel = self.registry.close_channel
+        self._sessions = HomeSessions(broker, broker.users.exist, sessions_max, close_channel, self._noted, self.led)
         self._forwarding = Forwarding(self._peers.values, broker.loop.call_later)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
         if self.cores is not None and self._confidence is not None:

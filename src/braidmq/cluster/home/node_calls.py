@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from braidmq.access.contract import Refused
 from braidmq.broker.broker import Broker
+from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.cluster.claim_frames import BadClaims, ClaimFrames, SendFrame
 from braidmq.cluster.claims import ClaimRequest, Declaration
 from braidmq.cluster.home.held_session import GivenSession, NodeClaim
@@ -13,8 +15,9 @@ from braidmq.cluster.home.registry import HomeRegistry
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.member import Member
 from braidmq.cluster.operations import decode_will
+from braidmq.cluster.producer_messages import decode_request, encode_start
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import ClaimId, Declare, GrantId, LetGoId, RejectId, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId, RetainedPage, RetainedRead
 
 
 class NodeConnection(Protocol):
@@ -50,11 +53,12 @@ class _Answers:
 
     def grant(self, number: int, guard: int, given: GivenSession) -> None:
         """The claim is granted."""
-        self.frames.say(GrantId(number, guard, given.rows, given.producer, given.replaces_user))
+        self.frames.say(GrantId(number, guard, given.rows, encode_start(given.producer), given.replaces_user))
 
-    def reject(self, number: int, reason: int, detail: str) -> None:
+    def reject(self, number: int, refused: Refused) -> None:
         """The claim is rejected."""
-        self.frames.say(RejectId(number, reason, detail))
+        told = list(refused.told) if isinstance(refused, NotTaken) else None
+        self.frames.say(RejectId(number, refused.reason, refused.detail, told))
 
     def let_go(self, client_id: str, guard: int) -> None:
         """End the channels of the client id with lower guards."""
@@ -64,6 +68,10 @@ class _Answers:
         """They are fenced: say it once more, ahead of every message from now on."""
         self._messages.say(LetGoId(client_id, guard))
         self._messages.flush()
+
+    def close_channel(self, channel: int, reason: int, detail: str) -> None:
+        """Close the connection of a channel."""
+        self.frames.say(CloseChannel(channel, reason, detail))
 
 
 class NodeCalls:
@@ -136,4 +144,5 @@ def claim_of(message: ClaimId) -> NodeClaim:
     """The claim that a node's message is about. Raises BadOperation if its will cannot be read."""
     request = ClaimRequest(message.number, message.client_id, message.channel)
     will = decode_will(message.will)
-    return NodeClaim(request, message.user_name, message.clean_start, message.expiry_s, will, message.peer_host)
+    producer = decode_request(message.producer)
+    return NodeClaim(request, message.user_name, message.clean_start, message.expiry_s, will, message.peer_host, producer)

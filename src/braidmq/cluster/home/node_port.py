@@ -7,6 +7,7 @@ from time import time
 from typing import assert_never
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.messages.producer_books import KeySender, NewKey
 from braidmq.broker.ports import Change
 from braidmq.cluster.blocks import BlockMark
 from braidmq.cluster.claims import ClaimRequest, Ending, HomeClaims
@@ -37,12 +38,13 @@ from braidmq.cluster.home.sessions import HomeSessions
 from braidmq.cluster.led_shards import LedShards, Misdirected
 from braidmq.cluster.member import Member
 from braidmq.cluster.operations import Operation
+from braidmq.lane.path.message import Message
 from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put
 
 
 class BlockServices:
-    """Implements `block_ports.NodePort` for one node."""
+    """Implements `blocks.BlockPort` for one node."""
 
     def __init__(
         self,
@@ -74,6 +76,8 @@ class BlockServices:
         self.guests = Guests(member, sessions.lending, led)
         self._rows = HomeRows(broker.turn_writer.storage, live=sessions, guests=self.guests)
         self._marks = BlockMarks(log)
+        assert broker.producer_books is not None, "a home has the rows of its producers"
+        self._books = broker.producer_books
 
     def client_of(self, channel: int) -> ChannelClient | None:
         """The client that owns its id through this channel."""
@@ -128,7 +132,7 @@ class BlockServices:
                 assert stored is not None  # the case above
                 retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
             case DelayedAdded(stored):
-                self._broker.delayed.restore(stored, time())
+                self._broker.delayed.await_reserved(stored, time())
             case MemberJoined(asked) if asked.channel:
                 self.guests.join(asked)
             case MemberJoined(asked):
@@ -152,6 +156,14 @@ class BlockServices:
         else:
             self._cores.when_known(on_done)
 
+    def reserve(self, message: Message) -> bool:
+        """Make room for a delayed message that is about to be written; False if there is none."""
+        return self._broker.delayed.reserve(message)
+
+    def give_back(self, message: Message) -> None:
+        """A delayed message for which there was room could not be written."""
+        self._broker.delayed.give_back(message)
+
     def release(self, channel: int, ending: Ending) -> None:
         """A channel has ended."""
         self._registry.release(self._member, channel, ending)
@@ -167,6 +179,18 @@ class BlockServices:
     def producer_sequence(self, shard: int, name: bytes) -> int:
         """The last sequence of a producer, as of the last flush."""
         return self._log.producer_mark(shard, name).sequence
+
+    def is_batch_open(self, name: str, base: int, user_name: str | None) -> bool:
+        """Whether a user's messages with keys belong to the open batch of a name."""
+        return self._books.is_open(name, base, user_name)
+
+    def new_key(self, name: str, base: int, key: bytes, sender: KeySender) -> NewKey | None:
+        """The key to record with its message; None if that is recorded."""
+        return self._books.new_key(name, base, key, sender)
+
+    def note_live(self, name: bytes, sequence: int) -> None:
+        """A message was shown that is not recorded, and everything before it is settled."""
+        self._books.note_live(name, sequence)
 
     def is_congested(self) -> bool:
         """Whether publishers should wait for the core's log."""

@@ -21,11 +21,9 @@ from braidmq.cluster.operations import (
     JoinGroup,
     LeaveGroup,
     Operation,
-    PutBatch,
     PutCursor,
     PutDelayed,
     PutGroup,
-    PutKey,
     PutReceived,
     PutRetained,
     PutSession,
@@ -189,7 +187,6 @@ class HomeRows:
         self._retained = storage.retained
         self._delayed = storage.delayed
         self._groups = storage.groups
-        self._producers = storage.producers
         self._messages = messages or MessageRows()
 
     def apply(self, operations: list[Operation], client_id: str | None) -> AppliedRows:
@@ -233,10 +230,6 @@ class HomeRows:
             case RemoveGroup(name, topic_filter):
                 effects.append(GroupChanged(name, topic_filter, None))
                 return [self._groups.remove(name, topic_filter)]
-            case PutBatch(name, base, swept_below, parts, owner):
-                return [self._producers.put_batch(name, base, swept_below, parts, owner)]
-            case PutKey(keys, base, key):
-                return [self._producers.put_key(keys, base, key)]
             case JoinGroup() | LeaveGroup() | ReleaseGuest() if is_of_guest(operation):
                 return self._apply_to_guest(operation, client_id, effects)
             case ReleaseGuest():

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.broker.messages.flags import TRACED
+from braidmq.broker.messages.producer_books import NewKey
 from braidmq.cluster.blocks import NOT_RECORDED, RECORDED
 from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
@@ -21,6 +22,8 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame
 
 _EXPIRY_BYTES: Final = 4
+
+FindKey = Callable[[], NewKey | None]  # None: a message with this key is recorded; may raise Unavailable
 
 
 class EntryPipeline(Protocol):
@@ -105,26 +108,44 @@ class EntryPublisher:
         self._pipeline = pipeline
         self._routes = routes
 
-    def publish(self, sent: NodeMessage, shard: int, user_name: str | None, waiter: Outlet, number: int) -> Published:
+    def publish(
+        self,
+        sent: NodeMessage,
+        shard: int,
+        user_name: str | None,
+        waiter: Outlet,
+        number: int,
+        find_key: FindKey | None = None,
+    ) -> Published:
         """Retain, record and route a message; ``flush`` must follow.
 
         ``waiter`` is settled with this number when the message has been shown: with QoS 1, or with QoS 0 after its commit if
-        it is written.
+        it is written. ``find_key``: that of a producer's message; one that is recorded already is not recorded again. Raises
+        what that raises, and has done nothing then.
         """
         message = sent.message
         route = self._routes.resolve(message.topic)
         if route is None:
             return Published(Reason.TOPIC_NAME_INVALID, False, False)
+        is_recorded = message.qos >= route.entry_qos
+        new_key: NewKey | None = None
+        if is_recorded and find_key is not None:
+            new_key = find_key()
+            if new_key is None:
+                return Published(RECORDED, True, False)  # acknowledged when that record is on disk
         if route.flags & TRACED:
             self._pipeline.trace(message)
         if message.retain and not self._pipeline.may_retain(message):
             return Published(Reason.QUOTA_EXCEEDED, False, False)
         is_kept = message.retain and not message.topic.startswith(b"$")
-        if message.qos >= route.entry_qos:
+        if is_recorded:
             session_only = message.qos < route.record_qos
             pending = self._recorder.record_value(message, sent.value, shard, session_only, None, waiter, 0, number)
             if pending.is_refused:
                 return Published(Reason.QUOTA_EXCEEDED, False, False)
+            if new_key is not None:
+                self._recorder.change(new_key.row)
+                new_key.recorded()
             outcome = RECORDED
         elif is_kept:
             # It is shown after the commit of its retained row; after a crash it is shown again.

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from braidmq.access.contract import Refused
+from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
 from braidmq.cluster.claim_frames import BadClaims
 from braidmq.cluster.claims import (
@@ -49,6 +50,10 @@ log = logging.getLogger("braidmq.cluster")
 _ELSEWHERE: Final = Refused(Reason.SERVER_UNAVAILABLE, "another core decides about this client id")
 _BANNED: Final = Refused(Reason.BANNED, "banned")
 SUPERSEDED: Final = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")
+_NAME_ELSEWHERE: Final = NotTaken(
+    Reason.CLIENT_IDENTIFIER_NOT_VALID,
+    "another core has this producer name: the client id must have the same shard as the name, crc32 modulo the number of shards",
+)
 _ENDINGS: Final = {
     GrantEnding.PUBLISH: Ending.PUBLISH,
     GrantEnding.DISCARD: Ending.DISCARD,
@@ -69,7 +74,7 @@ class ClaimAnswers(Protocol):
     def grant(self, number: int, guard: int, given: GivenSession) -> None:
         """The claim is granted."""
 
-    def reject(self, number: int, reason: int, detail: str) -> None:
+    def reject(self, number: int, refused: Refused) -> None:
         """The claim is rejected."""
 
     def let_go(self, client_id: str, guard: int) -> None:
@@ -78,11 +83,31 @@ class ClaimAnswers(Protocol):
     def fence(self, client_id: str, guard: int) -> None:
         """They are fenced: say it once more, ahead of every message from now on."""
 
+    def close_channel(self, channel: int, reason: int, detail: str) -> None:
+        """Close the connection of a channel."""
+
 
 class _OwnClaim(Struct, frozen=True, gc=False):
     """A claim of the core's own that waits for a node to let go."""
 
     answer: asyncio.Future[Grant | Refused]
+
+
+class _GrantedClaim(Struct, frozen=True, gc=False):
+    """A granted claim of a node that is not answered; implements `sessions.GrantAnswer`."""
+
+    registry: HomeRegistry
+    node: Member
+    request: ClaimRequest
+    guard: int
+
+    def send(self, given: GivenSession) -> None:
+        """What the grant says is on disk."""
+        self.registry.send_grant(self.node, self.request, self.guard, given)
+
+    def refuse(self, refused: Refused) -> None:
+        """The claim is rejected after all."""
+        self.registry.take_back(self.node, self.request, refused)
 
 
 class _Ready(Struct, frozen=True, gc=False):
@@ -221,6 +246,7 @@ class HomeRegistry:
             refused = _BANNED
         if not self._is_led(node, claim):
             refused = _ELSEWHERE
+        refused = refused or self._judge_producer(claim)
         if refused is not None:
             self._answer_rejected(node, claim.request, refused)
             return
@@ -230,6 +256,12 @@ class HomeRegistry:
         if not self._sessions.has(claim.request.client_id):
             self._newcomers.add((node, claim.request.number))
         self.carry_out(self._claims.claim(node, claim.request, self._loop.time()))
+
+    def _judge_producer(self, claim: NodeClaim) -> Refused | None:
+        asked = claim.producer
+        if asked is not None and asked.name and not self._led.has(asked.name):
+            return _NAME_ELSEWHERE  # its batch is a row of another core's shard
+        return self._sessions.judge_producer(claim)
 
     def _is_led(self, node: Member, claim: NodeClaim) -> bool:
         client_id = claim.request.client_id
@@ -324,12 +356,23 @@ class HomeRegistry:
         if claim is None:
             return  # it was withdrawn, and its release follows
 
-        def send(given: GivenSession) -> None:
-            self.claims_granted += 1
-            if (answers := self._nodes.get(node)) is not None:
-                answers.grant(request.number, guard, given)
+        self._sessions.hand_out(node, claim, guard, _GrantedClaim(self, node, request, guard))
 
-        self._sessions.hand_out(node, claim, guard, send)
+    def send_grant(self, node: Member, request: ClaimRequest, guard: int, given: GivenSession) -> None:
+        """What a grant says is on disk: tell the node."""
+        self.claims_granted += 1
+        if (answers := self._nodes.get(node)) is not None:
+            answers.grant(request.number, guard, given)
+
+    def take_back(self, node: Member, request: ClaimRequest, refused: Refused) -> None:
+        """Reject a claim that was granted, and that its node was not told of."""
+        self._answer_rejected(node, request, refused)
+        self.carry_out(self._claims.release(node, request.channel, Ending.WITHDRAWN))
+
+    def close_channel(self, node: Member, channel: int, reason: int, detail: str) -> None:
+        """Let a node close the connection of a channel."""
+        if (answers := self._nodes.get(node)) is not None:
+            answers.close_channel(channel, reason, detail)
 
     def _take_asked(self, node: Member, request: ClaimRequest) -> NodeClaim | None:
         self._newcomers.discard((node, request.number))
@@ -347,7 +390,7 @@ class HomeRegistry:
     def _answer_rejected(self, node: Member, request: ClaimRequest, refused: Refused) -> None:
         self.claims_rejected += 1
         if (answers := self._nodes.get(node)) is not None:
-            answers.reject(request.number, refused.reason, refused.detail)
+            answers.reject(request.number, refused)
 
     # Time
 

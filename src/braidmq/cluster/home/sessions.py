@@ -14,13 +14,15 @@ them, as after a restart. Whatever else wants the client id waits for that (``af
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
 from braidmq.access.contract import Refused
+from braidmq.base.errors import Unavailable
+from braidmq.broker.messages.producer_books import NotTaken, ProducerBooks, ProducerStart
 from braidmq.broker.persistence import TurnWriter
-from braidmq.broker.ports import Change, CursorRow, ProducerStore, Refusal, SessionStore, StoredSession, SubscriptionRow
+from braidmq.broker.ports import Change, CursorRow, Refusal, SessionStore, StoredSession, SubscriptionRow
 from braidmq.broker.session.flows import Flows
 from braidmq.broker.session.lifecycle import Lifecycle
 from braidmq.broker.session.ports import ExclusiveTopics, GrantEnding, Routes
@@ -33,7 +35,7 @@ from braidmq.broker.shared.group import Groups, group_of
 from braidmq.broker.timers import Timers
 from braidmq.cluster.claims import Ending
 from braidmq.cluster.cores.durable_routes import NotedRoutes, share_key
-from braidmq.cluster.home.held_session import GivenSession, Held, NodeClaim, SendGrant
+from braidmq.cluster.home.held_session import GivenSession, GrantAnswer, Held, KeyedOnNode, NodeClaim
 from braidmq.cluster.home.lending import Lending
 from braidmq.cluster.home.wills import HomeWills
 from braidmq.cluster.led_shards import LedShards
@@ -43,6 +45,7 @@ from braidmq.lane.path.peer import SilentFlow
 from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
+from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, parse_subscription
 
@@ -50,6 +53,8 @@ log = logging.getLogger("braidmq.cluster")
 
 _PROTECTED: Final = Refused(Reason.NOT_AUTHORIZED, "the session of this client id belongs to a user: log in, or use another id")
 _FULL: Final = Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
+_NOT_STORED: Final = Refused(Reason.QUOTA_EXCEEDED, "the session cannot be stored")
+_NOT_READ: Final = Refused(Reason.SERVER_UNAVAILABLE, "the log cannot be read now")
 
 
 class SessionServices(Protocol):
@@ -79,6 +84,8 @@ class SessionServices(Protocol):
     def timers(self) -> Timers: ...
     @property
     def exclusive(self) -> ExclusiveTopics: ...
+    @property
+    def producer_books(self) -> ProducerBooks | None: ...
 
 
 class HomeSessions:
@@ -89,10 +96,14 @@ class HomeSessions:
         broker: SessionServices,
         has_users: Callable[[], bool],
         sessions_max: Callable[[], int],
+        close_channel: Callable[[Member, int, int, str], None],
         noted: NotedRoutes | None = None,
         led: LedShards | None = None,
     ) -> None:
-        """``noted``: makes durable routes for other cores. ``led``: the shards of this one. None: it is the only one."""
+        """``close_channel`` lets a node close the connection of a channel, with a reason.
+
+        ``noted``: makes durable routes for other cores. ``led``: the shards of this one. None: it is the only one.
+        """
         self._table = broker.sessions
         self._lifecycle = broker.lifecycle
         self._restoration = broker.restoration
@@ -101,7 +112,9 @@ class HomeSessions:
         self._state = broker.state
         self._writer = broker.turn_writer
         self._rows: SessionStore = broker.turn_writer.storage.sessions
-        self._producers: ProducerStore = broker.turn_writer.storage.producers
+        assert broker.producer_books is not None, "a home has the rows of its producers"
+        self._books = broker.producer_books
+        self._close_channel = close_channel
         self._has_users = has_users
         self._sessions_max = sessions_max
         self.lending = Lending(broker, led)
@@ -155,29 +168,63 @@ class HomeSessions:
 
     # Out
 
-    def hand_out(self, node: Member, claim: NodeClaim, guard: int, send: SendGrant) -> None:
-        """Give the session of a granted claim to a node; ``send`` is called when what the grant says is on disk."""
-        self.after_return(claim.request.client_id, partial(self._hand_out, node, claim, guard, send))
+    def judge_producer(self, claim: NodeClaim) -> NotTaken | None:
+        """Why a client cannot be the producer that its claim asks for; None if it can, or asks for nothing."""
+        if claim.producer is None:
+            return None
+        return self._books.judge(claim.producer, claim.request.client_id, claim.user_name)
 
-    def _hand_out(self, node: Member, claim: NodeClaim, guard: int, send: SendGrant) -> None:
+    def hand_out(self, node: Member, claim: NodeClaim, guard: int, answer: GrantAnswer) -> None:
+        """Give the session of a granted claim to a node."""
+        self.after_return(claim.request.client_id, partial(self._hand_out, node, claim, guard, answer))
+
+    def _hand_out(self, node: Member, claim: NodeClaim, guard: int, answer: GrantAnswer) -> None:
         client_id = claim.request.client_id
         self.wills.note_grant(client_id)
         session = self._table.get(client_id)
         held = self._held.get(client_id)
         if held is not None and held.guard == guard:  # the node asks again, because it has lost the answer
-            self._send_stored(held, send)
+            self._send_written(held, (), answer)
+            return
+        not_taken = self.judge_producer(claim)  # others may have come since it was asked
+        if not_taken is not None:
+            answer.refuse(not_taken)
             return
         held = self._held[client_id] = Held(node, claim, guard)
-        if session is None:
-            self._send(held, b"", send)
+        if session is None and claim.producer is None:
+            self._send(held, b"", answer)
             return
-        if self._continues(session, claim):
+        if session is not None:
+            self._take_session(held, session)
+        rows = () if claim.producer is None else self._open_producer(held, claim.producer)
+        self._send_written(held, rows, answer)
+
+    def _take_session(self, held: Held, session: Session) -> None:
+        """The session that waits here goes to the node, or ends for it."""
+        if self._continues(session, held.claim):
             self._move(held, session)
         else:
             held.replaces_user = session.user_name is not None
             self._lifecycle.end(session, GrantEnding.TAKEN)
-        on_commit = partial(self._send_stored, held, send)
-        self._writer.change((), on_commit, lambda refusal: on_commit())
+
+    def _open_producer(self, held: Held, asked: Request) -> list[Change]:
+        """The rows that must be on disk before a producer is told where it begins."""
+        close = partial(self._close_channel, held.node, held.claim.request.channel)
+        held.keyed = KeyedOnNode(held.claim.user_name, close)
+        return self._books.opening(held.keyed, asked)
+
+    def _send_written(self, held: Held, rows: Iterable[Change], answer: GrantAnswer) -> None:
+        """Answer when these rows, and everything before them, are on disk."""
+        on_commit = partial(self._send_stored, held, answer)
+        if held.claim.producer is None:
+            self._writer.change(rows, on_commit, lambda refusal: on_commit())
+        else:
+            self._writer.change(rows, on_commit, lambda refusal: self._fail(held, answer))
+
+    def _fail(self, held: Held, answer: GrantAnswer) -> None:
+        """The rows of a producer could not be written."""
+        if self._held.get(held.claim.request.client_id) is held and not self._is_closed:
+            answer.refuse(_NOT_STORED)
 
     def _continues(self, session: Session, claim: NodeClaim) -> bool:
         facts = Facts(
@@ -190,16 +237,27 @@ class HomeSessions:
         assert row.old is Old.AWAY  # what is the core's own waits for a client
         return bool(row.session_present)
 
-    def _send_stored(self, held: Held, send: SendGrant) -> None:
+    def _send_stored(self, held: Held, answer: GrantAnswer) -> None:
         client_id = held.claim.request.client_id
         if self._held.get(client_id) is not held or self._is_closed:
             return  # the channel has ended meanwhile
+        not_taken = self.judge_producer(held.claim)  # a later batch may have begun while this one waited for the disk
+        if not_taken is not None:
+            answer.refuse(not_taken)
+            return
         stored = self._rows.load_one(client_id)
-        self._send(held, b"" if stored is None else encode_session(stored), send)
+        self._send(held, b"" if stored is None else encode_session(stored), answer)
 
-    def _send(self, held: Held, rows: bytes, send: SendGrant) -> None:
-        producer = self._producers.mark(held.claim.request.client_id, held.claim.user_name)
-        send(GivenSession(rows, producer, held.replaces_user))
+    def _send(self, held: Held, rows: bytes, answer: GrantAnswer) -> None:
+        claim = held.claim
+        start: ProducerStart | None = None
+        if claim.producer is not None:
+            try:
+                start = self._books.start(claim.request.client_id, claim.user_name, claim.producer)
+            except Unavailable:
+                answer.refuse(_NOT_READ)
+                return
+        answer.send(GivenSession(rows, start, held.replaces_user))
 
     def _move(self, held: Held, session: Session) -> None:
         """The core forgets a session that goes to a node, and keeps what must not be lost with the node."""
@@ -335,6 +393,9 @@ class HomeSessions:
         held = self._held.get(client_id)
         if held is None or held.guard != guard:
             return
+        if held.keyed is not None:
+            held.keyed.is_closed = True
+            self._books.leave(held.keyed)
         if held.flow is None:
             del self._held[client_id]
             self.lending.end(client_id, is_dead=ending is Ending.DIED)

@@ -11,7 +11,7 @@ from braidmq.broker.ports import Refusal
 from braidmq.cluster.blocks import FENCED, NOT_RECORDED, RECORDED
 from braidmq.cluster.operations import Operation, PutCursor, PutSubscription, encode
 from braidmq.lane.path.commit_outcomes import Pending
-from braidmq.net.proto_v1 import BlockEntry, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
+from braidmq.net.proto_v1 import BlockEntry, DelayEntry, PublishEntry, ReleaseEntry, RowsEntry, SentNumber, WithdrawEntry
 
 # The overhead in bytes of an entry that waits.
 _ENTRY_COST: Final = 200
@@ -135,7 +135,7 @@ class CollectedRows(Collected):
         self.waiter = waiter
         self._is_of_block = is_of_block
 
-    def entry(self) -> RowsEntry:
+    def entry(self) -> RowsEntry | DelayEntry:
         """What is sent."""
         return RowsEntry(self.channel, encode(self.operations))
 
@@ -161,6 +161,22 @@ class CollectedRows(Collected):
         waiter, self.waiter = self.waiter, None
         if waiter is not None:
             waiter.answered(refusal)
+
+
+class CollectedDelay(CollectedRows):
+    """A message that the home keeps until it is due."""
+
+    __slots__ = ("_number",)
+
+    def __init__(
+        self, channel: int, operation: Operation, size: int, waiter: EntriesWaiter | None, number: SentNumber | None
+    ) -> None:
+        super().__init__(channel, [operation], size, waiter, is_of_block=True)
+        self._number = number
+
+    def entry(self) -> DelayEntry:
+        """What is sent."""
+        return DelayEntry(self.channel, encode(self.operations), self._number)
 
 
 class CollectedNotice(Collected):

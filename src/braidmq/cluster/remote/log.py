@@ -23,6 +23,7 @@ import msgspec
 
 from braidmq.base.shards import shard_of
 from braidmq.base.start_position import Start
+from braidmq.broker.messages.producers import SentKey
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.cluster import operations
@@ -31,6 +32,7 @@ from braidmq.cluster.remote.core_blocks import CoreBlocks
 from braidmq.cluster.remote.entries import (
     OVERTAKEN,
     Collected,
+    CollectedDelay,
     CollectedMessage,
     CollectedNotice,
     CollectedRows,
@@ -40,12 +42,13 @@ from braidmq.cluster.remote.entries import (
     refusal_of,
 )
 from braidmq.cluster.remote.log_ports import Later, NodeBlock, NodeChannels, NodeOutcomes, NodeScans
-from braidmq.cluster.remote.rows import OWN, NodeChange
+from braidmq.cluster.remote.rows import OWN, DelayedChange, NodeChange
 from braidmq.cluster.remote.shard_blocks import ShardBlocks
 from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.recorder import Producer
 from braidmq.net.frames import BadFrame
-from braidmq.net.proto_v1 import AnswerBody, Marks, PublishEntry, ReleaseEntry, WithdrawEntry
+from braidmq.net.proto_v1 import AnswerBody, KeyOfBatch, Marks, PublishEntry, ReleaseEntry, SentNumber, WithdrawEntry
 from braidmq.storage.fences import FenceTable
 from braidmq.storage.reading.positions import EARLIEST, positions_at
 from braidmq.storage.reading.reader import RetentionGap
@@ -119,6 +122,7 @@ class RemoteLog:
         shards: dict[int, int] = {}  # of channels that have messages or wait for rows
         waiting: dict[int, list[Pending]] = {}  # for rows only, by channel
         marks = block.producer_marks()
+        delayed = {id(change.message): change for change in block.changes if isinstance(change, DelayedChange)}
         last: Flow | None = None  # messages of a client follow each other
         channel = 0
         refuse = self._refuse_pending
@@ -127,7 +131,18 @@ class RemoteLog:
             if flow is not last:
                 last = flow
                 channel = 0 if flow is None else self._channels.of_flow(flow)
+            number = _number(marks[index]) if index in marks else None
             if pending.place < 0:
+                kept = delayed.get(id(pending.message)) if delayed else None
+                if kept is not None and kept.shard in refused:
+                    refuse(pending, refused[kept.shard])
+                    continue
+                if kept is not None:
+                    size, waiter = operations.size_of((kept.operation,)), self._pendings_waiter([pending])
+                    delay = CollectedDelay(channel, kept.operation, size, waiter, number)
+                    shards[channel] = kept.shard
+                    groups.setdefault((kept.shard, channel), []).append(delay)
+                    continue
                 waiting.setdefault(channel, []).append(pending)
                 shards.setdefault(channel, 0 if flow is None else self.shard_of(flow.client_id))
                 continue
@@ -137,12 +152,14 @@ class RemoteLog:
                 refuse(pending, refused[shard])
                 continue
             shards[channel] = shard
-            entry = PublishEntry(channel, block.entries[shard][pending.place][1], marks.get(index) if marks else None)
+            entry = PublishEntry(channel, block.entries[shard][pending.place][1], number)
             groups.setdefault((shard, channel), []).append(CollectedMessage(entry, pending, refuse))
         rows: dict[int, tuple[int, list[operations.Operation]]] = {channel: (shards[channel], []) for channel in waiting}
         own: list[NodeChange] = []
         for change in block.changes:
             assert isinstance(change, NodeChange)  # this node's storage makes no other
+            if isinstance(change, DelayedChange):
+                continue
             channel = self._channel_of(change)
             if channel:
                 rows.setdefault(channel, (shards.get(channel, change.shard), []))[1].append(change.operation)
@@ -266,6 +283,7 @@ class RemoteLog:
         pendings: list[Pending] = []
         codes: list[int] = []
         fenced: dict[int, None] = {}
+        overtaken: list[Pending] = []
         if is_all_done(outcomes):  # nearly always
             messages = [entry for entry in entries if isinstance(entry, CollectedMessage)]
             if len(messages) == len(entries):
@@ -288,13 +306,14 @@ class RemoteLog:
                     entry.answered(refusal)
             elif isinstance(entry, CollectedMessage) and entry.pending is not None:  # else it was in doubt
                 if outcome == FENCED:
-                    self._refuse_pending(entry.pending, OVERTAKEN)
+                    overtaken.append(entry.pending)
                 else:
                     pendings.append(entry.pending)
                     codes.append(0 if outcome in (RECORDED, NOT_RECORDED) else outcome)
         self._acknowledge(pendings, codes)
         for channel in fenced:
             self._on_fenced(channel)
+        self.outcomes.refuse(overtaken, OVERTAKEN.is_in_doubt)
         if blocks.is_drained and blocks.has_returned:
             self._later(_RETRY_S, blocks.restart)
         else:
@@ -392,6 +411,13 @@ class RemoteLog:
         numbers = range(len(self._shards))
         positions = {shard: start if isinstance(start, int) else start[shard] for shard in numbers}
         return self._scans.open(filters, positions, with_session_only)
+
+
+def _number(mark: tuple[Producer, int, int, Change | None]) -> SentNumber:
+    """What the home is told of a producer's message."""
+    producer, sequence, check, key = mark
+    sent = KeyOfBatch(key.name, key.base, key.key) if isinstance(key, SentKey) else None
+    return SentNumber(producer.name, sequence, check, producer.stops, sent)
 
 
 def _rows(channel: int, found: list[operations.Operation], waiter: EntriesWaiter | None) -> CollectedRows:

@@ -8,6 +8,7 @@ from typing import Protocol
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.lane.path.commit_outcomes import Pending
 from braidmq.lane.path.flow import Flow
+from braidmq.lane.path.recorder import Producer
 
 
 class NodeBlock(Protocol):
@@ -25,8 +26,8 @@ class NodeBlock(Protocol):
     def pendings(self) -> Sequence[Pending]:
         """The messages that wait, in the order of arrival; those that are recorded have a ``place`` among the entries."""
 
-    def producer_marks(self) -> Mapping[int, tuple[bytes, int, int]]:
-        """By index of the pendings: name, sequence and check value of a producer's message."""
+    def producer_marks(self) -> Mapping[int, tuple[Producer, int, int, Change | None]]:
+        """By index of the pendings: the producer of a message, its sequence and check value, and its key."""
 
     def refused(self, refusal: Refusal) -> None:
         """Nothing of it is stored."""

@@ -27,15 +27,14 @@ from braidmq.cluster.remote.known_routes import KnownRoutes
 from braidmq.cluster.remote.leases import NodeLeases
 from braidmq.cluster.remote.log import BYTES_MAX, RemoteLog
 from braidmq.cluster.remote.merged_scans import MergedScans
-from braidmq.cluster.remote.registry import NodeRegistry
+from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained import CoreRetained
-from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteProducers, RemoteRetained, RemoteSessions
+from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
 from braidmq.lane.path.peer import PeerFlow, UplinkFlow, UplinkOutlet
 from braidmq.lane.path.subscription import Subscription
-from braidmq.mqtt.reasons import Reason
 from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
 from braidmq.storage.reading.positions import parse_start
 
@@ -64,8 +63,7 @@ class NodeLink:
         self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
         self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
         self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
-        producers = RemoteProducers(shards)
-        self.registry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, producers.learn, home_wait_s)
+        self.registry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, home_wait_s)
         scans = [home.scans for home in self]
         self._merged = MergedScans(scans, lambda: self.log.watermarks, loop.call_later, loop.time) if len(scans) > 1 else None
         self.log = RemoteLog(
@@ -82,7 +80,7 @@ class NodeLink:
             RemoteDelayed(shards),
             RemoteGroups(shards),
             parse_start,
-            producers,
+            None,
         )
         self._exclusive = NodeExclusiveTopics(shards, self.registry.of_client)
         self._tables = Tables(self._on_rows)
@@ -181,13 +179,13 @@ class NodeLink:
     def _say_claim(self, message: ClaimId) -> None:
         self._home_of[self.shard_of(message.client_id)].say_claim(message)
 
-    def _close_client(self, client_id: str) -> None:
-        """Another connection has the client id."""
+    def _close_client(self, client_id: str, reason: int, detail: str) -> None:
+        """A home wants a client's connection to be closed: mostly because another one has the client id."""
         broker = self.broker
         session = broker.sessions.get(client_id)
         if session is not None and session.connection is not None:
-            broker.statistics.taken_over += 1
-            session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")
+            broker.statistics.taken_over += detail == TAKEN_OVER
+            session.connection.close(reason, detail)
             broker.lane.flush()
 
     # What the links ask

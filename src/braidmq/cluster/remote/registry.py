@@ -16,16 +16,19 @@ from msgspec import Struct
 
 from braidmq.access.contract import Refused
 from braidmq.base.errors import BraidError
+from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
 from braidmq.cluster.claims import ClaimRequest
 from braidmq.cluster.home.registry import SUPERSEDED, ending_of
 from braidmq.cluster.node_claims import NodeClaims
 from braidmq.cluster.operations import decode_session, encode_will
+from braidmq.cluster.producer_messages import decode_start, encode_request
 from braidmq.lane.path.flow import Flow
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.proto_v1 import (
     ClaimId,
     ClaimMessage,
+    CloseChannel,
     Declare,
     DeclaredChannel,
     GrantId,
@@ -37,6 +40,7 @@ from braidmq.net.proto_v1 import (
 
 log = logging.getLogger("braidmq.cluster")
 
+TAKEN_OVER: Final = "another connection uses this client id"
 _AWAY: Final = Refused(Reason.SERVER_UNAVAILABLE, "the core is not reachable")
 
 
@@ -69,19 +73,18 @@ class NodeRegistry:
         releases: ReleaseLog,
         loop: asyncio.AbstractEventLoop,
         send: Callable[[ClaimId], None],
-        close: Callable[[str], None],
-        learn_mark: Callable[[str, tuple[int, int | None]], None],
+        close: Callable[[str, int, str], None],
         wait_s: float,
     ) -> None:
-        """``send`` tells the home, or nothing while it is away. ``close`` closes the connection of a client id, which was taken
-        over. ``learn_mark``: a grant has brought how far the client has come as a producer. ``wait_s``: how long a CONNECT waits.
+        """``send`` tells the home, or nothing while it is away. ``close`` closes the connection of a client id, with a reason.
+
+        ``wait_s``: how long a CONNECT waits.
         """
         self._claims = claims
         self._releases = releases
         self._loop = loop
         self._send = send
         self._close = close
-        self._learn_mark = learn_mark
         self._wait_s = wait_s
         self._channels: dict[int, _AskedChannel] = {}
         self._granted: dict[str, _AskedChannel] = {}  # by client id: the newest
@@ -106,7 +109,7 @@ class NodeRegistry:
         """The home refuses what comes from a channel, because another one owns its client id."""
         asked = self._channels.get(channel)
         if asked is not None and self._granted.get(asked.request.client_id) is asked:
-            self._close(asked.request.client_id)
+            self._close(asked.request.client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
 
     # The broker's port
 
@@ -169,6 +172,8 @@ class NodeRegistry:
                 self._on_rejected(message)
             case LetGoId():
                 self._on_let_go(message)
+            case CloseChannel():
+                self._on_close(message)
             case _:
                 raise BraidError(f"a home does not send {type(message).__name__}")
 
@@ -183,20 +188,29 @@ class NodeRegistry:
             self._hang_up(channel, GrantEnding.WITHDRAWN)
             return
         self._granted[channel.request.client_id] = channel
-        self._learn_mark(channel.request.client_id, message.producer)
         stored = decode_session(message.session)
-        self._answer(channel, Grant(channel.request.client_id, message.guard, stored, message.replaces_user))
+        start = decode_start(message.producer)
+        self._answer(channel, Grant(channel.request.client_id, message.guard, stored, message.replaces_user, start))
 
     def _on_rejected(self, message: RejectId) -> None:
         channel = self._channels.get(message.number)
         if channel is not None and self._claims.on_rejected(channel.request):
             del self._channels[message.number]
-            self._answer(channel, Refused(Reason(message.reason), message.detail))
+            reason = Reason(message.reason)
+            refused = Refused(reason, message.detail)
+            if message.told is not None:
+                refused = NotTaken(reason, message.detail, tuple(message.told))
+            self._answer(channel, refused)
 
     def _on_let_go(self, message: LetGoId) -> None:
         for number in self._claims.on_let_go(message.client_id, message.guard):
             if self._granted.get(message.client_id) is self._channels.get(number):
-                self._close(message.client_id)
+                self._close(message.client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+
+    def _on_close(self, message: CloseChannel) -> None:
+        asked = self._channels.get(message.channel)
+        if asked is not None and self._granted.get(asked.request.client_id) is asked:
+            self._close(asked.request.client_id, message.reason, message.detail)
 
     def declaration(self, is_homed: Callable[[str], bool]) -> Declare:
         """What a home that this node meets, or meets again, must be told before anything else: the client ids that it has.
@@ -226,4 +240,5 @@ def _claim_id(channel: _AskedChannel) -> ClaimId:
         claim.expiry_s,
         encode_will(claim.will),
         claim.peer_host,
+        encode_request(claim.producer),
     )

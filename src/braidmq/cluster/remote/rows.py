@@ -17,11 +17,9 @@ from braidmq.base.shards import shard_of
 from braidmq.broker.ports import CursorRow, GroupRow, SessionRow, StoredMessage, StoredSession, SubscriptionRow
 from braidmq.cluster.operations import (
     Operation,
-    PutBatch,
     PutCursor,
     PutDelayed,
     PutGroup,
-    PutKey,
     PutReceived,
     PutRetained,
     PutSession,
@@ -40,7 +38,6 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.path.ports import Change
 from braidmq.mqtt.packets import Will
 from braidmq.storage.rows.messages import MessageRows
-from braidmq.storage.rows.producers import producer_name
 
 OWN: Final = ""  # stands for a client id in changes that no client makes
 
@@ -54,6 +51,12 @@ class NodeChange(Change, Struct, frozen=True, gc=False):
     shard: int
     client_id: str
     operation: Operation
+
+
+class DelayedChange(NodeChange, frozen=True, gc=False):
+    """The home keeps a message; it refuses one for which there is no room, and the message's publisher is told."""
+
+    message: Message
 
 
 class RemoteSessions:
@@ -146,11 +149,11 @@ class RemoteDelayed:
         self._shards = shards
         self._messages = MessageRows(wall, now)
 
-    def put(self, message: Message, user_name: str | None, due: float) -> tuple[bytes, NodeChange]:
+    def put(self, message: Message, user_name: str | None, due: float) -> tuple[bytes, DelayedChange]:
         """Let the home keep the message; the id is empty, since this node does not wait for its time."""
         operation = PutDelayed(self._messages.row_of(message, user_name), due)
         publisher = message.publisher
-        return b"", NodeChange(shard_of(publisher, self._shards), publisher, operation)
+        return b"", DelayedChange(shard_of(publisher, self._shards), publisher, operation, message)
 
     def remove(self, publisher: str, row_id: bytes) -> NodeChange:
         """Always raises Unavailable: only the home removes them, when it publishes them."""
@@ -189,62 +192,6 @@ class RemoteGroups:
 
     def _shard_of(self, name: str, topic_filter: str) -> int:
         return shard_of(f"{name}\0{topic_filter}", self._shards)
-
-
-class RemoteProducers:
-    """The rows of producers; implements `broker.ports.ProducerStore`.
-
-    The mark of a client comes with its grant (``learn``). Batches and keys under a name can be read at their home alone: a
-    client that asks for one gets Unavailable.
-    """
-
-    def __init__(self, shards: int) -> None:
-        self._shards = shards
-        self._marks: dict[str, tuple[int, int | None]] = {}  # by client id, of clients that are connected here
-
-    @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return self._shards
-
-    def learn(self, client_id: str, mark: tuple[int, int | None]) -> None:
-        """A grant has brought the client's last sequence, for the user that it was granted to, and its check value."""
-        self._marks[client_id] = mark
-
-    def forget(self, client_id: str) -> None:
-        """The client's channel has ended."""
-        self._marks.pop(client_id, None)
-
-    def name_of(self, client_id: str, user_name: str | None) -> bytes:
-        """The producer name of a user's client."""
-        return producer_name(client_id, user_name)
-
-    def mark(self, client_id: str, user_name: str | None) -> tuple[int, int | None]:
-        """What the grant has brought; raises Unavailable if no grant has."""
-        mark = self._marks.get(client_id)
-        if mark is None:
-            raise _elsewhere("the mark of a producer")
-        return mark
-
-    def open_batch(self, name: str) -> tuple[int, int, int, str | None] | None:
-        """Always raises Unavailable."""
-        raise _elsewhere("a batch")
-
-    def put_batch(self, name: str, base: int, swept_below: int, parts: int, owner: str | None) -> NodeChange:
-        """Open a batch under a name, or note that it is still in use."""
-        return NodeChange(shard_of(name, self._shards), OWN, PutBatch(name, base, swept_below, parts, owner))
-
-    def has_key(self, keys: str, base: int, key: bytes) -> bool:
-        """Always raises Unavailable."""
-        raise _elsewhere("a key")
-
-    def put_key(self, keys: str, base: int, key: bytes) -> NodeChange:
-        """Note the key of a message; belongs into the block of its record."""
-        return NodeChange(shard_of(keys, self._shards), OWN, PutKey(keys, base, key))
-
-    def old_keys(self, keys: str, first: int, end: int, after: Change | None, count_max: int) -> list[Change]:
-        """Nothing: the home removes them."""
-        return []
 
 
 def _elsewhere(what: str) -> Unavailable:

@@ -28,7 +28,7 @@ cdef class Block:
     cdef list _relayed
 
     cdef void add(self, Pending pending) except *
-    cdef void mark(self, Producer producer, Message message) except *
+    cdef void mark(self, Producer producer, Message message, object key) except *
     cdef void relay_mark(self, int shard, bytes name, long long sequence, long long check) except *
     @cython.locals(producer=Producer)
     cpdef void stop_producers(self) except *

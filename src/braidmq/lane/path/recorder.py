@@ -47,18 +47,19 @@ class Block:
         self.size_bytes = 0
         self._outcomes = outcomes
         self.pendings: list[Pending] = []  # in the order of arrival; ``place`` is the index among the entries of the shard
-        self._producers: dict[int, tuple[Producer, int, Message]] | None = None  # by index of the pendings, with sequences
+        # By index of the pendings: producer, sequence, message and key, if that is to be sent with the message.
+        self._producers: dict[int, tuple[Producer, int, Message, Change | None]] | None = None
         self._relayed: list[tuple[int, bytes, int, int]] | None = None  # marks of producers of other nodes
 
     def add(self, pending: Pending) -> None:
         """Add a waiter."""
         self.pendings.append(pending)
 
-    def mark(self, producer: Producer, message: Message) -> None:
+    def mark(self, producer: Producer, message: Message, key: Change | None) -> None:
         """The message that was added last belongs to this producer."""
         if self._producers is None:
             self._producers = {}
-        self._producers[len(self.pendings) - 1] = (producer, producer.sequence, message)
+        self._producers[len(self.pendings) - 1] = (producer, producer.sequence, message, key)
 
     def relay_mark(self, shard: int, name: bytes, sequence: int, check: int) -> None:
         """A message in this block belongs to a producer of another node."""
@@ -71,24 +72,24 @@ class Block:
         found = [] if self._relayed is None else self._relayed
         if self._producers is None:
             return found
-        last = {producer: (sequence, message) for producer, sequence, message in self._producers.values()}
+        last = {producer: (sequence, message) for producer, sequence, message, _ in self._producers.values()}
         return found + [
             (producer.shard, producer.name, sequence, _check_value(message)) for producer, (sequence, message) in last.items()
         ]
 
-    def producer_marks(self) -> dict[int, tuple[bytes, int, int]]:
-        """By index of the pendings: name, sequence and check value of each producer's message."""
+    def producer_marks(self) -> dict[int, tuple[Producer, int, int, Change | None]]:
+        """By index of the pendings: producer, sequence, check value and key of each producer's message."""
         if self._producers is None:
             return {}
         return {
-            index: (producer.name, sequence, _check_value(message))
-            for index, (producer, sequence, message) in self._producers.items()
+            index: (producer, sequence, _check_value(message), key)
+            for index, (producer, sequence, message, key) in self._producers.items()
         }
 
     def stop_producers(self) -> None:
         """The block will be rejected: from now on record nothing of producers that stop at a rejected message."""
         if self._producers is not None:
-            for producer, _, _ in self._producers.values():
+            for producer, _, _, _ in self._producers.values():
                 producer.is_stopped = producer.stops
 
     def committed(self, stamps: dict[int, list[int]]) -> None:
@@ -203,11 +204,15 @@ class Recorder:
         self._open().changes.append(change)
 
     def mark(self, producer: Producer, sent: Message, key_row: Change | None) -> None:
-        """Write the producer's sequence with what was collected last, its message ``sent``, and the row of that message's key."""
+        """Write the producer's sequence with what was collected last, its message ``sent``, and the row of that message's key.
+
+        If the log is on another node, the key goes there with its message.
+        """
         block = self._open()
-        block.mark(producer, sent)
-        if key_row is not None:
+        if key_row is not None and not self.is_remote:
             block.changes.append(key_row)
+            key_row = None
+        block.mark(producer, sent, key_row)
 
     def mark_entry(self, shard: int, name: bytes, sequence: int, check: int) -> None:
         """Write the sequence of another node's producer with what was collected last."""
