@@ -1,13 +1,14 @@
 /* flood: load for MQTT brokers from one thread, over TCP, TLS or WebSocket.
  *
- *   flood flow    -p PORT -m pair|fanout|fanin|alone -P publishers -S subscribers -q qos -w window [-d seconds] [-s bytes] [-r rate]
+ *   flood flow    -p PORT -m pair|fanout|fanin|alone -P publishers -S subscribers -q qos -w window [-d seconds] [-s bytes] [-r rate [-z]]
  *   flood connect -p PORT -n clients -c concurrency
  *   flood table   -p PORT -e exact -W wildcard -n clients
  *   all           [-h IPv4 address] [-5] (MQTT 5) [-t] (TLS) [-x] (WebSocket, path /mqtt)
  *
  * flow is closed-loop: a publisher has at most `window` messages that its subscribers have not all received (QoS 0) or that the
  * broker has not acknowledged (QoS 1, 2). So a broker is never pushed into dropping, and the figure is what it sustains. With
- * -r the publishers together send that many messages per second, and latency counts from the moment a message was due.
+ * -r the publishers together send that many messages per second, and latency counts from the moment a message was due; the
+ * program spins, to be punctual, or with -z it sleeps until something arrives or is due and leaves the processor to others.
  * alone has no subscribers: a message has arrived when it is acknowledged (QoS 1 or 2), and the program sleeps between messages.
  * A payload holds the time, a sequence number and its publisher: loss, repetition and order are checked for each message.
  * connect opens clients that each subscribe to a topic after CONNACK, like real clients; table creates subscriptions, 100 to a
@@ -24,7 +25,7 @@
 #include <unistd.h>
 
 enum mode { PAIR, FANOUT, FANIN, ALONE };
-enum { FILTERS_PER_PACKET = 100, FILTER_BYTES_MAX = 40, NAP_US = 125 };
+enum { FILTERS_PER_PACKET = 100, FILTER_BYTES_MAX = 40, NAP_US = 125, SLEEP_NS_MAX = 1000000 };
 
 struct client {
   struct connection wire; /* first, so that pointers to both can be cast */
@@ -43,9 +44,9 @@ struct client {
 static struct {
   int publishers, subscribers, qos, window, seconds, bytes, clients, concurrency, exact, wildcard;
   double rate;
-  bool v5;
+  bool v5, sleeps;
   enum mode mode;
-} option = {1, 1, 0, 100, 3, 64, 1000, 200, 0, 0, 0, false, PAIR};
+} option = {1, 1, 0, 100, 3, 64, 1000, 200, 0, 0, 0, false, false, PAIR};
 
 static struct client *publishers, *subscribers;
 static uint64_t *received_of; /* by publisher: copies that arrived */
@@ -128,16 +129,35 @@ static void publish(struct client *c, uint64_t due_ns) {
 
 static int copies(void) { return option.mode == FANOUT ? option.subscribers : 1; }
 
+/* When a publisher's next message is due. */
+static uint64_t next_due(const struct client *c, uint64_t start_ns) {
+  return start_ns + (uint64_t)((c->sent + (double)c->index / option.publishers) * (1e9 * option.publishers / option.rate));
+}
+
+static bool is_full(const struct client *c) {
+  uint64_t seen = option.qos ? c->acked : received_of[c->index] / copies();
+  return c->sent - seen >= (uint64_t)option.window || waiting(&c->wire) >= BACKLOG_BYTES;
+}
+
 /* Sends what the window and the rate allow. */
 static void pump(struct client *c, uint64_t start_ns) {
-  uint64_t now = now_ns(), seen = option.qos ? c->acked : received_of[c->index] / copies();
-  double interval_ns = option.rate ? 1e9 * option.publishers / option.rate : 0;
-  while (c->sent - seen < (uint64_t)option.window && waiting(&c->wire) < BACKLOG_BYTES) {
-    uint64_t due = option.rate ? start_ns + (uint64_t)((c->sent + (double)c->index / option.publishers) * interval_ns) : now;
+  uint64_t now = now_ns();
+  while (!is_full(c)) {
+    uint64_t due = option.rate ? next_due(c, start_ns) : now;
     if (due > now) break;
     publish(c, due);
   }
   flush_client(c);
+}
+
+/* Sleeps until something arrives or a message may be sent. */
+static void sleep_until_due(uint64_t start_ns) {
+  uint64_t now = now_ns(), wake = now + SLEEP_NS_MAX;
+  for (int i = 0; i < option.publishers; i++) {
+    uint64_t due = next_due(&publishers[i], start_ns);
+    if (due < wake && !is_full(&publishers[i])) wake = due;
+  }
+  if (wake > now) await_events(wake - now);
 }
 
 /* -- received packets ------------------------------------------------------------------------------------------------ */
@@ -237,7 +257,8 @@ static void flow(void) {
     for (int i = 0; i < option.publishers; i++) pump(&publishers[i], start);
     /* With a rate, a message is sent when it is due and not a millisecond later; alone, within an eighth of one, since whatever
      * else is measured needs the processors. */
-    if (option.rate && option.mode == ALONE) usleep(NAP_US);
+    if (option.sleeps) sleep_until_due(start);
+    else if (option.rate && option.mode == ALONE) usleep(NAP_US);
     turn(option.rate ? 0 : 1);
   }
   measuring = false;
@@ -307,7 +328,7 @@ static void fill_table(void) {
 int main(int count, char **words) {
   const char *command = count > 1 ? words[1] : "";
   optind = 2;
-  for (int letter; (letter = getopt(count, words, "h:p:m:P:S:q:w:d:s:r:n:c:e:W:5tx")) != -1;) switch (letter) {
+  for (int letter; (letter = getopt(count, words, "h:p:m:P:S:q:w:d:s:r:n:c:e:W:5txz")) != -1;) switch (letter) {
     case 'h': endpoint.host = optarg; break;
     case 'p': endpoint.port = atoi(optarg); break;
     case 'm': option.mode = !strcmp(optarg, "fanout") ? FANOUT : !strcmp(optarg, "fanin") ? FANIN : !strcmp(optarg, "alone") ? ALONE : PAIR; break;
@@ -322,11 +343,13 @@ int main(int count, char **words) {
     case 'c': option.concurrency = atoi(optarg); break;
     case 'e': option.exact = atoi(optarg); break;
     case 'W': option.wildcard = atoi(optarg); break;
+    case 'z': option.sleeps = true; break;
     case '5': option.v5 = true; break;
     case 't': endpoint.tls = true; break;
     case 'x': endpoint.websocket = true; break;
     default: return 1;
   }
+  if (option.sleeps && !option.rate) fail("-z needs a rate: -r");
   start_transport();
   if (!strcmp(command, "flow")) flow();
   else if (!strcmp(command, "connect")) connect_clients();

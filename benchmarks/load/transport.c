@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,6 +223,11 @@ static void on_readable(struct connection *c) {
     if (at < size) grow(&c->rest, data + at, size - at);
   } while (got == RECEIVE_BYTES || c->tls);
   if (c->out.size && !c->wants_write) flush(c);
+}
+
+void await_events(uint64_t timeout_ns) {
+  struct timespec rest = {timeout_ns / 1000000000u, timeout_ns % 1000000000u};
+  ppoll(&(struct pollfd){epoll, POLLIN, 0}, 1, &rest, NULL);
 }
 
 void turn(int timeout_ms) {

@@ -52,6 +52,9 @@ size_t put_text(uint8_t *at, const char *text);
 /* Wait up to this many milliseconds; send what can be sent, and pass on each received packet. */
 void turn(int timeout_ms);
 
+/* Wait until `turn` has something to do, up to this many nanoseconds. */
+void await_events(uint64_t timeout_ns);
+
 /* Defined by the user of this file. What it appends is flushed after the packets received together. */
 void on_packet(struct connection *c, uint8_t first_byte, const uint8_t *body, size_t size);
 #endif

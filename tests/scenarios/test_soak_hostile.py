@@ -71,11 +71,15 @@ def peak_bytes(pid: int) -> int:
 
 @contextmanager
 def ordinary_clients(flood: Path, port: int, seconds: int) -> Iterator[subprocess.Popen[str]]:
-    """Publishers and subscribers of QoS 1 at a steady rate; the block begins when all of them are connected."""
+    """Publishers and subscribers of QoS 1 at a steady rate; the block begins when all of them are connected.
+
+    They sleep between messages (``-z``): a generator that spins takes one of two processors from the node and its attackers,
+    which would otherwise be other machines, and hides how busy the attacks keep the node.
+    """
     with Wire("127.0.0.1", port, MQTT5).connect() as watcher:
         watcher.subscribe("$SYS/brokers/+/clients/+/connected")
         command = [str(flood), "flow", "-p", str(port), "-m", "pair", "-P", str(PAIRS), "-q", "1", "-w", "1000"]
-        flow = subprocess.Popen([*command, "-r", str(RATE), "-d", str(seconds)], stdout=subprocess.PIPE, text=True)
+        flow = subprocess.Popen([*command, "-r", str(RATE), "-z", "-d", str(seconds)], stdout=subprocess.PIPE, text=True)
         try:
             for _ in range(2 * PAIRS):
                 watcher.receive_publish()
