@@ -181,7 +181,7 @@ def test_will_properties_count_with_their_memory_size(start: Callable[..., Stage
 
     tracemalloc.start()
     try:
-        reasons = [leave_will(number) for number in range(30)]
+        reasons = [leave_will(number) for number in range(100)]
         stage.wires.close()
         stage.wait_empty()
         gc.collect()

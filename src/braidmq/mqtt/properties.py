@@ -13,6 +13,7 @@ from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.mqtt import wire
 from braidmq.mqtt.packet_types import PacketType
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.text_pairs import IDENTIFIER, PAIRS_MAX, Pairs, TextPairs, read_more_pairs, write_pairs
 from braidmq.mqtt.topics import check_topic_name
 
 
@@ -41,7 +42,7 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     topic_alias: int | None = None
     maximum_qos: int | None = None
     retain_available: bool | None = None
-    user_properties: tuple[tuple[str, str], ...] = ()
+    user_properties: Pairs = ()  # a tuple, or `TextPairs` if they are many
     maximum_packet_size: int | None = None
     wildcard_subscription_available: bool | None = None
     subscription_identifiers_available: bool | None = None
@@ -161,7 +162,7 @@ _READING: Final[dict[int, dict[int, tuple[PropertyRule, _Reader]]]] = {
     packet: {identifier: (rule, _READERS[rule.wire_type]) for identifier, rule in PROPERTIES.items() if packet in rule.packets}
     for packet in (WILL, *PacketType)
 }
-# These two are always tuples, even where the packet may have only one.
+# These two are always sequences, even where the packet may have only one.
 _COLLECTED: Final = ("subscription_identifiers", "user_properties")
 
 
@@ -175,7 +176,15 @@ def read_properties(body: bytes, at: int, packet: int) -> tuple[Properties, int]
         raise wire.malformed("the properties run past the end of the packet")
     known = _READING[packet]
     values: dict[str, Any] = {}
+    many: list[bytes] = []  # user properties beyond the first hundred
+    count = 0
     while at < end:
+        if body[at] == IDENTIFIER and len(values.get("user_properties", ())) == PAIRS_MAX:
+            start = at
+            at, more = read_more_pairs(body, at, end)
+            many.append(body[start:at])
+            count += more
+            continue
         if body[at] not in known:
             raise wire.malformed(f"property 0x{body[at]:02X} does not belong in this packet")
         rule, read = known[body[at]]
@@ -195,6 +204,9 @@ def read_properties(body: bytes, at: int, packet: int) -> tuple[Properties, int]
     for name in _COLLECTED:
         if name in values:
             values[name] = tuple(values[name])
+    if many:
+        first = values["user_properties"]
+        values["user_properties"] = TextPairs(write_pairs(first) + b"".join(many), len(first) + count)
     properties = Properties(**values)
     _check_together(properties)
     return properties, end
@@ -214,6 +226,9 @@ def write_properties(properties: Properties, packet: int) -> bytes:
         values = value if rule.name in _COLLECTED else (value,)
         if len(values) > 1 and packet not in rule.repeats_in:
             raise UsageError(f"{rule.name} may appear only once in this packet")
+        if isinstance(values, TextPairs):
+            written += values.wire
+            continue
         for one in values:
             _check_bounds(rule, one)
             written += identifier

@@ -1,4 +1,4 @@
-"""Large packets are decoded in one thread beside the loop, and a large will is measured as rarely as possible."""
+"""Large packets are decoded in one thread beside the loop, which then does not look at each property again."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.packets import connect as connect_handler
-from braidmq.broker.session import session as sessions
 from braidmq.mqtt import codec
 from braidmq.mqtt.codec import decode, encode
 from braidmq.mqtt.packets import MQTT5, Connack, Connect, Packet, Pingreq, Pingresp, Subscribe, SubscribeOption, Will
 from braidmq.mqtt.properties import Properties
+from braidmq.mqtt.text_pairs import TextPairs
 from tests.support.simulator.offline_node import with_broker
 from tests.support.simulator.peer import Peer
 
@@ -130,37 +130,31 @@ def test_a_client_that_leaves_while_its_connect_is_decoded_has_no_session(tmp_pa
     with_peers(tmp_path, work)
 
 
-def test_a_large_will_is_measured_twice_and_one_beyond_the_bound_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[Will] = []
-    measure = sessions.will_bytes
+def test_a_will_of_thousands_of_properties_is_never_read_property_by_property(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pairs: TextPairs) -> NoReturn:
+        raise AssertionError("read on the loop")
 
-    def note(will: Will | None) -> int:
-        if will is not None:
-            measured.append(will)
-        return measure(will)
-
-    monkeypatch.setattr(sessions, "will_bytes", note)
-    monkeypatch.setattr(connect_handler, "will_bytes", note)
+    monkeypatch.setattr(TextPairs, "__iter__", fail)
 
     async def work(broker: Broker, make: Callable[[], Peer], done: Callable[[], Awaitable[None]]) -> None:
         accepted, refused = make(), make()
+        durable = replace(LARGE_CONNECT, properties=Properties(session_expiry_interval=1000))
 
-        accepted.send(LARGE_CONNECT)
+        accepted.send(durable)
         await done()
         size = broker.sessions.will_bytes
-        times = len(measured)
         limits = replace(broker.live.now.limits, held_bytes_max=4 * size)
         broker.reconfigure(replace(broker.live.now, limits=limits))
         refused.send(replace(LARGE_CONNECT, client_id="two"))
         await done()
         accepted.cut()
+        await done()
 
-        assert times == 2
-        assert len(measured) == times
-        (answer,) = refused.take()
-        assert isinstance(answer, Connack)
-        assert answer.reason == 0x97
-        assert size > 6000 * 100
-        assert broker.sessions.will_bytes == 0
+        answers = [answer.reason for client in (accepted, refused) for answer in client.take() if isinstance(answer, Connack)]
+        assert answers == [0, 0x97]
+        assert 5 * len(MANY) <= size < 5 * len(MANY) + 1000
+        assert broker.sessions.will_bytes == size
 
     with_peers(tmp_path, work)

@@ -38,6 +38,7 @@ from braidmq.mqtt.producer_protocol import (
     Request,
 )
 from braidmq.mqtt.reasons import Reason
+from braidmq.mqtt.text_pairs import first_pairs
 
 if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection
@@ -61,9 +62,10 @@ class SentKey(Change, Struct, frozen=True, gc=False):
 
 def read_request(packet: Connect) -> Request | NotTaken | None:
     """Parse the producer properties of a CONNECT; None if there are none."""
-    if not any(name == SEQUENCE for name, _ in packet.properties.user_properties):
+    pairs = first_pairs(packet.properties.user_properties)
+    if not any(name == SEQUENCE for name, _ in pairs):
         return None
-    named = dict(packet.properties.user_properties)
+    named = dict(pairs)
     first, _, last = named.get(SKIP, "0").partition("-")
     try:
         base, skip, part = int(named[SEQUENCE]), (int(first), int(last or first)), int(named.get(PART, "-1"))

@@ -13,11 +13,11 @@ from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.packets.admission import Admission
 from braidmq.broker.packets.auth import AuthHandler
 from braidmq.broker.session.ports import AccessControl
-from braidmq.broker.session.session import SessionTable, will_bytes, will_bytes_min
+from braidmq.broker.session.session import SessionTable, will_bytes
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.lane.path.parser import topic_error
-from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311, Connect, Will
+from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311, Connect
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.connection")
@@ -92,16 +92,9 @@ class ConnectHandler:
             return Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, detail)
         if packet.will is not None and topic_error(packet.will.topic.encode(), settings.mqtt.topic_levels_max):
             return Refused(Reason.TOPIC_NAME_INVALID, "the will's topic is not a topic name")
-        if self._is_will_too_large(packet.will, settings.limits.held_bytes_max // WILLS_PART - self._sessions.will_bytes):
+        if will_bytes(packet.will) > max(settings.limits.held_bytes_max // WILLS_PART - self._sessions.will_bytes, 0):  # small: 0
             return Refused(Reason.QUOTA_EXCEEDED, "too many large wills; one that takes up to 1 KiB of memory is always accepted")
         return self._admission.judge_place(packet.client_id)
-
-    def _is_will_too_large(self, will: Will | None, left: int) -> bool:
-        """Whether a large will takes more than is left; measuring one that certainly does would only cost time."""
-        size = will_bytes_min(will)
-        if not size or size <= left:
-            size = will_bytes(will)
-        return size > max(left, 0)  # a small one counts as 0
 
     def _judge_at_once(self, shown: Credentials) -> Verdict | None:
         try:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from braidmq.base.errors import UsageError
 from braidmq.base.start_position import Start
 from braidmq.broker.ports import MessageLog
+from braidmq.mqtt.text_pairs import first_pairs
 
 _OFFSET, _END, _COMPLETE = "stream-offset", "replay-end", "replay-complete"
 _LATEST = "latest"
@@ -36,7 +37,7 @@ NOTHING = ReplayRequest()
 def read_properties(pairs: Sequence[tuple[str, str]], parse_start: Callable[[str], Start]) -> ReplayRequest:
     """The replay request in the user properties of a SUBSCRIBE; raises UsageError if a value is invalid or repeated."""
     asked: dict[str, str] = {}
-    for name, value in pairs:
+    for name, value in first_pairs(pairs):
         if name in (_OFFSET, _END, _COMPLETE):
             if name in asked:
                 raise UsageError(f"{name} is given twice")

@@ -17,6 +17,7 @@ from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.packets import Will
+from braidmq.mqtt.text_pairs import TextPairs
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX, matches, parse_subscription
 
 if TYPE_CHECKING:
@@ -198,15 +199,10 @@ def will_bytes(will: Will | None) -> int:
     size = _text_bytes(will.topic) + len(will.payload) + len(properties.correlation_data or b"")
     size += _text_bytes(properties.response_topic or "") + _text_bytes(properties.content_type or "")
     pairs = properties.user_properties
-    if pairs:  # an empty one takes five bytes on the wire and many times that in memory
+    if isinstance(pairs, TextPairs):
+        size += len(pairs.wire)
+    elif pairs:  # an empty one takes five bytes on the wire and many times that in memory
         size += _PAIR_BYTES * len(pairs) + sum(map(getsizeof, chain.from_iterable(pairs)))
-    return size if size > SMALL_WILL_BYTES else 0
-
-
-def will_bytes_min(will: Will | None) -> int:
-    """A lower bound of ``will_bytes``, which does not look at each user property of a will that has thousands."""
-    pairs = 0 if will is None else len(will.properties.user_properties)
-    size = pairs * (_PAIR_BYTES + 2 * _EMPTY_TEXT_BYTES)
     return size if size > SMALL_WILL_BYTES else 0
 
 
