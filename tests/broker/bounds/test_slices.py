@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from itertools import count
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages.message import make_message
+from braidmq.broker.packets import slices, subscribe, unsubscribe
+from braidmq.broker.session import subscriptions
 from braidmq.broker.shared.group import Group
 from braidmq.lane.path.channel_reader import HOLD_LARGE
 from braidmq.lane.path.commit_outcomes import LARGE_BYTES
@@ -15,7 +21,7 @@ from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.codec import encode
-from braidmq.mqtt.packets import MQTT5, Puback, Publish, Subscribe, SubscribeOption
+from braidmq.mqtt.packets import MQTT5, Puback, Publish, Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
 from braidmq.testing import Broker as RealBroker
 from tests.support.clients.wire import Wire
 from tests.support.simulator.offline_node import turns_until, with_broker
@@ -47,6 +53,52 @@ def test_a_session_with_many_subscriptions_ends_over_several_turns_and_takes_not
         assert 0 < left < 1001
         assert (queued, dropped) == (0, 1)
         assert [each.topic_filter for each in broker.routes.subscriptions()] == [b"mine"]
+
+    with_broker(tmp_path, work, recorded=())
+
+
+def slow_clock(monkeypatch: pytest.MonkeyPatch, *users: ModuleType) -> None:
+    """Each look at the clock finds that half a second has passed."""
+    times = count()
+    for user in users:
+        monkeypatch.setattr(user, "monotonic", lambda: next(times) / 2)
+
+
+def test_filters_that_take_long_are_handled_one_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        client = Receiver("slow", 0, 100)
+        client.connect(broker, clean_start=True)
+        slow_clock(monkeypatch, slices, subscribe, unsubscribe)
+
+        subscribe_to_many(client, 10)
+        subscribed_at_once = broker.routes.count
+        await turns_until(lambda: any(isinstance(each, Suback) for each in client.told))
+        subscribed = broker.routes.count
+        client.send(Unsubscribe(2, [f"many/{number}/+" for number in range(10)]))
+        left = broker.routes.count
+        await turns_until(lambda: any(isinstance(each, Unsuback) for each in client.told))
+
+        assert (subscribed_at_once, subscribed, left, broker.routes.count) == (1, 10, 9, 0)
+
+    with_broker(tmp_path, work, recorded=())
+
+
+def test_subscriptions_that_take_long_to_remove_are_removed_one_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker) -> None:
+        client = Receiver("slow", 0, 100)
+        client.connect(broker, clean_start=True)
+        subscribe_to_many(client, 10)
+        session = broker.sessions.get("slow")
+        assert session is not None
+        slow_clock(monkeypatch, subscriptions)
+
+        broker.subscriptions.end(session)
+        left = broker.routes.count
+        await turns_until(lambda: broker.routes.count == 0)
+
+        assert left == 9
 
     with_broker(tmp_path, work, recorded=())
 

@@ -12,12 +12,15 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, Final
 
 logger = logging.getLogger("braidmq.listeners")
 
 # Connections accepted in one turn of the loop: a storm of them must not starve the connected clients.
 ACCEPTS_PER_TURN: Final = 16
+# And the time for them: each accept releases the interpreter lock, and waits for it while another thread decodes a large packet.
+_ACCEPTING_S: Final = 0.001
 # Turns in a row that find a connection before the door looks for more than one: looking in vain costs a tenth of accepting.
 _STORM_TURNS: Final = 8
 # Out of file descriptors or memory: how long to leave new connections in the kernel's queue.
@@ -56,6 +59,7 @@ class Door:
 
     def _accept(self) -> None:
         self._busy_turns += 1
+        deadline = monotonic() + _ACCEPTING_S
         for _ in range(ACCEPTS_PER_TURN if self._busy_turns > _STORM_TURNS else 1):
             try:
                 accepted, peer = self.listening.accept()
@@ -72,6 +76,8 @@ class Door:
                 self._take(accepted, peer)
             else:
                 accepted.close()
+            if monotonic() >= deadline:
+                return
 
     def _pause(self, error: OSError) -> None:
         if error.errno not in _OUT_OF_RESOURCES:

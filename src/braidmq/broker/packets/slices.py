@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from braidmq.base.errors import ProtocolViolation
@@ -13,15 +14,16 @@ from braidmq.broker.ports import Refusal
 from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.mqtt.reasons import Reason
 
-_WORK_AT_ONCE = 50  # in filters of one packet, before others have their turn: half a millisecond
-_LEVELS_PER_WORK = 8  # of a filter
+_SLICE_S = (
+    0.0005  # for the filters of one packet, before others have their turn; a filter costs 5 us or, rarely, a hundred times that
+)
 
 
 class FilterWork(Protocol):
     """A packet being processed."""
 
-    def run(self, work: int) -> bool:
-        """Handle filters for this much work; True when all are done."""
+    def run(self, deadline: float) -> bool:
+        """Handle filters until then, one in any case; True when all are done."""
         ...
 
     def answer(self) -> None:
@@ -29,14 +31,9 @@ class FilterWork(Protocol):
         ...
 
 
-def work_of(topic_filter: str) -> int:
-    """What a filter costs, as a share of a slice."""
-    return 1 + topic_filter.count("/") // _LEVELS_PER_WORK
-
-
 def work_off(turns: Turns, connection: Connection, packet: FilterWork) -> None:
     """Do the work now if it is short, else in slices; the connection is not read meanwhile."""
-    if packet.run(_WORK_AT_ONCE):
+    if packet.run(monotonic() + _SLICE_S):
         packet.answer()
     else:
         connection.hold(HOLD_BUSY)
@@ -52,7 +49,7 @@ def _do_more(connection: Connection, packet: FilterWork) -> bool:
     """Process another slice; True when the client has its answer or no longer needs one."""
     try:
         if connection.is_open:
-            if not packet.run(_WORK_AT_ONCE):
+            if not packet.run(monotonic() + _SLICE_S):
                 return False
             packet.answer()
     except ProtocolViolation as violation:

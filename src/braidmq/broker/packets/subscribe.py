@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 
 from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.broker.bounds.turns import Turns
@@ -12,7 +13,7 @@ from braidmq.broker.connection.connection import Connection
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.retained import RetainedFeed
 from braidmq.broker.messages.retained_delivery import RetainedDelivery
-from braidmq.broker.packets.slices import answer_when_kept, on_not_kept, work_of, work_off, work_on
+from braidmq.broker.packets.slices import answer_when_kept, on_not_kept, work_off, work_on
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
 from braidmq.broker.reading.replay import REPLAYS_MAX
@@ -82,12 +83,11 @@ class _Subscribing:
         self.changes: list[Change] = []
         self.exclusive: list[bytes] = []  # topics that were asked for
 
-    def run(self, work: int) -> bool:
-        """Handle filters for this much work; True when all are done."""
+    def run(self, deadline: float) -> bool:
+        """Handle filters until then, one in any case; True when all are done."""
         for option in self.options:
             self.reasons.append(self.handler.judge(self, option))
-            work -= work_of(option.topic_filter)
-            if work <= 0:
+            if monotonic() >= deadline:
                 return False
         return True
 

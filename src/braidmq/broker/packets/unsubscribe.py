@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 
 from braidmq.base.errors import ProtocolViolation
 from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.connection.connection import Connection
 from braidmq.broker.live_settings import LiveSettings
-from braidmq.broker.packets.slices import answer_when_kept, on_not_kept, work_of, work_off
+from braidmq.broker.packets.slices import answer_when_kept, on_not_kept, work_off
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
 from braidmq.broker.session.session import Session
@@ -84,12 +85,11 @@ class _Unsubscribing:
         self._reasons: list[int] = []
         self._changes: list[Change] = []
 
-    def run(self, work: int) -> bool:
-        """Handle filters for this much work; True when all are done."""
+    def run(self, deadline: float) -> bool:
+        """Handle filters until then, one in any case; True when all are done."""
         for written in self._filters:
             self._reasons.append(self._handler.unsubscribe(self._session, written, self._changes))
-            work -= work_of(written)
-            if work <= 0:
+            if monotonic() >= deadline:
                 return False
         return True
 

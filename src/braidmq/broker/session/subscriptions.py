@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from time import monotonic
 
 from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.session.ports import ExclusiveTopics, Routes
@@ -14,7 +15,8 @@ from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX
 
-_LEAVING_AT_ONCE = 100  # subscriptions of a session that ends, before others have their turn: half a millisecond
+_SLICE_S = 0.0005  # for the subscriptions of a session that ends, before others have their turn
+_LEAVING_AT_ONCE = 100  # of them at most
 _LEASES_AT_ONCE = 100  # that such a session returns, likewise
 
 
@@ -91,8 +93,11 @@ class Subscriptions:
 
     def _end_some(self, session: Session) -> bool:
         """Remove some subscriptions; True if none are left."""
+        deadline = monotonic() + _SLICE_S
         for written, subscription in list(islice(reversed(session.subscriptions.items()), _LEAVING_AT_ONCE)):
             self.remove(session, written, subscription)
+            if monotonic() >= deadline:
+                break
         return not session.subscriptions
 
 
