@@ -17,7 +17,7 @@ ROWS = (
     {str(number) for number in (*range(1, 44), *range(46, 67))}
     | {f"N{number}" for number in range(1, 5)}
     | {f"D{number}" for number in range(1, 12)}
-    | {f"K{number}" for number in range(1, 14)}
+    | {f"K{number}" for number in range(1, 17)}
 )
 
 

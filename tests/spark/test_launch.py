@@ -68,6 +68,7 @@ def test_registering_mends_the_python_of_a_local_session_only(
     assert getattr(getattr(session, "_sc", None), "pythonExec", None) == expected
 
 
+@pytest.mark.row("K15")
 def test_a_python_that_was_chosen_is_kept_or_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = tmp_path / "python"
     good.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -88,6 +89,7 @@ def test_registering_twice_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     register(Session("local", error=AnalysisException("exists already")))  # type: ignore[arg-type]
 
 
+@pytest.mark.row("K15")
 @pytest.mark.timeout(180)
 def test_the_first_application_of_the_page_runs_as_it_is_where_nothing_is_set(
     history: FakeHistoryService, tmp_path: Path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from braidmq.flight.wire import AskBacklog, Backlog
 from braidmq.storage.format.rows import EpochLimits
 from tests.history.staged import Viewed
@@ -23,6 +25,7 @@ def test_a_backlog_is_what_matches_in_the_range_and_small_ones_are_counted(tmp_p
         assert stage.view.backlog(AskBacklog(["#"], {"0": stage.heard[0], "1": eighth})) == Backlog(33, is_estimate=False)
 
 
+@pytest.mark.row("K14")
 def test_a_backlog_that_is_too_much_work_to_count_is_estimated_and_says_so(tmp_path: Path) -> None:
     with Viewed(tmp_path, limits=EpochLimits(count_max=20)) as stage:
         stage.publish_all(*[(0, "even" if number % 2 else "odd/one") for number in range(2000)])

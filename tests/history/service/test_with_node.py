@@ -103,6 +103,7 @@ def test_a_named_reader_is_seen_at_the_broker(broker: Broker) -> None:
     assert "nightly" in broker.node.log.readers.names
 
 
+@pytest.mark.row("K14")
 def test_named_readers_are_behind_by_what_they_read() -> None:
     with Broker(history=SERVED) as broker:
         publish(broker, "plant/1/temp", *(b"%d" % number for number in range(30)))

@@ -202,6 +202,7 @@ def test_another_log_is_refused_also_where_spark_does_not_tell_the_beginning_of_
         reader.partitions(kept, end)
 
 
+@pytest.mark.row("K14")
 def test_the_latest_offset_is_reported_for_the_lag(history: FakeHistoryService) -> None:
     reader = stream_reader(history, startingOffsets="earliest", maxRowsPerTrigger="1")
     assert reader.reportLatestOffset() is None

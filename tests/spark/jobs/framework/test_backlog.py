@@ -76,6 +76,7 @@ def test_an_invalid_or_incomplete_offset_file_is_ignored(tmp_path: Path, text: s
     assert (checkpoint.end_of(0), checkpoint.begin()) == (None, None)
 
 
+@pytest.mark.row("K16")
 @pytest.mark.timeout(180)
 def test_backlog_and_progress_are_shown_inside_the_first_batch(
     spark: SparkSession, history: FakeHistoryService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ def told_by(command: click.Command, *arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.row("K16")
 @pytest.mark.parametrize("command", [*WRITERS, learn.command, replay.command], ids=lambda each: each.name)
 @pytest.mark.parametrize(
     ("option", "words"),
@@ -66,6 +67,7 @@ def test_an_invalid_limit_is_rejected(tmp_path: Path) -> None:
     assert "maxBytesPerTrigger: " in told_by(archive.command, place, "-o", "maxBytesPerTrigger=lots")
 
 
+@pytest.mark.row("K16")
 @pytest.mark.parametrize("command", WRITERS, ids=lambda each: each.name)
 def test_a_table_that_cannot_be_there(command: click.Command, history: FakeHistoryService, tmp_path: Path) -> None:
     history.add("a")

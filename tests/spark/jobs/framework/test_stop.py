@@ -199,6 +199,7 @@ except Interrupted:
 """
 
 
+@pytest.mark.row("K16")
 def test_a_call_to_spark_that_a_signal_cuts_off_leaves_no_traceback_in_the_log() -> None:
     # In a process of its own: what other tests have done to loggers must not matter.
     ended = subprocess.run([sys.executable, "-c", _CUT_CALL], capture_output=True, text=True, timeout=60, check=True)
@@ -326,6 +327,7 @@ def test_an_archive_that_is_stopped_again_and_again_has_every_record_once(
     assert archived() == list(range(320))
 
 
+@pytest.mark.row("K16")
 @pytest.mark.timeout(120)
 @pytest.mark.needs("java")
 def test_an_archive_that_is_stopped_while_spark_starts_leaves_no_traceback(broker: Broker, tmp_path: Path) -> None:
