@@ -100,7 +100,7 @@ def test_every_counter_that_another_part_keeps_is_counted_there() -> None:
     assert {path for path in kept if path.rpartition(".")[2] not in counted} == reported
 
 
-def test_a_counter_that_is_only_declared_or_read_is_not_taken_for_counted() -> None:
+def test_a_counter_that_is_only_declared_or_read_does_not_pass_as_counted() -> None:
     module = """
 class Statistics:
     def __init__(self):

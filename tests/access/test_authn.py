@@ -329,7 +329,7 @@ def test_a_check_that_fails_is_a_refusal(password_file: Path) -> None:
 # -- changes of the file -----------------------------------------------------------------------------------------------
 
 
-def test_a_changed_password_ends_what_was_remembered(password_file: Path) -> None:
+def test_a_changed_password_clears_remembered_logins(password_file: Path) -> None:
     async def scenario() -> None:
         tested = authenticator(password_file)
         assert await tested.authenticate(login("alice", b"secret")) == Granted("alice")

@@ -249,7 +249,7 @@ def test_operators_bans_survive_in_a_snapshot_and_automatic_ones_do_not() -> Non
         b'{"version": 1, "bans": [{"address": 5}]}',
     ],
 )
-def test_a_broken_snapshot_is_not_taken_for_an_empty_one(data: bytes) -> None:
+def test_a_broken_snapshot_does_not_count_as_empty(data: bytes) -> None:
     with pytest.raises(Corruption):
         table().restore(data)
 

@@ -8,7 +8,7 @@ from braidmq.base.room import FILES_SPARE, TABLES_MAX, Room, plan_files
 
 
 @pytest.mark.parametrize("files_max", [64, 100, 300, 1024, 4096, 20_000, 1_048_576])
-def test_no_plan_gives_away_more_descriptors_than_there_are_beside_the_spare_ones(files_max: int) -> None:
+def test_a_plan_never_exceeds_the_descriptors_beyond_the_spare_ones(files_max: int) -> None:
     plan = plan_files(files_max)
 
     shares = plan.clients + plan.api

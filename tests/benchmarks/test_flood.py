@@ -148,7 +148,7 @@ def run_alone(flood: Path, hold_s: Callable[[int], float | None], *words: str) -
     return found
 
 
-def test_alone_counts_what_is_acknowledged_and_keeps_the_rate(flood: Path) -> None:
+def test_a_publisher_alone_keeps_its_rate_and_counts_acknowledgements(flood: Path) -> None:
     found = run_alone(flood, lambda _: 0.0, "-w", "1000", "-r", "1000")
 
     # For half a second before it is measured, and a second then.
@@ -157,14 +157,14 @@ def test_alone_counts_what_is_acknowledged_and_keeps_the_rate(flood: Path) -> No
     assert found["delivered_per_s"] == pytest.approx(1000, rel=0.05)
 
 
-def test_alone_measures_latency_from_the_moment_a_message_was_due_to_its_acknowledgement(flood: Path) -> None:
+def test_a_publisher_alone_measures_latency_from_when_a_message_was_due(flood: Path) -> None:
     found = run_alone(flood, lambda count: 0.3 if count == 800 else 0.0, "-w", "100000", "-r", "1000")
 
     assert found["p50_ms"] < 100
     assert 150 < found["p99_ms"] < 400
 
 
-def test_alone_counts_every_message_that_is_never_acknowledged(flood: Path) -> None:
+def test_a_publisher_alone_counts_unacknowledged_messages(flood: Path) -> None:
     found = run_alone(flood, lambda count: None if count in (7, 8, 20) else 0.0, "-w", "100", "-r", "1000")
 
     assert found["lost"] == 3

@@ -82,7 +82,7 @@ def resume(keep: Path, deliver: Deliver) -> dict[str, float]:
     return found
 
 
-def test_sessions_that_get_everything_are_counted_so(keep: Path) -> None:
+def test_a_session_that_receives_everything_counts_as_complete(keep: Path) -> None:
     found = resume(keep, lambda messages: messages)
 
     assert (found["lost"], found["dup"]) == (0, 0)

@@ -95,7 +95,7 @@ def test_a_recorded_message_that_is_lost_misses_the_target() -> None:
 
 
 @pytest.mark.parametrize("section", ["log", "history"])
-def test_a_figure_is_missed_if_it_says_so_and_one_without_a_target_never(section: str) -> None:
+def test_only_a_figure_with_a_target_can_be_missed(section: str) -> None:
     figures = [
         Figure("met", "5", "at least 4"),
         Figure("not met", "3", "at least 4", False),

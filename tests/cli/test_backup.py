@@ -44,7 +44,7 @@ def test_the_node_is_asked_for_a_backup_in_an_absolute_path(
     ],
     ids=["refused", "failed", "cut off"],
 )
-def test_a_backup_that_was_not_made_is_an_error_in_one_line(
+def test_a_failed_backup_is_reported_in_one_line(
     node: ApiNode,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

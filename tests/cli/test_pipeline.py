@@ -40,7 +40,7 @@ def test_every_job_that_help_lists_can_be_loaded() -> None:
 
 
 @pytest.mark.parametrize("module", ["pyspark", "pyarrow"])
-def test_without_what_spark_needs_one_line_says_what_to_install(module: str) -> None:
+def test_without_the_spark_packages_one_line_says_what_to_install(module: str) -> None:
     told = run(f"import sys; sys.modules[{module!r}] = None; {RUN}", "pipeline", "archive", "lake")
 
     assert told.returncode == 1

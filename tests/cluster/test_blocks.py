@@ -285,7 +285,7 @@ STEPS: tuple[Callable[[Model], None], ...] = (
 
 
 @pytest.mark.parametrize("block", range(20))
-def test_every_message_is_appended_once_and_told_truly_over_any_faults(block: int) -> None:
+def test_every_message_is_recorded_once_and_its_outcome_is_right_under_any_faults(block: int) -> None:
     for seed in range(block * 250, (block + 1) * 250):
         model = Model(seed)
         for _ in range(model.random.randrange(100)):

@@ -217,7 +217,7 @@ def test_c16_a_dead_node_is_not_waited_for() -> None:
     assert home.dead("r1", 0.0) == [ClaimGranted("r2", claim, 1000)]
 
 
-def test_a_declaration_has_channels_whose_release_is_not_answered_and_open_claims() -> None:
+def test_a_declaration_names_unreleased_channels_and_open_claims() -> None:
     node = NodeClaims()
     granted, released, open_, withdrawn = (node.claim(name) for name in "abcd")
     node.on_granted(granted, 5)
@@ -230,7 +230,7 @@ def test_a_declaration_has_channels_whose_release_is_not_answered_and_open_claim
     assert node.declaration().channels == [("a", 1, 5)]
 
 
-def test_nothing_is_kept_of_client_ids_that_are_gone(home: HomeClaims[str]) -> None:
+def test_released_client_ids_take_no_memory(home: HomeClaims[str]) -> None:
     clock = Clock()
     home = HomeClaims(2.0, clock)
     for number in range(1, 100):

@@ -273,7 +273,7 @@ def test_a_message_that_was_lost_on_its_way_to_a_node_is_given_again(world: Clus
     assert payloads(client.acknowledge_all()) == [b"m"]
 
 
-def test_a_member_on_a_cut_node_keeps_what_it_has(world: ClusterWorld) -> None:
+def test_a_member_on_a_disconnected_node_keeps_its_messages(world: ClusterWorld) -> None:
     one = world.replicant("one")
     client = member(one, "m")
     publisher = world.client("p", expiry=0)
@@ -290,7 +290,7 @@ def test_a_member_on_a_cut_node_keeps_what_it_has(world: ClusterWorld) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_group_can_read_back(world: ClusterWorld, qos: int) -> None:
+def test_a_group_across_nodes_can_start_in_the_past(world: ClusterWorld, qos: int) -> None:
     one, two = world.replicant("one"), world.replicant("two")
     publisher = one.client("p", expiry=0)
     for number in range(6):

@@ -139,7 +139,7 @@ def test_a_block_that_cannot_be_read_closes_the_connection(body: bytes) -> None:
     assert core.answers == [(1, {})]
 
 
-def test_numbers_that_do_not_fit_close_the_connection() -> None:
+def test_a_gap_in_block_numbers_and_a_reused_incarnation_close_the_connection() -> None:
     core = Core()
     with pytest.raises(BlocksOutOfOrder):
         core.send(2, PublishEntry(1, message()))

@@ -37,7 +37,7 @@ def test_a_node_with_a_connection_keeps_its_lease() -> None:
     assert ticked(leases, 69, 70) == [NODE]
 
 
-def test_a_node_that_comes_back_begins_a_new_lease_when_it_goes() -> None:
+def test_a_reconnected_node_starts_a_new_lease_when_it_disconnects() -> None:
     leases = Leases(10, 0)
     leases.add(NODE)
     ticked(leases, 0, 9)

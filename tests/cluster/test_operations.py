@@ -138,7 +138,7 @@ def test_what_is_not_understood_is_refused_as_a_whole(sent: object) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_other_bytes_are_refused_or_say_something(data: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_rejected_as_a_bad_operation(data: bytes) -> None:
     for read in (decode, decode_session, decode_will):
         try:
             read(data)

@@ -259,7 +259,7 @@ def test_a_release_follows_what_its_client_has_sent_in_the_same_turn() -> None:
     assert pair.node.rows == ["released 1"]
 
 
-def test_a_release_outlasts_an_absent_home() -> None:
+def test_a_release_waits_for_an_absent_home() -> None:
     pair = Pair()
     pair.cut()
     pair.node.release(pair.ann)

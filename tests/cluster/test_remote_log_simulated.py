@@ -149,7 +149,7 @@ def test_simulated_clients_use_all_shards() -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_every_acknowledged_message_is_recorded_once_and_no_refused_one_over_any_faults(block: int) -> None:
+def test_under_any_faults_acknowledged_messages_are_recorded_once_and_refused_ones_never(block: int) -> None:
     for seed in range(block * 200, (block + 1) * 200):
         sim = Sim(seed)
         try:

@@ -61,7 +61,7 @@ def search(ask: Callable[[RetainedRead], Awaitable[RetainedPage]]) -> CoreSearch
     return CoreSearch(b"t/#", 1, ask)
 
 
-def test_a_filter_without_messages_is_answered_at_once_and_no_other() -> None:
+def test_only_a_filter_without_messages_is_answered_at_once() -> None:
     pages = pages_of(store_of(b"a"))
 
     assert pages.read_at_once(RetainedRead(1, b"other", 0)) == RetainedPage([], True)

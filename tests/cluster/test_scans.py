@@ -93,7 +93,7 @@ def test_a_log_that_cannot_be_read_is_reported_with_its_reason() -> None:
     assert not pair.to_home, "the core has closed it"
 
 
-def test_a_source_that_is_not_ready_costs_the_core_nothing_until_it_is() -> None:
+def test_a_scan_whose_source_is_not_ready_takes_no_turns() -> None:
     log = FakeLog()
     log.is_ready = False
     log.records = [(0, Record(11, encode_record(b"t", b"", 1, False, "p")))]

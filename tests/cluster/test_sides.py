@@ -128,7 +128,7 @@ def test_a_replicant_over_tls_becomes_a_member(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_worker_that_goes_is_dead_at_once(tmp_path: Path) -> None:
+def test_a_worker_that_disconnects_is_dead_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         house = House(tmp_path, lease="50m", home_wait="1h")
         async with house.core_runs() as core:
@@ -144,7 +144,7 @@ def test_a_worker_that_goes_is_dead_at_once(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_replicant_that_goes_is_dead_after_its_lease(tmp_path: Path) -> None:
+def test_a_replicant_that_disconnects_is_dead_after_its_lease(tmp_path: Path) -> None:
     async def scenario() -> None:
         house = House(tmp_path)
         async with house.core_runs() as core:

@@ -223,7 +223,7 @@ def test_an_heir_fulfils_the_contract_from_the_start(
 
 
 @each_form
-def test_a_static_part_is_what_all_matches_begin_with(make: Callable[[], Layout]) -> None:
+def test_the_static_part_of_a_filter_is_the_common_prefix_of_its_matches(make: Callable[[], Layout]) -> None:
     layout = make()
     indexes = index_all(layout, [f"a/d{number}/c" for number in range(40)]).values()
 

@@ -195,7 +195,7 @@ def test_the_number_of_levels_is_bounded() -> None:
         "$share/g/$replay/-1h/$replay/-2h/t", "$share/g/$replay/-1h/$exclusive/t", "$exclusive/$replay/-1h/t",
     ],
 )  # fmt: skip
-def test_half_of_a_prefix_or_one_inside_another_is_not_taken_apart(topic_filter: str) -> None:
+def test_incomplete_and_nested_prefixes_are_rejected(topic_filter: str) -> None:
     with pytest.raises(ProtocolViolation) as refused:
         parse_subscription(topic_filter)
 

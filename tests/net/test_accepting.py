@@ -327,7 +327,7 @@ def test_the_unix_socket_has_mode_0600_and_is_removed_at_the_end(path: Path) -> 
     assert not path.exists()
 
 
-def test_a_socket_that_a_dead_node_left_is_replaced_and_that_of_a_live_one_is_not(path: Path) -> None:
+def test_only_the_socket_of_a_dead_node_is_replaced(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(path))
 

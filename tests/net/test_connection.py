@@ -272,7 +272,7 @@ def test_an_owner_that_stops_sending_early_is_told_of_room_as_well(path: Path) -
     run(work())
 
 
-def test_what_waits_for_a_peer_has_a_last_bound(path: Path) -> None:
+def test_bytes_that_wait_for_a_peer_are_bounded(path: Path) -> None:
     async def work() -> None:
         async with core_at(path, write_bytes_max=100_000) as core:
             peer = await RawPeer.join(path)

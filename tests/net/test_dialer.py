@@ -94,7 +94,7 @@ def test_a_retry_ends_the_pause_at_once(path: Path) -> None:
     run(work())
 
 
-def test_a_peer_that_accepts_and_leaves_does_not_make_the_pauses_short(path: Path) -> None:
+def test_a_peer_that_accepts_and_closes_does_not_shorten_the_pauses(path: Path) -> None:
     pauses = Pauses()
 
     async def work() -> None:
@@ -229,7 +229,7 @@ def test_closing_ends_everything_at_any_moment(path: Path, moment: str) -> None:
     run(work())
 
 
-def test_the_hello_is_asked_for_at_each_attempt(path: Path) -> None:
+def test_each_attempt_sends_a_new_hello(path: Path) -> None:
     """A node learns its incarnation from the first connection and names it on later ones."""
 
     async def work() -> None:

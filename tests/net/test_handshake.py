@@ -89,7 +89,7 @@ def test_a_client_that_does_not_know_the_secret_is_not_let_in() -> None:
     assert core.peer is None
 
 
-def test_a_proof_of_one_connection_is_worth_nothing_on_another() -> None:
+def test_a_proof_is_valid_for_one_connection_only() -> None:
     edge, core = pair()
     recorded = pass_on(pass_on(edge.begin(), core), edge)
     another = Handshake(Side.ACCEPT, CORE, SECRET, accept_all)
@@ -110,7 +110,7 @@ def test_a_node_cannot_be_made_to_answer_its_own_question() -> None:
         first.receive(frames[1])  # its own proof, sent back
 
 
-def test_hellos_that_were_changed_on_the_way_are_found() -> None:
+def test_a_modified_hello_is_detected() -> None:
     edge, core = pair()
     changed = Handshake(Side.CONNECT, replace(EDGE, name="core2"), SECRET, accept_all, nonce=edge._mine.nonce)
     answer = pass_on(changed.begin(), core)
@@ -143,7 +143,7 @@ def test_version_n_and_n_minus_1_speak_the_lower_one() -> None:
     assert edge.version == core.version == 1
 
 
-def test_a_peer_that_knows_the_secret_can_be_unwelcome_all_the_same() -> None:
+def test_a_peer_with_the_right_secret_can_still_be_rejected() -> None:
     edge = Handshake(Side.CONNECT, EDGE, SECRET, accept_all)
     core = Handshake(Side.ACCEPT, CORE, SECRET, lambda peer: f"there is another node named {peer.name}")
     proof = pass_on(pass_on(edge.begin(), core), edge)
@@ -173,7 +173,7 @@ def test_a_refusal_is_told_to_the_peer() -> None:
     ],
     ids=["a call", "nothing", "garbage", "welcome too early", "proof too early"],
 )
-def test_anything_else_before_the_handshake_is_over_is_refused(frame: Frame) -> None:
+def test_other_frames_are_rejected_before_the_handshake_is_complete(frame: Frame) -> None:
     _, core = pair()
 
     with pytest.raises(NotAccepted):

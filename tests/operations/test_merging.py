@@ -41,7 +41,7 @@ def test_all_pages_together_have_each_entry_once() -> None:
         assert read_all(nodes, choice.randrange(1, 9), cut=0) == names
 
 
-def test_a_node_with_a_short_page_does_not_lose_what_is_behind_it() -> None:
+def test_a_short_page_of_one_node_loses_no_later_entries() -> None:
     one = [f"a{number}" for number in range(8)]
     other = ["z"]
 

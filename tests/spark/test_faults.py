@@ -98,7 +98,7 @@ def test_retention_that_overtakes_a_checkpoint_fails_the_query_with_the_gap_unti
 
 
 @pytest.mark.row("K1")
-def test_a_start_before_what_is_kept_fails_a_read_with_the_gap_or_is_let_pass(spark: SparkSession, broker: Broker) -> None:
+def test_a_start_before_the_retained_records_fails_a_read_unless_loss_is_allowed(spark: SparkSession, broker: Broker) -> None:
     publish(broker, "t", b"first")
     start = last_position(broker)
     publish(broker, "t", b"second")

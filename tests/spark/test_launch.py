@@ -37,7 +37,7 @@ class Session:
         self.registered.append(source)
 
 
-def test_a_session_that_is_started_later_runs_in_this_python_unless_another_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_spark_session_runs_in_this_python_unless_another_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_is_started", lambda: False)
     empty: dict[str, str] = {}
     chosen = {"PYSPARK_PYTHON": OTHER}

@@ -228,7 +228,7 @@ def test_the_files_of_its_tls_are_looked_at(tmp_path: Path) -> None:
     assert history_refusal(cert_file=str(tmp_path / "none"), key_file=str(tmp_path / "none")).key == "history.cert_file"
 
 
-def test_its_address_is_looked_at_and_must_be_free_of_listeners() -> None:
+def test_the_history_address_must_be_valid_and_not_that_of_a_listener() -> None:
     assert history_refusal(bind="nowhere").key == "history.bind"
     assert history_refusal(bind="127.0.0.1:1883").key == "history.bind"
     assert config.from_tables({"history": {"bind": ""}}).notes == []

@@ -135,7 +135,7 @@ def test_the_environment_finds_names_with_capitals_and_hyphens(load: Load) -> No
     assert {name: listener.bind for name, listener in loaded.settings.listeners.tcp.items()} == {"In-House": "127.0.0.1:2"}
 
 
-def test_a_key_with_one_underscore_too_few_is_not_overlooked(load: Load) -> None:
+def test_a_key_with_a_missing_underscore_is_reported(load: Load) -> None:
     assert "did you mean BRAIDMQ_LOG__LEVEL?" in refusal(load, environ={"BRAIDMQ_LOG_LEVEL": "debug"})
 
 
@@ -150,7 +150,7 @@ def test_listeners_in_a_file_replace_the_default_ones(load: Load) -> None:
     assert loaded.settings.listeners.ws == {}
 
 
-def test_an_empty_listeners_table_means_none(load: Load) -> None:
+def test_an_empty_listeners_table_removes_the_default_listeners(load: Load) -> None:
     assert load("[listeners]").settings.listeners.tcp == {}
 
 
@@ -213,7 +213,7 @@ def test_error_messages_do_not_show_a_secret(load: Load) -> None:
 # -- parts to come -----------------------------------------------------------------------------------------------------
 
 
-def test_the_whole_sample_starts_with_one_line_about_what_is_to_come(load: Load) -> None:
+def test_the_whole_sample_starts_with_one_note_about_planned_keys(load: Load) -> None:
     loaded = load(WHOLE_SAMPLE)
 
     assert len(loaded.notes) == 1

@@ -158,7 +158,7 @@ def test_a_certificate_of_a_revoked_authority_is_refused(authority: Authority, t
     run("uvloop", scenario())
 
 
-def test_a_list_of_the_signing_authority_alone_is_enough_and_the_log_says_what_it_cannot_tell(
+def test_a_revocation_list_of_the_signing_authority_is_enough_and_the_log_names_its_gaps(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "plant"

@@ -146,9 +146,7 @@ def test_messages_that_are_due_together_come_in_the_order_in_which_they_were_sen
     assert payloads(receiver.acknowledge_all()) == [b"%02d" % number for number in range(30)]
 
 
-def test_a_row_that_is_gone_when_its_time_comes_is_counted_and_harms_no_other(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_row_missing_when_it_is_due_is_counted_and_affects_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:
     sender, receiver = world.connect("sender"), world.connect("receiver")
     receiver.subscribe("t")
     sender.publish("$delayed/5/t", b"lost")

@@ -71,7 +71,7 @@ def test_an_invalid_producer_connect_is_rejected_with_a_clear_message(world: Wor
     assert connack.properties.reason_string
 
 
-def test_a_refused_producer_leaves_the_one_that_is_connected_alone(world: World) -> None:
+def test_rejecting_a_producer_does_not_disturb_the_connected_one(world: World) -> None:
     producer = connect(world)
 
     request(world.open(), "p", producer_refusals="maybe")

@@ -212,7 +212,7 @@ def test_a_later_batch_disconnects_producers_of_an_earlier_one(world: World) -> 
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_no_producer_may_connect_for_a_batch_when_a_later_one_has_begun(world: World, is_restarted: bool) -> None:
+def test_a_producer_of_an_earlier_batch_is_rejected(world: World, is_restarted: bool) -> None:
     keyed(world, 0, 2 << 32)
     if is_restarted:
         world.crash()

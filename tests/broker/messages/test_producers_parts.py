@@ -62,7 +62,7 @@ def test_the_next_batch_counts_its_parts_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_no_part_may_connect_for_a_batch_when_a_later_one_has_begun_and_it_learns_which(world: World, is_restarted: bool) -> None:
+def test_a_part_of_an_earlier_batch_is_rejected_and_learns_the_current_one(world: World, is_restarted: bool) -> None:
     join(world, 0, batch=1)
     join(world, 0, batch=7)
     if is_restarted:

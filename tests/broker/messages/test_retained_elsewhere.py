@@ -125,7 +125,7 @@ def test_a_node_that_is_not_home_sends_retained_messages_away_and_delivers_them_
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_the_home_retains_what_it_records_so_no_row_is_sent_beside_the_record(qos: int) -> None:
+def test_no_row_of_a_retained_message_is_sent_beside_its_record(qos: int) -> None:
     elsewhere = Elsewhere()
     with elsewhere.world as world:
         subscriber = world.connect("s", expiry=0)

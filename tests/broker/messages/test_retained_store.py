@@ -55,7 +55,7 @@ def test_a_search_without_matches_among_very_deep_topics_is_done_in_slices() -> 
     assert list(store.match(f"{DEEP}/p/+/y".encode())) == [None] * (2000 // 256)
 
 
-def test_a_very_deep_topic_counts_the_levels_that_have_nodes_and_a_renewal_none() -> None:
+def test_a_very_deep_topic_counts_only_levels_that_have_nodes() -> None:
     store = RetainedStore(0)
     deep = message("/".join("x" * 128))
     before = store.bytes_of(deep)

@@ -286,7 +286,7 @@ def test_a_subscription_on_its_way_to_the_disk_is_in_the_rows_when_the_client_go
     assert [each.written for each in stored.subscriptions] == ["a"]
 
 
-def test_released_messages_are_not_forgotten_when_the_client_goes(carrying: Carrying) -> None:
+def test_released_messages_survive_the_disconnect_of_their_client(carrying: Carrying) -> None:
     client = carrying.connect()
     client.subscribe("a", qos=2)
     carrying.world.connect("p", node=carrying.node, expiry=0).publish("a", b"m", 2)

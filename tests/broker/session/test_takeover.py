@@ -69,7 +69,7 @@ def test_the_found_session_decides_the_case_of_a_connect(facts: Facts, old: Old,
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.old.name}-{row.continues}")
-def test_the_steps_of_a_row_do_what_the_row_says(row: Row) -> None:
+def test_the_steps_of_a_takeover_row_have_the_effects_it_states(row: Row) -> None:
     steps = tuple(steps_of(row))
 
     if row.session_present is None:

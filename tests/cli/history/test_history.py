@@ -274,7 +274,7 @@ def test_generations_are_listed_and_relearning_says_what_it_did(node: ApiNode, h
     assert begun == "started a new generation: 3 keys for each record become 1\n"
 
 
-def test_readers_are_forgotten_by_name_until_one_is_not_there(node: ApiNode, history: History) -> None:
+def test_forgetting_readers_stops_at_the_first_unknown_name(node: ApiNode, history: History) -> None:
     status, output, errors = history("forget", "nightly", "nobody", "later")
 
     assert node.operations.history.forgotten == ["nightly", "nobody"]

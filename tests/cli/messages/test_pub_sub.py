@@ -123,7 +123,7 @@ def test_properties_travel_with_the_message(port: str) -> None:
     assert 590 <= properties["message-expiry-interval"] <= 600
 
 
-def test_retained_only_ends_at_the_first_message_that_is_not(port: str) -> None:
+def test_retained_only_ends_at_the_first_live_message(port: str) -> None:
     pub(port, "-t", "mixed/old", "-m", "old", "-r")
     process = start("sub", "-h", "127.0.0.1", "-p", port, "-W", "20", "-t", "mixed/+", "--retained-only", "-v")
     assert process.stdout is not None

@@ -147,7 +147,7 @@ def test_messages_that_a_home_stores_come_with_their_users_and_times(home: HomeR
     assert (second.stored.due, second.stored.row_id, second.stored.user_name) == (5.0, b"id", "bob")
 
 
-def test_a_session_that_ends_takes_rows_with_it_that_its_node_did_not_name() -> None:
+def test_ending_a_session_removes_rows_that_its_node_did_not_name() -> None:
     log = FakeLog()
     storage = fake_storage(log)
     rows = storage.sessions

@@ -384,7 +384,7 @@ def test_an_empty_new_incarnation_replaces_the_rows_of_the_old_one() -> None:
     assert keys_of(edge.tables, "node") == set()
 
 
-def test_applied_and_caught_up_are_told_under_the_number_of_the_watch() -> None:
+def test_reports_of_progress_carry_the_number_of_the_watch() -> None:
     core, edge = Core(), Edge()
     core.tables.write("node", put("a"))
     core.connect(edge)

@@ -92,7 +92,7 @@ def test_publishers_are_held_while_the_log_is_slow_and_then_resume(is_quick: thr
         assert broker.call(held, broker) == {}
 
 
-def test_publishers_are_held_by_a_slow_log_also_when_its_queue_is_short_again() -> None:
+def test_a_slow_log_holds_publishers_even_after_its_queue_has_drained() -> None:
     with World(LogOptions(pending_bytes_max=20_000)) as world:
         publishers = [world.connect(f"p{number}", expiry=0) for number in range(4)]
         world.broker.turn_writer.note_slow(True)

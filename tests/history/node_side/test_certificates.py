@@ -191,7 +191,7 @@ def test_new_files_are_seen_without_a_reload(authority: Authority, served: Pair,
         assert service_of(broker).restarts == 0
 
 
-def test_an_authority_that_is_added_and_taken_away_counts_for_readers(broker: Broker, authority: Authority) -> None:
+def test_adding_or_removing_an_authority_takes_effect_for_readers(broker: Broker, authority: Authority) -> None:
     known = authority.client((NameOID.COMMON_NAME, "reader"))
     with reader_of(broker, authority) as reader:
         assert reader.shards().shards

@@ -27,7 +27,7 @@ def test_a_working_node_is_busy_and_an_idle_one_is_not() -> None:
     assert not node.passes(1.0, 0.02)
 
 
-def test_only_what_was_used_since_the_last_question_counts() -> None:
+def test_load_counts_only_the_time_since_the_last_question() -> None:
     node = Node()
     assert node.passes(1.0, 0.9)
 

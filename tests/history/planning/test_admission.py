@@ -96,7 +96,7 @@ def size_of(stage: Viewed, row: Known) -> int:
     return 12 + len(index) + 6 + len(row.topic) + len(stage.clients[row.shard]) + len(b"%d" % row.number)
 
 
-def test_without_limits_a_batch_goes_to_the_end_or_to_where_it_must_end(tmp_path: Path) -> None:
+def test_without_limits_a_batch_ends_at_the_last_record_or_the_given_bound(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all(*[(shard, "a") for shard in (0, 1) * 10])
         middle = {0: stage.known[6].position, 1: stage.known[7].position}
@@ -128,7 +128,7 @@ def test_the_unused_share_of_a_shard_goes_to_the_others(tmp_path: Path) -> None:
         assert len(stage.expected(["a"], NOWHERE, from_wire(advanced.end))) == advanced.rows_max == 16
 
 
-def test_the_shard_that_is_furthest_behind_comes_first_if_there_is_not_one_row_for_each(tmp_path: Path) -> None:
+def test_with_fewer_rows_than_shards_the_shard_furthest_behind_comes_first(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all((1, "a"), *[(0, "a")] * 30)
         behind = {0: stage.known[5].position, 1: 0}

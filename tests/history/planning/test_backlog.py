@@ -11,7 +11,7 @@ from braidmq.storage.format.rows import EpochLimits
 from tests.history.staged import Viewed
 
 
-def test_a_backlog_is_what_matches_in_the_range_and_small_ones_are_counted(tmp_path: Path) -> None:
+def test_a_small_backlog_is_counted_exactly_within_its_range(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all(*[(shard, f"t/{number}/x") for number in range(40) for shard in (0, 1)], (1, "t/7/x"))
         stage.write((0, "t/7/x"), session_only=True)
@@ -26,7 +26,7 @@ def test_a_backlog_is_what_matches_in_the_range_and_small_ones_are_counted(tmp_p
 
 
 @pytest.mark.row("K14")
-def test_a_backlog_that_is_too_much_work_to_count_is_estimated_and_says_so(tmp_path: Path) -> None:
+def test_a_backlog_that_is_expensive_to_count_is_marked_as_an_estimate(tmp_path: Path) -> None:
     with Viewed(tmp_path, limits=EpochLimits(count_max=20)) as stage:
         stage.publish_all(*[(0, "even" if number % 2 else "odd/one") for number in range(2000)])
 

@@ -37,7 +37,7 @@ def test_every_position_of_an_epoch_is_in_one_part_and_parts_do_not_overlap(fami
 
 
 @given(families=st.lists(epochs(), max_size=3), target=targets)
-def test_a_part_says_what_it_may_hold_at_most_and_holds_something(families: list[list[Weight]], target: Target) -> None:
+def test_a_part_is_not_empty_and_states_its_maximum_size(families: list[list[Weight]], target: Target) -> None:
     for part in split(families, target):
         overlapping = [weight for family in families for weight in family if weight.start < part.end and weight.end > part.start]
         assert overlapping

@@ -61,7 +61,7 @@ def test_guesses_by_handshake_are_counted_and_end_in_a_ban(tmp_path: Path) -> No
 
 
 @pytest.mark.row("K8")
-def test_moving_a_reader_needs_the_right_to_read_its_filters(closed_service: Service) -> None:
+def test_moving_a_reader_requires_the_right_to_read_its_filters(closed_service: Service) -> None:
     note = wire.NoteReader("archive", {"0": 30})
     with closed_service.connect() as client, pytest.raises(flight.FlightUnauthorizedError):
         ask(client, wire.NOTE_READER, note, basic("bob", "other"))  # who may read plant/# only

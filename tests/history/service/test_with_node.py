@@ -57,7 +57,7 @@ def test_a_message_is_in_the_history_once_it_is_acknowledged(broker: Broker) -> 
             assert read(client, "seen/at/once")[-1] == ("seen/at/once", b"%d" % number)
 
 
-def test_all_columns_say_what_was_published(broker: Broker) -> None:
+def test_all_columns_have_the_published_values(broker: Broker) -> None:
     publish(
         broker,
         "all/columns",
@@ -159,7 +159,7 @@ def test_rules_and_passwords_are_those_of_the_broker(tmp_path: Path) -> None:
             read(reader, "plant/#")
 
 
-def test_it_speaks_tls_and_asks_for_certificates_if_told_to(tmp_path: Path) -> None:
+def test_the_service_speaks_tls_and_requires_client_certificates_if_configured(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, reader = authority.server(), authority.client((NameOID.COMMON_NAME, "reader"))
     served = {**SERVED, "cert_file": server.cert_file, "key_file": server.key_file, "ca_file": authority.cert_file}

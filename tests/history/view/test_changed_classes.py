@@ -86,7 +86,7 @@ def test_a_topic_of_a_removed_class_continues_in_order_in_the_log_itself(tmp_pat
     assert numbers(log.run({}, "x/1"), "x/1") == [1, 2, 3, 4, 5]
 
 
-def test_a_start_that_is_cut_off_after_the_classes_were_noted_is_made_up_for_by_the_next(
+def test_a_start_interrupted_after_noting_its_classes_is_completed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Restarted(tmp_path)
@@ -126,7 +126,7 @@ def test_a_start_with_the_same_classes_writes_nothing_and_continues_the_open_epo
     assert len([start for shard in after for start in shard if start is not None]) == 3
 
 
-def test_a_class_of_which_it_is_not_known_what_it_had_counts_as_changed_once(tmp_path: Path) -> None:
+def test_a_class_with_unknown_earlier_filters_counts_as_changed_once(tmp_path: Path) -> None:
     with Viewed(tmp_path, limits=LARGE, classes=NARROW) as stage:
         stage.write((0, "x/1"), (1, "a"))
     with Store.open(tmp_path / "data" / "log", ()) as store:

@@ -37,7 +37,7 @@ def only_ticket(stage: Viewed, plan: Plan) -> Ticket:
 # What there is
 
 
-def test_shards_say_where_they_begin_and_end_and_what_they_have(tmp_path: Path) -> None:
+def test_shards_report_their_first_and_last_position_and_record_count(tmp_path: Path) -> None:
     with Viewed(tmp_path, retention_s=10) as stage:
         stage.publish_all(*[(0, "a")] * 8)
         assert stage.view.shards().shards["0"].records == 8
@@ -149,7 +149,7 @@ def test_parts_have_about_the_size_that_is_asked_for(tmp_path: Path) -> None:
         assert len(stage.rows_of(parts)) == 200
 
 
-def test_parts_that_have_nothing_are_left_out_and_what_the_others_have_is_known(tmp_path: Path) -> None:
+def test_a_plan_omits_empty_parts_and_knows_the_rows_of_the_others(tmp_path: Path) -> None:
     with Viewed(tmp_path) as stage:
         stage.publish_all(*[(shard, f"t/{number}/x") for number in range(40) for shard in (0, 1)], (1, "t/7/x"))
 

@@ -302,7 +302,7 @@ def test_a_record_of_another_node_with_many_destinations_is_shown_in_parts() -> 
     assert bench.state.marks == [101, 20]
 
 
-def test_a_repeated_record_is_left_out_even_if_the_first_one_still_waits() -> None:
+def test_a_repeated_record_is_skipped_even_while_the_first_one_waits() -> None:
     bench = TurnBench(work_max=1)
     follower = bench.follower(0)
 

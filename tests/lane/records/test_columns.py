@@ -280,7 +280,7 @@ def test_a_text_that_is_not_utf8_is_corruption(form: Any, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_character_that_is_cut_between_two_rows_is_corruption(form: Any) -> None:
+def test_a_character_split_between_two_rows_is_corruption(form: Any) -> None:
     values = [encode_record(topic, b"", 0, False, "c") for topic in (b"t\xc3", b"\xa4t")]
     pairs = [(record_key(EPOCH, b"idx0", offset), value) for offset, value in enumerate(values)]
     found = form.Columns(["topic"])

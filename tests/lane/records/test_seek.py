@@ -64,7 +64,7 @@ def test_only_indexes_under_the_mask_match(form: ModuleType, indexes: list[bytes
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_match_that_is_far_away_is_sought(form: ModuleType) -> None:
+def test_a_scan_seeks_to_a_distant_match(form: ModuleType) -> None:
     steps = form.Seek(Listed([b"zz"]))
 
     verdicts = [steps.examine(b"a%c" % number) for number in range(33)]

@@ -64,7 +64,7 @@ def test_rows_in_doubt_before_a_refused_one_are_sent_again_if_they_were_not_reco
     assert progress.settled == 1
 
 
-def test_a_broker_that_has_less_than_it_had_is_another_one() -> None:
+def test_a_broker_with_fewer_records_than_before_counts_as_another_broker() -> None:
     progress = joined(10)
 
     with pytest.raises(UsageError, match="had 10 messages"):

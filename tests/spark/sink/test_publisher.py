@@ -112,7 +112,7 @@ def test_a_second_attempt_resumes_where_the_first_one_stopped(broker: Broker, na
     assert recorded(broker, name) == list(range(2500))
 
 
-def test_a_batch_that_is_done_is_published_no_more(broker: Broker, name: str) -> None:
+def test_a_finished_batch_is_not_published_again(broker: Broker, name: str) -> None:
     for _ in range(2):
         Attempt(broker.port, name, batch=3).run(rows(0, 10, name))
 
@@ -134,7 +134,7 @@ def test_an_earlier_batch_than_the_broker_has_is_rejected_with_a_clear_message_o
     skipping.publisher.close()
 
 
-def test_a_batch_that_is_overtaken_by_a_later_one_ends_in_words_and_is_not_skipped(broker: Broker, name: str) -> None:
+def test_an_overtaken_batch_fails_with_a_clear_message_and_is_not_skipped(broker: Broker, name: str) -> None:
     with CuttingProxy(broker.port, iter([20_000])) as proxy:
         attempt = Attempt(proxy.port, name, 3, onearlierbatch="skip")
         Attempt(broker.port, name, 4, 1).run()

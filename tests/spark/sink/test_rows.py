@@ -134,7 +134,7 @@ def test_texts_are_sent_as_their_bytes() -> None:
         assert batch.check(0) == zlib.crc32("é/1€".encode())
 
 
-def test_a_time_of_expiry_becomes_what_is_left_of_it() -> None:
+def test_an_expiry_time_becomes_the_remaining_interval() -> None:
     now = datetime.now(UTC)
     maker, batch = take(topic=["a", "b"], payload=[b"", b""], expires_at=[now + timedelta(seconds=100), now - timedelta(days=1)])
 

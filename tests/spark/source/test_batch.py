@@ -56,7 +56,7 @@ def test_the_first_batch_has_exactly_the_schema_that_spark_expects(history: Fake
     assert first.schema.equals(to_arrow_schema(made.schema(), timezone="UTC"))
 
 
-def test_partitions_are_a_list_and_none_at_all_reads_nothing(history: FakeHistoryService) -> None:
+def test_an_empty_log_has_no_partitions_and_an_empty_partition_no_rows(history: FakeHistoryService) -> None:
     reader = batch_reader(history)
 
     assert reader.partitions() == []
@@ -156,7 +156,7 @@ def test_a_query_bound_before_the_retained_records_is_not_a_loss_when_reading_fr
     assert [wire.decode(part.value, wire.Ticket).on_loss for part in partitions] == ["fail"]
 
 
-def test_a_start_that_is_given_and_lost_is_a_loss_also_with_a_bound(history: FakeHistoryService) -> None:
+def test_a_deleted_start_offset_is_a_loss_even_with_a_bound(history: FakeHistoryService) -> None:
     history.add_many("a", 5, shard=0)
     history.add("a", shard=1)
     history.expire(at(3))

@@ -60,7 +60,7 @@ def test_on_older_sparks_changed_filters_fail_when_the_first_batch_is_planned(hi
         reader.partitions(kept, end)
 
 
-def test_other_filters_are_read_from_the_checkpoint_on_when_that_is_meant(
+def test_changed_filters_apply_from_the_checkpoint_on_if_the_option_says_so(
     history: FakeHistoryService, caplog: pytest.LogCaptureFixture
 ) -> None:
     history.add("b/old", shard=0)

@@ -56,7 +56,7 @@ def test_records_that_a_shorter_class_lost_before_the_stream_began_are_not_a_los
         assert query.drain() == [[0], [2], [4], [6], [7], [8], [9], [10], [11]]
 
 
-def test_an_offset_says_what_was_gone_when_it_began_until_it_has_passed_it(
+def test_an_offset_lists_records_deleted_before_its_start_until_it_has_passed_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with staged(tmp_path) as stage:

@@ -37,7 +37,7 @@ def test_the_text_of_an_offset_is_this_and_stays_this() -> None:
     assert parse_offset(json.loads(text)) == offset
 
 
-def test_the_text_says_in_version_2_what_was_gone_when_a_stream_began() -> None:
+def test_a_version_2_offset_lists_records_deleted_before_the_stream_began() -> None:
     offset = Offset({0: 1, 2: 7}, "00ff", {2: {"short": 9, "": 8}, 0: {"short": 5}})
 
     text = json.dumps(offset.to_json())
@@ -48,7 +48,7 @@ def test_the_text_says_in_version_2_what_was_gone_when_a_stream_began() -> None:
     assert parse_offset(json.loads(text)) == offset
 
 
-def test_the_end_of_the_first_batch_says_in_version_2_where_it_began() -> None:
+def test_the_version_2_end_of_the_first_batch_has_its_start() -> None:
     end = Offset({0: 9}, "00ff", {}, Offset({0: 2}, "00ff", {0: {"short": 5}}))
 
     assert json.dumps(end.to_json()) == (
@@ -57,7 +57,7 @@ def test_the_end_of_the_first_batch_says_in_version_2_where_it_began() -> None:
     assert parse_offset(end.to_json()) == end
 
 
-def test_the_text_says_in_version_3_which_filters_were_read() -> None:
+def test_a_version_3_offset_names_the_filters_that_were_read() -> None:
     filters = offsets.to_filters(["plant/#", "a/+", "plant/#"])
     end = Offset({0: 9}, "00ff", {0: {"short": 12}}, Offset({0: 2}, "00ff"), filters)
 

@@ -41,7 +41,7 @@ def test_an_offset_that_was_offered_is_not_taken_back(history: FakeHistoryServic
     assert (first["shards"], second["shards"]) == ({"0": at(3), "1": 1}, {"0": at(3), "1": at(1)})
 
 
-def test_after_a_restart_the_batch_that_is_planned_first_is_gone_on_from(history: FakeHistoryService) -> None:
+def test_after_a_restart_planning_continues_at_the_end_of_the_first_batch(history: FakeHistoryService) -> None:
     history.add_many("a", 5, shard=0)
     reader = stream_reader(history, startingOffsets="earliest", maxRowsPerTrigger="2")
     start = {"version": 1, "log": "00ff", "shards": {"0": 1, "1": 1}}

@@ -104,7 +104,7 @@ def test_a_service_that_cannot_count_is_warned_of_and_batches_do_not_wait(
     assert history.calls.count(wire.BACKLOG) == 1, "it is not asked again"
 
 
-def test_progress_says_how_many_rows_of_the_filter_are_left(history: FakeHistoryService) -> None:
+def test_progress_reports_the_number_of_rows_left_for_the_filter(history: FakeHistoryService) -> None:
     history.add_many("plant/1", 5, shard=0)
     history.add_many("other", 50, shard=1)
     reader = stream_reader(history, topicFilter="plant/#", startingOffsets="earliest", maxRowsPerTrigger="2")

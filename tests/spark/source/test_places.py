@@ -50,7 +50,7 @@ def test_an_old_python_says_so_in_words(monkeypatch: pytest.MonkeyPatch) -> None
         requirements.check_requirements()
 
 
-def test_a_reader_that_is_shipped_has_its_password_in_no_text(history: FakeHistoryService) -> None:
+def test_a_password_appears_in_no_text_of_a_reader(history: FakeHistoryService) -> None:
     history.users = {"ann": "right"}
     reader = batch_reader(history, user="ann", password="s3cret-word")
 

@@ -147,7 +147,7 @@ def holds(offered: Filter, topic: str, position: int) -> bool:
 
 
 @given(st.lists(filters, min_size=1, max_size=3), st.lists(offers, max_size=4), topics, st.integers(1, 10))
-def test_the_service_and_spark_together_give_what_the_query_asks_for(
+def test_the_service_and_spark_together_return_exactly_the_queried_rows(
     wanted: list[str], offered: list[Filter], topic: str, position: int
 ) -> None:
     pushed, left = push(wanted, offered)

@@ -51,7 +51,7 @@ def test_parameters_have_the_documented_bytes() -> None:
     assert LearnedLayout((100, 10), entries_max=65_536).parameters() == bytes.fromhex("01 00010000 02 0064 000a")
 
 
-def test_the_first_hundred_names_at_the_root_and_ten_below_are_told_apart() -> None:
+def test_the_first_hundred_names_at_the_root_and_ten_below_are_distinguished() -> None:
     at_root, below = LearnedLayout(), LearnedLayout()
 
     varying_at_root = [len(index) for index in learn(at_root, *(f"name{number}" for number in range(103)))]
@@ -200,7 +200,7 @@ def test_levels_vary_at_once_when_a_trie_is_three_quarters_full() -> None:
     assert index[8:] == level_key(b"one")
 
 
-def test_topics_that_overflow_are_told_apart_by_their_number_of_levels() -> None:
+def test_overflowing_topics_are_distinguished_by_their_number_of_levels() -> None:
     layout = LearnedLayout(entries_max=0)
     deep = "/".join("d" * (DEPTH_MAX + 3))
     topics = ["a", "a/b", "a/b/c", "$a/b", deep]
@@ -328,7 +328,7 @@ def test_parameters_that_cannot_be_stored_are_refused(thresholds: tuple[int, ...
 
 
 @given(st.lists(st.lists(st.integers(0, 6).map(str), min_size=1, max_size=4).map("/".join), min_size=1), st.data())
-def test_rows_up_to_any_batch_rebuild_what_was_known_then(topics: list[str], data: st.DataObject) -> None:
+def test_rows_up_to_any_batch_restore_the_layout_of_that_batch(topics: list[str], data: st.DataObject) -> None:
     layout = LearnedLayout((2, 1), entries_max=data.draw(st.integers(0, 30)))
     rows: list[Row] = []
     written = data.draw(st.integers(0, len(topics)))

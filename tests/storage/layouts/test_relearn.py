@@ -30,7 +30,7 @@ def learned(*topics: str, thresholds: tuple[int, ...] = (100, 10)) -> LearnedLay
     return layout
 
 
-def test_names_that_were_told_apart_only_because_they_came_first_vary_in_the_heir() -> None:
+def test_names_distinguished_only_by_their_early_arrival_become_a_wildcard_in_the_heir() -> None:
     topics = [f"acme/site{site}/line{line}/speed" for site in range(20) for line in range(20)]
     layout = learned(*topics)
     lesson = lesson_of(layout)
@@ -247,7 +247,7 @@ def test_with_given_patterns_no_topic_is_missed_and_a_restart_changes_nothing(
         assert all(any(query.matches(indexes[each]) for query in plan) for each in topics if matches(topic_filter, each))
 
 
-def test_a_log_is_taught_patterns_and_shows_those_it_has(tmp_path: Path) -> None:
+def test_patterns_given_to_a_log_are_used_and_listed(tmp_path: Path) -> None:
     topics = [f"acme/site{site}/speed" for site in range(12)]
     with Stage(tmp_path, shards=1) as stage:
         for topic in topics:

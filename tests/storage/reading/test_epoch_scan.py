@@ -45,7 +45,7 @@ def test_a_list_read_to_its_end_is_released_at_once() -> None:
     assert stamps_of(newcomer.next(10)) == desk.stamps[:10]
 
 
-def test_one_of_two_readers_at_the_end_leaves_the_list_to_the_other() -> None:
+def test_a_reader_that_reaches_the_end_leaves_its_list_to_the_other() -> None:
     desk = Desk(scans_max=1)
     fast, slow = desk.replay(1), desk.replay(1)
     slow.next(10)
@@ -142,7 +142,7 @@ def test_a_single_reader_of_many_epochs_stays_within_the_bound() -> None:
     assert found == desk.stamps
 
 
-def test_a_narrow_filter_finds_room_beside_wide_ones() -> None:
+def test_a_narrow_filter_gets_memory_beside_wide_ones() -> None:
     # Room for a wide list and a half, of which a narrow one may take an eighth.
     desk = Desk(scans_max=100, bytes_max=160_000)
     desk.log.append(*(f"other/{number}" for number in range(100)), payload=bytes(900))

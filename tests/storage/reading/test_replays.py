@@ -146,7 +146,7 @@ def test_followers_see_each_record_once_and_in_order(tmp_path: Path) -> None:
             assert [at for number, at in seen if number == shard] == [at for _, number, at in stage.acks if number == shard]
 
 
-def test_a_tick_comes_as_one_list_before_its_acknowledgements(tmp_path: Path) -> None:
+def test_followers_get_a_commit_as_one_list_before_it_is_acknowledged(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         client = clients_of(stage.log, 1)[0]
         seen: list[tuple[list[bytes], int]] = []

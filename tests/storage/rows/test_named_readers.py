@@ -217,7 +217,7 @@ def test_readers_count_for_their_owner_from_when_they_are_asked_for(tmp_path: Pa
         assert (readers.owned("ann"), readers.owned(None), readers.owned("bob")) == (1, 1, 1)
 
 
-def test_the_number_of_readers_is_bounded_those_on_their_way_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_on_readers_includes_those_being_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named_readers, "READERS_MAX", 2)
     with Stage(tmp_path) as stage:
         for name in ("a", "b", "a"):

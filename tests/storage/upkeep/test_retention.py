@@ -102,7 +102,7 @@ def test_earliest_and_a_complete_range_have_no_gap(tmp_path: Path) -> None:
         assert stage.payloads("#", start=stage.log.positions_at(Earliest())) == numbers(3, 4, 5)
 
 
-def test_a_position_taken_while_the_log_was_empty_learns_what_it_missed(tmp_path: Path) -> None:
+def test_a_position_from_an_empty_log_reports_what_was_deleted_since(tmp_path: Path) -> None:
     with AgedStage(tmp_path, shards=1, retention=Seconds(3.5)) as stage:
         replay = stage.log.replay(["#"], 0)
         drain(replay)

@@ -343,7 +343,7 @@ def test_a_restore_is_noticed_when_the_store_has_passed_the_same_revision_again(
     run(after, opened(etcd), lambda: EtcdCoreStore(etcd.addresses, "c", known=marks[0]))
 
 
-def test_a_restart_without_a_restore_is_not_taken_for_one(etcd: Etcd) -> None:
+def test_a_restart_is_not_mistaken_for_a_restore(etcd: Etcd) -> None:
     marks: list[StoreMark | None] = []
 
     async def before(store: EtcdCoreStore) -> None:

@@ -33,7 +33,7 @@ def test_a_shard_of_which_nothing_was_read_yet_does_not_make_a_job_decades_late(
     assert backlog.rows == 3
 
 
-def test_before_the_first_batch_is_over_the_backlog_is_what_comes_after_its_beginning(history: FakeHistoryService) -> None:
+def test_during_the_first_batch_the_backlog_counts_from_its_start(history: FakeHistoryService) -> None:
     history.add_many("a", 3, shard=0)
     watch = Watch(HistoryOptions(servers=history.address, filters=("#",)))
 

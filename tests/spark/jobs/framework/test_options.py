@@ -54,7 +54,7 @@ def options_of(kind: str, more: Mapping[str, str] = {}, pace: Pace | None = None
 
 
 @pytest.mark.parametrize("name", ["maxBytesPerTrigger", "maxbytespertrigger", "braidmq.maxBytesPerTrigger"])
-def test_an_option_goes_before_what_the_job_would_say_however_it_is_written(name: str) -> None:
+def test_an_option_overrides_the_default_of_the_job_in_any_spelling(name: str) -> None:
     assert options_of("stream").bytes_max == 2 << 30
     assert options_of("stream", {name: "1MiB"}).bytes_max == 1 << 20
     assert options_of("stream", {name: "1MiB"}, Pace(batch_bytes="3MiB", batch_rows=7)).rows_max == 7
@@ -66,7 +66,7 @@ def test_an_option_goes_before_a_flag() -> None:
     assert (found.filters, found.columns, found.servers) == (["a/#"], ["topic", "qos"], ["grpc://other:2"])
 
 
-def test_a_bound_is_a_time_or_an_offset_and_an_option_for_one_goes_before_a_flag_for_the_other() -> None:
+def test_an_option_for_a_time_or_an_offset_overrides_the_flag_of_the_job() -> None:
     assert options_of("batch").start == EARLIEST
     assert options_of("batch", {"startingTimestamp": "-1h"}).start == Bound(moment="-1h")
     assert options_of("batch", {"endingtimestamp": "-1h"}).end == Bound(moment="-1h")

@@ -92,7 +92,7 @@ class FakeTracker:
         return SimpleNamespace(inputRecords=lambda: self.jobs[stage - 100][2])
 
 
-def test_tasks_and_rows_are_those_of_the_batch_at_work() -> None:
+def test_progress_counts_tasks_and_rows_of_the_current_batch_only() -> None:
     fake: Any = FakeTracker()
     looking = BatchAtWork(fake, "run")
 

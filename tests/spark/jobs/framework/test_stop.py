@@ -126,7 +126,7 @@ def test_a_stop_request_wakes_a_sleeping_job() -> None:
 
 
 @pytest.mark.parametrize(("available_now", "code"), [(True, 143), (False, 0)])
-def test_only_a_job_that_was_to_follow_has_done_its_work_when_it_is_stopped(
+def test_a_stopped_job_has_succeeded_only_if_it_was_following(
     capsys: pytest.CaptureFixture[str], available_now: bool, code: int
 ) -> None:
     job = a_job(available_now=available_now)

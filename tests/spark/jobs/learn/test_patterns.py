@@ -53,7 +53,7 @@ def test_a_topic_belongs_to_its_most_specific_pattern_in_any_order() -> None:
 
 
 @given(filters=st.lists(FILTERS, max_size=6), topic=TOPICS)
-def test_the_pattern_of_a_topic_matches_it_and_only_what_matches_none_is_left_over(filters: list[str], topic: str) -> None:
+def test_each_topic_matches_its_pattern_or_no_pattern_at_all(filters: list[str], topic: str) -> None:
     found = make_patterns(filters).of(topic)
 
     if found == OTHER:

@@ -78,7 +78,7 @@ def test_rows_that_an_earlier_run_has_published_are_not_waited_for(
     assert replayed(monkeypatch, resumed_at, rate=0.5)[1] == pytest.approx(rate_s)
 
 
-def test_a_run_of_the_same_name_with_other_rows_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_the_same_name_with_other_rows_names_the_option_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = UsageError("row 3 is not the one that an earlier attempt published as its last", "give keyColumn, if ...")
     monkeypatch.setattr(FakePublisher, "fails", problem)
 

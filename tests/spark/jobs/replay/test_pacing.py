@@ -43,7 +43,7 @@ def test_a_rate_holds_back_bursts_and_is_not_made_up_for_after_a_pause() -> None
     st.none() | st.floats(0.1, 100),
     st.none() | st.floats(0.5, 1000),
 )
-def test_no_row_comes_early_and_none_out_of_order(moments: list[float], speed: float | None, rate: float | None) -> None:
+def test_rows_are_neither_early_nor_out_of_order(moments: list[float], speed: float | None, rate: float | None) -> None:
     times = published(moments, speed, rate)
 
     assert times == sorted(times)

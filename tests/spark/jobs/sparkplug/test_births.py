@@ -114,7 +114,7 @@ def test_events_that_come_late_give_no_name_of_a_later_birth_and_no_message_twic
         alive = now
 
 
-def test_a_birth_of_the_node_takes_those_of_its_devices_with_it() -> None:
+def test_the_birth_of_a_node_invalidates_those_of_its_devices() -> None:
     births = follow([], [birth(1, None, 0, n=0), birth(2, "d1", a=1), birth(5, None, 0, n=0)])
 
     assert said(births, 4, "d1", 1) == "a"
@@ -132,7 +132,7 @@ def test_the_will_of_an_earlier_connection_ends_nothing() -> None:
     assert {each.device: each.until for each in own} == {None: (12, 0), "d1": (12, 0)}
 
 
-def test_an_alias_that_two_devices_use_means_what_each_has_said() -> None:
+def test_an_alias_used_by_two_devices_has_one_meaning_for_each() -> None:
     births = follow([], [birth(1, "d1", a=1), birth(2, "d2", b=1)])
 
     assert (said(births, 3, "d1", 1), said(births, 3, "d2", 1), said(births, 3, None, 1)) == ("a", "b", None)

@@ -150,7 +150,7 @@ def test_a_query_resumes_its_own_table_and_new_queries_get_new_tables(setting: S
 
 
 @pytest.mark.row("K10")
-def test_a_query_that_adopts_begins_where_the_table_ends_and_replaces_the_one_before(setting: Setting) -> None:
+def test_an_adopting_query_continues_at_the_end_of_the_table(setting: Setting) -> None:
     setting.run("first", 0, end_at(10))
     setting.run("first", 1, end_at(20, version=2, gone={"1": {"raw": 7}}))
 
@@ -375,7 +375,7 @@ def test_a_job_that_cannot_adopt_says_why(setting: Setting) -> None:
         own_tables(a_job(choice="adopt"), str(setting.folder / "second"), [setting.table], cannot_adopt="windows are elsewhere")
 
 
-def test_one_job_at_a_time_works_with_a_checkpoint(setting: Setting) -> None:
+def test_a_checkpoint_is_used_by_one_job_at_a_time(setting: Setting) -> None:
     checkpoint = str(setting.folder / "first")
     first, second = a_job(), a_job()
 
