@@ -9,7 +9,7 @@ from braidmq.broker.reading.slots import IDLE_MAX
 from braidmq.lane.path.flow import PRESSED_BYTES
 from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
 from braidmq.lane.path.lane import RECEIVE_BYTES
-from braidmq.lane.path.log_flow import PACKED_BYTES
+from braidmq.lane.path.packed_deliveries import PACKED_BYTES
 from braidmq.lane.path.session_queue import HELD_COST
 from braidmq.lane.path.topic_aliases import aliases_bytes_max
 from braidmq.lane.path.writer import ALIAS_TOPIC_BYTES_MAX

@@ -27,8 +27,8 @@ from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.shared.group import Group, Groups
 from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.log_flow import UNKNOWN
 from braidmq.lane.path.message import from_record
+from braidmq.lane.path.packed_deliveries import UNKNOWN
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record

@@ -5,6 +5,7 @@ from braidmq.lane.path.delivery_rules cimport copy_qos, copy_retain
 from braidmq.lane.path.flow cimport Flow
 from braidmq.lane.path.message cimport Message, from_record
 from braidmq.lane.path.outlet cimport Outlet
+from braidmq.lane.path.packed_deliveries cimport pack_deliveries, unpack_deliveries
 from braidmq.lane.records.records cimport Record
 from braidmq.lane.path.state cimport Counters, State
 from braidmq.lane.path.subscription cimport Subscription
@@ -49,7 +50,7 @@ cdef class LogFlow(Flow):
     cpdef list inflight_items(self)
     @cython.locals(inflight=dict, delivery=Delivery, message=Message, is_here=bint, count=Py_ssize_t)
     cpdef Py_ssize_t let_go_readable(self) except? -1
-    @cython.locals(inflight=dict, delivery=Delivery, packed=bytearray, flags=int)
+    @cython.locals(inflight=dict, packed=bytes)
     cpdef void pack(self) except *
     cdef void _unpack(self) except *
     cpdef void attach(self, Outlet channel, Py_ssize_t window) except *

@@ -16,23 +16,17 @@ message; messages are resent in the order in which they were sent, and unsent on
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
-from typing import cast
 
 from braidmq.lane.path.delivery import Delivery, new_delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.flow import PUBREL, Flow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.outlet import Outlet
+from braidmq.lane.path.packed_deliveries import PACKED_BYTES, pack_deliveries, unpack_deliveries
 from braidmq.lane.path.session_queue import HELD_COST
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
-
-# Stands for the subscription of a message in flight when the rows do not say which one it was.
-UNKNOWN = Subscription(cast("Flow", None), b"#", 2)
-_PACKED = Struct("<HBIq")  # packet id, flags, shard and timestamp of a delivery
-PACKED_BYTES = _PACKED.size  # that a delivery takes then
 
 
 class LogFlow(Flow):
@@ -310,29 +304,23 @@ class LogFlow(Flow):
         return count
 
     def pack(self) -> None:
-        """Keep what is in flight to an absent client as a few bytes each, if all of it is in the log alone or released.
-
-        Which subscription it was for is not kept: it is looked for when the message is read, as after a restart.
-        """
+        """Keep what is in flight to an absent client as a few bytes each, if all of it is in the log alone or released."""
         inflight = self._inflight
         if not inflight or self.channel is not None or not self.is_durable:
             return
-        packed = bytearray()
-        for packet_id, delivery in inflight.items():
-            if delivery.message is not None or delivery.subscription.group is not None or not delivery.is_ready:
-                return
-            flags = delivery.qos | (4 if delivery.retain else 0) | (8 if delivery.is_released else 0)
-            packed += _PACKED.pack(packet_id, flags | (16 if delivery.is_sent else 0), delivery.shard, delivery.timestamp)
+        packed = pack_deliveries(inflight)
+        if packed is None:
+            return
         self._unhold(HELD_COST * len(inflight))
         self._hold(len(packed))
         self._inflight = None
-        self._packed = bytes(packed)
+        self._packed = packed
 
     def _unpack(self) -> None:
         """Have what is in flight at hand again."""
         packed = self._packed
         if packed is not None:
-            self._inflight = dict(_unpacked(packed))
+            self._inflight = dict(unpack_deliveries(packed))
             self._packed = None
             self._unhold(len(packed))
             self._hold(HELD_COST * len(self._inflight))
@@ -434,7 +422,7 @@ class LogFlow(Flow):
         sent: list[tuple[int, Delivery]] = []
         waiting: list[tuple[int, Delivery]] = []
         if self._packed is not None:
-            return _unpacked(self._packed)
+            return unpack_deliveries(self._packed)
         if self._inflight is not None:
             for item in self._inflight.items():
                 delivery = item[1]
@@ -443,16 +431,3 @@ class LogFlow(Flow):
                 else:
                     waiting.append(item)
         return sent + waiting
-
-
-def _unpacked(packed: bytes) -> list[tuple[int, Delivery]]:
-    """Deliveries by packet id, as ``LogFlow.pack`` wrote them."""
-    found: list[tuple[int, Delivery]] = []
-    for packet_id, flags, shard, timestamp in _PACKED.iter_unpack(packed):
-        delivery = Delivery(None, UNKNOWN, flags & 3, bool(flags & 4))
-        delivery.is_released = bool(flags & 8)
-        delivery.is_sent = bool(flags & 16)
-        delivery.shard = shard
-        delivery.timestamp = timestamp
-        found.append((packet_id, delivery))
-    return found
