@@ -19,22 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from braidmq.broker.ports import GroupRow, Positions
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, RunEnd, TakePlain, is_new, is_shown
 from braidmq.broker.reading.fetch import Place, RecordFetch
+from braidmq.broker.shared.leases import flow_of, lease_of
 from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
 from braidmq.broker.shared.returned import ReturnedMessages
 from braidmq.broker.shared.unrecorded import pass_on
-from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
 from braidmq.lane.path.lent_flow import LentFlow
-from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.routes import GROUP_WEIGHT
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
 
 if TYPE_CHECKING:
@@ -137,7 +135,7 @@ class GroupCursor:
         """On disk these are no longer the group's: send them. Those that cannot be sent now are the group's again."""
         ended = (each for each in reservations if self._reservations.end(each))
         # A member that is gone has unsubscribed, or its session is over.
-        broken = [_lease(each.message) for each in ended if not (self.group.has_member(each.member.flow) and each.send())]
+        broken = [lease_of(each.message) for each in ended if not (self.group.has_member(each.member.flow) and each.send())]
         if broken:
             self.give_back(broken, at_once=True)
 
@@ -146,7 +144,7 @@ class GroupCursor:
 
         Others stay reserved: their row may be on disk, or on its way there, and then they are not the group's there.
         """
-        broken = [_lease(each.message) for each in reservations if self._reservations.end(each)]
+        broken = [lease_of(each.message) for each in reservations if self._reservations.end(each)]
         if broken:
             self._is_barred = True
             self.give_back(broken, at_once=True)
@@ -203,7 +201,7 @@ class GroupCursor:
         """Lease a message to a member that has room; False if no member has."""
         services = self._services
         for member in self.group.candidates(message):
-            flow = cast("LogFlow", member.flow)
+            flow = flow_of(member)
             if not flow.has_room() or not self._reservations.leaves_room(flow):
                 continue
             given = message
@@ -402,17 +400,3 @@ class GroupCursor:
         if at_once or not self.is_changed:
             self.is_changed = True
             self._services.note_change(self, at_once)
-
-
-def flow_of(member: Subscription) -> LogFlow:
-    """The flow of a member's session; all sessions have one that knows the log."""
-    return cast("LogFlow", member.flow)
-
-
-def is_lease(delivery: Delivery) -> bool:
-    """Whether a delivery in flight belongs to a group: when the connection ends it goes back there."""
-    return delivery.qos == 1 and delivery.subscription.group is not None and delivery.place()[1] > 0
-
-
-def _lease(message: Message) -> tuple[Place, Message]:
-    return (message.shard, message.timestamp), message

@@ -11,7 +11,8 @@ from zlib import crc32
 
 from braidmq.broker.ports import Change, GroupRow
 from braidmq.broker.reading.fetch import Place
-from braidmq.broker.shared.cursor import GroupCursor, flow_of, is_lease
+from braidmq.broker.shared.cursor import GroupCursor
+from braidmq.broker.shared.leases import flow_of, is_lease
 from braidmq.broker.shared.ports import GroupRoutes, GroupServices
 from braidmq.lane.path.delivery import Delivery
 from braidmq.lane.path.delivery_rules import copy_qos, copy_retain

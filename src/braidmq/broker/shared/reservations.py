@@ -7,11 +7,9 @@ and two members would have it. In between it is *reserved*: it occupies a slot o
 
 from __future__ import annotations
 
-from typing import cast
-
+from braidmq.broker.shared.leases import flow_of
 from braidmq.lane.path.delivery_rules import copy_retain
 from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.subscription import Subscription
 
@@ -29,8 +27,7 @@ class Reservation:
 
     def send(self) -> bool:
         """Send the message to its member; False if that has no room for it."""
-        flow = cast("LogFlow", self.member.flow)  # as all sessions have
-        return flow.take(self.given, self.member, 2, copy_retain(self.given, self.member), self.expiry)
+        return flow_of(self.member).take(self.given, self.member, 2, copy_retain(self.given, self.member), self.expiry)
 
 
 class Reservations:
