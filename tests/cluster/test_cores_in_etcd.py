@@ -179,8 +179,8 @@ def test_cores_that_start_at_once_agree_on_one_map_and_reach_each_other(etcd: Et
         assert severals[1].map.led_by("core2") == [1, 4, 7, 10]
         assert {shard: term.term for shard, term in severals[1].terms.items()} == {1: 1, 4: 1, 7: 1, 10: 1}
         for core in cores:
-            for other in set(CORES) - {core.name}:
-                await core.saw(f"{other} up")
+            for name in set(CORES) - {core.name}:
+                await core.saw(f"{name} up")
         first, second = cores[0], cores[1]
         for one, other in ((first, second), (second, first)):
             answer = await one.links[other.name][0].call(RenewLease(), 5.0)
