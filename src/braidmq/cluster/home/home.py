@@ -136,6 +136,7 @@ class Home:
         broker.turn_writer.recorder.keeps_values = True
         broker.routes.keep_for_peers = True
         broker.turn.at_end(Phase.PEERS, self._flush)
+        self.exchange.rest_with(broker.loop.call_later, broker.loop.time)
         self._wanted = WantedRoutes(broker.routes, self.tables, self._origin, self._destination, shares=False)
 
         def sessions_max() -> int:

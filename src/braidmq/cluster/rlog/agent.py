@@ -92,6 +92,11 @@ class Agent:
         """Whether a pump would send something. Without credit it waits for the replica."""
         return bool(self._pending) and self._credit > 0
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether the replica gets a snapshot."""
+        return bool(self._snapshots)
+
     # Reading logs
 
     def pump(self) -> Iterator[RlogMessage]:

@@ -7,6 +7,7 @@ to those that are behind, as long as there is something to send.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -20,6 +21,12 @@ from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import Position, RlogMessage
 
 SendFrame = Callable[[FrameKind, int, bytes, int], None]  # kind, destination, body, flags
+
+Later = Callable[[float, Callable[[], None]], object]  # calls back after this many seconds
+
+# After a part of a snapshot a server that rests does so for this many times as long as the part took: a million rows take
+# thousands of parts, and sent one after the other they would take every second turn of the loop.
+_RESTS: Final = 3
 
 TO_SERVER: Final = 0  # the flags of what a replica says
 TO_REPLICA: Final = 1  # and of what a server says
@@ -96,18 +103,35 @@ class RlogExchange:
         self.server: RlogServer[RlogLink] = RlogServer(tables, writes or own.__eq__, on_applied, pace)
         self._own = own
         self._is_core = is_core
+        self._later: Later | None = None
+        self._now: Callable[[], float] = monotonic
+        self._is_resting = False
 
     def open(self, send: SendFrame, accepts: Callable[[str], bool]) -> RlogLink:
         """A peer has connected. ``accepts``: the origins whose rows it may send."""
         return RlogLink(self, Replica(self.tables, self._own, is_core=self._is_core, accepts=accepts), send)
 
+    def rest_with(self, later: Later, now: Callable[[], float]) -> None:
+        """Leave most of the loop's time to other work while snapshots are sent. ``now``: the clock of ``later``."""
+        self._later = later
+        self._now = now
+
     def run(self) -> None:
-        """Send what this turn has brought, and a bounded piece to each peer that is behind."""
+        """Send what this turn has brought, and a bounded piece to each peer that is behind, unless it is time to rest."""
         self._push(self.server.round())
-        if self.server.is_busy:
-            self._push(self.server.pump())
-        if self.server.is_busy:
+        if self._is_resting or not self.server.is_busy:
+            return
+        began = self._now()
+        self._push(self.server.pump())
+        if self._later is not None and self.server.is_loading:
+            self._is_resting = True
+            self._later((self._now() - began) * _RESTS, self._go_on)
+        elif self.server.is_busy:
             self.ask()
+
+    def _go_on(self) -> None:
+        self._is_resting = False
+        self.ask()
 
     def _push(self, messages: Iterable[tuple[RlogLink, int, RlogMessage]]) -> None:
         encoded: dict[int, tuple[RlogMessage, bytes]] = {}  # peers that follow get the same messages

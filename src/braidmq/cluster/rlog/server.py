@@ -42,6 +42,11 @@ class RlogServer(Generic[Watcher]):
         """Whether a pump would send something."""
         return bool(self._busy)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a replica gets a snapshot."""
+        return any(self.agents[watcher].is_loading for watcher in self._busy)
+
     def receive(self, watcher: Watcher, number: int, message: RlogMessage) -> None:
         """Handle what a replica says under the number of its watch."""
         match message:
