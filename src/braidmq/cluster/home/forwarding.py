@@ -6,6 +6,7 @@ has confirmed everything (C1, C33). So one sick node does not hold up the others
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -25,58 +26,86 @@ class ForwardTarget(Protocol):
 
 
 class _Wait:
-    """One caller, and the numbers that nodes have still to confirm."""
+    """One caller, and how many nodes have still to confirm."""
 
     __slots__ = ("left", "on_done")
 
-    def __init__(self, left: dict[PeerFlow, int], on_done: Callable[[], None]) -> None:
+    def __init__(self, left: int, on_done: Callable[[], None]) -> None:
         self.left = left
         self.on_done = on_done
 
 
 class Forwarding:
-    """Which forwarded messages the nodes have confirmed."""
+    """Which forwarded messages the nodes have confirmed.
 
-    def __init__(self, targets: Callable[[], Iterable[ForwardTarget]], later: Later) -> None:
+    Numbers only rise, so the waits for a node are in their order, and those for a number that it confirms come first.
+    """
+
+    def __init__(self, targets: Callable[[], Iterable[ForwardTarget]], later: Later, now: Callable[[], float]) -> None:
+        """``now``: the clock of ``later``."""
         self.lagged = 0  # how often a node was too slow
         self._targets = targets
         self._later = later
-        self._waits: dict[_Wait, None] = {}
+        self._now = now
+        self._waits: dict[PeerFlow, deque[tuple[int, _Wait]]] = {}  # by node: the number that each waits for
+        self._deadlines: deque[tuple[float, PeerFlow, int]] = deque()  # when a node lags if it has not confirmed this number
+        self._is_watched = False
 
     def when_confirmed(self, on_done: Callable[[], None]) -> None:
         """Call back when every node has what was forwarded to it so far, is gone, or lags."""
-        flows = (target.flow for target in self._targets())
-        left = {flow: flow.forwarded for flow in flows if flow.confirmed < flow.forwarded and not flow.is_lagging}
-        if not left:
+        flows = [flow for target in self._targets() if (flow := target.flow).confirmed < flow.forwarded and not flow.is_lagging]
+        if not flows:
             on_done()
             return
-        wait = _Wait(left, on_done)
-        self._waits[wait] = None
-        self._later(CONFIRM_S, lambda: self._give_up(wait))
+        wait = _Wait(len(flows), on_done)
+        for flow in flows:
+            number = flow.forwarded
+            waits = self._waits.get(flow)
+            if waits is None:
+                waits = self._waits[flow] = deque()
+            if not waits or waits[-1][0] != number:  # else they have one deadline
+                self._deadlines.append((self._now() + CONFIRM_S, flow, number))
+            waits.append((number, wait))
+        self._watch()
 
     def note_confirmed(self, flow: PeerFlow, number: int) -> None:
         """A node has delivered everything up to this number."""
         flow.confirmed = max(flow.confirmed, number)
         if flow.confirmed >= flow.forwarded:
             flow.is_lagging = False
-        for wait in [wait for wait in self._waits if wait.left.get(flow, number + 1) <= number]:
-            self._end_part(wait, flow)
+        self._end_waits(flow, number)
 
     def note_gone(self, flow: PeerFlow) -> None:
         """A node's connection has ended: what it did not confirm may be lost for it."""
-        for wait in [wait for wait in self._waits if flow in wait.left]:
-            self._end_part(wait, flow)
+        waits = self._waits.get(flow)
+        if waits:
+            self._end_waits(flow, waits[-1][0])
 
-    def _end_part(self, wait: _Wait, flow: PeerFlow) -> None:
-        del wait.left[flow]
-        if not wait.left:
-            del self._waits[wait]
-            wait.on_done()
+    def _end_waits(self, flow: PeerFlow, number: int) -> None:
+        """Nothing waits any longer for the node to confirm what is up to this number."""
+        waits = self._waits.get(flow)
+        while waits and waits[0][0] <= number:
+            wait = waits.popleft()[1]
+            wait.left -= 1
+            if not wait.left:
+                wait.on_done()
+        if waits is not None and not waits:
+            self._waits.pop(flow, None)
 
-    def _give_up(self, wait: _Wait) -> None:
-        if wait not in self._waits:
-            return
-        for flow in list(wait.left):
-            flow.is_lagging = True
-            self.lagged += 1
-            self._end_part(wait, flow)
+    def _watch(self) -> None:
+        if self._deadlines and not self._is_watched:
+            self._is_watched = True
+            self._later(max(0.0, self._deadlines[0][0] - self._now()), self._give_up)
+
+    def _give_up(self) -> None:
+        """Time has passed: nodes that have not confirmed what was due are lagging."""
+        self._is_watched = False
+        now = self._now()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, flow, number = self._deadlines.popleft()
+            waits = self._waits.get(flow)
+            if waits and waits[0][0] <= number:
+                flow.is_lagging = True
+                self.lagged += 1
+                self._end_waits(flow, number)
+        self._watch()

@@ -144,7 +144,7 @@ class Home:
 
         close_channel = self.registry.close_channel
         self._sessions = HomeSessions(broker, broker.users.exist, sessions_max, close_channel, self._noted, self.led)
-        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later)
+        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
         if self.cores is not None and self._confidence is not None:
             self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
