@@ -121,7 +121,7 @@ class BrokerParts:
         self.turn.at_end(Phase.SEND, self.lane.end_turn)
         self.state.on_turn = partial(self.turn.ask, Phase.SEND)
         self.holdings = Holdings(self.state, self.loop, settings.limits.held_bytes_max)
-        self.turns = Turns(self.turn, lambda: self.state.counters.messages_received)
+        self.turns = Turns(self.turn)
         self.parts = Parts(self.loop, settings.limits.parts_bytes_max)
         self.wheel = Wheel(self.state.now)
         self.connections = ConnectionTable(self.loop, self.wheel, self.parts)
