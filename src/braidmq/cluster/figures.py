@@ -10,7 +10,7 @@ from typing import Final
 from braidmq.cluster.core_side import REPLICANT, WORKER, CoreSide
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.node_peer import PeerView
-from braidmq.cluster.remote.node_link import NodeLink
+from braidmq.cluster.remote.cluster_link import ClusterLink
 
 _NO_REFUSALS: Final[Mapping[str, int]] = Counter()
 
@@ -75,7 +75,7 @@ class CoreFigures(ClusterFigures):
 class ReplicantFigures(ClusterFigures):
     """The figures of a replicant or worker, read once."""
 
-    def __init__(self, link: NodeLink) -> None:
+    def __init__(self, link: ClusterLink) -> None:
         self.routes_own, self.routes_remote = link.count_routes()
         self.scans = link.scans
         self.outlets_bytes = link.outlet_bytes

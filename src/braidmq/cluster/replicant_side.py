@@ -22,7 +22,7 @@ from braidmq.broker.broker import Broker
 from braidmq.cluster.core_reach import CALL_S, CorePlace, CoreReach
 from braidmq.cluster.member import Member
 from braidmq.cluster.node_key import read_or_make_key
-from braidmq.cluster.remote.node_link import NodeLink
+from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.net import tls
 from braidmq.net.calls import Calls
 from braidmq.net.handshake import hello
@@ -58,7 +58,7 @@ class ReplicantSide:
         self._run_dir = run_dir
         self._core = core
         self._key = b""
-        self._link: NodeLink | None = None
+        self._link: ClusterLink | None = None
         self._tls: ssl.SSLContext | None = None
         self._seeds: list[CoreReach] = []  # not known by name
         self._reaches: dict[str, CoreReach] = {}
@@ -85,7 +85,7 @@ class ReplicantSide:
         return {name: reach.state for name, reach in self._reaches.items()}
 
     @property
-    def link(self) -> NodeLink:
+    def link(self) -> ClusterLink:
         """The cluster behind the broker's ports, once started."""
         assert self._link is not None, "the replicant's side of the cluster is not started"
         return self._link
@@ -113,7 +113,7 @@ class ReplicantSide:
         cores = {core.name: core.shards for core in self.registered.cores if core.shards}
         loop = asyncio.get_running_loop()
         self._look_again()
-        self._link = NodeLink(member, cores, loop, self._settings.cluster.home_wait)
+        self._link = ClusterLink(member, cores, loop, self._settings.cluster.home_wait)
 
     async def serve(self, broker: Broker) -> None:
         """The broker is made: return once its clients can be served."""

@@ -60,7 +60,7 @@ class OwnRoutes:
         self._unknown: dict[bytes, int] = {}  # filters that not every core knows, with their sequences, which rise
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []  # a heap: sequence, order of arrival, callback
         self._order = count()
-        self._waited_for = 0  # the highest sequence that anybody has waited for
+        self._waited_for = 0  # the highest sequence that a caller has waited for
         self.on_wait: Callable[[int], None] | None = None  # called with a sequence that a caller of ``when_known`` waits for
 
     @property
@@ -128,7 +128,7 @@ class OwnRoutes:
         self.release(self._known)
 
     def release(self, sequence: int) -> None:
-        """Nobody waits any longer for the routes up to here, whether every core has them or not."""
+        """Call back those that wait for the routes up to here, whether every core has them or not."""
         while self._waiting and self._waiting[0][0] <= sequence:
             heappop(self._waiting)[2]()
 

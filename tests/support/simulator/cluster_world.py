@@ -14,7 +14,7 @@ from braidmq.broker.session.ports import NodePorts
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.member import Member
-from braidmq.cluster.remote.node_link import NodeLink
+from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
@@ -86,7 +86,7 @@ class Replicant:
         self.name = name
         self._number = number
         self.member = Member(name, number)
-        self.node = NodeLink(self.member, {"core1": range(world.log.shards)}, world.loop, 15.0)
+        self.node = ClusterLink(self.member, {"core1": range(world.log.shards)}, world.loop, 15.0)
         self.link = self.node.home("core1")
         self.link.ask_page = self._ask_page
         self._pages: RetainedPages | None = None

@@ -19,7 +19,7 @@ from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.led_shards import LedShards
 from braidmq.cluster.member import Member
-from braidmq.cluster.remote.node_link import NodeLink
+from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
@@ -151,7 +151,7 @@ class SimNode:
         self.name = name
         self._number = number
         self.member = Member(name, number)
-        self.link = NodeLink(self.member, cluster.led, cluster.loop, HOME_WAIT_S)
+        self.link = ClusterLink(self.member, cluster.led, cluster.loop, HOME_WAIT_S)
         self._wires: dict[str, list[Wire]] = {}
         self._met: dict[str, int] = {}  # which life of each core this node has met
         self.is_ready = False

@@ -2,7 +2,7 @@
 
 `replicant_side` makes the connections; everything here is called on the loop of the node's broker. The two connections, for calls
 and for messages, come and go together: `replicant_side` opens the one for messages when the core has the node's declaration. What
-a node has once, whatever the number of cores, is in `node_link`.
+a node has once, whatever the number of cores, is in `cluster_link`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
 from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, ProbeAnswer, RetainedPage, RetainedRead
 
 if TYPE_CHECKING:
-    from braidmq.cluster.remote.node_link import NodeLink
+    from braidmq.cluster.remote.cluster_link import ClusterLink
 
 OUTLET_BYTES_MAX: Final = 8 * 1024 * 1024  # for one core; beyond it QoS 0 is dropped
 
@@ -54,9 +54,9 @@ class CoreConnection(Protocol):
 
 
 class HomeLink:
-    """A core and the node's connections to it. `node_link.NodeLink` makes one for each core."""
+    """A core and the node's connections to it. `cluster_link.ClusterLink` makes one for each core."""
 
-    def __init__(self, node: NodeLink, name: str, shards: Sequence[int], home_wait_s: float, bytes_max: int) -> None:
+    def __init__(self, node: ClusterLink, name: str, shards: Sequence[int], home_wait_s: float, bytes_max: int) -> None:
         """``shards``: those that the core leads."""
         self.name = name
         self.shards = shards

@@ -425,4 +425,4 @@ def _rows(channel: int, found: list[operations.Operation], waiter: EntriesWaiter
 
 
 def _ignore(shards: frozenset[int]) -> None:
-    """Nobody asks."""
+    """Used until a listener is set."""

@@ -66,7 +66,7 @@ class _Part:
         return scan
 
 
-class MergedScan:
+class CoresScan:
     """One scan; implements `broker.ports.LogScan`. Made by `MergedScans.open`."""
 
     def __init__(
@@ -230,14 +230,14 @@ class MergedScans:
         self.later = later
         self._cores = cores
         self._now = now
-        self._waiting: dict[MergedScan, None] = {}
+        self._waiting: dict[CoresScan, None] = {}
 
-    def open(self, filters: Sequence[str], positions: Mapping[int, int], with_session_only: bool) -> MergedScan:
+    def open(self, filters: Sequence[str], positions: Mapping[int, int], with_session_only: bool) -> CoresScan:
         """Read above these positions. Raises Unavailable if no core is connected."""
         if not any(scans.is_connected for scans in self._cores):
             raise Unavailable("no core is connected", _RETRY_S)
         parts = [_Part(scans, positions) for scans in self._cores]
-        return MergedScan(self, parts, filters, with_session_only, self._now)
+        return CoresScan(self, parts, filters, with_session_only, self._now)
 
     def note(self) -> None:
         """A core is connected, or has announced commits: wake the readers that wait for it."""
@@ -246,10 +246,10 @@ class MergedScans:
 
     # What scans ask
 
-    def add_waiting(self, scan: MergedScan) -> None:
+    def add_waiting(self, scan: CoresScan) -> None:
         """The scan waits."""
         self._waiting[scan] = None
 
-    def remove_waiting(self, scan: MergedScan) -> None:
+    def remove_waiting(self, scan: CoresScan) -> None:
         """The scan no longer waits."""
         self._waiting.pop(scan, None)

@@ -44,7 +44,7 @@ _FIRST_MARK: Final = 1
 _BEFORE_US: Final = 10_000_000
 
 
-class NodeLink:
+class ClusterLink:
     """``storage`` and ``ports`` are for the broker; ``serve`` follows with the broker, then the cores may be connected."""
 
     def __init__(
