@@ -124,7 +124,7 @@ class Node(ServingNode):
             LogSessions(message_log),
             LogRetained(message_log),
             LogDelayed(message_log),
-            LogGroups(message_log),
+            LogGroups(message_log, None if self._several is None else self._several.map.led_by(settings.node.name)),
             parse_start,
             LogProducers(message_log),
         )

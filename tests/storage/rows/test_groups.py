@@ -104,6 +104,18 @@ def test_a_group_is_in_the_shard_of_its_name_and_filter(tmp_path: Path) -> None:
                 assert groups.remove(name, topic_filter).shard == shard
 
 
+def test_the_groups_of_one_of_several_cores_are_in_its_own_shards(tmp_path: Path) -> None:
+    with Stage(tmp_path, shards=5) as stage:
+        groups = LogGroups(stage.log, [4, 1])
+        shards = {groups.put(GroupRow(name, topic_filter, (), ())).shard for name in NAMES for topic_filter in FILTERS}
+
+        assert shards == {1, 4}
+        change = groups.put(GROUP)
+        assert change.shard == groups.remove("g", "a/#").shard
+        put(stage, change)
+        assert groups.load_one("g", "a/#") == GROUP
+
+
 def test_a_store_with_a_newer_group_is_not_loaded(tmp_path: Path) -> None:
     with Stage(tmp_path) as stage:
         groups = LogGroups(stage.log)
