@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from braidmq.broker.ports import GroupRow
 from braidmq.cluster import operations
 from braidmq.cluster.blocks import FENCED
 from braidmq.cluster.home.confidence import SILENT_S
 from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.operations import PutGroup
+from braidmq.cluster.operations import RemoveRetained
 from braidmq.mqtt.packets import Publish
 from braidmq.net.frames import BadFrame, FrameKind
 from braidmq.net.proto_v1 import AnswerBody, BlockBody, FeedStart, Marks, RowsEntry, ScanOpen, ScanRecords
@@ -102,9 +101,9 @@ def test_a_row_of_another_cores_shard_is_refused_and_leaves_no_trace(core: CoreW
     peer = core.home.find(node.name)
     assert peer is not None
     led = core.home.led
-    name = next(f"g{number}" for number in range(100) if not led.has(f"g{number}\0t"))
+    topic = next(f"t{number}" for number in range(100) if not led.has(f"t{number}"))
     shard = led.shard_of(core.client_id())
-    rows = RowsEntry(0, operations.encode([PutGroup(GroupRow(name, "t", (1,) * led.count, ()))]))
+    rows = RowsEntry(0, operations.encode([RemoveRetained(topic.encode())]))
 
     peer.receive(FrameKind.BLOCK, 0, shard, memoryview(encode(BlockBody(1, 0, 1, [rows]))))
     core.settle()
@@ -112,7 +111,7 @@ def test_a_row_of_another_cores_shard_is_refused_and_leaves_no_trace(core: CoreW
     answers = [msgspec.msgpack.decode(body, type=AnswerBody) for body in frames.of(FrameKind.BLOCK_ANSWERS)]
     assert answers == [AnswerBody(1, {0: FENCED})]
     assert core.home.misdirected.counts == {"rows": 1}
-    assert not list(core.log.rows(led.shard_of(f"{name}\0t"), b"", b"\xff"))
+    assert not list(core.log.rows(led.shard_of(topic), b"", b"\xff"))
 
 
 def test_marks_and_floors_say_nothing_of_other_cores_shards(core: CoreWorld) -> None:
