@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -172,6 +173,10 @@ def run(etcd: Etcd, folder: Path, scenario: Callable[..., Awaitable[None]], *nam
     asyncio.run(main())
 
 
+def has_heard(core: Core, name: bytes) -> bool:
+    return name in core.heard
+
+
 def test_cores_that_start_at_once_agree_on_one_map_and_reach_each_other(etcd: Etcd, tmp_path: Path) -> None:
     async def scenario(*cores: Core) -> None:
         severals = [core.several for core in cores if core.several is not None]
@@ -186,7 +191,7 @@ def test_cores_that_start_at_once_agree_on_one_map_and_reach_each_other(etcd: Et
             answer = await one.links[other.name][0].call(RenewLease(), 5.0)
             assert answer == LeaseRenewed(7, [CoreEntry(other.name, "", [])])
             one.links[other.name][1].send(FrameKind.MARKS, 0, one.name.encode())
-            await other.until(lambda other=other, one=one: one.name.encode() in other.heard)
+            await other.until(partial(has_heard, other, one.name.encode()))
         entries = severals[0].entries()
         assert [(each.name, each.shards) for each in entries] == [
             ("core1", [0, 3, 6, 9]),
