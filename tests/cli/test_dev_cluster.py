@@ -92,17 +92,17 @@ def test_several_cores_are_not_supported_yet(capsys: pytest.CaptureFixture[str])
 
 
 def test_ports_follow_each_other() -> None:
-    assert plan_nodes(2, 5000) == [
+    assert plan_nodes(1, 2, 0, 5000)[0] == [
         NodePlan("core1", "core", 5000, 5001, 5002),
         NodePlan("replicant1", "replicant", 5003, 5004, None),
         NodePlan("replicant2", "replicant", 5005, 5006, None),
     ]
-    assert {port for node in plan_nodes(2, None) for port in (node.mqtt, node.api)} == {0}
+    assert {port for node in plan_nodes(1, 2, 0, None)[0] for port in (node.mqtt, node.api)} == {0}
 
 
 def test_ports_must_exist() -> None:
     with pytest.raises(UsageError, match="too few ports"):
-        plan_nodes(3, 65530)
+        plan_nodes(1, 3, 0, 65530)
 
 
 def test_settings_are_keys_and_values() -> None:
@@ -114,3 +114,15 @@ def test_settings_are_keys_and_values() -> None:
         parse_settings(["session.queue_wait"])
     with pytest.raises(UsageError, match="queue_wait"):
         parse_settings(["session.queue_wiat=1"])
+
+
+def test_cores_and_etcd_have_consecutive_ports_too() -> None:
+    nodes, etcd = plan_nodes(3, 1, 1, 5000)
+
+    assert [(node.name, node.mqtt, node.cluster) for node in nodes] == [
+        ("core1", 5000, 5002),
+        ("core2", 5003, 5005),
+        ("core3", 5006, 5008),
+        ("replicant1", 5009, None),
+    ]
+    assert etcd == [5011, 5012]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
@@ -23,7 +23,7 @@ from braidmq.cluster.several_cores import SeveralCores
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import CoreEntry, LeaseRenewed, RenewLease
+from braidmq.net.proto_v1 import AskNode, NodeAnswer
 from tests.support.etcd import Etcd, running_etcd
 from tests.support.fakes.rows_in_memory import RowsInMemory
 
@@ -65,9 +65,6 @@ class QuietNode:
 
 class Core:
     """One start of a core, with a home that notes deaths, and links that note what comes over them."""
-
-    requests: Any = RenewLease
-    answers: Any = LeaseRenewed
 
     def __init__(self, etcd: Etcd, folder: Path, name: str, **cluster: object) -> None:
         self.name = name
@@ -123,15 +120,18 @@ class Core:
     def join(self, member: Member, registration_id: int) -> QuietNode:
         return QuietNode()
 
+    def expect(self, member: Member) -> None:
+        self.note(f"{member.name} expected")
+
     def bury(self, member: Member) -> None:
         self.note(f"{member.name} died")
 
     # The other cores
 
-    def on_core_up(self, name: str, incarnation: int, calls: Calls, messages: PeerConnection) -> None:
-        calls.serve({RenewLease: lambda request: LeaseRenewed(7, [CoreEntry(self.name, "", [])])})
-        messages.on_frame = lambda kind, flags, destination, body: self.heard.append(bytes(body))
-        self.links[name] = (calls, messages)
+    def on_core_up(self, name: str, incarnation: int, calls: Calls, connection: PeerConnection) -> None:
+        calls.serve({AskNode: lambda request: NodeAnswer(self.name.encode())})
+        connection.on_frame = lambda kind, flags, destination, body: self.heard.append(bytes(body))
+        self.links[name] = (calls, connection)
         self.note(f"{name} up")
 
     def on_core_down(self, name: str) -> None:
@@ -188,8 +188,7 @@ def test_cores_that_start_at_once_agree_on_one_map_and_reach_each_other(etcd: Et
                 await core.saw(f"{name} up")
         first, second = cores[0], cores[1]
         for one, other in ((first, second), (second, first)):
-            answer = await one.links[other.name][0].call(RenewLease(), 5.0)
-            assert answer == LeaseRenewed(7, [CoreEntry(other.name, "", [])])
+            assert await one.links[other.name][0].call(AskNode("who", b""), 5.0) == NodeAnswer(other.name.encode())
             one.links[other.name][1].send(FrameKind.MARKS, 0, one.name.encode())
             await other.until(partial(has_heard, other, one.name.encode()))
         entries = severals[0].entries()
@@ -217,6 +216,27 @@ def test_a_node_that_registers_at_one_core_is_known_to_all_and_dies_for_all(etcd
         await first.saw("r1 died")
         await second.saw("r1 died")
         assert second.side.questions.nodes() == []
+
+    run(etcd, tmp_path, scenario, "core1", "core2")
+
+
+def test_nodes_learn_where_a_core_is_that_is_started_late(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario(first: Core, second: Core) -> None:
+        node = replicant(first, tmp_path)
+        await node.start()
+        assert node.registered is not None
+        assert {each.name: bool(each.address) for each in node.registered.cores}["core3"] is False
+        late = Core(etcd, tmp_path, "core3")
+
+        await late.start()
+
+        await first.until(lambda: knows_core3(node))
+        await late.saw("r1 expected")
+        await node.stop()
+        await late.stop()
+
+    def knows_core3(node: ReplicantSide) -> bool:
+        return node.registered is not None and all(each.address for each in node.registered.cores if each.name == "core3")
 
     run(etcd, tmp_path, scenario, "core1", "core2")
 

@@ -17,8 +17,10 @@ from typing import Final
 import click
 import msgspec
 
+from braidmq.base.config.checks import is_to_come
 from braidmq.base.config.sources import PREFIX, parse_override, to_toml
 from braidmq.base.errors import UsageError
+from braidmq.cli.dev_etcd import DevEtcd
 from braidmq.cli.errors import EXIT_INTERRUPTED, CommandFailed
 from braidmq.client.errors import EXIT_FAILED
 
@@ -26,6 +28,7 @@ HOST: Final = "127.0.0.1"
 _READY_S: Final = 60.0
 _STOP_S: Final = 15.0
 _NODES_MAX: Final = 100
+_CORES_MAX: Final = 9
 
 
 class NodePlan(msgspec.Struct, frozen=True):
@@ -48,34 +51,54 @@ class ReadyLine(msgspec.Struct, frozen=True):
 
 @click.command("dev-cluster")
 @click.option("--cores", default=1, show_default=True, help="Nodes that keep state.")
+@click.option("--etcd", type=click.Choice(["1", "3"]), help="Members of the etcd that several cores need.  [default: 1]")
 @click.option("--replicants", default=2, show_default=True, help="Nodes that only carry connections.")
 @click.option("--base-port", type=click.IntRange(1, 65000), help="First of consecutive ports.  [default: free ports]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of the nodes' files.  [default: a temporary one]")
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, help="Set a configuration key on every node that has it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when all nodes are ready.")
 def dev_cluster(
-    cores: int, replicants: int, base_port: int | None, data_dir: Path | None, given: tuple[str, ...], as_json: bool
+    cores: int,
+    etcd: str | None,
+    replicants: int,
+    base_port: int | None,
+    data_dir: Path | None,
+    given: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Run a cluster on this machine. SIGTERM or Ctrl-C stop it."""
-    if cores != 1:
+    if cores != 1 and not are_several_supported():
         raise UsageError("several cores are not supported yet", "use --cores 1")
+    if not 1 <= cores <= _CORES_MAX:
+        raise click.UsageError(f"--cores must be from 1 to {_CORES_MAX}")
+    if cores == 1 and etcd is not None:
+        raise click.UsageError("--etcd belongs to several cores")
     if not 0 <= replicants <= _NODES_MAX:
         raise click.UsageError(f"--replicants must be from 0 to {_NODES_MAX}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braidmq-"))) if data_dir is None else data_dir
-        cluster = DevCluster(folder.absolute(), plan_nodes(replicants, base_port), parse_settings(given))
+        members = int(etcd or 1) if cores > 1 else 0
+        plans, etcd_ports = plan_nodes(cores, replicants, members, base_port)
+        store = DevEtcd(folder.absolute(), HOST, etcd_ports)
+        cluster = DevCluster(folder.absolute(), plans, parse_settings(given), store)
         return asyncio.run(cluster.run(as_json))
 
 
-def plan_nodes(replicants: int, base_port: int | None) -> list[NodePlan]:
-    """The nodes: a core, then the replicants, on consecutive ports if there is a first one."""
-    ports = iter(range(base_port, 65536) if base_port else [0] * (3 + 2 * replicants))
+def are_several_supported() -> bool:
+    """Whether the configuration accepts several cores."""
+    return not is_to_come(("cluster", "store"))
+
+
+def plan_nodes(cores: int, replicants: int, etcd: int, base_port: int | None) -> tuple[list[NodePlan], list[int]]:
+    """The nodes: cores, then replicants, on consecutive ports if there is a first one; and two ports for each member of etcd."""
+    ports = iter(range(base_port, 65536) if base_port else [0] * (3 * cores + 2 * replicants + 2 * etcd))
     try:
-        nodes = [NodePlan("core1", "core", next(ports), next(ports), next(ports))]
+        nodes = [NodePlan(f"core{each}", "core", next(ports), next(ports), next(ports)) for each in range(1, cores + 1)]
         nodes += [NodePlan(f"replicant{each}", "replicant", next(ports), next(ports), None) for each in range(1, replicants + 1)]
+        members = [next(ports) for _ in range(2 * etcd)]
     except StopIteration:
         raise UsageError(f"there are too few ports above {base_port}", "choose a lower --base-port") from None
-    return nodes
+    return nodes, members
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, object]:
@@ -93,8 +116,9 @@ def parse_settings(given: Sequence[str]) -> dict[str, object]:
 class DevCluster:
     """The processes of a cluster."""
 
-    def __init__(self, folder: Path, plans: Sequence[NodePlan], given: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, plans: Sequence[NodePlan], given: Mapping[str, object], etcd: DevEtcd) -> None:
         self._folder = folder
+        self._etcd = etcd
         self._plans = plans
         self._given = given
         self._secret = secrets.token_urlsafe(32)
@@ -123,7 +147,7 @@ class DevCluster:
         return status
 
     async def _start(self) -> bool:
-        """Start the core, then the replicants; False if the cluster is to stop meanwhile. Raises CommandFailed."""
+        """Start all nodes; False if the cluster is to stop meanwhile. Raises CommandFailed."""
         starting = asyncio.ensure_future(self._start_all())
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({starting, stopping}, timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
@@ -138,10 +162,26 @@ class DevCluster:
         raise CommandFailed(f"not ready within {_READY_S:g} s: {late}", EXIT_FAILED)
 
     async def _start_all(self) -> None:
-        core, *replicants = self._plans
-        ready = await self._start_node(core, {})
-        more = {"cluster.core_nodes": [f"{HOST}:{ready.cluster}"]}
-        await asyncio.gather(*(self._start_node(plan, more) for plan in replicants))
+        await self._etcd.start()
+        failing = asyncio.ensure_future(self._etcd.wait_failed())
+        nodes = asyncio.ensure_future(self._start_nodes())
+        try:
+            await asyncio.wait({failing, nodes}, return_when=asyncio.FIRST_COMPLETED)
+            (nodes if nodes.done() else failing).result()
+        finally:
+            for task in (failing, nodes):
+                task.cancel()
+
+    async def _start_nodes(self) -> None:
+        """Start the cores, then the replicants."""
+        cores = [plan for plan in self._plans if plan.role == "core"]
+        several: dict[str, object] = {}
+        if len(cores) > 1:
+            names = [plan.name for plan in cores]
+            several = {"cluster.store": "etcd", "cluster.etcd": self._etcd.addresses, "cluster.initial_cores": names}
+        ready = await asyncio.gather(*(self._start_node(plan, several) for plan in cores))
+        more = {"cluster.core_nodes": [f"{HOST}:{each.cluster}" for each in ready]}
+        await asyncio.gather(*(self._start_node(plan, more) for plan in self._plans if plan.role != "core"))
 
     async def _start_node(self, plan: NodePlan, more: Mapping[str, object]) -> ReadyLine:
         file = await asyncio.to_thread(self._write_config, plan, more)
@@ -187,12 +227,13 @@ class DevCluster:
             raise CommandFailed("all nodes have ended", EXIT_FAILED)
 
     async def _stop(self) -> None:
-        """Stop the replicants, then the core, which takes what their clients leave behind."""
+        """Stop the replicants, then the cores, which take what their clients leave behind, then etcd."""
         for role in ("replicant", "core"):
             await asyncio.gather(*(node.stop() for node in self._nodes if node.plan.role == role))
+        await self._etcd.stop()
 
     def _json(self) -> str:
-        return json.dumps({"nodes": [node.shown() for node in self._nodes], "etcd": []})
+        return json.dumps({"nodes": [node.shown() for node in self._nodes], "etcd": self._etcd.shown()})
 
     def _table(self) -> str:
         rows: list[tuple[str, ...]] = [("name", "role", "pid", "mqtt", "api", "cluster")]

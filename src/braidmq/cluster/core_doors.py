@@ -11,7 +11,7 @@ from typing import Final
 
 from braidmq.base.config.addresses import Address
 from braidmq.base.config.settings import Settings
-from braidmq.cluster.core_links import CoreLinks, LinkRules, OtherCores
+from braidmq.cluster.core_links import CoreLinks, CorePort, LinkRules
 from braidmq.cluster.roles import CALLS, CORE, MESSAGES, REPLICANT, WORKER
 from braidmq.cluster.several_cores import SeveralCores
 from braidmq.net import tls
@@ -52,7 +52,7 @@ class CoreDoors:
         """Where nodes on other hosts connect."""
         return next((address for acceptor in self.acceptors for address in acceptor.addresses), None)
 
-    async def open(self, socket_path: Path, worker_secret: bytes, others: OtherCores | None) -> None:
+    async def open(self, socket_path: Path, worker_secret: bytes, others: CorePort | None) -> None:
         """Listen. ``worker_secret``: empty if there are no workers. ``others``: what this core does with the other cores.
 
         Raises ConfigError.
@@ -111,6 +111,13 @@ class CoreDoors:
                     found[each.peer.name] = min(each.silent_s, found.get(each.peer.name, each.silent_s))
         return found
 
+    def close_calls(self, reason: str) -> None:
+        """End the connections of nodes for calls, in order; they connect again, and register."""
+        for acceptor in self.acceptors:
+            for connection in list(acceptor.connections):
+                if connection.purpose == CALLS and connection.peer.role != CORE:
+                    connection.close(reason)
+
     def drop_all(self, reason: str) -> None:
         """End all connections, at once; what they have brought and was not handed out is lost."""
         if self.links is not None:
@@ -142,7 +149,7 @@ class CoreDoors:
         else:
             self._on_peer(connection)
 
-    async def _make_links(self, several: SeveralCores, others: OtherCores) -> CoreLinks:
+    async def _make_links(self, several: SeveralCores, others: CorePort) -> CoreLinks:
         cluster = self._settings.cluster
         rules = LinkRules(
             name=self._settings.node.name,

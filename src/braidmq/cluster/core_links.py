@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -24,21 +24,16 @@ from braidmq.net.calls import Calls
 from braidmq.net.connection import OnFrame, PeerConnection
 from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import Hello
+from braidmq.net.proto_v1 import AskNode, Hello, NodeAnswer
 
 log = logging.getLogger("braidmq.cluster")
 
 
-class OtherCores(Protocol):
-    """What a core does with the others. ``requests``, ``answers``: unions of the structs that travel as calls."""
+class CorePort(Protocol):
+    """What a core does with the others; `home.home.Home`."""
 
-    @property
-    def requests(self) -> Any: ...
-    @property
-    def answers(self) -> Any: ...
-
-    def on_core_up(self, name: str, incarnation: int, calls: Calls, messages: PeerConnection) -> None:
-        """A core is connected. Call ``calls.serve``, and set ``messages.on_frame`` and ``on_room``, before this returns."""
+    def on_core_up(self, name: str, incarnation: int, calls: Calls, connection: PeerConnection) -> None:
+        """A core is connected. Set ``connection.on_frame``, and ``calls.serve`` what it may ask, before this returns."""
         ...
 
     def on_core_down(self, name: str) -> None:
@@ -65,7 +60,7 @@ class LinkRules(Struct, frozen=True):
 class CoreLinks:
     """The connections to all other cores; `update` says where they are, `accept` takes those that they make."""
 
-    def __init__(self, rules: LinkRules, others: OtherCores) -> None:
+    def __init__(self, rules: LinkRules, others: CorePort) -> None:
         self._rules = rules
         self._others = others
         self._addresses: dict[str, str] = {}
@@ -145,7 +140,7 @@ class CoreLinks:
 class _Link:
     """Two connections with one core."""
 
-    def __init__(self, name: str, rules: LinkRules, others: OtherCores) -> None:
+    def __init__(self, name: str, rules: LinkRules, others: CorePort) -> None:
         self.name = name
         self.is_up = False
         self.incarnation = 0
@@ -161,7 +156,7 @@ class _Link:
     def open_calls(self, connection: PeerConnection) -> None:
         """The first connection is there."""
         self.incarnation = connection.peer.incarnation
-        self._calls = calls = Calls(connection, requests=self._others.requests, answers=self._others.answers)
+        self._calls = calls = Calls(connection, requests=AskNode, answers=NodeAnswer)
         connection.on_frame = guarded(self._rules.may_act, calls.receive)
 
         def on_lost(reason: str) -> None:
@@ -209,7 +204,7 @@ class _Link:
 class _DialedLink(_Link):
     """Two connections that this core makes."""
 
-    def __init__(self, name: str, rules: LinkRules, others: OtherCores) -> None:
+    def __init__(self, name: str, rules: LinkRules, others: CorePort) -> None:
         super().__init__(name, rules, others)
         self._address = ""
         self._dialers: dict[str, Dialer] = {}

@@ -27,5 +27,8 @@ class MemberHome(Protocol):
     def join(self, member: Member, registration_id: int) -> NodePeer:
         """A node has registered, or connects again."""
 
+    def expect(self, member: Member) -> None:
+        """A node is a member, perhaps through another core."""
+
     def bury(self, member: Member) -> None:
         """A node is dead."""

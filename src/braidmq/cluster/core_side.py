@@ -22,7 +22,7 @@ from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.calls_of_node import CallsOfNode
 from braidmq.cluster.core_doors import WRITE_BYTES_MAX as WRITE_BYTES_MAX
 from braidmq.cluster.core_doors import CoreDoors
-from braidmq.cluster.core_links import CoreLinks, OtherCores, guarded
+from braidmq.cluster.core_links import CoreLinks, CorePort, guarded
 from braidmq.cluster.core_ports import CoreLog as CoreLog
 from braidmq.cluster.core_ports import MemberHome as MemberHome
 from braidmq.cluster.corestore.embedded import EmbeddedCoreStore
@@ -87,6 +87,8 @@ class CoreSide:
         self._doors: CoreDoors | None = None  # once it accepts nodes
         self._tasks: set[asyncio.Task[None]] = set()
         self._buried: dict[str, int] = {}  # the latest dead incarnations by name
+        self._early_deaths: list[Member] = []  # before there was a home
+        self._told: list[CoreEntry] = []  # what nodes know of the cores
 
     @property
     def members(self) -> Members:
@@ -142,9 +144,11 @@ class CoreSide:
                 self.questions.add(node, member.role)
         await self._members.sweep()
 
-    async def accept(self, home: MemberHome, others: OtherCores | None = None) -> None:
+    async def accept(self, home: MemberHome, others: CorePort | None = None) -> None:
         """Accept nodes, and connect with the other cores. Raises ConfigError."""
         self._home = home
+        for dead in self._early_deaths:
+            self._bury(*dead)
         self._doors = CoreDoors(
             self._settings,
             self.incarnation,
@@ -156,9 +160,12 @@ class CoreSide:
         await self._doors.open(self.socket_path, self._worker_secret, others)
         if self.several is not None:
             assert self.address is not None  # a core of several has cluster.rpc_bind
+            for member in self.several.view.alive.values():
+                self._expect(member)
             await self.several.publish(self._settings.cluster.rpc_address or str(self.address))
             await self.several.wait_for_others(self._settings.cluster.lease)
             self._reach_cores()
+            self._told = self.several.entries()
         self._run(self._keep_leases())
 
     async def stop(self) -> None:
@@ -327,6 +334,11 @@ class CoreSide:
         if member.role != CORE and self._alive.get(member.name, 0) < member.incarnation:
             self._alive[member.name] = member.incarnation
             self.questions.add(Member(member.name, member.incarnation), member.role)
+            self._expect(member)
+
+    def _expect(self, member: LiveMember) -> None:
+        if member.role != CORE and self._home is not None:
+            self._home.expect(Member(member.name, member.incarnation))
 
     def on_ended(self, member: LiveMember) -> None:
         """A node is dead."""
@@ -337,14 +349,18 @@ class CoreSide:
         if self._alive.get(member.name) == member.incarnation:
             self._drop(member.name, "this node was declared dead")
         self._forget((member.name, member.incarnation))
+        if self._home is None:
+            self._early_deaths.append(Member(member.name, member.incarnation))
         self._bury(member.name, member.incarnation)
 
     def on_cores(self) -> None:
-        """A core has another address: nodes learn it when they register again."""
+        """A core has another address: nodes have to register again, which tells them."""
         assert self.several is not None
         self.several.note_cores()
-        if self.links is not None:
-            self._reach_cores()
+        self._reach_cores()
+        if self._told and self._told != self.several.entries() and self._doors is not None:
+            self._told = self.several.entries()
+            self._doors.close_calls("the cores of the cluster have other addresses")
 
     def _reach_cores(self) -> None:
         if self.several is not None and self.links is not None:

@@ -70,8 +70,22 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
     alarms: list[str] = []
 
 
+class CoreInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several cores. ``terms``: of the shards that it leads, by shard; 0 if it has never been started.
+
+    ``state``: *serving*; *alone*, if the cluster's store cannot be reached; *dead*; or *away*, which lives and is not connected.
+    """
+
+    name: str
+    state: Literal["serving", "alone", "dead", "away"]
+    incarnation: int
+    address: str
+    terms: dict[int, int]
+
+
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as its core sees it; the core comes first."""
+    """The cluster as the core that was asked sees it; this core comes first. ``cores``: all of them, if there are several."""
 
     cluster: str
     members: list[MemberInfo]
+    cores: list[CoreInfo] = []

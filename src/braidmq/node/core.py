@@ -34,9 +34,11 @@ from braidmq.cluster.member import Member
 from braidmq.cluster.questions import NodeQuestions
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.several_cores import SeveralCores
+from braidmq.cluster.several_status import describe_cores
 from braidmq.cluster.shared_bans import SharedBans
 from braidmq.cluster.worker_settings import share_of, worker_name, worker_settings
 from braidmq.cluster.workers import Workers
+from braidmq.control.cluster import CoreInfo
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.node.process import make_data_dir, report_death, warn_if_slow
 from braidmq.node.serving import ServingNode
@@ -205,7 +207,7 @@ class Node(ServingNode):
         questions = self._core_side.questions
         self._shared_bans = shared = SharedBans(self._access.bans, questions)
         questions.on_connect, questions.on_disconnect, self._access.on_ban = shared.connect, shared.disconnect, shared.note
-        await self._core_side.accept(self._home)
+        await self._core_side.accept(self._home, self._home)
         if self._plan.count:
             socket_path = str(self._core_side.socket_path)
             self._workers = Workers(
@@ -323,6 +325,11 @@ class Node(ServingNode):
     def incarnation(self) -> int:
         """The core's own."""
         return self._cluster()[0].incarnation
+
+    @property
+    def core_list(self) -> list[CoreInfo]:
+        """All cores, if there are several."""
+        return [] if self._several is None or self._core_side is None else describe_cores(self._several, self._core_side)
 
     def node_of(self, client_id: str) -> str | None:
         """The node that has the session of a client id."""

@@ -18,7 +18,7 @@ from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.core_side import REPLICANT, WORKER
 from braidmq.cluster.home.node_peer import PeerView
 from braidmq.cluster.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
-from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
+from braidmq.control.cluster import ClusterMetrics, ClusterStatus, CoreInfo, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
 from braidmq.control.contract import (
     BanInfo,
     ClientDetail,
@@ -58,6 +58,8 @@ class RunningCore(RunningNode, Protocol):
     def cluster_address(self) -> Address | None: ...
     @property
     def incarnation(self) -> int: ...
+    @property
+    def core_list(self) -> list[CoreInfo]: ...
     def node_of(self, client_id: str) -> str | None:
         """The node that has the session of a client id."""
         ...
@@ -138,7 +140,7 @@ class CoreOperations(NodeOperations):
         )
         nodes = self._core.questions.nodes()
         members = [self._member(node, statuses.get(node.name, Silence("it has just joined"))) for node in nodes]
-        return ClusterStatus(cluster=settings.node.cluster, members=[core, *members])
+        return ClusterStatus(cluster=settings.node.cluster, members=[core, *members], cores=self._core.core_list)
 
     def _member(self, node: KnownNode, found: Status | Silence) -> MemberInfo:
         view = self._core.peer_view(node.name)

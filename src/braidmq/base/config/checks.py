@@ -328,6 +328,11 @@ def _check_cluster_files(cluster: ClusterSettings) -> None:
 # -- features to come --------------------------------------------------------------------------------------------------
 
 
+def is_to_come(path: Path) -> bool:
+    """Whether a key belongs to a feature that does not exist yet."""
+    return any(path[: len(each)] == each for each in _NOT_YET)
+
+
 def _check_parts_to_come(settings: Settings, given: Mapping[Path, str]) -> list[str]:
     """Accept default values of features that do not exist yet, reject others, and return one note about them."""
     defaults = {path: value for path, _, value in leaves(Settings())}

@@ -6,7 +6,7 @@ import click
 
 from braidmq.cli.ctl.app import Ctl, node_command
 from braidmq.cli.ctl.show import printable, show_json, show_table, span
-from braidmq.control.cluster import ClusterStatus, MemberInfo
+from braidmq.control.cluster import ClusterStatus, CoreInfo, MemberInfo
 
 cluster = click.Group(
     "cluster",
@@ -21,6 +21,8 @@ def status(ctl: Ctl) -> None:
 
     STATE: serving, silent (connected, and does not answer) or away (not connected). FEED says whether the node gets recorded
     messages at their commit or the core reads the log for it, ROUTES how far it knows the subscriptions on other nodes.
+
+    With several cores a second table has all of them, with the shards that each leads and their terms.
     """
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/cluster"))
@@ -28,6 +30,9 @@ def status(ctl: Ctl) -> None:
     found = ctl.node.get("/cluster", ClusterStatus)
     columns = ("node", "role", "state", "clients", "filters", "feed", "routes", "incarnation", "address", "alarms")
     show_table(columns, map(_row, found.members), nothing="no members")
+    if found.cores:
+        click.echo()
+        show_table(("core", "state", "incarnation", "address", "shards (terms)"), map(_core_row, found.cores), nothing="no cores")
 
 
 @node_command(cluster, "forget")
@@ -41,6 +46,11 @@ def forget(ctl: Ctl, names: tuple[str, ...]) -> None:
     for name in names:
         ctl.node.delete("/cluster/node", name=name)
         click.echo(f"{printable(name)} is dead")
+
+
+def _core_row(core: CoreInfo) -> list[object]:
+    shards = " ".join(f"{shard}({term})" for shard, term in sorted(core.terms.items()))
+    return [core.name, core.state, core.incarnation or None, core.address or None, shards]
 
 
 def _row(member: MemberInfo) -> list[object]:
