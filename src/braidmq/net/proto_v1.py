@@ -5,11 +5,13 @@ A message travels in a frame that also names its destination, so a message for m
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 VERSION: Final = 1
+
+PacketId = Annotated[int, msgspec.Meta(ge=0, le=65_535)]  # 0: none
 
 
 class _NodeMessage(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -307,12 +309,14 @@ class SentNumber(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PublishEntry(_NodeMessage, frozen=True):
     """A message with QoS 1 or 2 that a channel's client has published. ``value``: the message as a record of the log.
 
-    ``producer``: of a producer's message; None for all others.
+    ``producer``: of a producer's message; None for all others. ``received``: the packet id of a message with QoS 2, to be noted
+    unless the message is refused; 0 if it is not to be noted.
     """
 
     channel: int
     value: bytes
     producer: SentNumber | None = None
+    received: PacketId = 0
 
 
 class RowsEntry(_NodeMessage, frozen=True):
@@ -323,11 +327,12 @@ class RowsEntry(_NodeMessage, frozen=True):
 
 
 class DelayEntry(_NodeMessage, frozen=True):
-    """A message that the home publishes later: the one operation that keeps it. ``producer``: of a producer's message."""
+    """A message that the home publishes later: the one operation that keeps it. The rest is as in ``PublishEntry``."""
 
     channel: int
     operation: bytes
     producer: SentNumber | None = None
+    received: PacketId = 0
 
 
 class ReleaseEntry(_NodeMessage, frozen=True):

@@ -36,11 +36,12 @@ class JudgedBlock(NamedTuple):
     notices: list[Notice]
     taken: list[int]  # what they ask for is another client's
     delays: dict[int, Delay]
+    received: dict[int, AppliedRows]  # rows of packet ids, which are noted unless their messages are refused
 
 
 def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
     """Read and check all entries of a new block; nothing was done if this raises. Raises BraidError."""
-    judged = JudgedBlock([], {}, [], [], [], {})
+    judged = JudgedBlock([], {}, [], [], [], {}, {})
     clients: dict[int, ChannelClient | None] = {0: ChannelClient("", None)}  # of this block's channels
     for index, entry in enumerate(block.entries):
         if not isinstance(entry, _OF_CHANNELS):
@@ -56,6 +57,7 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
             plain = read_plain(entry.value, client.client_id)
             sent = read_message(entry.value, client.client_id) if plain is None else NodeMessage(plain, entry.value)
             judged.messages.append((index, entry, sent, client))
+            _judge_received(entry, index, client, node, judged)
         elif isinstance(entry, DelayEntry):
             try:
                 delay = _delay(node.apply(operations.decode(entry.operation), client.client_id or None))
@@ -64,6 +66,7 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
             else:
                 judged.delays[index] = delay
                 judged.messages.append((index, entry, NodeMessage(delay.message, b""), client))
+                _judge_received(entry, index, client, node, judged)
         else:
             try:
                 applied = node.apply(operations.decode(entry.operations), client.client_id or None)
@@ -75,6 +78,14 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
             except NotFree:
                 judged.taken.append(index)
     return judged
+
+
+def _judge_received(
+    entry: PublishEntry | DelayEntry, index: int, client: ChannelClient, node: NodePort, judged: JudgedBlock
+) -> None:
+    if entry.received:
+        noted = operations.PutReceived(client.client_id, entry.received)
+        judged.received[index] = node.apply([noted], client.client_id)
 
 
 def _delay(applied: AppliedRows) -> Delay:

@@ -206,6 +206,11 @@ class HomeBlocks:
             self.end_part(waiter)
             return
         is_written = self._publish(shard, judged, waiter)
+        for index, noted in judged.received.items():
+            # A refused message may come again: with its id noted it would count as received then.
+            if waiter.outcomes.get(index, RECORDED) in (RECORDED, NOT_RECORDED):
+                self._keep(noted, waiter)
+                is_written = True
         waiter.outcomes = shortened(waiter.outcomes, len(block.entries))
         for applied in judged.rows.values():
             self._keep(applied, waiter)

@@ -166,17 +166,24 @@ class CollectedRows(Collected):
 class CollectedDelay(CollectedRows):
     """A message that the home keeps until it is due."""
 
-    __slots__ = ("_number",)
+    __slots__ = ("_number", "_received")
 
     def __init__(
-        self, channel: int, operation: Operation, size: int, waiter: EntriesWaiter | None, number: SentNumber | None
+        self,
+        channel: int,
+        operation: Operation,
+        size: int,
+        waiter: EntriesWaiter | None,
+        number: SentNumber | None,
+        received: int = 0,
     ) -> None:
         super().__init__(channel, [operation], size, waiter, is_of_block=True)
         self._number = number
+        self._received = received
 
     def entry(self) -> DelayEntry:
         """What is sent."""
-        return DelayEntry(self.channel, encode(self.operations), self._number)
+        return DelayEntry(self.channel, encode(self.operations), self._number, self._received)
 
 
 class CollectedNotice(Collected):

@@ -123,6 +123,8 @@ class RemoteLog:
         waiting: dict[int, list[Pending]] = {}  # for rows only, by channel
         marks = block.producer_marks()
         delayed = {id(change.message): change for change in block.changes if isinstance(change, DelayedChange)}
+        noted = _received_ids(block.changes)
+        carried: set[tuple[str, int]] = set()  # of those: they travel with their messages
         last: Flow | None = None  # messages of a client follow each other
         channel = 0
         refuse = self._refuse_pending
@@ -132,6 +134,11 @@ class RemoteLog:
                 last = flow
                 channel = 0 if flow is None else self._channels.of_flow(flow)
             number = _number(marks[index]) if index in marks else None
+            received = 0
+            if noted and pending.ack_qos == 2 and flow is not None and (flow.client_id, pending.packet_id) in noted:
+                received = pending.packet_id
+                is_carried = pending.place >= 0 or id(pending.message) in delayed
+                carried |= {(flow.client_id, received)} if is_carried else set()
             if pending.place < 0:
                 kept = delayed.get(id(pending.message)) if delayed else None
                 if kept is not None and kept.shard in refused:
@@ -139,7 +146,7 @@ class RemoteLog:
                     continue
                 if kept is not None:
                     size, waiter = operations.size_of((kept.operation,)), self._pendings_waiter([pending])
-                    delay = CollectedDelay(channel, kept.operation, size, waiter, number)
+                    delay = CollectedDelay(channel, kept.operation, size, waiter, number, received)
                     shards[channel] = kept.shard
                     groups.setdefault((kept.shard, channel), []).append(delay)
                     continue
@@ -152,13 +159,13 @@ class RemoteLog:
                 refuse(pending, refused[shard])
                 continue
             shards[channel] = shard
-            entry = PublishEntry(channel, block.entries[shard][pending.place][1], number)
+            entry = PublishEntry(channel, block.entries[shard][pending.place][1], number, received)
             groups.setdefault((shard, channel), []).append(CollectedMessage(entry, pending, refuse))
         rows: dict[int, tuple[int, list[operations.Operation]]] = {channel: (shards[channel], []) for channel in waiting}
         own: list[NodeChange] = []
         for change in block.changes:
             assert isinstance(change, NodeChange)  # this node's storage makes no other
-            if isinstance(change, DelayedChange):
+            if isinstance(change, DelayedChange) or _received_id(change) in carried:
                 continue
             channel = self._channel_of(change)
             if channel:
@@ -418,6 +425,16 @@ def _number(mark: tuple[Producer, int, int, Change | None]) -> SentNumber:
     producer, sequence, check, key = mark
     sent = KeyOfBatch(key.name, key.base, key.key) if isinstance(key, SentKey) else None
     return SentNumber(producer.name, sequence, check, producer.stops, sent)
+
+
+def _received_id(change: Change) -> tuple[str, int] | None:
+    """The client and packet id that a change notes as received; None if it does something else."""
+    operation = change.operation if isinstance(change, NodeChange) else None
+    return (operation.client_id, operation.packet_id) if isinstance(operation, operations.PutReceived) else None
+
+
+def _received_ids(changes: Iterable[Change]) -> set[tuple[str, int]]:
+    return {found for change in changes if (found := _received_id(change)) is not None}
 
 
 def _rows(channel: int, found: list[operations.Operation], waiter: EntriesWaiter | None) -> CollectedRows:
