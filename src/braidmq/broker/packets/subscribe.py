@@ -227,7 +227,7 @@ class SubscribeHandler:
         elif target.replay is None and _is_owed_retained(option, is_new) and self._retained.may_match(subscription.topic_filter):
             feed = RetainedFeed(self._retained.match(subscription.topic_filter), subscription)
             work.feeds[subscription.topic_filter] = feed
-        return option.qos
+        return subscription.qos
 
     def _refusal(self, connection: Connection, session: Session, option: SubscribeOption, target: SubscriptionTarget) -> int:
         """The reason why this client may not have this subscription; 0 if it may."""
@@ -294,7 +294,7 @@ class SubscribeHandler:
                 target.group,
                 session.flow,
                 topic_filter,
-                option.qos,
+                min(option.qos, self._groups.qos_max),
                 option.retain_as_published,
                 identifiers,
                 start,

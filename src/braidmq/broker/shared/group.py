@@ -185,6 +185,7 @@ class Groups:
     """All groups of the node; keeps their entries in the route table."""
 
     is_here = True  # the node itself chooses among their members
+    qos_max = 2  # with which members can be given messages
 
     def __init__(self, routes: GroupRoutes, strategy: Strategy, services: GroupServices) -> None:
         self._routes = routes

@@ -25,10 +25,14 @@ from braidmq.lane.path.subscription import Subscription
 class GroupHome(Protocol):
     """The home of all groups, as a node sees it."""
 
-    def join(self, client_id: str, number: int, member: Subscription, name: str, start: Sequence[int] | None) -> Change:
+    @property
+    def qos_max(self) -> int:
+        """The highest QoS with which messages of groups are lent."""
+
+    def join(self, client_id: str, number: int, member: Subscription, name: str, start: Sequence[int] | None) -> list[Change]:
         """Make the client a member, or change how it is one. ``number``: under which the home lends it messages of the group."""
 
-    def leave(self, client_id: str, name: str, topic_filter: bytes) -> Change:
+    def leave(self, client_id: str, name: str, topic_filter: bytes) -> list[Change]:
         """The client is no longer a member."""
 
     def answer(self, channel: int, lease: int, is_settled: bool) -> None:
@@ -107,6 +111,7 @@ class Memberships(Groups):
 
     def __init__(self, home: GroupHome, services: MemberServices) -> None:
         self._home = home
+        self.qos_max = home.qos_max
         self._members_services = services
         self._numbers = count(1)
         self._by_number: dict[int, Membership] = {}
@@ -160,9 +165,9 @@ class Memberships(Groups):
     def joining(self, group: Group, is_durable: bool) -> list[Change]:
         """The home must know of the membership before the client does."""
         member = cast("Membership", group)
-        return [] if member.is_announced else [self._announce(member)]
+        return [] if member.is_announced else self._announce(member)
 
-    def _announce(self, member: Membership) -> Change:
+    def _announce(self, member: Membership) -> list[Change]:
         member.is_announced = True
         return self._home.join(member.client.client_id, member.number, member.subscription, member.key[0], member.start)
 
@@ -178,7 +183,8 @@ class Memberships(Groups):
             del self._by_client[flow]
         self._return_waiting(member)
         if not flow.is_over:
-            self._members_services.write(self._home.leave(flow.client_id, name, topic_filter))
+            for change in self._home.leave(flow.client_id, name, topic_filter):
+                self._members_services.write(change)
 
     def relieve_all(self, groups: Iterable[Group]) -> None:
         """The client of these is there, with a window: the home is told what it does not know."""
@@ -186,11 +192,12 @@ class Memberships(Groups):
             for change in self.joining(group, is_durable=False):
                 self._members_services.write(change)
 
-    def announce_again(self) -> None:
-        """The home has restarted, and knows no member."""
+    def announce_again(self, is_meant: Callable[[Change], bool]) -> None:
+        """A home has restarted, and knows no member. ``is_meant``: whether a change is for that home."""
         for member in list(self._by_number.values()):
-            if member.is_announced:
-                self._members_services.write(self._announce(member))
+            for change in self._announce(member) if member.is_announced else ():
+                if is_meant(change):
+                    self._members_services.write(change)
 
     def forget_leases(self, is_lost: Callable[[int], bool]) -> None:
         """A home has restarted: what it had lent is its own again, and what becomes of it here does not matter.

@@ -54,7 +54,12 @@ class ClusterLink:
         shards = sum(map(len, cores.values()))
         self.loop = loop
         self.on_ready: Callable[[], None] | None = None  # called once, when clients can be served
-        self.leases = NodeLeases(shards, self.ask, lambda channel: self.registry.client_of(channel) is not None)
+        self.leases = NodeLeases(
+            shards,
+            self.ask,
+            lambda channel: self.registry.client_of(channel) is not None,
+            lambda client_id: self.registry.of_client(client_id),
+        )
         self._member = member
         self._origin = origin_of(member.name)
         self._broker: Broker | None = None
@@ -169,6 +174,9 @@ class ClusterLink:
         """Put an entry behind everything that was collected so far, and behind what became of messages that were lent."""
         self.leases.flush()
         self._exclusive.forget(entry.channel)
+        client_id = self.registry.client_of(entry.channel)
+        if client_id is not None:
+            self.log.guests.tell(self.leases.end(client_id, entry.channel))
 
         def answered() -> None:
             self.leases.forget(entry.channel)
@@ -272,7 +280,7 @@ class ClusterLink:
 
     def announce_again(self, home: HomeLink) -> None:
         """A core has restarted: tell it which clients are in groups and have exclusive topics."""
-        self.leases.announce_again()
+        self.leases.announce_again(home.blocks.shards)
         self._exclusive.announce_again(self.registry.client_of)
 
     def on_marks(self, home: HomeLink, marks: Marks) -> None:

@@ -66,7 +66,7 @@ class HomeLink:
         self.is_fed = False  # the core has said where the feed starts
         self.blocks = CoreBlocks(shards, self._send, node.loop.call_later, home_wait_s, bytes_max)
         self.scans = RemoteScans(self._send, shards=self.blocks.shards)
-        self.leases: CoreLeases = node.leases.open(self._send)
+        self.leases: CoreLeases = node.leases.open(self._send, shards)
         self._node = node
         self._calls: ClaimFrames | None = None
         self._messages: CoreConnection | None = None

@@ -1,5 +1,8 @@
 """Shared groups as a node sees them: asks the home for memberships, and answers for the messages that it lends.
 
+With several cores, each of them chooses the members for the messages of its own shards, so all are told of all memberships. At a
+core that does not decide about its client id a member is a *guest*, known by its channel, in entries of the node's own.
+
 Each core numbers its leases itself. To the broker a lease has a number that also says which core has lent it.
 
 A result is sent at the end of its turn, and before a release of its channel: at the release the home takes back what has no
@@ -9,12 +12,13 @@ result. After a lost connection the node states what it has and what it has answ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 import msgspec
 
 from braidmq.base.shards import shard_of
+from braidmq.broker.ports import Change
 from braidmq.broker.shared.membership import Memberships
 from braidmq.cluster.lease_frames import (
     RETURNED,
@@ -25,9 +29,9 @@ from braidmq.cluster.lease_frames import (
     decode_leases,
     encode_result,
 )
-from braidmq.cluster.operations import JoinGroup, LeaveGroup
+from braidmq.cluster.operations import JoinGroup, LeaveGroup, ReleaseGuest
 from braidmq.cluster.parts import BodyParts, Send, split
-from braidmq.cluster.remote.rows import NodeChange
+from braidmq.cluster.remote.rows import OWN, NodeChange
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
@@ -52,19 +56,31 @@ class _ChannelLeases:
 class NodeLeases:
     """Implements `broker.shared.membership.GroupHome` on a node without groups; ``open`` follows for each core."""
 
-    def __init__(self, shards: int, ask: Callable[[], None], is_open: Callable[[int], bool]) -> None:
-        """``ask`` asks for ``flush`` at the end of this turn. ``is_open``: whether a channel has not ended."""
+    def __init__(
+        self, shards: int, ask: Callable[[], None], is_open: Callable[[int], bool], channel_of: Callable[[str], int]
+    ) -> None:
+        """``ask`` asks for ``flush`` at the end of this turn. ``is_open``: whether a channel has not ended.
+
+        ``channel_of``: the channel that owns a client id; 0 if there is none.
+        """
         self.is_open = is_open
         self.ask = ask
         self._shards = shards
+        self._channel_of = channel_of
+        self._guests: set[int] = set()  # channels that cores know as those of guests
         self._memberships: Memberships | None = None
         self._cores: list[CoreLeases] = []
 
-    def open(self, send: Send) -> CoreLeases:
-        """The leases of another core."""
-        core = CoreLeases(self, len(self._cores), send)
+    def open(self, send: Send, shards: Sequence[int]) -> CoreLeases:
+        """The leases of another core, which leads these shards."""
+        core = CoreLeases(self, len(self._cores), send, shards)
         self._cores.append(core)
         return core
+
+    @property
+    def qos_max(self) -> int:
+        """With several cores a lease and its member's cursor are two commits, so QoS 2 cannot be kept (S10)."""
+        return 2 if len(self._cores) == 1 else 1
 
     def serve(self, memberships: Memberships) -> None:
         """The broker is made."""
@@ -90,25 +106,53 @@ class NodeLeases:
 
     # What the broker asks
 
-    def join(self, client_id: str, number: int, member: Subscription, name: str, start: Sequence[int] | None) -> NodeChange:
+    def join(self, client_id: str, number: int, member: Subscription, name: str, start: Sequence[int] | None) -> list[Change]:
         """Make the client a member, or change how it is one."""
         flow = member.flow
-        operation = JoinGroup(
-            client_id,
-            number,
-            name,
-            member.topic_filter.decode(),
-            member.qos,
-            member.retain_as_published,
-            max(1, min(flow.window, LEASES_MAX)),
-            None if start is None else list(start),
-            flow.is_durable,
-        )
-        return NodeChange(shard_of(client_id, self._shards), client_id, operation)
 
-    def leave(self, client_id: str, name: str, topic_filter: bytes) -> NodeChange:
+        def asked(channel: int) -> JoinGroup:
+            return JoinGroup(
+                client_id,
+                number,
+                name,
+                member.topic_filter.decode(),
+                member.qos,
+                member.retain_as_published,
+                max(1, min(flow.window, LEASES_MAX)),
+                None if start is None else list(start),
+                flow.is_durable,
+                channel,
+            )
+
+        channel = self._channel_of(client_id)
+        if channel and len(self._cores) > 1:
+            self._guests.add(channel)
+        return self._changes(client_id, asked(0), asked(channel))
+
+    def leave(self, client_id: str, name: str, topic_filter: bytes) -> list[Change]:
         """The client is no longer a member."""
-        return NodeChange(shard_of(client_id, self._shards), client_id, LeaveGroup(client_id, name, topic_filter.decode()))
+        text = topic_filter.decode()
+        return self._changes(
+            client_id, LeaveGroup(client_id, name, text), LeaveGroup(client_id, name, text, self._channel_of(client_id))
+        )
+
+    def end(self, client_id: str, channel: int) -> list[Change]:
+        """The channel of a client ends, and its own home hears of that: tell the others."""
+        if channel not in self._guests:
+            return []
+        self._guests.discard(channel)
+        return self._at_others(client_id, ReleaseGuest(client_id, channel))
+
+    def _changes(self, client_id: str, own: JoinGroup | LeaveGroup, guest: JoinGroup | LeaveGroup) -> list[Change]:
+        """For the client's home, and for all other cores unless the channel is gone."""
+        home = NodeChange(shard_of(client_id, self._shards), client_id, own)
+        return [home, *(self._at_others(client_id, guest) if guest.channel else ())]
+
+    def _at_others(self, client_id: str, operation: JoinGroup | LeaveGroup | ReleaseGuest) -> list[Change]:
+        """At each core that does not decide about the client id, in one shard whatever it is about."""
+        home = shard_of(client_id, self._shards)
+        others = [core.shards for core in self._cores if home not in core.shards]
+        return [NodeChange(shards[home % len(shards)], OWN, operation) for shards in others]
 
     def answer(self, channel: int, lease: int, is_settled: bool) -> None:
         """A lease has ended."""
@@ -130,15 +174,16 @@ class NodeLeases:
         for core in self._cores:
             core.forget(channel)
 
-    def announce_again(self) -> None:
-        """A core has restarted, and is connected: tell it the members."""
-        self.memberships.announce_again()
+    def announce_again(self, shards: Container[int]) -> None:
+        """The core that leads these shards has restarted, and is connected: tell it the members."""
+        self.memberships.announce_again(lambda change: isinstance(change, NodeChange) and change.shard in shards)
 
 
 class CoreLeases:
     """The leases of one core. The owner of the connection calls ``connected``, ``lost`` and ``receive``."""
 
-    def __init__(self, node: NodeLeases, index: int, send: Send) -> None:
+    def __init__(self, node: NodeLeases, index: int, send: Send, shards: Sequence[int]) -> None:
+        self.shards = shards
         self._node = node
         self._index = index
         self._send = send

@@ -41,6 +41,8 @@ from braidmq.cluster.remote.entries import (
     lazy_key,
     refusal_of,
 )
+from braidmq.cluster.remote.guests import GuestNotices
+from braidmq.cluster.remote.log_marks import LogMarks
 from braidmq.cluster.remote.log_ports import Later, NodeBlock, NodeChannels, NodeOutcomes, NodeScans
 from braidmq.cluster.remote.rows import OWN, DelayedChange, NodeChange
 from braidmq.cluster.remote.shard_blocks import ShardBlocks
@@ -50,7 +52,7 @@ from braidmq.lane.path.recorder import Producer
 from braidmq.net.frames import BadFrame
 from braidmq.net.proto_v1 import AnswerBody, KeyOfBatch, Marks, PublishEntry, ReleaseEntry, SentNumber, WithdrawEntry
 from braidmq.storage.fences import FenceTable
-from braidmq.storage.reading.positions import EARLIEST, positions_at
+from braidmq.storage.reading.positions import positions_at
 from braidmq.storage.reading.reader import RetentionGap
 
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -92,13 +94,11 @@ class RemoteLog:
         self._channels = channels
         self._later = later
         self._on_fenced = on_fenced
-        self._now = now
         self._may_hold = False  # publishers were told to wait since they were last told to continue
         self._stalled: frozenset[int] = frozenset()
         self._relieve: Callable[[], None] = no_callback
-        self._watermarks = [0] * len(self._shards)
-        self._floors = [0] * len(self._shards)
-        self._clocks: dict[CoreBlocks, tuple[int, float]] = {}  # what a core's clock was, and when that was
+        self._marks = LogMarks(len(self._shards), now)
+        self.guests = GuestNotices(self._core_of, later, lambda: self.ask_flush())
         for core in cores:
             core.on_change = self._note_relief
 
@@ -209,6 +209,15 @@ class RemoteLog:
         """Write rows by the next flush; then one of the two is called. Rows that no client waits for may take longer."""
         is_awaited = on_commit is not no_callback
         listed = [change for change in changes if isinstance(change, NodeChange)]
+        guests = [change for change in listed if operations.is_of_guest(change.operation)]
+        if guests:
+            listed = [change for change in listed if not operations.is_of_guest(change.operation)]
+            if is_awaited:
+                on_commit = self.guests.tell_before(guests, on_commit)
+            else:
+                self.guests.tell(guests)
+                if not listed:
+                    return
         lazy = [] if is_awaited else [lazy_key(change.operation) for change in listed]
         is_lazy = bool(lazy) and None not in lazy
         cores = {self._core_of[change.shard]: None for change in listed} or {self._any_core(): None}
@@ -372,29 +381,20 @@ class RemoteLog:
 
     def on_marks(self, core: CoreBlocks, marks: Marks) -> None:
         """A core has announced how far the log is in its shards. Raises BadFrame."""
-        if len(marks.positions) != len(self._shards) or len(marks.floors) not in (0, len(self._shards)):
-            raise BadFrame("marks for another number of shards")
-        for shard in core.shards:
-            self._watermarks[shard] = max(self._watermarks[shard], marks.positions[shard])
-            if marks.floors:
-                self._floors[shard] = marks.floors[shard]
-        self._clocks[core] = marks.clock, self._now()
+        self._marks.note(core, core.shards, marks)
 
     def assume(self, core: CoreBlocks, position: int) -> None:
         """Nothing is known of a core's shards: assume that their log ends here until it says so."""
-        for shard in core.shards:
-            self._watermarks[shard] = max(self._watermarks[shard], position)
+        self._marks.assume(core.shards, position)
 
     @property
     def watermarks(self) -> dict[int, int]:
         """The last timestamp of each shard that its home has announced."""
-        return dict(enumerate(self._watermarks))
+        return dict(enumerate(self._marks.watermarks))
 
     def now(self) -> int:
         """The log's clock, in microseconds since 1970: the latest of the homes, not this machine's (C39)."""
-        now = self._now()
-        clocks = self._clocks.values() or ((0, 0.0),)
-        return max(clock + round((now - at) * 1_000_000) for clock, at in clocks)
+        return self._marks.now()
 
     def shard_of(self, client_id: str) -> int:
         """The home of a client id."""
@@ -406,12 +406,7 @@ class RemoteLog:
 
     def gaps(self, start: Mapping[int, int] | int, filters: Sequence[str] = ("#",)) -> dict[int, RetentionGap]:
         """What retention has taken of what is later than these positions, as far as announced; scans report all of it."""
-        wanted = {shard: start if isinstance(start, int) else start[shard] for shard in range(len(self._shards))}
-        return {
-            shard: RetentionGap(wanted[shard], floor)
-            for shard, floor in enumerate(self._floors)
-            if wanted[shard] != EARLIEST and wanted[shard] < floor - 1
-        }
+        return self._marks.gaps(start)
 
     def replay(self, filters: Sequence[str], start: Mapping[int, int] | int, *, with_session_only: bool = False) -> LogScan:
         """Read what matches one of the filters, later than the start, in order of time."""
