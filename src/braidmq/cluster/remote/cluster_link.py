@@ -174,12 +174,12 @@ class ClusterLink:
         """Put an entry behind everything that was collected so far, and behind what became of messages that were lent."""
         self.leases.flush()
         self._exclusive.forget(entry.channel)
-        client_id = self.registry.client_of(entry.channel)
-        if client_id is not None:
-            self.log.guests.tell(self.leases.end(client_id, entry.channel))
+        guest = self.leases.end(entry.channel)
+        if guest:
+            self.log.guests.tell(guest, lambda change: self.leases.forget(entry.channel, change.shard))
 
         def answered() -> None:
-            self.leases.forget(entry.channel)
+            self.leases.forget(entry.channel, shard)
             on_answer()
 
         self.log.add_entry(shard, entry, answered)

@@ -73,6 +73,11 @@ class CoreBlocks:
         for each in self.shards.values():
             each.flush()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the core has refused a block, and is not sent what was collected since."""
+        return any(each.is_held for each in self.shards.values())
+
     # What it takes
 
     @property

@@ -163,6 +163,12 @@ class CollectedRows(Collected):
             waiter.answered(refusal)
 
 
+class CollectedGuest(CollectedRows):
+    """What a core is told of a guest. One that it refuses by itself is not sent again: its channel may have ended meanwhile."""
+
+    __slots__ = ()
+
+
 class CollectedDelay(CollectedRows):
     """A message that the home keeps until it is due."""
 

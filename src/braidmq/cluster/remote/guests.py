@@ -1,78 +1,189 @@
-"""Tells cores of members of shared groups whose client ids they do not decide about (decision 28)."""
+"""Tells cores of members of shared groups whose client ids they do not decide about (decision 28).
+
+What a core cannot be told now is kept until it can, and only as far as it still matters: a membership that has ended before the
+core heard of it is nothing. So what is kept is limited by the memberships of this node, however long the core is away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from braidmq.broker.persistence import no_callback
-from braidmq.broker.ports import Change
+from braidmq.broker.ports import Refusal
 from braidmq.cluster import operations
+from braidmq.cluster.operations import JoinGroup, LeaveGroup, ReleaseGuest
 from braidmq.cluster.remote.core_blocks import CoreBlocks
-from braidmq.cluster.remote.entries import CollectedRows, EntriesWaiter
-from braidmq.cluster.remote.log_ports import Later
+from braidmq.cluster.remote.entries import CollectedGuest, EntriesWaiter
+from braidmq.cluster.remote.log_ports import Later, NodeChannels, WaitTimer
 from braidmq.cluster.remote.rows import NodeChange
 
 SILENT_S: Final = 1.0  # for which a client waits until all cores know of its membership
+_Group = tuple[str, str]  # name and filter
+
+
+class _GuestsAtCore:
+    """What one core knows of guests, and what it has to be told."""
+
+    __slots__ = ("blocks", "is_awaited", "kept", "told", "was_connected")
+
+    def __init__(self, blocks: CoreBlocks) -> None:
+        self.blocks = blocks
+        self.told: dict[int, set[_Group]] = {}  # what it may know, by channel
+        self.kept: dict[tuple[int, _Group | None], tuple[NodeChange, Callable[[Refusal | None], None]]] = {}
+        self.was_connected = False
+        self.is_awaited = False  # clients wait until it knows of them: it is connected, or was a second ago
+
+    @property
+    def is_open(self) -> bool:
+        return self.blocks.is_connected and self.blocks.full is None
 
 
 class GuestNotices:
-    """Entries of the node's own, which each core gets however long it is away."""
+    """What this node says of guests, in entries of its own and in order."""
 
-    def __init__(self, core_of: Mapping[int, CoreBlocks], later: Later, ask_flush: Callable[[], None]) -> None:
-        self._core_of = core_of
+    def __init__(
+        self,
+        cores: Iterable[CoreBlocks],
+        channels: NodeChannels,
+        later: Later,
+        ask_flush: Callable[[], None],
+    ) -> None:
+        self._cores = [_GuestsAtCore(core) for core in cores]
+        self._core_of = {shard: core for core in self._cores for shard in core.blocks.shards}
+        self._channels = channels
         self._later = later
         self._ask_flush = ask_flush
 
-    def tell(self, changes: Iterable[Change], on_answer: Callable[[], None] = no_callback) -> None:
-        """Tell cores of guests; ``on_answer`` is called for each change. A core that is full is told nothing."""
+    def has_told(self, core: CoreBlocks) -> bool:
+        """Whether nothing is kept for this core."""
+        return not any(each.kept for each in self._cores if each.blocks is core)
+
+    @property
+    def kept(self) -> int:
+        """What cores have not been told."""
+        return sum(len(core.kept) for core in self._cores)
+
+    def tell(self, changes: Iterable[NodeChange], on_answer: Callable[[NodeChange], None] | None = None) -> None:
+        """Tell cores of guests; ``on_answer`` is called for each change that its core has, or no longer needs."""
         for change in changes:
-            assert isinstance(change, NodeChange)  # this node's storage makes no other
-            core = self._core_of[change.shard]
-            if core.full is None:
-                waiter = EntriesWaiter(1, on_answer, lambda refusal: on_answer(), is_awaited=False)
-                size = operations.size_of([change.operation])
-                core.shards[change.shard].add((CollectedRows(0, [change.operation], size, waiter),))
+            self._put(change, _ignore if on_answer is None else partial(_answered, on_answer, change))
         self._ask_flush()
 
-    def tell_before(self, changes: Sequence[NodeChange], on_done: Callable[[], None]) -> Callable[[], None]:
-        """Tell cores of guests. The result is to be called in place of ``on_done``.
+    def tell_before(
+        self, changes: Sequence[NodeChange], on_told: Callable[[], None], on_refused: Callable[[Refusal], None]
+    ) -> None:
+        """Tell cores of guests. Then one of the two is called: when all cores have answered, or were silent for a second."""
+        cores = [self._core_of[change.shard] for change in changes]
+        waits = [core.is_awaited for core in cores]
+        latch = _Latch(sum(waits), on_told, on_refused)
+        if any(waits):
+            latch.timer = self._later(SILENT_S, latch.let_go)
+        for change, is_awaited in zip(changes, waits, strict=True):
+            self._put(change, latch.count if is_awaited else _ignore)
+        self._ask_flush()
+        if not any(waits):
+            on_told()
 
-        That follows when all cores that are connected have answered, or after a second.
-        """
-        latch = _Latch(1 + sum(self._core_of[change.shard].is_connected for change in changes), on_done)
-        for change in changes:
-            self.tell([change], latch.count if self._core_of[change.shard].is_connected else no_callback)
-        self._later(SILENT_S, latch.let_go)
-        return latch.on_own
+    def go_on(self) -> None:
+        """A core has come or gone, or takes more."""
+        for core in self._cores:
+            if core.blocks.is_connected:
+                core.was_connected = core.is_awaited = True
+            elif core.was_connected:
+                core.was_connected = False
+                self._later(SILENT_S, partial(self._judge_silence, core))
+            if core.kept and core.is_open:
+                kept, core.kept = core.kept, {}
+                for change, on_answer in kept.values():
+                    self._put(change, on_answer)
+                self._ask_flush()
+
+    def _judge_silence(self, core: _GuestsAtCore) -> None:
+        core.is_awaited = core.blocks.is_connected
+
+    def _put(self, change: NodeChange, on_answer: Callable[[Refusal | None], None]) -> None:
+        core, operation = self._core_of[change.shard], change.operation
+        assert isinstance(operation, JoinGroup | LeaveGroup | ReleaseGuest)
+        is_end = isinstance(operation, ReleaseGuest)
+        if not is_end and self._channels.of_client(operation.client_id) != operation.channel:
+            on_answer(None)  # the channel has ended, and so has the guest
+        elif core.is_open and not core.kept:
+            self._send(core, change, on_answer)
+        else:
+            self._keep(core, change, on_answer)
+
+    def _send(self, core: _GuestsAtCore, change: NodeChange, on_answer: Callable[[Refusal | None], None]) -> None:
+        match change.operation:
+            case JoinGroup(name=name, topic_filter=topic_filter, channel=channel):
+                core.told.setdefault(channel, set()).add((name, topic_filter))
+            case LeaveGroup(name=name, topic_filter=topic_filter, channel=channel):
+                core.told.get(channel, set()).discard((name, topic_filter))
+            case ReleaseGuest(channel=channel):
+                core.told.pop(channel, None)
+        waiter = EntriesWaiter(1, lambda: on_answer(None), on_answer, is_awaited=False)
+        size = operations.size_of([change.operation])
+        core.blocks.shards[change.shard].add((CollectedGuest(0, [change.operation], size, waiter),))
+
+    def _keep(self, core: _GuestsAtCore, change: NodeChange, on_answer: Callable[[Refusal | None], None]) -> None:
+        kept = core.kept
+        match change.operation:
+            case ReleaseGuest(channel=channel):
+                for key in [each for each in kept if each[0] == channel]:
+                    del kept[key]
+                if channel not in core.told:
+                    on_answer(None)
+                    return
+                kept[channel, None] = change, on_answer
+            case JoinGroup(name=name, topic_filter=topic_filter, channel=channel):
+                kept.pop((channel, (name, topic_filter)), None)
+                kept[channel, (name, topic_filter)] = change, on_answer
+            case LeaveGroup(name=name, topic_filter=topic_filter, channel=channel):
+                kept.pop((channel, (name, topic_filter)), None)
+                if (name, topic_filter) not in core.told.get(channel, ()):
+                    on_answer(None)
+                    return
+                kept[channel, (name, topic_filter)] = change, on_answer
 
 
 class _Latch:
-    """Waits for what a client has changed itself, and for some answers that may be late."""
+    """Waits for answers, and not for all of them for ever."""
 
-    __slots__ = ("_is_own_done", "_left", "_on_done")
+    __slots__ = ("_left", "_on_refused", "_on_told", "timer")
 
-    def __init__(self, count: int, on_done: Callable[[], None]) -> None:
+    def __init__(self, count: int, on_told: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
+        self.timer: WaitTimer | None = None
         self._left = count
-        self._is_own_done = False
-        self._on_done: Callable[[], None] | None = on_done
+        self._on_told = on_told
+        self._on_refused = on_refused
 
-    def count(self) -> None:
+    def count(self, refusal: Refusal | None) -> None:
         """One of the answers is there."""
+        if self._left <= 0:
+            return
         self._left -= 1
-        self._judge()
-
-    def on_own(self) -> None:
-        """What must be there is."""
-        self._is_own_done = True
-        self.count()
+        if refusal is not None:
+            self._end()
+            self._on_refused(refusal)
+        elif not self._left:
+            self._end()
+            self._on_told()
 
     def let_go(self) -> None:
         """Wait for no more answers."""
-        self._left = 0
-        self._judge()
+        if self._left > 0:
+            self._end()
+            self._on_told()
 
-    def _judge(self) -> None:
-        if self._is_own_done and self._left <= 0 and self._on_done is not None:
-            on_done, self._on_done = self._on_done, None
-            on_done()
+    def _end(self) -> None:
+        self._left = 0
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+def _answered(on_answer: Callable[[NodeChange], None], change: NodeChange, refusal: Refusal | None) -> None:
+    on_answer(change)
+
+
+def _ignore(refusal: Refusal | None) -> None:
+    """No client waits for that."""

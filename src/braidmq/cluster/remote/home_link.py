@@ -168,7 +168,9 @@ class HomeLink:
             case FrameKind.SCAN:
                 self.scans.on_frame(destination, flags, body)
             case FrameKind.PROBE:
-                # It is in doubt about this node's routes until it has them so far (C23).
+                # It is in doubt about this node's routes until it has them so far (C23); and it must know all members by then.
+                if not self._node.log.tell(self.blocks):
+                    return
                 self._node.note_answer(self)
                 self._send(FrameKind.PROBE_ANSWER, destination, _encode(ProbeAnswer(self._node.own_position())), 0)
             case _:

@@ -67,7 +67,7 @@ class NodeLeases:
         self.ask = ask
         self._shards = shards
         self._channel_of = channel_of
-        self._guests: set[int] = set()  # channels that cores know as those of guests
+        self._guests: dict[int, str] = {}  # client ids of channels that cores know as those of guests
         self._memberships: Memberships | None = None
         self._cores: list[CoreLeases] = []
 
@@ -126,7 +126,7 @@ class NodeLeases:
 
         channel = self._channel_of(client_id)
         if channel and len(self._cores) > 1:
-            self._guests.add(channel)
+            self._guests[channel] = client_id
         return self._changes(client_id, asked(0), asked(channel))
 
     def leave(self, client_id: str, name: str, topic_filter: bytes) -> list[Change]:
@@ -136,19 +136,17 @@ class NodeLeases:
             client_id, LeaveGroup(client_id, name, text), LeaveGroup(client_id, name, text, self._channel_of(client_id))
         )
 
-    def end(self, client_id: str, channel: int) -> list[Change]:
-        """The channel of a client ends, and its own home hears of that: tell the others."""
-        if channel not in self._guests:
-            return []
-        self._guests.discard(channel)
-        return self._at_others(client_id, ReleaseGuest(client_id, channel))
+    def end(self, channel: int) -> list[NodeChange]:
+        """A channel ends, and its client's home hears of that: what to tell the others, who may know a guest."""
+        client_id = self._guests.pop(channel, None)
+        return [] if client_id is None else self._at_others(client_id, ReleaseGuest(client_id, channel))
 
     def _changes(self, client_id: str, own: JoinGroup | LeaveGroup, guest: JoinGroup | LeaveGroup) -> list[Change]:
         """For the client's home, and for all other cores unless the channel is gone."""
         home = NodeChange(shard_of(client_id, self._shards), client_id, own)
         return [home, *(self._at_others(client_id, guest) if guest.channel else ())]
 
-    def _at_others(self, client_id: str, operation: JoinGroup | LeaveGroup | ReleaseGuest) -> list[Change]:
+    def _at_others(self, client_id: str, operation: JoinGroup | LeaveGroup | ReleaseGuest) -> list[NodeChange]:
         """At each core that does not decide about the client id, in one shard whatever it is about."""
         home = shard_of(client_id, self._shards)
         others = [core.shards for core in self._cores if home not in core.shards]
@@ -169,10 +167,11 @@ class NodeLeases:
         for core in self._cores:
             core.flush()
 
-    def forget(self, channel: int) -> None:
-        """The home has answered the release of a channel."""
+    def forget(self, channel: int, shard: int) -> None:
+        """The core of this shard has answered the end of a channel."""
         for core in self._cores:
-            core.forget(channel)
+            if shard in core.shards:
+                core.forget(channel)
 
     def announce_again(self, shards: Container[int]) -> None:
         """The core that leads these shards has restarted, and is connected: tell it the members."""

@@ -27,12 +27,22 @@ from braidmq.broker.messages.producers import SentKey
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.cluster import operations
-from braidmq.cluster.blocks import FENCED, NOT_RECORDED, RECORDED, BlockAnswer, is_all_done, outcome_of
+from braidmq.cluster.blocks import (
+    FENCED,
+    NOT_RECORDED,
+    RECORDED,
+    BlockAnswer,
+    Outcomes,
+    is_all_done,
+    is_refused_whole,
+    outcome_of,
+)
 from braidmq.cluster.remote.core_blocks import CoreBlocks
 from braidmq.cluster.remote.entries import (
     OVERTAKEN,
     Collected,
     CollectedDelay,
+    CollectedGuest,
     CollectedMessage,
     CollectedNotice,
     CollectedRows,
@@ -98,7 +108,8 @@ class RemoteLog:
         self._stalled: frozenset[int] = frozenset()
         self._relieve: Callable[[], None] = no_callback
         self._marks = LogMarks(len(self._shards), now)
-        self.guests = GuestNotices(self._core_of, later, lambda: self.ask_flush())
+        self._has_guests = len(cores) > 1
+        self.guests = GuestNotices(cores, channels, later, lambda: self.ask_flush())
         for core in cores:
             core.on_change = self._note_relief
 
@@ -209,15 +220,35 @@ class RemoteLog:
         """Write rows by the next flush; then one of the two is called. Rows that no client waits for may take longer."""
         is_awaited = on_commit is not no_callback
         listed = [change for change in changes if isinstance(change, NodeChange)]
-        guests = [change for change in listed if operations.is_of_guest(change.operation)]
-        if guests:
-            listed = [change for change in listed if not operations.is_of_guest(change.operation)]
-            if is_awaited:
-                on_commit = self.guests.tell_before(guests, on_commit)
+        guests = [change for change in listed if operations.is_of_guest(change.operation)] if self._has_guests else []
+        if not guests:
+            self._write(listed, is_awaited, on_commit, on_refused)
+            return
+        listed = [change for change in listed if not operations.is_of_guest(change.operation)]
+        if not is_awaited:
+            self.guests.tell(guests)
+            if listed:
+                self._write(listed, is_awaited, on_commit, on_refused)
+            return
+        channels = [self._channel_of(change) for change in listed]
+
+        def on_told() -> None:
+            if [self._channel_of(change) for change in listed] == channels:
+                self._write(listed, is_awaited, on_commit, on_refused)
+                self.ask_flush()
             else:
-                self.guests.tell(guests)
-                if not listed:
-                    return
+                on_refused(OVERTAKEN)
+
+        # Else a core may hear of a group by its durable route first, and not start it where the client asks.
+        self.guests.tell_before(guests, on_told, on_refused)
+
+    def _write(
+        self,
+        listed: list[NodeChange],
+        is_awaited: bool,
+        on_commit: Callable[[], None],
+        on_refused: Callable[[Refusal], None],
+    ) -> None:
         lazy = [] if is_awaited else [lazy_key(change.operation) for change in listed]
         is_lazy = bool(lazy) and None not in lazy
         cores = {self._core_of[change.shard]: None for change in listed} or {self._any_core(): None}
@@ -265,6 +296,13 @@ class RemoteLog:
         self.collect()
         self._shards[shard].add((CollectedNotice(entry, on_answer),))
         self.ask_flush()
+
+    def tell(self, core: CoreBlocks) -> bool:
+        """Send what was collected for one of several cores; False if it is kept, so that the core does not know all members."""
+        if not self._has_guests:
+            return True
+        core.flush()
+        return not core.is_held and self.guests.has_told(core)
 
     def flush(self) -> None:
         """Send everything collected so far."""
@@ -315,7 +353,7 @@ class RemoteLog:
                 entry.answered()
             elif isinstance(entry, CollectedRows):
                 refusal = refusal_of(outcome)
-                if refusal is not None and not refusal.is_in_doubt and entry.is_kept:
+                if refusal is not None and not refusal.is_in_doubt and entry.is_kept and _is_sent_again(entry, outcomes):
                     blocks.put_back(answer.number, entry)
                 elif entry.waiter is not None:
                     self._acknowledge(pendings, codes)  # in the order of the messages
@@ -368,6 +406,7 @@ class RemoteLog:
         """A core has more or less room than before."""
         freed: frozenset[int] = frozenset()
         if len(self._cores) > 1:
+            self.guests.go_on()
             stalled = frozenset(shard for core in self._cores if core.is_congested for shard in core.shards)
             if stalled != self._stalled:
                 freed = self._stalled - stalled
@@ -413,6 +452,10 @@ class RemoteLog:
         numbers = range(len(self._shards))
         positions = {shard: start if isinstance(start, int) else start[shard] for shard in numbers}
         return self._scans.open(filters, positions, with_session_only)
+
+
+def _is_sent_again(entry: CollectedRows, outcomes: Outcomes) -> bool:
+    return not isinstance(entry, CollectedGuest) or is_refused_whole(outcomes)
 
 
 def _number(mark: tuple[Producer, int, int, Change | None]) -> SentNumber:

@@ -152,6 +152,11 @@ class ShardBlocks:
         self._returned.append((number, entry))
 
     @property
+    def is_held(self) -> bool:
+        """Whether the home has refused a block, and nothing is sent until all are answered."""
+        return self._is_draining
+
+    @property
     def is_drained(self) -> bool:
         """Whether the home has refused a block, and all are answered: then ``restart`` must follow, after a while."""
         return self._is_draining and not len(self._sender)
