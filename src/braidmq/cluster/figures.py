@@ -63,7 +63,7 @@ class CoreFigures(ClusterFigures):
         self.claims_fenced = registry.claims_fenced
         self.misdirected = sum(home.misdirected.counts.values())
         if home.doubt is not None:
-            self.in_doubt, self.doubts = int(home.doubt.is_in_doubt), home.doubt.times
+            self.in_doubt, self.doubts = int(home.doubt.is_in_doubt), home.doubt.doubts
         self.routes_durable = home.routes_durable
 
     @cached_property

@@ -38,7 +38,7 @@ class Doubt:
     ) -> None:
         """``clock``: seconds that go on while the machine is suspended."""
         self.is_in_doubt = True
-        self.times = 0  # it began to be in doubt
+        self.doubts = 0  # it began to be in doubt
         self._confidence = confidence
         self._routes = routes
         self._nodes = nodes
@@ -60,7 +60,7 @@ class Doubt:
         """To be called before anything with QoS 1 or 2 is decided on: a timer may be late, and a pause may just have ended."""
         if not self.is_in_doubt and not self._confidence.is_sure(self._clock()):
             self.is_in_doubt = True
-            self.times += 1
+            self.doubts += 1
             self._record_all(True)
 
     def _tick(self) -> None:
