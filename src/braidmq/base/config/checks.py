@@ -62,9 +62,10 @@ def check(settings: Settings, given: Mapping[Path, str]) -> list[str]:
             _check_readable(f"access.{name}", file)
     for kind, name, listener in _enabled(settings):
         notes += _check_listener(kind, name, listener, settings.access)
+    notes_to_come = _check_parts_to_come(settings, given)
     _check_cluster(settings, given)
     _check_clashes(settings)
-    return notes + _check_parts_to_come(settings, given)
+    return notes + notes_to_come
 
 
 def _enabled(settings: Settings) -> Iterator[tuple[str, str, ListenerSettings]]:
