@@ -55,10 +55,12 @@ The environment takes precedence over values set at run time, these over the fil
 - A listener that other machines can reach needs `access.password_file`, or client certificates as user names
   (`verify = "required"` with `user_from_certificate`), or an explicit `allow_anonymous = true`. A listener behind a proxy counts
   as reachable by others.
-- `cluster.store`, `cluster.etcd`, `cluster.etcd_username`, `cluster.etcd_password`, `cluster.etcd_ca_file`,
-  `cluster.etcd_cert_file`, `cluster.etcd_key_file`, `cluster.initial_cores`, `cluster.rpc_address`, `registry` and `links`
+- `registry` and `links`
   belong to features that are not implemented yet. Their default values are accepted, with a note at start; other values are
-  rejected. The other keys of `cluster` are for replicants and their core ([workers.md](workers.md)).
+  rejected.
+- The keys of `cluster` are for workers, replicants and cores ([workers.md](workers.md), [cluster.md](cluster.md)). With
+  `cluster.store = "etcd"` the node is one of several cores and needs `cluster.etcd`, `cluster.rpc_bind` and, to create the
+  cluster, `cluster.initial_cores`; with `"embedded"` the keys of several cores are rejected.
 - A replicant has no database: it rejects `history` keys, and its `data_dir` holds only its control socket and its key.
 
 ## Changes while the node runs

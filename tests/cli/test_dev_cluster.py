@@ -16,8 +16,8 @@ import pytest
 
 from braidmq.base.errors import UsageError
 from braidmq.cli.dev_cluster import NodePlan, parse_settings, plan_nodes
-from tests.cli.in_process import run
 from tests.support import command
+from tests.support.clients.wire import Wire
 
 DEADLINE_S = 60.0
 
@@ -86,9 +86,23 @@ def test_a_node_that_cannot_start_ends_the_cluster() -> None:
     assert "braidmq dev-cluster: core1 ended with status 2" in ended.errors
 
 
-def test_several_cores_are_not_supported_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("dev-cluster", "--cores", "2") == 2
-    assert capsys.readouterr().err == "braidmq dev-cluster: several cores are not supported yet: use --cores 1\n"
+@pytest.mark.needs("etcd")
+def test_several_cores_come_with_an_etcd_of_their_own() -> None:
+    with cluster("--cores", "2", "--replicants", "1", "--etcd", "1", "--json") as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.readline())
+        core1, core2, replicant = found["nodes"]
+        with (
+            Wire("127.0.0.1", core2["mqtt"]).connect() as subscriber,
+            Wire("127.0.0.1", replicant["mqtt"]).connect() as publisher,
+        ):
+            subscriber.subscribe("a/b", qos=1)
+
+            publisher.publish("a/b", b"hello", qos=1)
+
+            assert subscriber.receive_publish(DEADLINE_S).payload == b"hello"
+        assert (core1["role"], core2["role"], replicant["role"]) == ("core", "core", "replicant")
+        assert [member["name"] for member in found["etcd"]] == ["etcd1"]
 
 
 def test_ports_follow_each_other() -> None:

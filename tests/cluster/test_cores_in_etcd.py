@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import pytest
 
 from braidmq.base.config import sources
@@ -28,7 +27,7 @@ from tests.support.etcd import Etcd, running_etcd
 from tests.support.fakes.rows_in_memory import RowsInMemory
 
 # Some of these fail now and then: two of 17 in one of two runs, one of them by standing still. Until the cause is known they are
-# among the long tests; no configuration starts several cores yet.
+# among the long tests.
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.soak]
 
 SECRET = "a secret of the cluster"
@@ -73,11 +72,8 @@ class Core:
         self.folder = folder / name
         self.folder.mkdir(exist_ok=True)
         tables = {"rpc_bind": "127.0.0.1:0", "secret": SECRET, "lease": LEASE_S, "home_wait": 15, **cluster}
-        plain = sources.from_tables({"node": {"name": name}, "cluster": {"rpc_bind": "127.0.0.1:0", "secret": SECRET}}).settings
-        settings = msgspec.structs.replace(
-            plain.cluster, **{"store": "etcd", "etcd": tuple(etcd.addresses), "initial_cores": CORES, **tables}
-        )
-        self.settings: Settings = msgspec.structs.replace(plain, cluster=settings)
+        several = {"store": "etcd", "etcd": etcd.addresses, "initial_cores": list(CORES), **tables}
+        self.settings: Settings = sources.from_tables({"node": {"name": name}, "cluster": several}).settings
         self.events: list[str] = []
         self.links: dict[str, tuple[Calls, PeerConnection]] = {}
         self.heard: list[bytes] = []
@@ -323,7 +319,6 @@ def test_a_cluster_is_not_created_by_chance(etcd: Etcd, tmp_path: Path) -> None:
     async def scenario() -> None:
         for has_log, initial_cores, key in (
             (False, (), r"cluster\.initial_cores"),
-            (False, ("core2",), r"cluster\.initial_cores"),
             (True, CORES, r"cluster\.store"),
         ):
             core = Core(etcd, tmp_path, "core1", initial_cores=initial_cores)

@@ -17,7 +17,6 @@ from typing import Final
 import click
 import msgspec
 
-from braidmq.base.config.checks import is_to_come
 from braidmq.base.config.sources import PREFIX, parse_override, to_toml
 from braidmq.base.errors import UsageError
 from braidmq.cli.dev_etcd import DevEtcd
@@ -67,8 +66,6 @@ def dev_cluster(
     as_json: bool,
 ) -> int:
     """Run a cluster on this machine. SIGTERM or Ctrl-C stop it."""
-    if cores != 1 and not are_several_supported():
-        raise UsageError("several cores are not supported yet", "use --cores 1")
     if not 1 <= cores <= _CORES_MAX:
         raise click.UsageError(f"--cores must be from 1 to {_CORES_MAX}")
     if cores == 1 and etcd is not None:
@@ -82,11 +79,6 @@ def dev_cluster(
         store = DevEtcd(folder.absolute(), HOST, etcd_ports)
         cluster = DevCluster(folder.absolute(), plans, parse_settings(given), store)
         return asyncio.run(cluster.run(as_json))
-
-
-def are_several_supported() -> bool:
-    """Whether the configuration accepts several cores."""
-    return not is_to_come(("cluster", "store"))
 
 
 def plan_nodes(cores: int, replicants: int, etcd: int, base_port: int | None) -> tuple[list[NodePlan], list[int]]:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -157,7 +156,7 @@ async def make_store(settings: Settings, known: StoreMark | None = None) -> Guar
     """The core store in etcd that the configuration names. Raises ConfigError."""
     cluster = settings.cluster
     tls = await asyncio.to_thread(_read_tls, cluster)
-    user = EtcdUser(cluster.etcd_username, cluster.etcd_password)
+    user = await asyncio.to_thread(_read_user, cluster)
     return GuardedStore(EtcdCoreStore(cluster.etcd, settings.node.cluster, user=user, tls=tls, known=known))
 
 
@@ -167,6 +166,14 @@ def _read_tls(cluster: ClusterSettings) -> EtcdTls | None:
     return EtcdTls(
         *(_read(f"cluster.{key}", getattr(cluster, key)) for key in ("etcd_ca_file", "etcd_cert_file", "etcd_key_file"))
     )
+
+
+def _read_user(cluster: ClusterSettings) -> EtcdUser:
+    password = _read("cluster.etcd_password_file", cluster.etcd_password_file)
+    try:
+        return EtcdUser(cluster.etcd_username, password.decode().rstrip("\r\n"))
+    except UnicodeDecodeError:
+        raise ConfigError("cluster.etcd_password_file", f"{cluster.etcd_password_file} is not UTF-8") from None
 
 
 def _read(key: str, file: str) -> bytes:
@@ -194,21 +201,15 @@ async def _find_map(settings: Settings, store: GuardedStore, shards: int | None,
 
 
 async def _create(settings: Settings, tables: ClusterTables, shards: int | None, has_log: bool) -> MapRow:
-    name, cores = settings.node.name, settings.cluster.initial_cores
+    cores = settings.cluster.initial_cores
     if has_log:
         hint = "move its tables there with `braidmq ctl cluster init --etcd ...`, or use a new node.data_dir"
         raise ConfigError(
             "cluster.store", f"etcd has no cluster {settings.node.cluster!r}, and this node has a log already", hint
         )
-    _check_initial(name, cores, settings.node.cluster)
+    if not cores:
+        hint = 'list the names of all its cores, such as ["core1", "core2", "core3"]'
+        raise ConfigError("cluster.initial_cores", f"is empty, and etcd has no cluster {settings.node.cluster!r} yet", hint)
     found = await tables.create(deal(os.urandom(_LOG_ID_BYTES), cores, shards or SHARDS_OF_NEW_CLUSTER), VERSION)
     log.info("the cluster %s has the cores %s and %d shards", settings.node.cluster, ", ".join(found.cores), found.shards)
     return found
-
-
-def _check_initial(name: str, cores: Sequence[str], cluster: str) -> None:
-    if not cores:
-        hint = 'list the names of all its cores, such as ["core1", "core2", "core3"]'
-        raise ConfigError("cluster.initial_cores", f"is empty, and etcd has no cluster {cluster!r} yet", hint)
-    if name not in cores:
-        raise ConfigError("cluster.initial_cores", f"does not contain this node ({name!r})", "add it, or correct node.name")

@@ -40,7 +40,7 @@ def worker_settings(
         ),
         api=replace(settings.api, bind=""),
         history=replace(settings.history, bind=""),
-        cluster=replace(cluster, secret=secret, rpc_bind="", etcd_password=""),
+        cluster=replace(cluster, secret=secret, rpc_bind="", etcd_username="", etcd_password_file=""),
     )
 
 

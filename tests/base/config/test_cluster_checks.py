@@ -115,3 +115,96 @@ def tls_files(folder: Path) -> dict[str, str]:
     authority = Authority(folder)
     pair = authority.server("node.example")
     return {"cert_file": pair.cert_file, "key_file": pair.key_file, "ca_file": authority.cert_file}
+
+
+# -- several cores -----------------------------------------------------------------------------------------------------
+
+CORE = {"name": "core1"}
+SEVERAL = {"store": "etcd", "etcd": ["127.0.0.1:2379"], "rpc_bind": "127.0.0.1:4370", "initial_cores": ["core1", "core2"]}
+
+
+def refused_key(**cluster: Any) -> str:
+    return refusal(node=CORE, cluster={**SEVERAL, **cluster}).key
+
+
+def test_one_of_several_cores_needs_etcd_and_an_address() -> None:
+    loaded = load(node=CORE, cluster=SEVERAL)
+
+    assert loaded.settings.cluster.store == "etcd"
+    assert loaded.notes == []
+
+
+@pytest.mark.parametrize("etcd", [[], ["etcd"], [":2379"], ["127.0.0.1:0"]])
+def test_etcd_is_reached_at_hosts_and_ports(etcd: list[str]) -> None:
+    assert refused_key(etcd=etcd) == "cluster.etcd"
+
+
+def test_other_cores_must_reach_this_one() -> None:
+    assert refused_key(rpc_bind="") == "cluster.rpc_bind"
+    assert refused_key(rpc_bind="0.0.0.0:4370", secret="s" * 20) == "cluster.rpc_address"
+    assert refused_key(rpc_bind=":4370", secret="s" * 20) == "cluster.rpc_address"
+    assert refused_key(rpc_address="10.0.0.1") == "cluster.rpc_address"
+
+    loaded = load(node=CORE, cluster={**SEVERAL, "rpc_bind": ":4370", "rpc_address": "10.0.0.1:4370", "secret": "s" * 20})
+
+    assert loaded.settings.cluster.rpc_address == "10.0.0.1:4370"
+
+
+def test_an_address_that_other_machines_reach_needs_a_secret() -> None:
+    assert refused_key(rpc_address="10.0.0.1:4370") == "cluster.secret"
+
+
+def test_the_cores_of_a_new_cluster_are_named_once_and_contain_this_one() -> None:
+    assert (
+        "does not contain this node ('core1')"
+        in refusal(node=CORE, cluster={**SEVERAL, "initial_cores": ["core2", "core3"]}).detail
+    )
+    assert refused_key(initial_cores=["core1", "core2", "core1"]) == "cluster.initial_cores"
+    assert refused_key(initial_cores=["core1", "core/2"]) == "cluster.initial_cores"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("etcd", ["10.0.0.1:2379"]), ("initial_cores", ["core1"]), ("rpc_address", "10.0.0.1:4370"), ("etcd_username", "u")],
+)
+@pytest.mark.parametrize("node", [CORE, REPLICANT])
+def test_keys_of_several_cores_need_the_store_of_several_cores(node: dict[str, str], key: str, value: object) -> None:
+    cores = {"core_nodes": ["127.0.0.1:4370"]} if node is REPLICANT else {}
+
+    assert refusal(node=node, cluster={key: value, **cores}).key == f"cluster.{key}"
+
+
+def test_a_replicant_has_no_use_for_etcd() -> None:
+    assert refusal(node=REPLICANT, cluster={"store": "etcd", "core_nodes": ["127.0.0.1:4370"]}).key == "cluster.store"
+
+
+def test_a_login_at_etcd_needs_a_user_and_a_file_that_can_be_read(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+
+    assert refused_key(etcd_username="braidmq") == "cluster.etcd_password_file"
+    assert refused_key(etcd_password_file=str(password)) == "cluster.etcd_username"
+    assert refused_key(etcd_username="braidmq", etcd_password_file=str(tmp_path / "none")) == "cluster.etcd_password_file"
+    assert load(node=CORE, cluster={**SEVERAL, "etcd_username": "b", "etcd_password_file": str(password)}).notes == []
+
+
+def test_a_password_that_travels_without_tls_is_noted(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    login = {"etcd": ["10.0.0.1:2379"], "etcd_username": "braidmq", "etcd_password_file": str(password)}
+
+    [note] = load(node=CORE, cluster={**SEVERAL, **login}).notes
+
+    assert note.startswith("cluster.etcd_ca_file is empty")
+
+
+def test_the_certificate_for_etcd_needs_its_key_and_the_ca_of_etcd(tmp_path: Path) -> None:
+    files = tls_files(tmp_path)
+    cert, key, ca = ({f"etcd_{name}": files[name]} for name in ("cert_file", "key_file", "ca_file"))
+
+    assert refused_key(**cert, **ca) == "cluster.etcd_key_file"
+    assert refused_key(**key, **ca) == "cluster.etcd_cert_file"
+    assert refused_key(**cert, **key) == "cluster.etcd_ca_file"
+    assert refused_key(etcd_ca_file=str(tmp_path / "nowhere.pem")) == "cluster.etcd_ca_file"
+    assert refused_key(**ca, etcd_cert_file=files["cert_file"], etcd_key_file=files["ca_file"]) == "cluster.etcd_cert_file"
+    assert load(node=CORE, cluster={**SEVERAL, **cert, **key, **ca}).notes == []

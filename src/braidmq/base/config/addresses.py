@@ -91,7 +91,7 @@ def clash(one: Address, other: Address) -> bool:
     if one.host == other.host or "" in (one.host, other.host):
         return True
     # 0.0.0.0 means every IPv4 address, :: every IPv6 address.
-    return any(_family(one.host) == _family(other.host) and _is_any(host) for host in (one.host, other.host))
+    return any(_family(one.host) == _family(other.host) and is_any_host(host) for host in (one.host, other.host))
 
 
 def _family(host: str) -> int:
@@ -101,7 +101,10 @@ def _family(host: str) -> int:
         return 4
 
 
-def _is_any(host: str) -> bool:
+def is_any_host(host: str) -> bool:
+    """Whether a listener on the host listens on every address of the machine."""
+    if not host:
+        return True
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -276,7 +276,13 @@ class HistorySettings(_Table, frozen=True):
     retention: Annotated[Seconds, key("how long records are kept", restart=True)] = Seconds(7 * 86400)
     retention_bytes: Annotated[str, key("maximum size of the log; empty: no limit", restart=True)] = ""
     shards: Annotated[
-        int, key("number of shards of the log, fixed when `data_dir` is created", least=1, most=4096, restart=True)
+        int,
+        key(
+            "number of shards of the log, fixed when `data_dir` is created; by default 12 with several cores",
+            least=1,
+            most=4096,
+            restart=True,
+        ),
     ] = 4
     layout: Annotated[Literal["learned", "hashed"], key("order of the topics in the log", restart=True)] = "learned"
     durability: Annotated[
@@ -308,10 +314,12 @@ class HistorySettings(_Table, frozen=True):
 class ClusterSettings(_Table, frozen=True):
     """How the nodes of a cluster find and authenticate each other."""
 
-    store: Annotated[Literal["embedded", "etcd"], key("where the cluster keeps its tables", restart=True)] = "embedded"
+    store: Annotated[
+        Literal["embedded", "etcd"], key("where the cluster keeps its tables; `etcd`: it has several cores", restart=True)
+    ] = "embedded"
     etcd: Annotated[tuple[str, ...], key("addresses of etcd", restart=True)] = ("127.0.0.1:2379",)
     etcd_username: Annotated[str, key("user of etcd; empty: no login", restart=True)] = ""
-    etcd_password: Annotated[str, key("its password", restart=True, secret=True)] = ""
+    etcd_password_file: Annotated[str, key("file with its password", restart=True)] = ""
     etcd_ca_file: Annotated[str, key("CA certificates (PEM) that verify etcd; empty: no TLS", restart=True)] = ""
     etcd_cert_file: Annotated[str, key("certificate (PEM) that etcd verifies this node by; empty: none", restart=True)] = ""
     etcd_key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
