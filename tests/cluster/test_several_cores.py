@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.mqtt.packets import Puback, Publish, Subscribe, SubscribeOption
-from tests.support.simulator.many_cores import ManyCores
+from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Puback, Publish, Subscribe, SubscribeOption
+from tests.support.simulator.many_cores import HOME_WAIT_S, ManyCores
 from tests.support.simulator.peer import Peer, payloads
 
 
@@ -130,6 +130,24 @@ def test_claims_wait_only_for_their_own_home(cluster: ManyCores) -> None:
     assert waiting.receive() == []
     cluster.restart(dead)
     assert len(waiting.receive()) == 1
+
+
+@pytest.mark.parametrize(("version", "code"), [(MQTT5, 0x88), (MQTT311, 3)])
+def test_a_connect_waits_for_its_home_and_is_then_answered(cluster: ManyCores, version: int, code: int) -> None:
+    node = cluster.node("one")
+    dead = cluster.cores["core1"]
+    dead.die()
+    cluster.settle()
+    waiting = node.open(version)
+    waiting.request_connect(cluster.client_of(dead), expiry=0)
+
+    cluster.wait(HOME_WAIT_S - 1)  # longer than a client has to send its CONNECT
+
+    assert waiting.receive() == []
+    assert not waiting.is_closed
+    cluster.wait(2)
+    assert [packet.reason for packet in waiting.receive() if isinstance(packet, Connack)] == [code]
+    assert waiting.is_closed
 
 
 def test_a_restarted_core_is_told_only_of_the_clients_at_home_there(cluster: ManyCores) -> None:

@@ -225,9 +225,9 @@ class SimNode:
     def is_connected(self, core: SimCore) -> bool:
         return core.name in self._wires
 
-    def open(self) -> Peer:
+    def open(self, version: int = MQTT5) -> Peer:
         """A connection on which nothing was sent yet."""
-        return Peer(self.broker, MQTT5, self.cluster.loop, settle=self.cluster.settle)
+        return Peer(self.broker, version, self.cluster.loop, settle=self.cluster.settle)
 
     def client(self, client_id: str, **fields: Any) -> Peer:
         """A client that is connected to this node."""

@@ -39,9 +39,9 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
     """One client connection, from accept to the end."""
 
     __slots__ = (
-        "_limit_s", "_listener", "client_id", "exchange", "is_closed", "is_feeding", "is_vouched", "keep_alive", "method",
-        "opened_at", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons", "wheel_slot",
-        "window",
+        "_limit_s", "_listener", "client_id", "exchange", "is_claiming", "is_closed", "is_feeding", "is_vouched", "keep_alive",
+        "method", "opened_at", "origin", "pending_connect", "rules", "session", "user_name", "version", "wants_reasons",
+        "wheel_slot", "window",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, listener: ListenerInfo) -> None:
@@ -62,6 +62,7 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
         self.opened_at = 0.0
         self.is_closed = False
         self.is_vouched = False  # a hook has accepted it, so the files do not decide
+        self.is_claiming = False  # the registry is asked for its client id, and will answer
         self.wants_reasons = True
         self._limit_s = 0.0  # silence after which the client counts as gone; 0: never
         self.is_feeding = False  # it waits for its turn to be given messages
@@ -142,8 +143,8 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
             self.abort()
             return 0.0
         if not self.is_open:
-            if self.session is not None:
-                return now + self.context.live.now.limits.connect_timeout  # the client waits for our disk
+            if self.session is not None or self.is_claiming:
+                return now + self.context.live.now.limits.connect_timeout  # the client waits for our disk, or for its home
             log.debug("%s: not connected in time", self.peer())
             if self.is_greeted:
                 self.refuse(Reason.SERVER_BUSY, "too slow to connect", say=False)

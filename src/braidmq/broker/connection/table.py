@@ -79,7 +79,8 @@ class ConnectionTable:
             return True
         self._is_empty.clear()
         try:
-            await asyncio.wait_for(self._is_empty.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._is_empty.wait()
         except TimeoutError:
             return False
         return True

@@ -140,7 +140,9 @@ class Admission:
     async def _open_later(self, newcomer: Newcomer, packet: Connect, data: bytes, asked: Awaitable[Grant | Refused]) -> None:
         """Open the session once the registry has answered, if the client is still connected."""
         connection = newcomer.connection
+        connection.is_claiming = True
         grant = await asked
+        connection.is_claiming = False
         if isinstance(grant, Refused):
             if not connection.is_closed:
                 self._refuse(connection, grant)
