@@ -279,7 +279,8 @@ class _Child:
         with suppress(ProcessLookupError):
             self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), _STOP_S)
+            async with asyncio.timeout(_STOP_S):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()

@@ -80,7 +80,8 @@ class DevEtcd:
                 process.terminate()
         for process in self._processes.values():
             try:
-                await asyncio.wait_for(process.wait(), _STOP_S)
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
             except TimeoutError:
                 process.kill()
                 await process.wait()

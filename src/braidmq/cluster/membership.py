@@ -279,6 +279,7 @@ class ClusterMembership:
 
     async def _accept_restored(self) -> None:
         """Take the store as it is, and put back what it has forgotten."""
+        self._store.begin_repair()
         if self._forgotten is None:
             self._forgotten = {table: dict(rows) for table, rows in self.view.tables.items()}
         if self._store.restored.is_set():
@@ -292,6 +293,7 @@ class ClusterMembership:
                 await self._store.commit([each.condition], [each.write])
             log.info("%d rows that the cluster's store had lost are back", len(plan))
         self._forgotten = None
+        self._store.end_repair()
         self._load(found)
         await self._renew()
 
@@ -345,7 +347,8 @@ class ClusterMembership:
                 await self._try(self._declare_dead())
                 await self._try(self._raise_version())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):
+                    await self._changed.wait()
 
     async def _write_kept(self) -> None:
         """Write the rows of nodes that this core hears, and remove those of nodes that have ended."""

@@ -211,7 +211,8 @@ async def _receive(reader: asyncio.StreamReader) -> FromWorker | None:
 async def _ended(process: asyncio.subprocess.Process) -> int:
     """The exit status of a process whose socket was closed, which tells it to stop; kills it if it does not."""
     try:
-        return await asyncio.wait_for(process.wait(), _MESSAGE_S)
+        async with asyncio.timeout(_MESSAGE_S):
+            return await process.wait()
     except TimeoutError:
         process.kill()
         return await process.wait()

@@ -125,7 +125,8 @@ class Dialer:
             self._retry.clear()
             if not self._is_closed:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._retry.wait(), self._backoff.next())
+                    async with asyncio.timeout(self._backoff.next()):
+                        await self._retry.wait()
 
     async def _try(self) -> None:
         """Connect, and return when the connection has ended."""

@@ -2,6 +2,7 @@
 
 Etcd that was restored from a backup fails every call until the restore is accepted, and one that no longer accepts this node's
 login fails with a ConfigError. While the node runs, both mean the same for a caller: not now. `restored` wakes who repairs it.
+Until the rows are back that a restore has taken, nodes are missing there that live: so only who repairs the tables is served.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from braidmq.base.errors import ConfigError, Unavailable
 from braidmq.cluster.corestore.contract import Condition, CoreCommit, CoreRow, CoreStore, RowWrite, TableRows
@@ -46,6 +47,7 @@ class GuardedStore:
         self.is_running = False
         self._store = store
         self._refusal = ""
+        self._repairer: asyncio.Task[Any] | None = None
 
     @property
     def mark(self) -> StoreMark | None:
@@ -62,8 +64,18 @@ class GuardedStore:
         """End all connections."""
         await self._store.close()
 
+    def begin_repair(self) -> None:
+        """Serve this task alone until `end_repair`."""
+        self._repairer = asyncio.current_task()
+
+    def end_repair(self) -> None:
+        """Serve all again."""
+        self._repairer = None
+
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        if self._repairer is not None and asyncio.current_task() is not self._repairer:
+            raise Unavailable("the tables of the cluster are being repaired", _RETRY_S)
         try:
             yield
         except StoreRestored as problem:

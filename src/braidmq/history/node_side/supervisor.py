@@ -114,7 +114,8 @@ class HistoryService:
             self._counted = asyncio.get_running_loop().create_future()
             self._conversation.send(messages.AskBacklogs(self._asked, readers))
             try:
-                found = await asyncio.wait_for(self._counted, _BACKLOGS_S)
+                async with asyncio.timeout(_BACKLOGS_S):
+                    found = await self._counted
             except TimeoutError:
                 return None
             return found if len(found) == len(readers) else None
@@ -177,7 +178,8 @@ class HistoryService:
             pause_s = backoff.next()
             log.error("the history service is down: %s; restarting it in %g s", reason, pause_s)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_outdated.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._is_outdated.wait()
             self.restarts += 1
 
     async def _run(self) -> str:
@@ -292,7 +294,8 @@ class Conversation:
 async def _ended(process: asyncio.subprocess.Process) -> int:
     """The exit status of a process that was told to exit; kills it if it does not."""
     try:
-        return await asyncio.wait_for(process.wait(), _STOP_S)
+        async with asyncio.timeout(_STOP_S):
+            return await process.wait()
     except TimeoutError:
         process.kill()
         return await process.wait()

@@ -223,7 +223,8 @@ class EtcdClient:
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 await self._raw(member, STATUS, b"", (), end)  # fails at once, and says why
             try:
-                await asyncio.wait_for(channel.wait_for_state_change(state), max(end - monotonic(), 0))
+                async with asyncio.timeout(max(end - monotonic(), 0)):
+                    await channel.wait_for_state_change(state)
             except TimeoutError:
                 raise EtcdFailure("UNAVAILABLE", "no connection", self._addresses[member]) from None
             state = channel.get_state(try_to_connect=True)
