@@ -47,6 +47,7 @@ class FrameKind(IntEnum):
     LEASE_RESULTS = 17  # what became of them; the lowest flag: what the node still has, after a connection was made
     PROBE = 18  # a core asks how far the receiver's logs of routes have come; the destination is the number of the probe
     PROBE_ANSWER = 19  # the answer to the probe of this number
+    HOLD = 20  # a publisher, named by the body, fills the queue of a subscriber elsewhere and has to wait; flag 1: no longer
 
 
 class BadFrame(BraidError):

@@ -34,7 +34,8 @@ class Bench:
         self.now = 0.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.done: list[str] = []
-        self.forwarding = Forwarding(lambda: (self.one, self.two), self._later, lambda: self.now)
+        self.lagging: list[object] = []
+        self.forwarding = Forwarding(lambda: (self.one, self.two), self._later, lambda: self.now, self.lagging.append)
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> None:
         self.timers.append((self.now + delay_s, call))

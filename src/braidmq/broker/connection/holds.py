@@ -42,6 +42,19 @@ class HeldChannel(Channel):
         if self.hold_bits & HOLD_LARGE:
             self.context.large.add(partial(self.resume, HOLD_LARGE), size)
 
+    def hold_for_node(self) -> None:
+        """What this client publishes fills a queue on another node: hold it, unless its own queue fills up."""
+        if self.flow is None or self.flow.is_congested() or self.hold_bits & HOLD_QUEUE:
+            return
+        self.is_waiting = True
+        self.lane.state.counters.publishers_held += 1
+        self.hold(HOLD_QUEUE)
+
+    def release_for_node(self) -> None:
+        """That queue has drained."""
+        if self.is_waiting and self.held_by is None:
+            self.schedule_release()
+
     def schedule_release(self) -> None:
         self.context.loop.call_soon(self._release)
 

@@ -41,10 +41,17 @@ class Forwarding:
     Numbers only rise, so the waits for a node are in their order, and those for a number that it confirms come first.
     """
 
-    def __init__(self, targets: Callable[[], Iterable[ForwardTarget]], later: Later, now: Callable[[], float]) -> None:
-        """``now``: the clock of ``later``."""
+    def __init__(
+        self,
+        targets: Callable[[], Iterable[ForwardTarget]],
+        later: Later,
+        now: Callable[[], float],
+        on_lagging: Callable[[PeerFlow], None],
+    ) -> None:
+        """``now``: the clock of ``later``. ``on_lagging``: a node was too slow."""
         self.lagged = 0  # how often a node was too slow
         self._targets = targets
+        self._on_lagging = on_lagging
         self._later = later
         self._now = now
         self._waits: dict[PeerFlow, deque[tuple[int, _Wait]]] = {}  # by node: the number that each waits for
@@ -107,5 +114,6 @@ class Forwarding:
             if waits and waits[0][0] <= number:
                 flow.is_lagging = True
                 self.lagged += 1
+                self._on_lagging(flow)
                 self._end_waits(flow, number)
         self._watch()

@@ -40,6 +40,8 @@ from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of, store_origin
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, node_of, origin_of
+from braidmq.cluster.slow_subscribers import SlowSubscribers
+from braidmq.lane.path.peer import PeerFlow
 from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
@@ -144,7 +146,8 @@ class Home:
 
         close_channel = self.registry.close_channel
         self._sessions = HomeSessions(broker, broker.users.exist, sessions_max, close_channel, self._noted, self.led)
-        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time)
+        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time, self._end_holds)
+        SlowSubscribers(broker, self._hold_publisher)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
         if self.cores is not None and self._confidence is not None:
             self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
@@ -292,6 +295,7 @@ class Home:
             self._ask,
             self.led,
             self._confidence,
+            self._hold_publisher,
         )
         self._registrations[member] = registration_id
         self._guests[member] = services.guests
@@ -332,6 +336,19 @@ class Home:
             self.doubt.close()
         if self._sessions is not None:
             self._sessions.close()
+
+    def _hold_publisher(self, client_id: str, is_held: bool) -> None:
+        """What a client publishes fills a queue elsewhere: its node is to hold it for a while, or no longer."""
+        owner = self._claims.owner(client_id)
+        peer = None if owner is None else self._peers.get(owner.node)
+        if peer is not None:
+            peer.hold_publisher(client_id, is_held)
+
+    def _end_holds(self, flow: PeerFlow) -> None:
+        """A node is too slow: no publisher waits for its subscribers either."""
+        for peer in self._peers.values():
+            if peer.flow is flow:
+                peer.end_holds()
 
     def _destination(self, name: str) -> Subscription | None:
         peer = self._by_name.get(name)

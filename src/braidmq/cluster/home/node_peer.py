@@ -34,6 +34,7 @@ from braidmq.cluster.member import Member
 from braidmq.cluster.parts import BodyParts, split
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.routes import origin_of
+from braidmq.cluster.slow_subscribers import RELEASED
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.peer import PeerFlow, PeerOutlet
 from braidmq.lane.path.peer_receiver import PeerReceiver
@@ -92,8 +93,12 @@ class NodePeer:
         ask: Callable[[], None],
         led: LedShards,
         confidence: Confidence[object] | None,
+        hold_elsewhere: Callable[[str, bool], None],
     ) -> None:
-        """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop."""
+        """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop.
+
+        ``hold_elsewhere``: the node has no room for what a client publishes, wherever that is; or it has room again.
+        """
         self.member = member
         self.calls = NodeCalls(member, broker, registry, ask, self._send)
         self.flow = PeerFlow(member.name, broker.state)
@@ -109,6 +114,8 @@ class NodePeer:
         self._log = log
         self._led = led
         self._confidence = confidence
+        self._hold_elsewhere = hold_elsewhere
+        self._holding: set[str] = set()  # the publishers that this node has no room for
         self._read: ScannedLog = log if led.is_all else LedLog(log, led)
         self._scans: HomeScans | None = None
         self._clock = clock
@@ -176,6 +183,8 @@ class NodePeer:
                 self._on_lease_results(flags, body)
             case FrameKind.FORWARDED:
                 self._forwarding.note_confirmed(self.flow, destination)
+            case FrameKind.HOLD:
+                self._on_hold(bytes(body).decode(errors="replace"), not flags)
             case FrameKind.MARKS:
                 self._start = _decode_start(body)
                 self._begin_feed()
@@ -185,6 +194,22 @@ class NodePeer:
                 self._confidence.answered(self.member, destination, decode_probe_answer(body).positions)
             case _:
                 raise BraidError(f"a node does not send frames of kind {kind.name}")
+
+    def hold_publisher(self, client_id: str, is_held: bool) -> None:
+        """Let the node hold one of its clients, ahead of the answers to its blocks, or let that client go on."""
+        self._send(FrameKind.HOLD, 0, client_id.encode(), 0 if is_held else RELEASED)
+
+    def _on_hold(self, client_id: str, is_held: bool) -> None:
+        if is_held:
+            self._holding.add(client_id)
+        else:
+            self._holding.discard(client_id)
+        self._hold_elsewhere(client_id, is_held)
+
+    def end_holds(self) -> None:
+        """The node is gone or lags: no publisher waits for its subscribers."""
+        while self._holding:
+            self._hold_elsewhere(self._holding.pop(), False)
 
     def _on_lease_results(self, flags: int, body: memoryview) -> None:
         if flags & STATEMENT:
@@ -315,6 +340,7 @@ class NodePeer:
             self._feed.close()
         if self._outlet is not None:
             self._forwarded = self._outlet.forwarded
+        self.end_holds()
         self.flow.detach()
         self._forwarding.note_gone(self.flow)
         if self._scans is not None:

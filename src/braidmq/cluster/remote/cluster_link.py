@@ -33,6 +33,7 @@ from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteRetai
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
+from braidmq.cluster.slow_subscribers import SlowSubscribers
 from braidmq.lane.path.peer import PeerFlow, UplinkFlow, UplinkOutlet
 from braidmq.lane.path.subscription import Subscription
 from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
@@ -157,6 +158,7 @@ class ClusterLink:
         assert isinstance(broker.groups, Memberships)  # made of the ports
         self.leases.serve(broker.groups)
         self._exclusive.serve(broker.turn_writer)
+        SlowSubscribers(broker, lambda publisher, is_held: self._home_of[self.shard_of(publisher)].say_hold(publisher, is_held))
         is_only = len(self._homes) == 1
         self._flow = PeerFlow("core", broker.state, is_uplink=True) if is_only else UplinkFlow("core", broker.state)
         self._ways = None if is_only else UplinkOutlet(broker.state)
@@ -269,6 +271,16 @@ class ClusterLink:
             shards = range(len(self._home_of))
             self._ways.lead([outlets.get(self._home_of[shard], spare) for shard in shards])
             self.flow.attach(self._ways, 0)
+
+    def hold_publisher(self, client_id: str, is_held: bool) -> None:
+        """What a client publishes fills a queue somewhere: it waits for a while, or goes on."""
+        session = self.broker.sessions.get(client_id)
+        if session is None or session.connection is None:
+            return
+        if is_held:
+            session.connection.hold_for_node()
+        else:
+            session.connection.release_for_node()
 
     def note_answer(self, home: HomeLink) -> None:
         """A core is told how far this node's routes have come."""

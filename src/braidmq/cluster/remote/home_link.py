@@ -21,6 +21,7 @@ from braidmq.cluster.remote.retained import AskPage
 from braidmq.cluster.remote.scans import RemoteScans
 from braidmq.cluster.rlog.exchange import RlogLink
 from braidmq.cluster.rlog.replica import ReplicaState
+from braidmq.cluster.slow_subscribers import RELEASED
 from braidmq.lane.path.peer import PeerOutlet
 from braidmq.lane.path.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
@@ -156,6 +157,8 @@ class HomeLink:
                 self._node.broker.lane.flush()
             case FrameKind.BLOCK_ANSWERS:
                 self._node.log.on_answer(self.blocks, destination, flags, body)
+            case FrameKind.HOLD:
+                self._node.hold_publisher(bytes(body).decode(errors="replace"), not flags)
             case FrameKind.CLAIMS:
                 assert self._fences is not None
                 for message in self._fences.receive(flags, body):
@@ -175,6 +178,10 @@ class HomeLink:
                 self._send(FrameKind.PROBE_ANSWER, destination, _encode(ProbeAnswer(self._node.own_position())), 0)
             case _:
                 raise BraidError(f"a core does not send frames of kind {kind.name}")
+
+    def say_hold(self, client_id: str, is_held: bool) -> None:
+        """A subscriber here has no room for what a client publishes whose home is this core; or it has room again."""
+        self._send(FrameKind.HOLD, 0, client_id.encode(), 0 if is_held else RELEASED)
 
     def _receive_messages(self, kind: FrameKind, flags: int, destination: int, body: bytes) -> None:
         receiver = self._receiver

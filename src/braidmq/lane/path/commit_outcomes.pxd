@@ -33,7 +33,7 @@ cdef class Pending:
 
 cdef class CommitOutcomes:
     cdef readonly Lane lane
-    cdef public object deliver, on_fault, on_late, on_more
+    cdef public object deliver, on_congested, on_fault, on_late, on_more
     cdef readonly bint is_late
     cdef readonly Py_ssize_t backlog_bytes
     cdef object _backlog, _congested
@@ -70,6 +70,7 @@ cdef class CommitOutcomes:
     cdef int _advance(self) except -1
     @cython.locals(state=State, is_unheard=bint)
     cdef int _finish_showing(self, Pending pending) except -1
+    cdef bint _is_from_elsewhere(self, Pending pending) except -1
     @cython.locals(lane=Lane, route=Route, message=Message)
     cdef bint _deliver(self, Pending pending) except? -1
     cdef Py_ssize_t _hand_over(self, Message message, Route route, Flow flow) except? -1

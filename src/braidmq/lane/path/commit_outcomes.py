@@ -77,13 +77,15 @@ class CommitOutcomes:
     __slots__ = (
         "_backlog", "_congested", "_current", "_is_due", "_is_faulty", "_last_route", "_last_topic", "_last_version", "_left",
         "_part_version", "_place", "_queued", "_reached", "_targets", "_turn", "backlog_bytes", "deliver", "is_late", "lane",
-        "on_fault", "on_late", "on_more",
+        "on_congested", "on_fault", "on_late", "on_more",
     )  # fmt: skip
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.deliver: Callable[[Message, Route, Flow | None], int] | None = None  # for routes with flags
         self.on_fault: Callable[[Exception], None] | None = None
+        # A message that a client of another node has published has filled this queue.
+        self.on_congested: Callable[[SessionQueue, str], None] | None = None
         self.is_late = False  # the backlog is long: publishers must wait
         self.on_late: Callable[[], None] | None = None  # called when ``is_late`` changes
         self.on_more: Callable[[], None] | None = None  # requests ``go_on`` in another turn; None: all is shown at once
@@ -272,11 +274,19 @@ class CommitOutcomes:
             if state.congested is None:
                 state.congested = self._congested
             self._congested = None
+        if state.congested is not None and self.on_congested is not None and self._is_from_elsewhere(pending):
+            self.on_congested(state.congested, pending.message.publisher)
         is_unheard = pending.is_delivered and not self._is_faulty and not self._reached
         if pending.code >= _REJECTED:
             self._reject(pending, False)
         else:
             self._acknowledge(pending, pending.code or (_NO_MATCHING_SUBSCRIBERS if is_unheard else 0))
+
+    def _is_from_elsewhere(self, pending: Pending) -> bool:
+        """Whether a client of another node has just published it, and it is not recorded."""
+        if pending.timestamp or pending.flow is not None or not pending.message.publisher:
+            return False
+        return pending.is_repeatable or pending.channel is not None
 
     def _deliver(self, pending: Pending) -> bool:
         """Returns False if the turn's work is used up and there are more destinations."""
