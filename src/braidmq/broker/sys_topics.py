@@ -1,7 +1,7 @@
 """``$SYS``: statistics of the broker as retained messages, under Mosquitto's names.
 
-``$SYS/broker/...`` has Mosquitto's names; the same state is under ``$SYS/brokers/NODE/...`` in the form of EMQX, where the
-presence events are too.
+``$SYS/broker/...`` has Mosquitto's names, and is for the node's own clients. The same state is under ``$SYS/brokers/NODE/...`` in
+the form of EMQX, where the presence events are too: these reach subscribers on all nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _LOADS = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
 
 class SysTopics:
-    """Publishes every ``sys.interval``, only values that have changed."""
+    """Publishes every ``sys.interval``: values that have changed and, if other nodes have subscribers, all that these may want.
+
+    Retained messages of ``$SYS`` are on their own node alone, so a new subscriber elsewhere gets them with the next round.
+    """
 
     def __init__(
         self,
@@ -74,8 +77,9 @@ class SysTopics:
 
     def _turn(self) -> None:
         self._timer = self._loop.call_later(self._live.now.sys.interval, self._turn)
+        has_nodes = self._lane.routes.remote > 0
         for topic, value in self._values().items():
-            if self._last.get(topic) != value:
+            if self._last.get(topic) != value or (has_nodes and topic.startswith("brokers")):
                 self._last[topic] = value
                 self._pipeline.publish(make_message(f"$SYS/{topic}", value.encode(), retain=True))
         self._lane.flush()

@@ -39,6 +39,10 @@ _hide.restype = None
 CACHED_TOPIC_BYTES_MAX = 512
 
 
+# These describe the node itself: a client gets those of the node that it is connected to, and of no other.
+OWN_TOPICS = b"$SYS/broker/"
+
+
 class Route:
     """The destinations of one topic, at most one for each session."""
 
@@ -96,7 +100,7 @@ class RouteTable:
         self.count = 0
         self.filters = 0  # different ones
         self.remote = 0  # filters of other nodes; not in ``count``
-        self.system = 0  # subscriptions to topics that begin with "$"
+        self.system = 0  # subscriptions to topics that begin with "$", and other nodes' filters of such topics
         self.visited = 0  # nodes visited to build routes since the start: the cost of resolving
         self.inspector: Callable[[bytes], int] | None = None  # returns a route's flags
         self.history_qos = NEVER  # the lowest QoS that is recorded where the inspector sets HISTORY
@@ -197,12 +201,14 @@ class RouteTable:
                 found = self._remove_exact(topic_filter, flow)
             if found:
                 self.remote -= 1
+                self.system -= topic_filter[:1] == b"$"
                 is_changed = True
                 is_wild_changed = is_wild_changed or is_wild
         for topic_filter in added:
             is_wild = b"+" in topic_filter or b"#" in topic_filter
             is_new = self._add_wild(topic_filter, subscription) if is_wild else self._add_exact(topic_filter, flow, subscription)
             self.remote += is_new
+            self.system += is_new and topic_filter[:1] == b"$"
             is_changed = True
             is_wild_changed = is_wild_changed or is_wild
         self.wild_version += is_wild_changed
@@ -248,6 +254,8 @@ class RouteTable:
                 found.extend(held.values())
             else:
                 found.append(held)
+        if topic.startswith(OWN_TOPICS):
+            found = [subscription for subscription in found if not subscription.flow.is_peer]
         if len(found) > 1:
             found = _one_each(found)
         if len(found) > COLLECTED_MAX:
