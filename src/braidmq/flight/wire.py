@@ -102,6 +102,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     Rows of one topic are in order of position; topics are in no order. `gone` is what had been deleted of a class of the log
     (empty: the log itself) when the part was planned, where that is later than the start: it is not a loss.
+
+    ``core`` leads the shard, and serves the part at ``location``; both are empty if there is only one core.
     """
 
     log: str
@@ -112,6 +114,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     columns: list[str] | None = None
     on_loss: OnLoss = "fail"
     gone: Positions = {}
+    core: str = ""
+    location: str = ""
     version: int = VERSION
 
 

@@ -14,8 +14,9 @@ from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.wire import Advance, Plan, RangeBound, from_wire, to_wire
 from braidmq.history.planning import admission
-from braidmq.history.planning.admission import _shares
+from braidmq.history.planning.admission import shares_of
 from braidmq.history.service.errors import HistoryError
+from tests.history.clustered import viewed_by_two_cores
 from tests.history.staged import SECOND, SHARDS, Known, Viewed, folder
 from tests.storage.log import NOON
 
@@ -27,9 +28,15 @@ records = st.lists(st.tuples(st.integers(0, SHARDS - 1), st.sampled_from(TOPICS)
 
 
 @contextmanager
-def viewed(classes: bool = False) -> Iterator[Viewed]:
-    with folder() as path, Viewed(path, classes=CLASSES if classes else None) as stage:
-        yield stage
+def viewed(classes: bool = False, cores: int = 1) -> Iterator[Viewed]:
+    known = CLASSES if classes else None
+    with folder() as path:
+        if cores == 1:
+            with Viewed(path, classes=known) as stage:
+                yield stage
+        else:
+            with viewed_by_two_cores(path, classes=known) as (stage, _):
+                yield stage
 
 
 def walk(stage: Viewed, filters: list[str], rows_max: int | None, bytes_max: int | None) -> list[list[Known]]:
@@ -59,6 +66,7 @@ def walk(stage: Viewed, filters: list[str], rows_max: int | None, bytes_max: int
 @settings(max_examples=50)
 @given(
     classes=st.booleans(),
+    cores=st.sampled_from([1, 2]),
     history=st.lists(records, max_size=5),
     hidden=records,
     filters=st.lists(st.sampled_from(["#", "a", "a/#", "x/+", "+/b", "x/2", "$SYS/#"]), min_size=1, max_size=2, unique=True),
@@ -67,13 +75,14 @@ def walk(stage: Viewed, filters: list[str], rows_max: int | None, bytes_max: int
 )
 def test_batches_go_through_everything_once_and_keep_to_their_limits(
     classes: bool,
+    cores: int,
     history: list[list[tuple[int, str]]],
     hidden: list[tuple[int, str]],
     filters: list[str],
     rows_max: int | None,
     bytes_max: int | None,
 ) -> None:
-    with viewed(classes) as stage:
+    with viewed(classes, cores) as stage:
         for entries in history:
             stage.write(*entries)
         stage.write(*hidden, session_only=True)
@@ -107,8 +116,9 @@ def test_without_limits_a_batch_ends_at_the_last_record_or_the_given_bound(tmp_p
         assert bounded.rows_max >= len(stage.expected(["#"], NOWHERE, middle)) == 8
 
 
-def test_limits_are_shared_by_backlog(tmp_path: Path) -> None:
-    with Viewed(tmp_path) as stage:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_limits_are_shared_by_backlog(cores: int) -> None:
+    with viewed(cores=cores) as stage:
         stage.publish_all(*[(0, "a")] * 30, *[(1, "a")] * 10)
 
         advanced = stage.view.advance(Advance(["#"], {}, rows_max=12))
@@ -184,7 +194,7 @@ def test_a_start_below_the_floor_is_reported_or_skipped(tmp_path: Path, on_loss:
 
 @given(total=st.integers(0, 1000), backlogs=st.dictionaries(st.integers(0, 9), st.integers(0, 10**6), min_size=1))
 def test_shares_add_up_and_no_shard_is_left_out_if_there_is_enough(total: int, backlogs: dict[int, int]) -> None:
-    shares = _shares(total, backlogs)
+    shares = shares_of(total, backlogs)
 
     assert sum(shares.values()) == total
     assert shares.keys() == backlogs.keys()

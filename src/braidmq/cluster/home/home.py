@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from braidmq.access.contract import Credentials
 from braidmq.base.deadline_clock import time_since_boot
@@ -19,6 +19,7 @@ from braidmq.broker.session.ports import NodePorts, Routes
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.turn import Phase
 from braidmq.cluster.claims import HomeClaims
+from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
 from braidmq.cluster.cores.groups_elsewhere import GroupsElsewhere
@@ -47,7 +48,7 @@ from braidmq.lane.path.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
-from braidmq.net.proto_v1 import CallFailed, Position
+from braidmq.net.proto_v1 import Position
 from braidmq.storage.log import DurableLog
 
 log = logging.getLogger("braidmq.cluster")
@@ -108,6 +109,7 @@ class Home:
         self._clock = clock
         self._confidence: Confidence[object] | None = None
         self.cores: CorePeers | None = None
+        self.core_calls = CoreCalls(self.led.others)
         self.doubt: Doubt | None = None
         if self._durable is not None:
             self._confidence = Confidence(self._position_of)
@@ -218,24 +220,15 @@ class Home:
 
     # Other cores
 
-    @property
-    def requests(self) -> Any:
-        """What cores ask each other in calls: nothing yet."""
-        return CallFailed
-
-    @property
-    def answers(self) -> Any:
-        """The answers to that."""
-        return CallFailed
-
     def on_core_up(self, name: str, incarnation: int, calls: Calls, messages: PeerConnection) -> None:
         """There is a pair of connections to another core, which may have restarted. An older pair counts no more."""
-        calls.serve({})
+        self.core_calls.up(name, calls)
         if self.cores is not None:
             messages.on_frame = self.cores.up(name, messages).receive
 
     def on_core_down(self, name: str) -> None:
         """The connections to another core are gone."""
+        self.core_calls.down(name)
         if self.cores is not None:
             self.cores.down(name)
 

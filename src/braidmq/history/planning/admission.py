@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from braidmq.flight.wire import OnLoss, ShardGap
 from braidmq.history.planning.ranges import ShardRange, fail_for_loss
@@ -29,6 +30,33 @@ if TYPE_CHECKING:
 # Maximum number of pairs examined for one answer; about 2 s. The batch ends there, even if it has no rows.
 _STEPS_MAX: Final = 2_000_000
 _NO_LIMIT: Final = 1 << 62
+
+
+Key = TypeVar("Key")
+
+
+class Size(Struct, frozen=True, array_like=True):
+    """Rows and bytes, as far as they are known without reading."""
+
+    rows: int
+    size_bytes: int
+
+
+class AdvanceLimits(Struct, frozen=True):
+    """The limits of a batch; None: unlimited. ``may_exceed``: its first record may be larger than the limit."""
+
+    rows: int | None
+    size_bytes: int | None
+    may_exceed: bool = True
+
+
+class AdvanceSteps(Struct, frozen=True):
+    """Where a batch ends in each shard, its maximum of rows and bytes, and at most what is left behind it."""
+
+    ends: dict[int, int]
+    rows: int
+    size_bytes: int
+    left: Size
 
 
 class _Window:
@@ -184,30 +212,48 @@ class ShardWalk:
         self.position = passed.end if self._windows else self._end
 
 
+def whole(log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, on_loss: OnLoss) -> AdvanceSteps:
+    """A batch without records yet, and at most what there is for it. Call without the lock of the log."""
+    with log.lock:
+        return _summed([ShardWalk(log, each, searches, on_loss) for each in wanted], 0)
+
+
+def _summed(walks: Sequence[ShardWalk], size_bytes: int) -> AdvanceSteps:
+    ends = {walk.shard: walk.position for walk in walks}
+    return AdvanceSteps(ends, sum(walk.rows for walk in walks), size_bytes, _left(walks))
+
+
+def _left(walks: Sequence[ShardWalk]) -> Size:
+    return Size(sum(walk.rows_max for walk in walks), sum(walk.bytes_max for walk in walks))
+
+
 def advance(
-    log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, rows_max: int | None, bytes_max: int | None, on_loss: OnLoss
-) -> tuple[dict[int, int], int]:
-    """The end positions of a batch in each shard, and its maximum number of rows. Call without the lock of the log."""
+    log: OpenLog, wanted: Sequence[ShardRange], searches: Searches, limits: AdvanceLimits, on_loss: OnLoss
+) -> AdvanceSteps:
+    """The end of a batch. Call without the lock of the log."""
     with log.lock:
         walks = [ShardWalk(log, each, searches, on_loss) for each in wanted]
-    rows_left = _NO_LIMIT if rows_max is None else max(rows_max, 1)
-    bytes_left = _NO_LIMIT if bytes_max is None else max(bytes_max, 1)
-    if sum(walk.rows_max for walk in walks) <= rows_left and sum(walk.bytes_max for walk in walks) <= bytes_left:
+    rows_left = _NO_LIMIT if limits.rows is None else max(limits.rows, 1)
+    bytes_left = _NO_LIMIT if limits.size_bytes is None else max(limits.size_bytes, 1)
+    left = _left(walks)
+    size_bytes = left.size_bytes
+    if left.rows <= rows_left and left.size_bytes <= bytes_left:
         for walk in walks:
             walk.take_all()
     else:
-        _take_shares(walks, rows_left, bytes_left)
-    return {walk.shard: walk.position for walk in walks}, sum(walk.rows for walk in walks)
+        size_bytes = _take_shares(walks, rows_left, bytes_left, has_any=not limits.may_exceed)
+    return _summed(walks, size_bytes)
 
 
-def _take_shares(walks: Sequence[ShardWalk], rows_left: int, bytes_left: int) -> None:
-    has_any = False
+def _take_shares(walks: Sequence[ShardWalk], rows_left: int, bytes_left: int, *, has_any: bool) -> int:
+    """Divide the batch among the shards; its bytes. ``has_any``: it has a record already, so none may exceed the limit."""
+    total = 0
     going = [walk for walk in walks if not walk.is_done]
     steps_max = _STEPS_MAX // max(len(going), 1)
     while going and rows_left:
         going.sort(key=_behind)
-        rows = _shares(rows_left, {walk.shard: walk.rows_max for walk in going})
-        sizes = _shares(bytes_left, {walk.shard: walk.bytes_max for walk in going})
+        rows = shares_of(rows_left, {walk.shard: walk.rows_max for walk in going})
+        sizes = shares_of(bytes_left, {walk.shard: walk.bytes_max for walk in going})
         moved = 0
         for walk in going:
             first_bytes_max = bytes_left if has_any else _NO_LIMIT
@@ -215,15 +261,17 @@ def _take_shares(walks: Sequence[ShardWalk], rows_left: int, bytes_left: int) ->
             # A record larger than its share has used up part of what is left for the others.
             taken, size = walk.take(rows[walk.shard], min(sizes[walk.shard], bytes_left), first_bytes_max, steps_max)
             rows_left -= taken
+            total += size
             bytes_left = max(bytes_left - size, 0)
             has_any = has_any or taken > 0
             moved += walk.position != before
         if not moved:
-            return
+            break
         going = [walk for walk in going if not walk.is_done and walk.steps < steps_max]
+    return total
 
 
-def _shares(total: int, backlogs: Mapping[int, int]) -> dict[int, int]:
+def shares_of(total: int, backlogs: Mapping[Key, int]) -> dict[Key, int]:
     """Divide the total in proportion to the backlogs. Each gets at least one, in their order, as long as any is left."""
     shares = {}
     left = total

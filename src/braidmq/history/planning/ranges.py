@@ -43,14 +43,14 @@ def begin(
     on_loss: OnLoss,
     gone: Mapping[int, Positions],
 ) -> tuple[list[ShardRange], dict[int, ShardGap]]:
-    """The ranges of all shards and the gaps in them; raises HistoryError `data-loss` if gaps are not allowed.
+    """The ranges of the shards in ``starts``, and the gaps in them; raises HistoryError `data-loss` if gaps are not allowed.
 
     Requires the lock of the log. Records up to `gone` are not counted as missing.
     """
     ranges: list[ShardRange] = []
     gaps: dict[int, ShardGap] = {}
-    for number, shard in enumerate(log.shards):
-        families = shard.for_filters(filters)
+    for number in sorted(starts):
+        families = log.shards[number].for_filters(filters)
         wanted, end = starts[number], ends[number]
         gap = _gap(families, wanted, end, gone.get(number, {}))
         if gap is not None:

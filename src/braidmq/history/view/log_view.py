@@ -7,8 +7,9 @@ Callers have validated the filters and checked the reader's access to them.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +32,12 @@ from braidmq.flight.wire import (
     gone_from_wire,
     to_wire,
 )
-from braidmq.history.planning.admission import advance
+from braidmq.history.planning.admission import AdvanceLimits, AdvanceSteps, Size, advance, whole
 from braidmq.history.planning.estimates import STEPS_MAX, count_rows, estimate
 from braidmq.history.planning.parts import split, target_of
 from braidmq.history.planning.ranges import ShardRange, begin, ends_of, starts_of, with_all
 from braidmq.history.planning.searches import Searches
+from braidmq.history.planning.shared_batch import Steps
 from braidmq.history.scanning.streams import stream
 from braidmq.history.service.errors import HistoryError, fail
 from braidmq.history.view.follower import Follower, OpenLog
@@ -50,14 +52,18 @@ _IDLE_S: Final = 60.0
 class LogView:
     """Reads a log that another process writes. Methods may be called from any thread, may block, and raise HistoryError."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, led: Collection[int] | None = None) -> None:
         """Use `LogView.open`."""
         self._follower = follower
+        self._led = led
 
     @classmethod
-    def open(cls, log_dir: Path, scratch_dir: Path, *, idle_s: float = _IDLE_S) -> LogView:
-        """The view of the log in `log_dir`, which is opened on first use; its own files go to `scratch_dir`."""
-        return cls(Follower(log_dir, scratch_dir, idle_s))
+    def open(cls, log_dir: Path, scratch_dir: Path, *, idle_s: float = _IDLE_S, led: Collection[int] | None = None) -> LogView:
+        """The view of the log in `log_dir`, which is opened on first use; its own files go to `scratch_dir`.
+
+        ``led``: the shards that it reads, and that callers name; None: all.
+        """
+        return cls(Follower(log_dir, scratch_dir, idle_s), led)
 
     def on_watermarks(self, watermarks: Mapping[int, int]) -> None:
         """Take the watermarks that the node reports."""
@@ -66,9 +72,10 @@ class LogView:
     def shards(self) -> Shards:
         """The range and size of each shard."""
         with self._fresh() as log, log.lock:
-            marks = _watermarks(log)
+            marks = self._watermarks(log)
             states = {}
-            for number, shard in enumerate(log.shards):
+            for number in marks:
+                shard = log.shards[number]
                 records = sum(family.epochs.count for family in shard.families)
                 size_bytes = sum(family.epochs.size_bytes for family in shard.families)
                 earliest = min(shard.earliest, marks[number])
@@ -80,11 +87,11 @@ class LogView:
         """Divide a read into parts, without ranges that cannot match."""
         with self._fresh() as log:
             choose(plan.columns)
-            self._reach(log, ends_of(plan.end, _watermarks(log)))
+            self._reach(log, ends_of(plan.end, self._watermarks(log)))
             searches = Searches(plan.filters)
             with log.lock:
                 # Read again, since it may have grown: `latest` means what is served now.
-                marks = _watermarks(log)
+                marks = self._watermarks(log)
                 starts, ends = starts_of(plan.start, marks), ends_of(plan.end, marks)
                 ranges, gaps = begin(log, plan.filters, starts, ends, plan.on_loss, gone_from_wire(plan.start.gone))
             estimates = estimate(log, ranges, searches)
@@ -99,25 +106,51 @@ class LogView:
             ended = to_wire({each.shard: each.end for each in ranges})
             return Planned(log.log_id, begun, ended, {str(shard): gap for shard, gap in gaps.items()}), parts
 
+    def size(self, plan: Plan) -> Size:
+        """How much the read of a plan is expected to have."""
+        with self._fresh() as log:
+            self._reach(log, ends_of(plan.end, self._watermarks(log)))
+            with log.lock:
+                marks = self._watermarks(log)
+                starts, ends = starts_of(plan.start, marks), ends_of(plan.end, marks)
+                ranges, _ = begin(log, plan.filters, starts, ends, "skip", gone_from_wire(plan.start.gone))
+            weights = [each for shard in estimate(log, ranges, Searches(plan.filters)) for family in shard for each in family]
+            return Size(ceil(sum(each.rows for each in weights)), ceil(sum(each.size_bytes for each in weights)))
+
+    def whole(self, wanted: Advance) -> Steps:
+        """A batch without records yet, and at most what there is for it."""
+        with self._fresh() as log:
+            ranges, marks = self._ranges(log, wanted)
+            return _steps(whole(log, ranges, Searches(wanted.filters), wanted.on_loss), marks)
+
     def advance(self, wanted: Advance) -> Advanced:
         """The end of a batch with limits."""
+        found = self.advance_by(wanted, may_exceed=True)
+        return Advanced(found.end, found.rows, found.latest)
+
+    def advance_by(self, wanted: Advance, *, may_exceed: bool) -> Steps:
+        """The same with what it costs. ``may_exceed``: the first record may be larger than the limit."""
         with self._fresh() as log:
-            self._reach(log, with_all(wanted.end or {}, dict.fromkeys(range(len(log.shards)), 0)))
-            searches = Searches(wanted.filters)
-            with log.lock:
-                marks = _watermarks(log)
-                starts = with_all(wanted.start, dict.fromkeys(marks, 0))
-                ends = marks if wanted.end is None else with_all(wanted.end, marks)
-                ranges, _ = begin(log, wanted.filters, starts, ends, wanted.on_loss, gone_from_wire(wanted.gone))
-            found, rows = advance(log, ranges, searches, wanted.rows_max, wanted.bytes_max, wanted.on_loss)
-            return Advanced(to_wire(found), rows, to_wire(marks))
+            ranges, marks = self._ranges(log, wanted)
+            limits = AdvanceLimits(wanted.rows_max, wanted.bytes_max, may_exceed)
+            return _steps(advance(log, ranges, Searches(wanted.filters), limits, wanted.on_loss), marks)
+
+    def _ranges(self, log: OpenLog, wanted: Advance) -> tuple[list[ShardRange], dict[int, int]]:
+        """What a batch may go through, and the current end of the shards."""
+        self._reach(log, with_all(wanted.end or {}, dict.fromkeys(self._watermarks(log), 0)))
+        with log.lock:
+            marks = self._watermarks(log)
+            starts = with_all(wanted.start, dict.fromkeys(marks, 0))
+            ends = marks if wanted.end is None else with_all(wanted.end, marks)
+            ranges, _ = begin(log, wanted.filters, starts, ends, wanted.on_loss, gone_from_wire(wanted.gone))
+        return ranges, marks
 
     def backlog(self, wanted: AskBacklog, steps_max: int = STEPS_MAX) -> Backlog:
         """How many records in a range match the filters: counted, or estimated from the sample that the steps allow."""
         with self._fresh() as log:
             searches = Searches(wanted.filters)
             with log.lock:
-                marks = _watermarks(log)
+                marks = self._watermarks(log)
                 starts = with_all(wanted.start, dict.fromkeys(marks, 0))
                 ends = marks if wanted.end is None else with_all(wanted.end, marks)
                 ends = {shard: min(end, marks[shard]) for shard, end in ends.items()}
@@ -142,14 +175,18 @@ class LogView:
             self._follower.refresh(log, _WAIT_S)
             yield log
 
+    def _watermarks(self, log: OpenLog) -> dict[int, int]:
+        served = log.served
+        numbers = range(len(log.shards))
+        return {shard: served.get(shard, 0) for shard in numbers if self._led is None or shard in self._led}
+
     def _reach(self, log: OpenLog, positions: Mapping[int, int]) -> None:
         if not self._follower.reach(log, positions, _WAIT_S):
             fail("unavailable", "the history service has not reached the end of this range yet; try again in a moment")
 
 
-def _watermarks(log: OpenLog) -> dict[int, int]:
-    served = log.served
-    return {shard: served.get(shard, 0) for shard in range(len(log.shards))}
+def _steps(found: AdvanceSteps, marks: Mapping[int, int]) -> Steps:
+    return Steps(to_wire(found.ends), found.rows, found.size_bytes, found.left, to_wire(dict(marks)))
 
 
 def _ticket(log: OpenLog, plan: Plan, wanted: ShardRange, start: int, end: int) -> Ticket:
