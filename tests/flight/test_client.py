@@ -228,6 +228,37 @@ def test_a_ticket_of_another_log_is_refused(history: FakeHistoryService) -> None
             list(client.stream(ticket))
 
 
+def test_a_part_is_read_at_the_core_that_its_ticket_names(history: FakeHistoryService) -> None:
+    with FakeHistoryService() as other:
+        row = other.add("a", shard=1)
+        ticket = wire.Ticket("00ff", ["a"], 1, 0, BEGINNING + SECOND, core="two", location=f"grpc://{other.address}")
+
+        with flight.connect(history.address) as client:
+            (batch,) = client.stream(wire.decode(wire.encode(ticket), wire.Ticket))
+            client.shards()
+
+    assert batch.column("position").to_pylist() == [row["position"]]
+    assert (len(history.tickets), len(other.tickets)) == (0, 1)
+    assert history.calls == [wire.SHARDS]  # the client still asks the server that it was given
+
+
+def test_a_core_that_is_away_is_named(history: FakeHistoryService) -> None:
+    gone = closed_address()
+    with flight.connect(history.address, retry_s=0) as client:
+        ticket = wire.Ticket("00ff", ["a"], 1, 0, 1, core="two", location=f"grpc://{gone}")
+
+        with pytest.raises(Unavailable, match=f"core two is away: .*{gone}"):
+            list(client.stream(ticket))
+
+
+def test_credentials_are_not_sent_without_tls_because_a_ticket_says_so(history: FakeHistoryService) -> None:
+    ticket = wire.Ticket("00ff", ["a"], 1, 0, 1, core="two", location=f"grpc://{history.address}")
+
+    with flight.connect(f"grpc+tls://{history.address}") as client, pytest.raises(UsageError, match=r"core two .* without TLS"):
+        list(client.stream(ticket))
+    assert history.tickets == []
+
+
 def test_advance_and_notes_reach_the_service(history: FakeHistoryService) -> None:
     history.add_many("a", 5, shard=0)
     with flight.connect(history.address) as client:

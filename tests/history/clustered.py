@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from braidmq.flight import wire
 from braidmq.history.service.errors import HistoryError
-from braidmq.history.view.cluster_view import ClusterView
 from braidmq.history.view.core_requests import OwnShards
 from braidmq.history.view.log_view import LogView
+from braidmq.history.view.whole_log import WholeLog
 from tests.history.staged import Viewed
 
 CORES = {"one": [0], "two": [1]}
@@ -25,8 +25,8 @@ class TwoCores:
     def __init__(self, log_dir: Path, scratch_dir: Path) -> None:
         self.away: set[str] = set()
         self.views = {name: LogView.open(log_dir, scratch_dir / name, led=shards) for name, shards in CORES.items()}
-        self._owns = {name: OwnShards(view, lambda name=name: f"grpc://{name}:8815") for name, view in self.views.items()}
-        self.cores = {name: ClusterView(own, name, CORES, self._ask) for name, own in self._owns.items()}
+        self._owns = {name: OwnShards(view, f"grpc://{name}:8815".__str__) for name, view in self.views.items()}
+        self.cores = {name: WholeLog(own, name, CORES, self._ask) for name, own in self._owns.items()}
         self.asked = self.cores["one"]
 
     def _ask(self, core: str, request: bytes) -> bytes:

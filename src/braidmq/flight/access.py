@@ -90,6 +90,11 @@ def parse_servers(servers: str | Sequence[str], *, tls: bool = False) -> list[st
     return list(dict.fromkeys(found))
 
 
+def is_plain(location: str) -> bool:
+    """Whether calls to this location travel without TLS."""
+    return not location.startswith(_TLS)
+
+
 def _parse_server(text: str, tls: bool) -> str:
     scheme, rest = _TLS if tls else _PLAIN, text
     if "://" in text:

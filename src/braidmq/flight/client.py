@@ -21,7 +21,7 @@ from pyarrow import flight
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.flight import columns as history_columns
 from braidmq.flight import wire
-from braidmq.flight.access import Access, parse_servers
+from braidmq.flight.access import Access, is_plain, parse_servers
 from braidmq.flight.errors import Busy, describe_gaps, from_wire_gaps, translate
 from braidmq.flight.resume import Resume
 from braidmq.flight.retry import BUSY_S, Retry
@@ -94,9 +94,12 @@ class HistoryClient:
         self._act(wire.NOTE_READER, wire.NoteReader(name, wire.to_wire(positions), list(filters)), wire.Nothing)
 
     def stream(self, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
-        """The records of a ticket in non-empty batches, each record exactly once even if connections are lost."""
+        """The records of a ticket in non-empty batches, each record exactly once even if connections are lost.
+
+        With several cores a ticket says which of them has its records, and where; no other one is asked.
+        """
         resuming = Resume(ticket)
-        retry = self._retry()
+        retry = self._retry(self._location_of(ticket))
         while True:
             try:
                 with contextlib.closing(self._attempt(retry.location, resuming.ticket)) as batches:
@@ -112,7 +115,8 @@ class HistoryClient:
                 if not resuming.can_resume:
                     detail = f"the stream broke off after {resuming.rows} rows, too many to resume: {problem.detail}"
                     raise Unavailable(detail) from None
-                retry.failed(problem)
+                with _naming(ticket.core):
+                    retry.failed(problem)
                 resuming.begin_again()
 
     def read(
@@ -188,7 +192,7 @@ class HistoryClient:
                 self._hang_up(retry.location)
                 retry.failed(problem)
             else:
-                self._preferred = retry.location
+                self._note_answer(retry.location)
                 return answer
 
     def _attempt(self, location: str, ticket: wire.Ticket) -> Generator[pa.RecordBatch]:
@@ -204,7 +208,7 @@ class HistoryClient:
                         is_over = True
                         return
                 if batch is not None:
-                    self._preferred = location
+                    self._note_answer(location)
                     yield batch
         finally:
             if not is_over:
@@ -212,8 +216,25 @@ class HistoryClient:
                 with contextlib.suppress(pa.ArrowException):
                     reader.cancel()
 
-    def _retry(self) -> Retry:
-        return Retry(self._locations, self._preferred, self._retry_s, busy_s=self._busy_s)
+    def _retry(self, only: str = "") -> Retry:
+        """``only``: the one server to ask; empty: all that were given."""
+        locations, first = ([only], only) if only else (self._locations, self._preferred)
+        return Retry(locations, first, self._retry_s, busy_s=self._busy_s)
+
+    def _note_answer(self, location: str) -> None:
+        if location in self._locations:
+            self._preferred = location
+
+    def _location_of(self, ticket: wire.Ticket) -> str:
+        """Where a ticket is read; empty: at any of the servers that were given. Raises UsageError if it cannot be used."""
+        if not ticket.location:
+            return ""
+        [location] = parse_servers([ticket.location])
+        if is_plain(location) and not any(map(is_plain, self._locations)):
+            # Credentials travel with every call.
+            problem = f"core {ticket.core} serves its records at {location}, without TLS"
+            raise UsageError(problem, "set history.cert_file and history.key_file on all cores")
+        return location
 
     def _client(self, location: str) -> flight.FlightClient:
         client = self._clients.get(location)
@@ -226,6 +247,17 @@ class HistoryClient:
         if client is not None:
             with contextlib.suppress(pa.ArrowException):
                 client.close()
+
+
+@contextlib.contextmanager
+def _naming(core: str) -> Iterator[None]:
+    """Add to Unavailable which core is away."""
+    try:
+        yield
+    except Unavailable as problem:
+        if not core:
+            raise
+        raise Unavailable(f"core {core} is away: {problem.detail}; its history.address must be reachable from here") from None
 
 
 @contextlib.contextmanager

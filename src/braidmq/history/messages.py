@@ -6,6 +6,7 @@
     Answer(number, ...)            <->      Question(number, ...)       any number at a time
                                    <-       Served                      from time to time
     AskBacklogs(number, ...)       ->       Backlogs(number, ...)       one at a time
+    AskOwn(number, ...)            ->       Own(number, ...)            any number at a time, for other cores
     (end of the stream)            ->       exits
 
 Each message is msgpack, preceded by its length in four bytes.
@@ -48,6 +49,15 @@ class Tls(_Message, frozen=True):
         return f"Tls(with authorities={bool(self.authorities)})"
 
 
+class Cluster(_Message, frozen=True):
+    """Several cores: this one, the shards that each leads, and where readers reach this service (port 0: its own)."""
+
+    core: str
+    cores: dict[str, list[int]]
+    host: str
+    port: int
+
+
 class Setup(_Message, frozen=True):
     """The configuration of the service. Not passed on the command line, where other users could read it."""
 
@@ -60,6 +70,7 @@ class Setup(_Message, frozen=True):
     log_level: str
     log_format: str
     log_lines_per_s_max: int
+    cluster: Cluster | None = None
 
 
 class Listening(_Message, frozen=True):
@@ -126,6 +137,13 @@ class Watermarks(_Message, frozen=True):
     is_busy: bool = False
 
 
+class AskCore(_Message, frozen=True):
+    """Ask the service of another core about its shards (`view.core_requests`). Answered with `CoreTold` or `CoreAway`."""
+
+    core: str
+    request: bytes
+
+
 class ReaderGranted(_Message, frozen=True, tag="Granted"):
     """The reader is accepted under this name; `token` can replace the password for a while."""
 
@@ -152,8 +170,20 @@ class Noted(_Message, frozen=True):
     """The named reader is stored on disk."""
 
 
-AnyQuestion = AskWatermarks | Authenticate | MayRead | SaveReader
-AnyAnswer = Watermarks | ReaderGranted | Denied | Filters | Noted
+class CoreTold(_Message, frozen=True):
+    """The answer of another core's service."""
+
+    answer: bytes
+
+
+class CoreAway(_Message, frozen=True):
+    """Another core does not answer, with its name and the reason."""
+
+    detail: str
+
+
+AnyQuestion = AskWatermarks | Authenticate | MayRead | SaveReader | AskCore
+AnyAnswer = Watermarks | ReaderGranted | Denied | Filters | Noted | CoreTold | CoreAway
 
 
 class Question(_Message, frozen=True):
@@ -198,8 +228,22 @@ class Backlogs(_Message, frozen=True):
     found: list[Behind]
 
 
-FromService = Listening | CannotListen | Served | Question | Backlogs
-FromNode = Setup | Answer | AskBacklogs
+class AskOwn(_Message, frozen=True):
+    """Another core asks about the shards that this one leads (`view.core_requests`). Sent by the node; answered with `Own`."""
+
+    number: int
+    request: bytes
+
+
+class Own(_Message, frozen=True):
+    """The answer to another core, with the number of its question."""
+
+    number: int
+    answer: bytes
+
+
+FromService = Listening | CannotListen | Served | Question | Backlogs | Own
+FromNode = Setup | Answer | AskBacklogs | AskOwn
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _from_service: Final[msgspec.msgpack.Decoder[FromService]] = msgspec.msgpack.Decoder(FromService)

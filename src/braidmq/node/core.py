@@ -39,6 +39,7 @@ from braidmq.cluster.shared_bans import SharedBans
 from braidmq.cluster.worker_settings import share_of, worker_name, worker_settings
 from braidmq.cluster.workers import Workers
 from braidmq.control.cluster import CoreInfo
+from braidmq.history.node_side.cluster_reads import ClusterReads, address_of_readers
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.node.process import make_data_dir, report_death, warn_if_slow
 from braidmq.node.serving import ServingNode
@@ -239,8 +240,14 @@ class Node(ServingNode):
                 raise ConfigError("history.bind", "the history service needs pyarrow", "pip install 'braidmq[history]'")
             log.info("the history service is disabled: it needs pyarrow (pip install 'braidmq[history]')")
             return
-        self._history = HistoryService(settings, data_dir, message_log, access)
+        self._history = HistoryService(settings, data_dir, message_log, access, self._cluster_reads(settings))
         self._history.start()
+
+    def _cluster_reads(self, settings: Settings) -> ClusterReads | None:
+        if self._several is None or self._home is None:
+            return None
+        leaders, address = self._several.map.leader_names, address_of_readers(settings)
+        return ClusterReads(settings.node.name, leaders, self._home.core_calls, address)
 
     async def wait_ended(self) -> str:
         """Wait until this node must be stopped: only if the other cores have declared it dead. The reason."""

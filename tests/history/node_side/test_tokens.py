@@ -81,3 +81,11 @@ def test_a_key_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Corruption, match="is not a valid key"):
         Tokens.load(tmp_path)
+
+
+def test_cores_of_one_cluster_take_tokens_of_each_other_and_of_no_other_cluster() -> None:
+    token = Tokens.shared("a secret", "berlin").make("ann", LINES, 60)
+
+    assert Tokens.shared("a secret", "berlin").read(token, same) == "ann"
+    assert Tokens.shared("another", "berlin").read(token, same) is None
+    assert Tokens.shared("a secret", "paris").read(token, same) is None

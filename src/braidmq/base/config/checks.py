@@ -18,7 +18,7 @@ from braidmq.base.config.settings import (
     ListenerSettings,
     Settings,
 )
-from braidmq.base.config.single_values import check_address, check_name, check_pair, check_readable, check_size
+from braidmq.base.config.single_values import check_address, check_name, check_pair, check_readable, check_size, check_target
 from braidmq.base.errors import ConfigError
 
 KINDS = ("tcp", "tls", "ws", "wss")
@@ -183,6 +183,8 @@ def _check_history_service(history: HistorySettings, access: AccessSettings) -> 
     if not history.bind:
         return []
     address = check_address("history.bind", history.bind)
+    if history.address:
+        check_target("history.address", history.address, "10.0.0.1:8815")
     if bool(history.cert_file) != bool(history.key_file):
         missing = "key_file" if history.cert_file else "cert_file"
         raise ConfigError(f"history.{missing}", "is missing; TLS needs a certificate and its key")

@@ -292,6 +292,9 @@ class HistorySettings(_Table, frozen=True):
         False
     )
     bind: Annotated[str, key("address of the history service (Arrow Flight); empty: no service", restart=True)] = "127.0.0.1:8815"
+    address: Annotated[
+        str, key("address by which readers are sent from other cores to `bind`; empty: that of `bind`", restart=True)
+    ] = ""
     cert_file: Annotated[str, key("certificate chain (PEM) of the history service; enables TLS; reread on reload")] = ""
     key_file: Annotated[str, key("its private key (PEM); reread on reload")] = ""
     ca_file: Annotated[

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from braidmq.access.contract import Credentials, Granted, Refused, Rules, Verdict
 from braidmq.base.errors import UsageError
 from braidmq.history import messages
+from braidmq.history.node_side.cluster_reads import ClusterReads
 from braidmq.history.node_side.node_load import NodeLoad
 from braidmq.history.node_side.tokens import Tokens
 from braidmq.storage.rows.changes import WriteRefusal
@@ -67,7 +68,9 @@ class Answers:
         anonymous_allowed: bool,
         readers_max: int,
         burden: NodeLoad | None = None,
+        cluster: ClusterReads | None = None,
     ) -> None:
+        """``cluster``: the other cores, if there are any."""
         self._log = log
         self._access = access
         self._tokens = tokens
@@ -75,6 +78,7 @@ class Answers:
         self._readers_max = readers_max
         self.readers_refused = 0
         self._burden = burden or NodeLoad()
+        self._cluster = cluster
 
     async def to(self, question: messages.AnyQuestion) -> messages.AnyAnswer:
         """The answer to a request; never raises because of a reader's input."""
@@ -85,8 +89,14 @@ class Answers:
                 return await self._authenticate(question)
             case messages.MayRead():
                 return self._may_read(question)
+            case messages.SaveReader() if self._cluster is not None:
+                return await self._cluster.save(question, self.save)
             case messages.SaveReader():
-                return await self._note(question)
+                return await self.save(question)
+            case messages.AskCore() if self._cluster is not None:
+                return await self._cluster.ask(question)
+            case messages.AskCore():
+                return messages.CoreAway("there is only one core")
 
     async def _authenticate(self, question: messages.Authenticate) -> messages.ReaderGranted | messages.Denied:
         password = question.password.encode() if question.password is not None else None
@@ -142,7 +152,8 @@ class Answers:
             )
         return ""
 
-    async def _note(self, note: messages.SaveReader) -> messages.Noted | messages.Denied:
+    async def save(self, note: messages.SaveReader) -> messages.Noted | messages.Denied:
+        """Store the positions of a reader in shards of this core."""
         name, user_name, wanted = note.name, note.user_name, note.positions
         refused = self._refusal_of_reader(name, user_name)
         if refused:

@@ -21,11 +21,12 @@ import msgspec
 from braidmq.base.backoff import Backoff
 from braidmq.base.config.addresses import Address, is_loopback, parse_address
 from braidmq.base.config.settings import HistorySettings, Settings
-from braidmq.base.errors import BraidError, ConfigError
+from braidmq.base.errors import BraidError, ConfigError, Unavailable
 from braidmq.broker.listeners.listener_set import CERTIFICATE_POLL_S
 from braidmq.history import messages
 from braidmq.history.node_side.answers import Answers, Log, ReaderAccess
 from braidmq.history.node_side.certificates import ServiceCertificates
+from braidmq.history.node_side.cluster_reads import ClusterReads
 from braidmq.history.node_side.tokens import Tokens
 
 log = logging.getLogger("braidmq.history")
@@ -44,8 +45,18 @@ _SCRATCH: Final = "history"
 class HistoryService:
     """The service of one node; call `start`, then `stop`. `address` is set once it listens, and does not change."""
 
-    def __init__(self, settings: Settings, data_dir: Path, message_log: Log, access: ReaderAccess) -> None:
-        """Raises ConfigError for an invalid address or TLS file, Corruption for an invalid key file."""
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        message_log: Log,
+        access: ReaderAccess,
+        cluster: ClusterReads | None = None,
+    ) -> None:
+        """``cluster``: the other cores, if there are any.
+
+        Raises ConfigError for an invalid address or TLS file, Corruption for an invalid key file.
+        """
         history = settings.history
         try:
             self._bind = parse_address(history.bind)
@@ -55,12 +66,21 @@ class HistoryService:
         self.process_id: int | None = None
         self.restarts = 0
         self.served = messages.Served(0, 0, 0)
-        self.tokens = Tokens.load(data_dir)
+        is_shared = cluster is not None and bool(settings.cluster.secret)
+        self.tokens = Tokens.shared(settings.cluster.secret, settings.node.cluster) if is_shared else Tokens.load(data_dir)
         self._before = messages.Served(0, 0, 0)  # totals of processes that have ended
         is_open = history.anonymous == "all" or (history.anonymous == "loopback" and is_loopback(self._bind.host))
         self._answers = Answers(
-            message_log, access, self.tokens, anonymous_allowed=is_open, readers_max=history.named_readers_max
+            message_log,
+            access,
+            self.tokens,
+            anonymous_allowed=is_open,
+            readers_max=history.named_readers_max,
+            cluster=cluster,
         )
+        self._owns: dict[int, asyncio.Future[bytes]] = {}  # what other cores have asked, by number
+        if cluster is not None:
+            cluster.serve(self.ask_own, self._answers.save)
         self._certificates = ServiceCertificates(history)
         self._setup = messages.Setup(
             log_dir=str((data_dir / "log").absolute()),
@@ -72,6 +92,7 @@ class HistoryService:
             log_level=settings.log.level,
             log_format=settings.log.format,
             log_lines_per_s_max=settings.log.lines_per_s_max,
+            cluster=None if cluster is None else cluster.setup,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._conversation: Conversation | None = None
@@ -119,6 +140,21 @@ class HistoryService:
             except TimeoutError:
                 return None
             return found if len(found) == len(readers) else None
+
+    async def ask_own(self, request: bytes) -> bytes:
+        """What the service says to another core about this core's shards. Raises Unavailable."""
+        conversation = self._conversation
+        if conversation is None or not self._is_up.is_set():
+            raise Unavailable("its history service is not ready", _FIRST_PAUSE_S)
+        self._asked += 1
+        number = self._asked
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._owns[number] = answer
+        conversation.send(messages.AskOwn(number, request))
+        try:
+            return await answer
+        finally:
+            del self._owns[number]
 
     @property
     def readers_refused(self) -> int:
@@ -220,11 +256,18 @@ class HistoryService:
                     case messages.Backlogs(number, found) if self._counted is not None and number == self._asked:
                         if not self._counted.done():
                             self._counted.set_result(found)
+                    case messages.Own(number, answer):
+                        asked = self._owns.get(number)
+                        if asked is not None and not asked.done():
+                            asked.set_result(answer)
         except (BraidError, OSError) as problem:
             reason = str(problem)
         finally:
             self._conversation = None
             conversation.close()
+            for each in self._owns.values():
+                if not each.done():
+                    each.set_exception(Unavailable("its history service has ended", _FIRST_PAUSE_S))
             status = await _ended(process)
             self.process_id = None
             self._before = msgspec.structs.replace(self.served, streams=0)
@@ -258,7 +301,7 @@ class Conversation:
     def __aiter__(self) -> Conversation:
         return self
 
-    async def __anext__(self) -> messages.Listening | messages.CannotListen | messages.Served | messages.Backlogs:
+    async def __anext__(self) -> messages.Listening | messages.CannotListen | messages.Served | messages.Backlogs | messages.Own:
         while True:
             try:
                 head = await self._reader.readexactly(messages.LENGTH_BYTES)

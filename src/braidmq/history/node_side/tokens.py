@@ -2,7 +2,8 @@
 
     base64url(version (1) = 2 | expires at, in seconds (8) | seal (16) | user name) "." base64url(HMAC-SHA256 of that)
 
-The key is a file in the data directory. A token identifies a user and grants no rights: rules are checked at every use. The seal
+The key is a file in the data directory. Several cores of a cluster derive one key from the cluster's secret instead, so that all
+of them accept a token of any one. A token identifies a user and grants no rights: rules are checked at every use. The seal
 is a keyed digest of the user's entry in the password file: when the entry changes, or the user is deleted and created again, the
 token becomes invalid. Version 1 had no seal and is rejected.
 """
@@ -23,6 +24,8 @@ from braidmq.base.errors import Corruption
 
 KEY_NAME: Final = "history.key"
 _KEY_BYTES: Final = 32
+# The secret is also what nodes prove themselves with: nothing else is signed with a key made of this text.
+_SHARED_KEY: Final = b"braidmq: tokens of history readers\0"
 _VERSION: Final = 2
 _SEAL_AT: Final = 9
 _SEAL_BYTES: Final = 16
@@ -49,6 +52,12 @@ class Tokens:
         if len(key) != _KEY_BYTES:
             raise Corruption(f"{path} is not a valid key; remove it, which makes all existing tokens invalid")
         return cls(key)
+
+    @classmethod
+    def shared(cls, secret: str, cluster: str) -> Tokens:
+        """Use the key that all cores of a cluster have; the secret must not be empty."""
+        assert secret, "a key of no secret is no secret"
+        return cls(hmac.digest(secret.encode(), _SHARED_KEY + cluster.encode(), "sha256"))
 
     def make(self, user_name: str, fingerprint: bytes, valid_s: float) -> str:
         """Create a token for this user, valid as long as the user has this fingerprint."""

@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
@@ -54,17 +53,19 @@ def _step_back() -> None:
 
 def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None:
     # Imported after the set-up, so that a failing import is reported to the node; pyarrow is also slow to import.
+    from braidmq.history.service.cores import open_views
     from braidmq.history.service.server import HistoryServer
-    from braidmq.history.view.log_view import LogView
 
-    view = LogView.open(Path(setup.log_dir), Path(setup.scratch_dir))
+    view, own = open_views(setup, node, lambda: server.port)
     try:
         _refuse_taken(setup.host, setup.port)
-        server = HistoryServer(setup, node, view)
+        server = HistoryServer(setup, node, view, own=own)
     except Exception as problem:  # pyarrow has no specific class for an address in use
         node.tell(messages.CannotListen(str(problem).splitlines()[0]))
         return
     node.count_backlogs = server.backlogs
+    if own is not None:
+        node.answer_core = server.answer_core
     node.tell(messages.Listening(server.port))
     crowd = Crowd.within_limit(server.port, server.is_known)
     threading.Thread(target=crowd.watch, args=(over,), name="crowd", daemon=True).start()

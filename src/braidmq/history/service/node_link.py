@@ -8,6 +8,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -21,6 +22,9 @@ log = logging.getLogger("braidmq.history")
 # A node that does not answer within ten seconds counts as unavailable.
 _ANSWER_BEATS: Final = 20
 _BEAT_S: Final = 0.5  # wait in pieces: if the machine is suspended, only one piece is lost, and the answer may have arrived
+
+# Questions of other cores at a time; each is as much work as a call of a reader.
+_FOR_CORES_MAX: Final = 8
 
 Answer = TypeVar("Answer", bound=messages.AnyAnswer)
 
@@ -37,6 +41,8 @@ class NodeLink:
         # Set by the server; until then, nothing can be counted.
         self.count_backlogs: Callable[[Sequence[messages.ReaderAt]], list[messages.Behind]] | None = None
         self._counting = threading.Lock()
+        self.answer_core: Callable[[bytes], bytes] | None = None  # set by the server, if there are other cores
+        self._for_cores = ThreadPoolExecutor(_FOR_CORES_MAX, "for-cores")
 
     def setup(self) -> messages.Setup:
         """The first message of the node."""
@@ -53,6 +59,8 @@ class NodeLink:
                     self._waiting[message.number].put(message.answer)
                 elif isinstance(message, messages.AskBacklogs):
                     self._answer_backlogs(message)
+                elif isinstance(message, messages.AskOwn):
+                    self._for_cores.submit(self._answer_own, message)
         except OSError:
             pass  # same as the end of the stream
         self._is_over = True
@@ -79,6 +87,8 @@ class NodeLink:
             return answer
         if isinstance(answer, messages.Denied):
             raise HistoryError(Problem("forbidden", answer.detail))
+        if isinstance(answer, messages.CoreAway):
+            raise HistoryError(Problem("unavailable", answer.detail))
         raise HistoryError(Problem("unavailable", "the broker does not answer the history service; try again"))
 
     def _answer_backlogs(self, question: messages.AskBacklogs) -> None:
@@ -102,6 +112,18 @@ class NodeLink:
             self._counting.release()
         with suppress(OSError):  # the node has exited and no longer needs the answer
             self.tell(messages.Backlogs(question.number, found))
+
+    def _answer_own(self, question: messages.AskOwn) -> None:
+        """Answer another core; without an answer, its node gives up in time."""
+        if self.answer_core is None:
+            return
+        try:
+            answer = self.answer_core(question.request)
+        except Exception:
+            log.exception("a question of another core failed")
+            return
+        with suppress(OSError):  # the node has exited
+            self.tell(messages.Own(question.number, answer))
 
     def tell(self, message: messages.FromService) -> None:
         """Send a message that has no answer."""

@@ -23,6 +23,7 @@ from braidmq.history.service.flight_errors import to_flight
 from braidmq.history.service.node_link import NodeLink
 from braidmq.history.service.quotas import Quotas
 from braidmq.history.service.read_ahead import read_ahead
+from braidmq.history.view.core_requests import OwnShards, encode_problem
 
 log = logging.getLogger("braidmq.history")
 
@@ -88,10 +89,19 @@ def problems_in_words() -> Iterator[None]:
 class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
     """Serves a view of the log. The constructor starts listening."""
 
-    def __init__(self, setup: messages.Setup, node: NodeLink, view: View, rest: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        setup: messages.Setup,
+        node: NodeLink,
+        view: View,
+        rest: Callable[[float], None] = time.sleep,
+        own: OwnShards | None = None,
+    ) -> None:
+        """``own``: the shards that this core leads, if there are other cores."""
         self._node = node
         self._rest = rest
         self._view = view
+        self._own = own
         self._authorization = Authorization(node)
         self.quotas = Quotas(setup.limits)
         self._is_node_busy = False
@@ -133,7 +143,7 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
         return flight.FlightInfo(
             schema,
             descriptor,
-            [flight.FlightEndpoint(wire.encode(ticket), [], None, wire.encode(part)) for ticket, part in parts],
+            [flight.FlightEndpoint(wire.encode(ticket), _locations(ticket), None, wire.encode(part)) for ticket, part in parts],
             sum(part.rows_max for _, part in parts),
             sum(part.bytes_max for _, part in parts),
             app_metadata=wire.encode(planned),
@@ -213,11 +223,21 @@ class HistoryServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow ha
         """How many records each of these named readers has yet to read; asked by the node."""
         self._refresh()
         steps_max = max(_BACKLOG_STEPS // max(len(readers), 1), 1)
+        view: View = self._view if self._own is None else self._own.view
         found = []
         for each in readers:
-            backlog = self._view.backlog(wire.AskBacklog(each.filters, wire.to_wire(each.positions)), steps_max)
+            backlog = view.backlog(wire.AskBacklog(each.filters, wire.to_wire(each.positions)), steps_max)
             found.append(messages.Behind(backlog.rows, backlog.is_estimate))
         return found
+
+    def answer_core(self, request: bytes) -> bytes:
+        """The answer to another core, about the shards that this one leads."""
+        assert self._own is not None, "there are no other cores"
+        try:
+            self._refresh()
+        except HistoryError as error:
+            return encode_problem(error.problem)
+        return self._own.answer_bytes(request)
 
     def _refresh(self) -> None:
         """Make everything committed before this call visible to it."""
@@ -250,6 +270,11 @@ def _check_version(version: int) -> None:
         raise UsageError(
             f"the client uses version {version} of the protocol, the service version {wire.VERSION}", "use an older client"
         )
+
+
+def _locations(ticket: wire.Ticket) -> list[str]:
+    """Where a part is read; empty: at the service that has planned it."""
+    return [ticket.location] if ticket.location else []
 
 
 def _host(host: str) -> str:

@@ -149,9 +149,9 @@ class OwnShards:
         try:
             return _encode(self.answer(_requests.decode(request)))
         except msgspec.MsgspecError as problem:
-            return _encode(NotTold(Problem("unavailable", f"another core asks in a way that this one does not know: {problem}")))
+            return encode_problem(Problem("unavailable", f"a core asks in a way that another one does not know: {problem}"))
         except HistoryError as error:
-            return _encode(NotTold(error.problem))
+            return encode_problem(error.problem)
 
     def _parts(self, plan: Plan) -> ToldParts:
         planned, parts = self.view.plan(plan)
@@ -162,6 +162,11 @@ class OwnShards:
             ToldPart(part.shard, ticket.start, ticket.end, part.rows_max, part.bytes_max, ticket.gone) for ticket, part in parts
         ]
         return ToldParts(planned, self.location(), told)
+
+
+def encode_problem(problem: Problem) -> bytes:
+    """An answer that says why there is none."""
+    return _encode(NotTold(problem))
 
 
 def encode_request(asked: CoreRequest) -> bytes:

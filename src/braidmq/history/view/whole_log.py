@@ -63,7 +63,7 @@ Value = TypeVar("Value")
 AskCore = Callable[[str, bytes], bytes]  # a core and a request; raises HistoryError if it does not answer
 
 
-class ClusterView:
+class WholeLog:
     """Implements `service.server.View` for all shards; from any thread."""
 
     def __init__(self, own: OwnShards, name: str, cores: Mapping[str, Collection[int]], ask: AskCore) -> None:
