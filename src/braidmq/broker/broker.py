@@ -60,6 +60,10 @@ class Broker(BrokerParts):
 
     # Start, time and end
 
+    def hold_time(self, is_held: bool) -> None:
+        """Let no will, session or delayed message fall due, or go on; those that were due meanwhile are due then."""
+        self.timers.is_held = self.delayed.is_held = is_held
+
     def restore(self, *, decides: bool = True) -> None:
         """Restore sessions and messages from storage, before the listeners open; ``decides``: see `Restoration.run`."""
         now = time()

@@ -2,6 +2,7 @@
 
 Such a timer may be late, but it must not fire because of unread input. It runs on the ``DeadlineClock``, which leaves out pauses
 of the process. When its time has come, the loop first takes the turns that it needs to read everything that has arrived.
+While the timers are *held*, because the node cannot hear its clients, none of them fires.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from braidmq.base.deadline_clock import DeadlineClock, after_reading
+from braidmq.base.deadline_clock import BEAT_S, DeadlineClock, after_reading
 
 log = logging.getLogger("braidmq.broker")
 
@@ -41,10 +42,15 @@ class Timer:
         left_s = self._due - self._timers.now()
         if left_s > 0:
             self._handle = self._timers.loop.call_later(left_s, self.wait)
+        elif self._timers.is_held:
+            self._handle = self._timers.loop.call_later(BEAT_S, self.wait)
         else:
             self._handle = after_reading(self._timers.loop, self._fire)
 
     def _fire(self) -> None:
+        if self._timers.is_held:  # what was read meanwhile has shown it
+            self.wait()
+            return
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
@@ -56,6 +62,7 @@ class Timers:
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
         self.loop = loop
         self.now = now
+        self.is_held = False
         self.pauses = 0
         self.paused_s = 0.0
         self.beaten_at = monotonic()  # for ``LoopWatch``, which runs in another thread

@@ -27,6 +27,7 @@ from braidmq.broker.ports import Storage
 from braidmq.broker.session.ports import NodePorts
 from braidmq.cluster.core_side import CoreSide
 from braidmq.cluster.figures import ClusterFigures, CoreFigures
+from braidmq.cluster.home.held_time import HeldTime
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.node_peer import PeerView
 from braidmq.cluster.led_shards import LedShards
@@ -90,6 +91,7 @@ class Node(ServingNode):
         self._several: SeveralCores | None = None
         self._core_side: CoreSide | None = None
         self._home: Home | None = None
+        self._held_time: HeldTime | None = None
         self._shared_bans: SharedBans | None = None
         self._worker_secret = b""
         self._workers: Workers | None = None
@@ -208,6 +210,8 @@ class Node(ServingNode):
         questions = self._core_side.questions
         self._shared_bans = shared = SharedBans(self._access.bans, questions)
         questions.on_connect, questions.on_disconnect, self._access.on_ban = shared.connect, shared.disconnect, shared.note
+        self._held_time = held = HeldTime(broker, self.settings.cluster.lease, broker.loop)
+        self._core_side.when_alone, self._core_side.when_back = held.hold, held.resume
         await self._core_side.accept(self._home, self._home)
         if self._plan.count:
             socket_path = str(self._core_side.socket_path)
@@ -268,6 +272,8 @@ class Node(ServingNode):
             await self._workers.stop()  # while this core can still take what their clients leave behind
         if self._shared_bans is not None:
             self._shared_bans.close()
+        if self._held_time is not None:
+            self._held_time.close()
         if self._core_side is not None:
             await self._core_side.stop()
         if self._history is not None:

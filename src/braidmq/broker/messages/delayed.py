@@ -32,6 +32,7 @@ PREFIX = b"$delayed/"
 
 _SLICE_S = 0.001  # of reading and publishing, before others have their turn
 _STORE_AGAIN_S = 1.0  # after which to try again when the log could not be read, or has refused a message
+_HELD_S = 0.5  # after which to look again whether anything may be published
 _RETRY_S = 0.05  # after which to look again whether the log takes more
 
 
@@ -85,6 +86,7 @@ class DelayedMessages:
         self._paused_until = 0.0
         self._needs_rules = False  # a message is due, and without rules it is unknown whether it may be published
         self.size_bytes = 0  # of all of them, on disk
+        self.is_held = False  # the node must publish nothing now
 
     def __len__(self) -> int:
         return self._count
@@ -163,6 +165,9 @@ class DelayedMessages:
         while self._waiting:
             if self._waiting[0].due_at > now:
                 self._wake_at(self._waiting[0].due_at)
+                break
+            if self.is_held:
+                self._wake_at(now + _HELD_S)
                 break
             if now < self._paused_until:
                 self._wake_at(self._paused_until)
