@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import pytest
 
 from braidmq.base.config import sources
+from braidmq.broker.broker import Broker
+from braidmq.cluster.core_reach import CoreReach
 from braidmq.cluster.core_side import CoreSide, MemberHome
 from braidmq.cluster.members import RegistrationRequest
+from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
 from braidmq.net.proto_v1 import CoreEntry, Registered
 from tests.support.log_lines import lines_of
@@ -27,6 +31,7 @@ class NamingCore(CoreSide):
 
     entries: list[CoreEntry]
     asked = 0  # for an incarnation
+    gate: asyncio.Event | None = None  # nobody is registered before it opens
 
     def share_members(self, others: list[NamingCore]) -> None:
         """Keep the members that another core keeps, as cores do that have one store."""
@@ -35,6 +40,8 @@ class NamingCore(CoreSide):
 
     async def register(self, request: RegistrationRequest) -> Registered:
         self.asked += not request.incarnation
+        if self.gate is not None:
+            await self.gate.wait()
         answer = await super().register(request)
         own = next(entry for entry in answer.cores)
         cores = [msgspec.structs.replace(each, address="") if each.name == own.name else each for each in self.entries]
@@ -127,6 +134,52 @@ def test_a_core_that_starts_elsewhere_is_found(tmp_path: Path) -> None:
                     pass
 
             assert side.states == {"core1": "", "core2": ""}
+            await side.stop()
+
+    asyncio.run(scenario())
+
+
+class QuietLink:
+    """A node's link that serves nobody."""
+
+    on_ready: object = None
+
+    def serve(self, broker: object) -> None:
+        """Nothing."""
+
+    def home(self, name: str) -> str:
+        return name
+
+    def leave_out(self) -> None:
+        """Nothing."""
+
+    close = leave_out
+
+
+def test_a_core_that_takes_the_node_while_others_serve_it_already_serves_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+    monkeypatch.setattr(CoreReach, "serve", lambda self, home: served.append(home))
+
+    async def scenario() -> None:
+        async with two_cores(tmp_path) as cores, asyncio.timeout(DEADLINE_S):
+            for core in cores:  # none has heard where the other one is: the node knows both from its configuration
+                core.entries = [msgspec.structs.replace(each, address="") for each in core.entries]
+            cores[1].gate = asyncio.Event()
+            side = side_of(tmp_path, cores)
+            await reach(side, 1)
+            side._link = cast("ClusterLink", QuietLink())
+            serving = asyncio.ensure_future(side.serve(cast("Broker", None)))
+            await asyncio.sleep(0)
+            assert served == ["core1"]
+            with lines_of("braidmq.cluster") as lines:
+                cores[1].gate.set()
+                while not (await lines.get()).startswith("member "):
+                    pass
+
+            assert served == ["core1", "core2"]
+            serving.cancel()
             await side.stop()
 
     asyncio.run(scenario())

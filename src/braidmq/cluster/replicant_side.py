@@ -169,6 +169,8 @@ class ReplicantSide:
                 self._close(reach)
             else:
                 self._reaches[reach.name] = reach
+                if self._is_serving:
+                    reach.serve(self.link.home(reach.name))
         for core in cores:
             known = self._reaches.get(core.name)
             if not core.address or not core.shards or (known is not None and (known is reach or not known.state)):
