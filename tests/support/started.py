@@ -116,3 +116,11 @@ class Started:
         while (line := self._lines.get()) is not None:
             self.log.append(line)
         return status
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the process ends by itself in this time."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True

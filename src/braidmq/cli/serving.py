@@ -70,6 +70,12 @@ async def start_until(node: RunningProcess, over: asyncio.Event) -> bool:
 
 async def run_until(node: RunningProcess, over: asyncio.Event) -> None:
     """Wait until it is over, and stop the node. Raises Unavailable if the node itself has to end."""
+    if reason := await run_to_end(node, over):
+        raise Unavailable(reason)
+
+
+async def run_to_end(node: RunningProcess, over: asyncio.Event) -> str:
+    """Wait until it is over, and stop the node; why it had to end, or nothing."""
     ended = asyncio.ensure_future(node.wait_ended())
     waiting = asyncio.ensure_future(over.wait())
     await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,5 +83,12 @@ async def run_until(node: RunningProcess, over: asyncio.Event) -> None:
     log.info("stopping")
     await node.stop()
     if ended.done():
-        raise Unavailable(ended.result())
+        return ended.result()
     ended.cancel()
+    return ""
+
+
+def free_stopped() -> None:
+    """A node has stopped, and another one follows: give the memory of the first one back."""
+    gc.unfreeze()
+    gc.collect()

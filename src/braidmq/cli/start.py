@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from braidmq.base import logs
 from braidmq.base.config import sources as config
 from braidmq.base.config.addresses import Address
-from braidmq.base.errors import ConfigError
+from braidmq.base.errors import ConfigError, Unavailable
 from braidmq.base.parent import die_with_parent
-from braidmq.cli.serving import run_on_loop, run_until, start_until
+from braidmq.cli.serving import free_stopped, run_on_loop, run_to_end, start_until
 
 if TYPE_CHECKING:
     from braidmq.node import Node, Replicant, WorkerPlan
@@ -51,7 +52,8 @@ def start(
     loaded = config.load(file)
     settings = loaded.settings
     logs.set_up(settings.log.level, settings.log.format, settings.log.lines_per_s_max)
-    run_on_loop(_serve(make_node(loaded, _plan(workers, no_core_listeners)), file, hints, ready_fd))
+    plan = _plan(workers, no_core_listeners)
+    run_on_loop(_serve(make_node(loaded, plan), plan, file, hints, ready_fd))
 
 
 def make_node(loaded: config.Config, plan: WorkerPlan | None = None) -> Node | Replicant:
@@ -83,7 +85,10 @@ def _plan(workers: str | None, no_core_listeners: bool) -> WorkerPlan | None:
     return WorkerPlan(int(workers), core_listens=not no_core_listeners)
 
 
-async def _serve(node: Node | Replicant, file: Path | None, hints: bool, ready_fd: int | None) -> None:
+async def _serve(node: Node | Replicant, plan: WorkerPlan | None, file: Path | None, hints: bool, ready_fd: int | None) -> None:
+    """Run the node, and again as a new member each time that its cluster has declared it dead. Raises Unavailable."""
+    from braidmq.cluster.members import MAY_RETURN
+
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -91,17 +96,36 @@ async def _serve(node: Node | Replicant, file: Path | None, hints: bool, ready_f
     hangup = asyncio.Event()
     # Installed before the node serves: by default, SIGHUP ends the process.
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    if not await start_until(node, over):
-        return
-    reloading = loop.create_task(_reload_upon(hangup, node, file))
-    if ready_fd is not None:
-        _report_ports(node, ready_fd)
-    if hints:
-        click.echo(_hints(node.addresses, node.api_address, node.history_bind))
-    try:
-        await run_until(node, over)
-    finally:
-        reloading.cancel()
+    while await start_until(node, over):
+        reloading = loop.create_task(_reload_upon(hangup, node, file))
+        if ready_fd is not None:
+            _report_ports(node, ready_fd)
+            ready_fd = None
+        if hints:
+            click.echo(_hints(node.addresses, node.api_address, node.history_bind))
+        bound = _bound(node)
+        try:
+            reason = await run_to_end(node, over)
+        finally:
+            reloading.cancel()
+        if not reason:
+            return
+        if reason not in MAY_RETURN:
+            raise Unavailable(reason)
+        log.warning("%s: its clients were disconnected, and it starts as a new member", reason)
+        node = make_node(bound, plan)
+        free_stopped()
+
+
+def _bound(node: Node | Replicant) -> config.Config:
+    """The node's configuration with the ports that the system has chosen, so that clients find it again."""
+    from braidmq.cluster.worker_settings import bound_listeners
+
+    settings, replace = node.settings, msgspec.structs.replace
+    api = replace(settings.api, bind=str(node.api_address)) if node.api_address else settings.api
+    cluster = replace(settings.cluster, rpc_bind=str(node.cluster_address)) if node.cluster_address else settings.cluster
+    listeners = bound_listeners(settings.listeners, node.addresses)
+    return replace(node.config, settings=replace(settings, listeners=listeners, api=api, cluster=cluster))
 
 
 def _report_ports(node: Node | Replicant, descriptor: int) -> None:

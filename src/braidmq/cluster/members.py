@@ -36,6 +36,10 @@ ENDPOINTS: Final = "endpoints"
 ENDPOINTS_MAX: Final = 10_000
 REGISTRATION_KEY: Final = b"registration_id"
 DEATH_KEPT_MS: Final = 86_400_000
+# Why a node has ended, and may come back as a new member; any other reason is one to stay away.
+UNKNOWN: Final = "the cluster does not know this node"
+DECLARED_DEAD: Final = "this node was declared dead"
+MAY_RETURN: Final = frozenset({UNKNOWN, DECLARED_DEAD})
 _ATTEMPTS_MAX: Final = 100
 _KEEP_ATTEMPTS_MAX: Final = 5  # a lease that has ended fails them all
 
@@ -192,11 +196,11 @@ def plan_registration(
 def _plan_return(read: MemberReading, request: RegistrationRequest, member: MemberRow | None) -> Admitted | NotAdmitted:
     """Decide on a node that has lost its connection and comes back with its incarnation."""
     if member is None:
-        return NotAdmitted("the cluster does not know this node", must_restart=True)
+        return NotAdmitted(UNKNOWN, must_restart=True)
     if request.incarnation < member.incarnation:
         return NotAdmitted("this node was started a second time", must_restart=True)
     if request.incarnation <= read.last_dead:
-        return NotAdmitted("this node was declared dead", must_restart=True)
+        return NotAdmitted(DECLARED_DEAD, must_restart=True)
     if request.incarnation == member.incarnation:
         return Admitted(member.registration_id, member.incarnation)
     # The tables are older than the node: they were restored from a backup. Its key proves that the number is its own.
@@ -314,6 +318,11 @@ class Members:
     async def is_member(self, name: str, incarnation: int) -> bool:
         """Whether this incarnation of a node is alive."""
         return (await self._read(name)).is_incarnation(incarnation)
+
+    async def latest(self, name: str) -> int:
+        """The latest incarnation of a node; 0 if there was none."""
+        member = (await self._read(name)).member
+        return 0 if member is None else member.incarnation
 
     async def alive(self) -> list[LiveMember]:
         """All nodes that are alive, by name."""

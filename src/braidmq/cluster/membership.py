@@ -25,6 +25,7 @@ from braidmq.cluster.corestore.contract import CommitsMissed, CoreCommit, CoreRo
 from braidmq.cluster.corestore.guarded import GuardedStore
 from braidmq.cluster.leases import NodeIncarnation
 from braidmq.cluster.members import (
+    DECLARED_DEAD,
     LEASES,
     Admitted,
     HearingCore,
@@ -186,7 +187,7 @@ class ClusterMembership:
         self._port.on_back()
 
     def _on_declared_dead(self, reason: str) -> None:
-        log.error("%s: it ends, and joins as a new member when it is started again", reason)
+        log.error("%s", reason)
         self._port.on_declared_dead(reason)
 
     # -- the own lease -------------------------------------------------------------------------------------------------
@@ -218,12 +219,15 @@ class ClusterMembership:
         sent_at = self._clock()
         lease = await self._store.grant_lease(self._lease_s)
         if not await self._members.keep(self._name, self.incarnation, HearingCore(self._name, lease)):
-            self.lease.on_dead("this core was declared dead, or was started a second time")
+            self._end(await self._members.latest(self._name) > self.incarnation)
             return
         self._lease_id = lease
         self._be_patient()
         self._changed.set()  # the rows of its nodes have ended with the old lease
         self.lease.on_confirmed(sent_at, self._lease_s, self._clock())
+
+    def _end(self, is_replaced: bool) -> None:
+        self.lease.on_dead("this core was started a second time" if is_replaced else DECLARED_DEAD)
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do something that is tried again later; False if the store does not answer."""
@@ -315,7 +319,7 @@ class ClusterMembership:
             if node in self._kept:
                 self._kept[node] = _LET_GO
             if node == (self._name, self.incarnation):
-                self.lease.on_dead("this core was declared dead, or was started a second time")
+                self._end(self.view.alive.get(self._name) is not None)
                 return
             self._port.on_ended(member)
         for member in changes.joined:

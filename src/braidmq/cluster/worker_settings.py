@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from braidmq.base.config.addresses import Address, parse_address
-from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.config.settings import Listeners, ListenerSettings, Settings
 
 KINDS = ("tcp", "tls", "ws", "wss")
 
@@ -35,13 +35,16 @@ def worker_settings(
     return replace(
         share_of(settings, processes),
         node=replace(node, name=worker_name(node.name, number), role="replicant", data_dir=str(run_dir)),
-        listeners=type(settings.listeners)(
-            **{kind: _bound(kind, getattr(settings.listeners, kind), addresses) for kind in KINDS}
-        ),
+        listeners=bound_listeners(settings.listeners, addresses),
         api=replace(settings.api, bind=""),
         history=replace(settings.history, bind=""),
         cluster=replace(cluster, secret=secret, rpc_bind="", etcd_username="", etcd_password_file=""),
     )
+
+
+def bound_listeners(listeners: Listeners, addresses: Mapping[str, tuple[str, int]]) -> Listeners:
+    """The listeners of a node at the ports where they are bound, which the system may have chosen."""
+    return type(listeners)(**{kind: _bound(kind, getattr(listeners, kind), addresses) for kind in KINDS})
 
 
 def worker_name(core: str, number: int) -> str:

@@ -7,6 +7,8 @@ import contextlib
 import random
 import signal
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
 from braidmq.mqtt.reasons import Reason
@@ -46,18 +48,39 @@ class ServedPorts(ServedPort):
         return self._chance.choice(list(self._ports.values()))
 
 
-class ClusterCampaign:
+class Processes(Protocol):
+    """The nodes of a cluster; a context manager."""
+
+    replicants: list[NodeProcess]
+
+    def __enter__(self) -> object:
+        """Start all of them."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End all of them."""
+
+
+class Campaign:
     """One run in a directory of its own; the same seed makes the same faults after the same amounts of work."""
 
-    def __init__(self, seed: int, faults: int, folder: Path, *, work_max: int = 2000, patience_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        cluster: Processes,
+        seed: int,
+        faults: int,
+        endings: frozenset[int],
+        *,
+        work_max: int = 2000,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._cluster = cluster
         self._faults = faults
         self._chance = random.Random(seed)
         self._work_max = work_max
         self._patience_s = patience_s
-        self._cluster = ClusterOfProcesses(folder, 2, cluster=CLUSTER)
         self._served = ServedPorts(random.Random(seed + 1))
         self.ledger = Ledger()
-        self._scene = Scene(seed, self.ledger, self._served, self._count, ENDINGS)
+        self._scene = Scene(seed, self.ledger, self._served, self._count, endings)
         self._work_left = 0
         self._is_worked = asyncio.Event()
         self.done: list[str] = []  # the faults
@@ -97,10 +120,7 @@ class ClusterCampaign:
 
     async def _do_harm(self) -> None:
         """One fault, and its repair."""
-        kind = self._chance.choice([self._kill_replicant, self._kill_replicant, self._kill_core, self._stop_replicant])
-        node = self._chance.choice(self._cluster.replicants)
-        self.done.append(kind.__name__)
-        await kind(node)
+        raise NotImplementedError
 
     async def _kill_replicant(self, node: NodeProcess) -> None:
         self._served.remove(node)
@@ -108,19 +128,6 @@ class ClusterCampaign:
         if self._chance.random() < 0.5:
             await self._work_for(100)  # of clients on the other one
         await asyncio.to_thread(node.start)
-        self._served.add(node)
-
-    async def _kill_core(self, node: NodeProcess) -> None:
-        core = self._cluster.core
-        await asyncio.to_thread(core.kill)
-        await asyncio.to_thread(core.start)
-
-    async def _stop_replicant(self, node: NodeProcess) -> None:
-        node.process.pause()
-        self._served.remove(node)
-        with contextlib.suppress(TimeoutError):  # all clients may be there
-            await self._work_for(self._chance.randint(1, 500), 3.0)
-        node.process.send(signal.SIGCONT)
         self._served.add(node)
 
     # The work
@@ -155,3 +162,30 @@ class ClusterCampaign:
         for subscriber in self._subscribers:
             faults += self.ledger.judge(subscriber.reader)
         return faults
+
+
+class ClusterCampaign(Campaign):
+    """Of a cluster with one core."""
+
+    def __init__(self, seed: int, faults: int, folder: Path) -> None:
+        self._processes = ClusterOfProcesses(folder, 2, cluster=CLUSTER)
+        super().__init__(self._processes, seed, faults, ENDINGS)
+
+    async def _do_harm(self) -> None:
+        kind = self._chance.choice([self._kill_replicant, self._kill_replicant, self._kill_core, self._stop_replicant])
+        node = self._chance.choice(self._cluster.replicants)
+        self.done.append(kind.__name__)
+        await kind(node)
+
+    async def _kill_core(self, node: NodeProcess) -> None:
+        core = self._processes.core
+        await asyncio.to_thread(core.kill)
+        await asyncio.to_thread(core.start)
+
+    async def _stop_replicant(self, node: NodeProcess) -> None:
+        node.process.pause()
+        self._served.remove(node)
+        with contextlib.suppress(TimeoutError):  # all clients may be there
+            await self._work_for(self._chance.randint(1, 500), 3.0)
+        node.process.send(signal.SIGCONT)
+        self._served.add(node)
