@@ -147,17 +147,26 @@ class ReleaseGuest(_RowOperation, frozen=True):
 
 
 class TakeExclusive(_RowOperation, frozen=True):
-    """A client of the node wants an exclusive topic; the entry is refused if another client has it."""
+    """A client of the node wants an exclusive topic; the entry is refused if another client has it.
+
+    With several cores it goes to the home of the topic, in an entry of the node's own, and names the client's channel.
+    ``is_durable``: the client's session is. ``is_held``: it was granted before, by a home that has restarted since.
+    """
 
     client_id: str
     topic_filter: bytes
+    channel: int = 0
+    is_durable: bool = False
+    is_held: bool = False
 
 
 class ReleaseExclusive(_RowOperation, frozen=True):
-    """A client of the node no longer wants an exclusive topic."""
+    """A client of the node no longer has an exclusive topic. ``is_kept``: its channel has ended, and its session may keep it."""
 
     client_id: str
     topic_filter: bytes
+    channel: int = 0
+    is_kept: bool = False
 
 
 # Messages that wait: rows in the shard of the topic, or of the publisher

@@ -20,12 +20,14 @@ from braidmq.lane.path.peer import SilentFlow
 from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
 from braidmq.lane.path.subscription import Subscription
-from braidmq.mqtt.topics import SHARE_PREFIX
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX
 from braidmq.net.proto_v1 import Position
 
 DURABLE: Final = b"d"  # the value of a filter's row
 SHARED: Final = b"g"  # of a membership in a shared group, whose key is the subscription as a client writes it
+EXCLUSIVE: Final = b"x"  # before the client id of the session that has an exclusive topic; the key is the whole subscription
 _SHARE: Final = SHARE_PREFIX.encode()
+_EXCLUSIVE_PREFIX: Final = EXCLUSIVE_PREFIX.encode()
 
 
 def share_key(group: tuple[str, bytes]) -> bytes:
@@ -75,6 +77,14 @@ class DurableRoutes:
         if not sessions[topic_filter]:
             del sessions[topic_filter]
             self._write(shard, Entry(topic_filter, None))
+
+    def add_exclusive(self, client_id: str, topic: bytes) -> None:
+        """A durable session has an exclusive topic."""
+        self._write(self._led.shard_of(client_id), Entry(_EXCLUSIVE_PREFIX + topic, EXCLUSIVE + client_id.encode()))
+
+    def remove_exclusive(self, client_id: str, topic: bytes) -> None:
+        """It no longer has it."""
+        self._write(self._led.shard_of(client_id), Entry(_EXCLUSIVE_PREFIX + topic, None))
 
     def _write(self, shard: int, entry: Entry) -> None:
         self._tables.write(durable_origin(shard), [entry])
@@ -155,7 +165,7 @@ class RoutesElsewhere:
         """Rows of the replication log have changed, and the tables have them."""
         wanted: dict[bytes, bool] = {}
         for origin, key, value in changes:
-            if origin in self._origins and group_of_key(key) is None:
+            if origin in self._origins and group_of_key(key) is None and not key.startswith(_EXCLUSIVE_PREFIX):
                 wanted[key] = value is not None or self._is_wanted(key)
         if wanted:
             added = [key for key, is_wanted in wanted.items() if is_wanted]

@@ -120,6 +120,11 @@ class Confidence(Generic[Subject]):
         self._sure_until = lowest
         return True
 
+    def is_known_since(self, subject: Subject, time: float) -> bool:
+        """Whether the home has all routes that a subject had at this time: a probe that was sent since is confirmed."""
+        probed = self._subjects.get(subject)
+        return probed is None or self._until(probed) > time + SURE_S
+
     def _until(self, probed: _Probed) -> float:
         while probed.answers and self._has(probed.answers[0].positions):
             probed.sure_until = max(probed.sure_until, probed.answers.popleft().sent_at + SURE_S)

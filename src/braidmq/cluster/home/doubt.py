@@ -35,8 +35,9 @@ class Doubt:
         cores: CorePeers,
         clock: Callable[[], float],
         loop: Later,
+        on_sure: Callable[[], None],
     ) -> None:
-        """``clock``: seconds that go on while the machine is suspended."""
+        """``clock``: seconds that go on while the machine is suspended. ``on_sure``: the home is sure now; called often."""
         self.is_in_doubt = True
         self.doubts = 0  # it began to be in doubt
         self._confidence = confidence
@@ -45,6 +46,7 @@ class Doubt:
         self._cores = cores
         self._clock = clock
         self._loop = loop
+        self._on_sure = on_sure
         self._is_closed = False
         self._record_all(True)
 
@@ -72,6 +74,8 @@ class Doubt:
         if self.is_in_doubt and self._confidence.is_sure(now):
             self.is_in_doubt = False
             self._record_all(False)
+        if not self.is_in_doubt:
+            self._on_sure()
         for core in self._cores.connected:
             self.probe(core.name, core.probe)
         for node in self._nodes():

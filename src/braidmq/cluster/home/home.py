@@ -22,11 +22,13 @@ from braidmq.cluster.claims import HomeClaims
 from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
+from braidmq.cluster.cores.exclusive_rows import ExclusiveRows
 from braidmq.cluster.cores.groups_elsewhere import GroupsElsewhere
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.blocks import HomeBlocks
 from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.home.doubt import Doubt
+from braidmq.cluster.home.exclusive import ExclusiveGrants
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.held_session import NodeClaim
@@ -97,6 +99,8 @@ class Home:
         if dead:
             self.tables.write(self._store, [death_of(origin_of(each.name), each.incarnation + 1) for each in dead])
         self._durable = None if self.led.is_all else DurableRoutes(self.led, self.tables, self._ask)
+        self._exclusive: ExclusiveGrants | None = None
+        self._exclusive_rows: ExclusiveRows | None = None
         self.exchange = RlogExchange(
             self.tables,
             self._origin,
@@ -113,18 +117,26 @@ class Home:
         self.doubt: Doubt | None = None
         if self._durable is not None:
             self._confidence = Confidence(self._position_of)
+            self._exclusive_rows = ExclusiveRows(self._durable, self.tables, self.led.count, self._ask)
+            self._exclusive = ExclusiveGrants(self._exclusive_rows, lambda: self._has_heard_all, self._is_known_since, clock)
             self.cores = CorePeers(self.led, self._durable, self.exchange, self._confidence, clock)
         self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected)
         self._routes: OwnRoutes | None = None
         self._noted: NotedRoutes | None = None
         self._sessions: HomeSessions | None = None
         self._forwarding: Forwarding | None = None
+        self._has_heard_all = False  # since this core was started
         self.blocks_refused = self.entries_fenced = 0  # of nodes that are dead
 
     @property
     def ports(self) -> NodePorts:
         """What the core's broker uses in place of its own parts."""
-        return NodePorts(registry=self.registry, extend_routes=self._extend_routes, keeps_groups=self._durable is not None)
+        return NodePorts(
+            registry=self.registry,
+            exclusive=self._exclusive_rows,
+            extend_routes=self._extend_routes,
+            keeps_groups=self._durable is not None,
+        )
 
     def _extend_routes(self, routes: Routes) -> Routes:
         if self._durable is not None:
@@ -160,7 +172,9 @@ class Home:
             if self._noted is not None:
                 broker.groups.watch_members(self._noted.note_member)
             self.cores.serve(broker.loop)
-            self.doubt = Doubt(self._confidence, broker.routes, self._peers.values, self.cores, self._clock, broker.loop)
+            self.doubt = Doubt(
+                self._confidence, broker.routes, self._peers.values, self.cores, self._clock, broker.loop, self._note_sure
+            )
             self.doubt.start()
             self._forget_orphans()
 
@@ -264,6 +278,7 @@ class Home:
             self.misdirected,
             self.doubt,
             self.cores,
+            self._exclusive,
         )
         recorder = broker.turn_writer.recorder
         blocks = HomeBlocks(
@@ -310,6 +325,8 @@ class Home:
         self._peers.pop(member, None)
         if peer is not None and self._by_name.get(member.name) is peer:
             del self._by_name[member.name]
+        if self._exclusive is not None:
+            self._exclusive.dead(member)
         self.registry.dead(member)
         self._ask()
 
@@ -329,6 +346,15 @@ class Home:
             self.doubt.close()
         if self._sessions is not None:
             self._sessions.close()
+
+    def _note_sure(self) -> None:
+        """Every node and every other core has said how far it is: what was so when this core was started is known here."""
+        self._has_heard_all = self._has_heard_all or self.registry.is_ready
+
+    def _is_known_since(self, client_id: str, time: float) -> bool:
+        """Whether the core knows which rows a client id had at this time, or later."""
+        leader = self.led.leaders[self.led.shard_of(client_id)]
+        return leader == self.led.local or self._confidence is None or self._confidence.is_known_since(leader, time)
 
     def _hold_publisher(self, client_id: str, is_held: bool) -> None:
         """What a client publishes fills a queue elsewhere: its node is to hold it for a while, or no longer."""
@@ -388,6 +414,8 @@ class Home:
             self._broker.turn.ask(Phase.PEERS)
 
     def _flush(self) -> None:
+        if self._exclusive_rows is not None:
+            self._exclusive_rows.flush()
         self.exchange.run()
         for peer in self._peers.values():
             peer.flush()

@@ -15,6 +15,7 @@ from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.home.block_marks import BlockMarks
 from braidmq.cluster.home.block_ports import ChannelClient
 from braidmq.cluster.home.doubt import Doubt
+from braidmq.cluster.home.exclusive import ExclusiveGrants, ExclusiveOnNode
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.operations import (
@@ -60,6 +61,7 @@ class BlockServices:
         misdirected: Misdirected,
         doubt: Doubt | None,
         cores: CorePeers | None,
+        exclusive: ExclusiveGrants | None,
     ) -> None:
         self._member = member
         self._registration_id = registration_id
@@ -74,7 +76,8 @@ class BlockServices:
         self._doubt = doubt
         self._cores = cores
         self.guests = Guests(member, sessions.lending, led)
-        self._rows = HomeRows(broker.turn_writer.storage, live=sessions, guests=self.guests)
+        topics = None if exclusive is None else ExclusiveOnNode(member, exclusive, led.has)
+        self._rows = HomeRows(broker.turn_writer.storage, live=sessions, guests=self.guests, topics=topics)
         self._marks = BlockMarks(log)
         assert broker.producer_books is not None, "a home has the rows of its producers"
         self._books = broker.producer_books

@@ -154,6 +154,19 @@ class SessionPort(Protocol):
         """Whether a client may be a member; False if too many groups that it has made read the past."""
 
 
+class TopicPort(Protocol):
+    """Exclusive topics, if there are several cores; `exclusive.ExclusiveOnNode`."""
+
+    def is_home_of(self, topic: bytes) -> bool:
+        """Whether this core decides about the topic."""
+
+    def take_topic(self, asked: TakeExclusive) -> bool:
+        """Give a topic to a client of the node; False if it cannot have it."""
+
+    def release_topic(self, asked: ReleaseExclusive) -> None:
+        """A client of the node gives a topic up."""
+
+
 class GuestPort(Protocol):
     """Members of shared groups whose client ids other cores decide about; `guests.Guests`."""
 
@@ -180,8 +193,10 @@ class HomeRows:
         messages: MessageRows | None = None,
         live: SessionPort | None = None,
         guests: GuestPort | None = None,
+        topics: TopicPort | None = None,
     ) -> None:
         self._live = live
+        self._topics = topics
         self._guests = guests
         self._sessions = storage.sessions
         self._retained = storage.retained
@@ -232,6 +247,8 @@ class HomeRows:
                 return [self._groups.remove(name, topic_filter)]
             case JoinGroup() | LeaveGroup() | ReleaseGuest() if is_of_guest(operation):
                 return self._apply_to_guest(operation, client_id, effects)
+            case TakeExclusive() | ReleaseExclusive() if operation.channel:
+                return self._apply_to_topic(operation, client_id)
             case ReleaseGuest():
                 raise AssertionError("it is of a guest")
             case _:
@@ -256,6 +273,17 @@ class HomeRows:
                 effects.append(MemberLeft(operation))
             case ReleaseGuest():
                 effects.append(GuestReleased(operation))
+        return []
+
+    def _apply_to_topic(self, operation: TakeExclusive | ReleaseExclusive, client_id: str | None) -> list[Change]:
+        _check_topic(operation.topic_filter)
+        topics = self._topics
+        if client_id is not None or topics is None or not topics.is_home_of(operation.topic_filter):
+            raise NotOwned(f"{type(operation).__name__}: another core decides about the topic")
+        if isinstance(operation, ReleaseExclusive):
+            topics.release_topic(operation)
+        elif not topics.take_topic(operation):
+            raise NotFree(f"{operation.client_id!r} cannot have {operation.topic_filter.decode()!r}")
         return []
 
     def _apply_to_session(self, operation: SessionOperation, effects: list[Effect]) -> list[Change]:

@@ -359,6 +359,9 @@ class HomeSessions:
         else:
             topic_filter = held.filters[written] = target.topic_filter.encode()
             self.held_routes += self._routes.add(Subscription(flow, topic_filter, qos))
+            if target.exclusive and self._noted is not None:  # with one core the node asks for it
+                self._exclusive.take(topic_filter, held.claim.request.client_id)
+                held.exclusive.add(topic_filter)
 
     def _add_share(self, held: Held, written: str) -> None:
         """The other cores keep the group for as long as a durable session is a member."""
@@ -375,6 +378,8 @@ class HomeSessions:
     def _remove_route(self, held: Held, written: str) -> None:
         self._remove_share(held, written)
         topic_filter = held.filters.pop(written, None)
+        if topic_filter is not None and self._noted is not None and written.startswith(EXCLUSIVE_PREFIX):
+            self.release_exclusive(held.claim.request.client_id, topic_filter)
         if topic_filter is not None and topic_filter not in held.filters.values():
             self.held_routes -= self._routes.remove(topic_filter, held.flow)
 
@@ -382,6 +387,8 @@ class HomeSessions:
         for topic_filter in set(held.filters.values()):
             self.held_routes -= self._routes.remove(topic_filter, held.flow)
         held.filters.clear()
+        if self._noted is not None:
+            self._release_all(held.claim.request.client_id, held)
         for written in list(held.shares):
             self._remove_share(held, written)
         held.flow = None

@@ -30,6 +30,7 @@ from braidmq.cluster.remote.merged_scans import MergedScans
 from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained import CoreRetained
 from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
+from braidmq.cluster.remote.topic_homes import TopicHomes
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
@@ -88,7 +89,10 @@ class ClusterLink:
             parse_start,
             None,
         )
-        self._exclusive = NodeExclusiveTopics(shards, self.registry.of_client)
+        is_only = len(self._homes) == 1
+        self._exclusive = NodeExclusiveTopics(shards, self.registry.of_client) if is_only else None
+        blocks = [home.blocks for home in self]
+        self._topic_homes = None if is_only else TopicHomes(self.log, blocks, self.registry.of_client, self._is_durable)
         self._tables = Tables(self._on_rows)
         self._tables.open(self._origin, member.incarnation)
         self._exchange = RlogExchange(self._tables, self._origin, is_core=False, ask=self.ask, on_applied=self._on_applied)
@@ -126,7 +130,7 @@ class ClusterLink:
         return NodePorts(
             registry=self.registry,
             groups=self.leases,
-            exclusive=self._exclusive,
+            exclusive=self._exclusive if self._exclusive is not None else self._topic_homes,
             extend_routes=self._extend_routes,
             extend_retained=self._extend_retained,
             is_home=False,
@@ -157,7 +161,8 @@ class ClusterLink:
         broker.turn.at_end(Phase.PEERS, self._flush)
         assert isinstance(broker.groups, Memberships)  # made of the ports
         self.leases.serve(broker.groups)
-        self._exclusive.serve(broker.turn_writer)
+        if self._exclusive is not None:
+            self._exclusive.serve(broker.turn_writer)
         SlowSubscribers(broker, lambda publisher, is_held: self._home_of[self.shard_of(publisher)].say_hold(publisher, is_held))
         is_only = len(self._homes) == 1
         self._flow = PeerFlow("core", broker.state, is_uplink=True) if is_only else UplinkFlow("core", broker.state)
@@ -175,16 +180,25 @@ class ClusterLink:
     def add_entry(self, shard: int, entry: ReleaseEntry | WithdrawEntry, on_answer: Callable[[], None]) -> None:
         """Put an entry behind everything that was collected so far, and behind what became of messages that were lent."""
         self.leases.flush()
-        self._exclusive.forget(entry.channel)
+        if self._exclusive is not None:
+            self._exclusive.forget(entry.channel)
+        if self._topic_homes is not None:
+            self._topic_homes.leave(entry.channel)
         guest = self.leases.end(entry.channel)
         if guest:
             self.log.guests.tell(guest, lambda change: self.leases.forget(entry.channel, change.shard))
 
         def answered() -> None:
             self.leases.forget(entry.channel, shard)
+            if self._topic_homes is not None:
+                self._topic_homes.end(entry.channel)
             on_answer()
 
         self.log.add_entry(shard, entry, answered)
+
+    def _is_durable(self, client_id: str) -> bool:
+        session = self.broker.sessions.get(client_id)
+        return session is not None and session.is_durable
 
     def _say_claim(self, message: ClaimId) -> None:
         self._home_of[self.shard_of(message.client_id)].say_claim(message)
@@ -293,7 +307,10 @@ class ClusterLink:
     def announce_again(self, home: HomeLink) -> None:
         """A core has restarted: tell it which clients are in groups and have exclusive topics."""
         self.leases.announce_again(home.blocks.shards)
-        self._exclusive.announce_again(self.registry.client_of)
+        if self._exclusive is not None:
+            self._exclusive.announce_again(self.registry.client_of)
+        if self._topic_homes is not None:
+            self._topic_homes.announce(home.blocks)
 
     def on_marks(self, home: HomeLink, marks: Marks) -> None:
         """A core has said how far the log, and the feed, are in its shards. Raises BadFrame."""

@@ -82,6 +82,14 @@ class Tables:
         log = self._logs.get(origin)
         return log is not None and key in log.rows
 
+    def row(self, origin: str, key: bytes) -> bytes | None:
+        """The origin's row of this key that counts now."""
+        loading = self._loading.get(origin)
+        if loading is not None:
+            return loading.log.rows.get(key, loading.stale.get(key))
+        log = self._logs.get(origin)
+        return None if log is None else log.rows.get(key)
+
     def vector(self) -> dict[str, Position]:
         """How far each origin has come. One whose snapshot is not complete is where it was before that snapshot."""
         return {origin: log.position for origin, log in self._logs.items()}
