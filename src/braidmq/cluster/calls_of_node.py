@@ -25,6 +25,7 @@ from braidmq.net.proto_v1 import (
     RetainedPage,
     RetainedRead,
 )
+from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 
 
 class CallsOwner(Protocol):
@@ -64,9 +65,16 @@ class CallsOfNode:
         self._connection = connection
         self._node: NodeIncarnation | None = None  # once it is a member
         self._peer: NodePeer | None = None
-        self._calls = Calls(connection, requests=Register | RenewLease | Declare | RetainedRead, answers=NodeAnswer)
+        requests = Register | RenewLease | Declare | RetainedRead | OpenBatch
+        self._calls = Calls(connection, requests=requests, answers=NodeAnswer)
         self._calls.serve(
-            {Register: self._register, RenewLease: self._renew, Declare: self._declare, RetainedRead: self._read_retained}
+            {
+                Register: self._register,
+                RenewLease: self._renew,
+                Declare: self._declare,
+                RetainedRead: self._read_retained,
+                OpenBatch: self._open_batch,
+            }
         )
         connection.on_frame = self._receive
         connection.on_lost = self._on_lost
@@ -103,6 +111,9 @@ class CallsOfNode:
 
     def _read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
         return self._member().calls.read_retained(request)
+
+    def _open_batch(self, request: OpenBatch) -> Awaitable[BatchOpened | BatchRefused]:
+        return self._member().calls.open_batch(request)
 
     def _member(self) -> NodePeer:
         if self._peer is None:

@@ -25,10 +25,12 @@ from braidmq.net.connection import PeerConnection
 from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered, RetainedPage, RetainedRead
+from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 
 log = logging.getLogger("braidmq.cluster")
 
 CALL_S: Final = 10.0
+_ANSWERS: Final = Registered | Declared | RetainedPage | BatchOpened | BatchRefused
 
 
 class CorePlace(Struct, frozen=True):
@@ -114,6 +116,7 @@ class CoreReach:
         """The node's broker is there, and knows the core as this one."""
         self._home = home
         home.ask_page = self._ask_page
+        home.ask_batch = self._ask_batch
         if self._calls is not None and self._registering is not None and self._registering.done():
             self._registering = asyncio.get_running_loop().create_task(self._join(self._calls, home))
 
@@ -131,7 +134,7 @@ class CoreReach:
 
     def _on_up(self, connection: PeerConnection) -> None:
         self.name = connection.peer.name
-        self._calls = calls = Calls(connection, requests=AskNode, answers=Registered | Declared | RetainedPage)
+        self._calls = calls = Calls(connection, requests=AskNode, answers=_ANSWERS)
         calls.serve({AskNode: self._owner.answer_core})
 
         def receive(kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
@@ -232,6 +235,13 @@ class CoreReach:
             raise Unavailable(f"{self.label} is not connected", 1.0)
         answer = await self._calls.call(request, CALL_S)
         assert isinstance(answer, RetainedPage)
+        return answer
+
+    async def _ask_batch(self, request: OpenBatch) -> BatchOpened | BatchRefused:
+        if self._calls is None:
+            raise Unavailable(f"{self.label} is not connected", 1.0)
+        answer = await self._calls.call(request, CALL_S)
+        assert isinstance(answer, BatchOpened | BatchRefused)
         return answer
 
 

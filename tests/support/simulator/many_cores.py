@@ -24,6 +24,7 @@ from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.world import StillLoop, World
 
@@ -189,7 +190,13 @@ class SimNode:
             page = pages.read_at_once(request)
             return await pages.read(request) if page is None else page
 
+        async def ask_batch(request: OpenBatch) -> BatchOpened | BatchRefused:
+            if core.name not in self._wires:
+                raise Unavailable("the core is not connected", 1.0)
+            return await peer.calls.open_batch(request)
+
         home.ask_page = ask_page
+        home.ask_batch = ask_batch
         self._wires[core.name] = [here, there, here_too, there_too]
         home.open_messages(here_too)
 

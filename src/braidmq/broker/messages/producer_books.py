@@ -227,10 +227,14 @@ class ProducerBooks:
             sequence = end
         told = [(SEQUENCE, str(sequence)), (SHARDS, str(self._rows.shards))]
         if request.name and not request.is_keyed:
-            told.append((PARTS, str(self._book(request.name, request.base).parts)))
+            told.append((PARTS, str(self.parts(request))))
         if check is not None and sequence == last:
             told.append((CHECK, write_check(check)))
         return ProducerStart(name, sequence, tuple(told))
+
+    def parts(self, request: Request) -> int:
+        """One more than the highest part that has connected for the open batch of the name."""
+        return self._book(request.name, request.base).parts
 
     def note_live(self, name: bytes, sequence: int) -> None:
         """A message of another node's producer was shown and is not recorded, and everything before it is settled.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 from braidmq.access.contract import Refused
@@ -11,6 +12,7 @@ from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.cluster.claim_frames import BadClaims, ClaimFrames, SendFrame
 from braidmq.cluster.claims import ClaimRequest, Declaration
 from braidmq.cluster.home.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.producer_batches import ProducerBatches
 from braidmq.cluster.home.registry import HomeRegistry
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.member import Member
@@ -18,6 +20,7 @@ from braidmq.cluster.operations import decode_will
 from braidmq.cluster.producer_messages import decode_request, encode_start
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId, RetainedPage, RetainedRead
+from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 
 
 class NodeConnection(Protocol):
@@ -86,6 +89,9 @@ class NodeCalls:
         self._ask = ask
         self._send_message = send_message
         self._retained = RetainedPages(broker.retained, broker.pipeline)
+        assert broker.producer_books is not None, "a home has the rows of its producers"
+        leads = partial(registry.leads, member, "names of producers")
+        self._batches = ProducerBatches(broker.producer_books, broker.turn_writer, leads, broker.loop)
         self._answers: _Answers | None = None
 
     @property
@@ -126,6 +132,10 @@ class NodeCalls:
         """A page of retained messages. Raises Unavailable."""
         page = self._retained.read_at_once(request)
         return self._retained.read(request) if page is None else page
+
+    def open_batch(self, request: OpenBatch) -> Awaitable[BatchOpened | BatchRefused]:
+        """Open the batch of a producer's name for a part whose client id another core has. May raise Unavailable."""
+        return self._batches.open(request)
 
     def flush(self) -> None:
         """Send the decisions of this turn."""

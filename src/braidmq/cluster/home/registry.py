@@ -264,10 +264,13 @@ class HomeRegistry:
         return self._sessions.judge_producer(claim)
 
     def _is_led(self, node: Member, claim: NodeClaim) -> bool:
-        client_id = claim.request.client_id
-        if self._led.has(client_id):
+        return self.leads(node, "claims", claim.request.client_id)
+
+    def leads(self, node: Member, what: str, name: str) -> bool:
+        """Whether a client id, or a producer's name, is this core's. ``what``: what the node asks about it."""
+        if self._led.has(name):
             return True
-        self._misdirected.note("claims", node.name, self._led.shard_of(client_id))
+        self._misdirected.note(what, node.name, self._led.shard_of(name))
         return False
 
     def release(self, node: Member, channel: int, ending: Ending) -> None:

@@ -27,6 +27,7 @@ from braidmq.cluster.remote.known_routes import KnownRoutes
 from braidmq.cluster.remote.leases import NodeLeases
 from braidmq.cluster.remote.log import BYTES_MAX, RemoteLog
 from braidmq.cluster.remote.merged_scans import MergedScans
+from braidmq.cluster.remote.producer_names import AskBatch, ProducerNames
 from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained import CoreRetained
 from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
@@ -71,6 +72,8 @@ class ClusterLink:
         self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
         self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
         self.registry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, home_wait_s)
+        is_several = len(self._homes) > 1
+        self._names = ProducerNames(self.registry, loop, self._asker_of, home_wait_s) if is_several else None
         scans = [home.scans for home in self]
         self._merged = MergedScans(scans, lambda: self.log.watermarks, loop.call_later, loop.time) if len(scans) > 1 else None
         self.log = RemoteLog(
@@ -128,7 +131,7 @@ class ClusterLink:
     def ports(self) -> NodePorts:
         """What the node's broker uses in place of its own parts."""
         return NodePorts(
-            registry=self.registry,
+            registry=self._names or self.registry,
             groups=self.leases,
             exclusive=self._exclusive if self._exclusive is not None else self._topic_homes,
             extend_routes=self._extend_routes,
@@ -199,6 +202,11 @@ class ClusterLink:
     def _is_durable(self, client_id: str) -> bool:
         session = self.broker.sessions.get(client_id)
         return session is not None and session.is_durable
+
+    def _asker_of(self, name: str, client_id: str) -> AskBatch | None:
+        """Asks the core of a producer's name; None if it also has the client id."""
+        home = self._home_of[self.shard_of(name)]
+        return None if self._home_of[self.shard_of(client_id)] is home else home.open_batch
 
     def _say_claim(self, message: ClaimId) -> None:
         self._home_of[self.shard_of(message.client_id)].say_claim(message)

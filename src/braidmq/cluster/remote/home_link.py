@@ -17,6 +17,7 @@ from braidmq.base.errors import BraidError, Unavailable
 from braidmq.cluster.claim_frames import ClaimFrames
 from braidmq.cluster.remote.core_blocks import CoreBlocks
 from braidmq.cluster.remote.leases import CoreLeases
+from braidmq.cluster.remote.producer_names import AskBatch
 from braidmq.cluster.remote.retained import AskPage
 from braidmq.cluster.remote.scans import RemoteScans
 from braidmq.cluster.rlog.exchange import RlogLink
@@ -27,6 +28,7 @@ from braidmq.lane.path.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
 from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, ProbeAnswer, RetainedPage, RetainedRead
+from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 
 if TYPE_CHECKING:
     from braidmq.cluster.remote.cluster_link import ClusterLink
@@ -62,6 +64,7 @@ class HomeLink:
         self.name = name
         self.shards = shards
         self.ask_page: AskPage | None = None  # asks the core for retained messages; set while it can be called
+        self.ask_batch: AskBatch | None = None  # opens batches of producers at the core; set like ``ask_page``
         self.rlog: RlogLink | None = None
         self.outlet: PeerOutlet | None = None
         self.is_fed = False  # the core has said where the feed starts
@@ -110,6 +113,12 @@ class HomeLink:
         if self.ask_page is None:
             raise Unavailable(f"{self.name} is not connected", 1.0)
         return await self.ask_page(request)
+
+    async def open_batch(self, request: OpenBatch) -> BatchOpened | BatchRefused:
+        """Open the batch of a producer's name at the core. Raises Unavailable and CallError."""
+        if self.ask_batch is None:
+            raise Unavailable(f"{self.name} is not connected", 1.0)
+        return await self.ask_batch(request)
 
     # The connection for messages
 
