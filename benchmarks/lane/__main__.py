@@ -11,18 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.lane import __doc__ as title
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.channel import Channel
-from braidmq.lane.path.commit_outcomes import CommitOutcomes
-from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.outbox import Outbox
 from braidmq.lane.path.parser import FRAME, Parser
-from braidmq.lane.path.peer import PeerFlow, PeerOutlet
-from braidmq.lane.path.peer_receiver import PeerReceiver
-from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow, PeerOutlet
+from braidmq.lane.peers.peer_receiver import PeerReceiver
+from braidmq.lane.recording.commit_outcomes import CommitOutcomes
 from braidmq.lane.records.records import encode_record
+from braidmq.lane.routing.routes import RouteTable
+from braidmq.lane.routing.subscription import Subscription
 
 FRAMES = 1000
 EXACT, WILDCARD = 100_000, 100_000

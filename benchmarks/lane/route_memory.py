@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from braidmq.lane.path.peer import PeerFlow
-from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow
+from braidmq.lane.routing.routes import RouteTable
+from braidmq.lane.routing.subscription import Subscription
 
 SHAPES: dict[str, Callable[[int], bytes]] = {
     "exact topic": lambda number: b"site/line%d/device%d/temperature" % (number % 100, number),

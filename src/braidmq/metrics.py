@@ -15,8 +15,8 @@ from braidmq.base import logs
 from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
-from braidmq.cluster.figures import ClusterFigures
-from braidmq.cluster.workers import Workers
+from braidmq.cluster.administration.figures import ClusterFigures
+from braidmq.cluster.workers.workers import Workers
 from braidmq.history.messages import Served
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.mqtt.reasons import Reason

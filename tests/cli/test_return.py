@@ -12,7 +12,7 @@ from braidmq.base.config.settings import Settings
 from braidmq.base.config.sources import Config, from_settings
 from braidmq.base.errors import Unavailable
 from braidmq.cli import start
-from braidmq.cluster.members import DECLARED_DEAD
+from braidmq.cluster.membership.members import DECLARED_DEAD
 
 
 class EndingNode:

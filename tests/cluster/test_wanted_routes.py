@@ -5,8 +5,8 @@ from __future__ import annotations
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.tables import Tables
 from braidmq.cluster.routes import LIVE, WantedRoutes, origin_of
-from braidmq.lane.path.peer import PeerFlow
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow
+from braidmq.lane.routing.subscription import Subscription
 from tests.support.simulator.lane import Bench
 
 

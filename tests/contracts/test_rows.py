@@ -25,9 +25,9 @@ from braidmq.broker.ports import (
     StoredSession,
     SubscriptionRow,
 )
-from braidmq.cluster.home.operations import HomeRows
-from braidmq.cluster.operations import decode, encode
-from braidmq.cluster.remote.rows import (
+from braidmq.cluster.home.blocks.operations import HomeRows
+from braidmq.cluster.protocol.operations import decode, encode
+from braidmq.cluster.remote.log.rows import (
     OWN,
     NodeChange,
     RemoteDelayed,

@@ -12,7 +12,7 @@ import pytest
 
 from braidmq.base.config import sources
 from braidmq.base.errors import UsageError
-from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
 from braidmq.control.cluster import DrainRequest
 from braidmq.control.contract import BanInfo, PageRequest, TraceKind
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Disconnect

@@ -13,7 +13,7 @@ import pytest
 
 from braidmq.base.config import sources
 from braidmq.base.listening.sockets import PortSharing, open_sockets
-from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
 from braidmq.control.contract import TOKEN_NAME
 from braidmq.mqtt.packets import Puback, Publish, Will
 from braidmq.node import Node, Replicant

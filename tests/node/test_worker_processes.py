@@ -17,8 +17,8 @@ import pytest
 from braidmq.base.config import sources
 from braidmq.base.config.transfer import encode_config
 from braidmq.cli.main import main
-from braidmq.cluster import worker_messages
-from braidmq.cluster.worker_messages import WorkerSetup
+from braidmq.cluster.workers import worker_messages
+from braidmq.cluster.workers.worker_messages import WorkerSetup
 from tests.support.clients.wire import Wire
 from tests.support.started import DEADLINE_S, Started, environment, try_start
 

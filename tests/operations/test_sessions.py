@@ -13,9 +13,9 @@ import pytest
 
 from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.control.contract import PageRequest
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import Will
 from braidmq.operations import sessions as module
 from braidmq.operations.sessions import list_sessions, show_session

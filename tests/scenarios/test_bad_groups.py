@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.broker import assembly
 from braidmq.broker.broker import Broker
-from braidmq.lane.path.routes import GROUP_WEIGHT
+from braidmq.lane.routing.routes import GROUP_WEIGHT
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec, Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import Properties
 from tests.support.clients import raw

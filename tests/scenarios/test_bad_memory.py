@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.lane.path.packed_deliveries import PACKED_BYTES
+from braidmq.lane.flows.packed_deliveries import PACKED_BYTES
 from braidmq.mqtt.packets import MQTT5, Connack, Puback, Publish, Will
 from braidmq.mqtt.properties import Properties
 from tests.support.clients import raw

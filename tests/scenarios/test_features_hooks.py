@@ -13,7 +13,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.broker.broker import Broker as Inside
 from braidmq.broker.messages.hooks import Client, Hook
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import GROUP_WEIGHT
+from braidmq.lane.routing.routes import GROUP_WEIGHT
 from braidmq.mqtt.packets import Connack, Will
 from braidmq.mqtt.properties import NO_PROPERTIES
 from braidmq.mqtt.reasons import Reason

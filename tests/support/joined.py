@@ -9,7 +9,7 @@ from typing import Any
 
 from braidmq.base.config import sources
 from braidmq.base.listening.sockets import PortSharing
-from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
 from braidmq.node import Node, Replicant
 
 SECRET = "test-secret"

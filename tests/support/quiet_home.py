@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-from braidmq.cluster.member import Member
+from braidmq.cluster.membership.member import Member
 from braidmq.storage.rows.changes import Change, Delete, Put, WriteRefusal
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from braidmq.cluster.home.scans import HomeScans, ScannedLog
-from braidmq.cluster.remote.scans import CREDIT_BYTES, RemoteScan, RemoteScans
+from braidmq.cluster.remote.log.scans import CREDIT_BYTES, RemoteScan, RemoteScans
 from braidmq.net.frames import FrameKind
 
 Carried = tuple[int, int, bytes]

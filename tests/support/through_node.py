@@ -15,7 +15,7 @@ import msgspec
 
 from braidmq import testing
 from braidmq.base.config import sources as config
-from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
 from braidmq.node import Node, Replicant, WorkerPlan
 from braidmq.storage.log import DurableLog
 

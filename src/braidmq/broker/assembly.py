@@ -69,9 +69,9 @@ from braidmq.broker.timers import Timers
 from braidmq.broker.turn import Phase, Turn
 from braidmq.broker.users import UserExistence
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.routes import NEVER as NEVER_RECORDED
-from braidmq.lane.path.routes import RouteTable
 from braidmq.lane.path.state import State
+from braidmq.lane.routing.routes import NEVER as NEVER_RECORDED
+from braidmq.lane.routing.routes import RouteTable
 
 _WORK_MAX = 20_000  # deliveries in one callback before others have their turn: about 3 ms
 

@@ -16,7 +16,7 @@ from time import monotonic
 from braidmq.broker.ports import Change, Refusal, Storage
 from braidmq.broker.turn import Phase, Turn
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.recorder import Recorder
+from braidmq.lane.recording.recorder import Recorder
 
 log = logging.getLogger("braidmq.durability")
 

@@ -15,7 +15,7 @@ from braidmq.base.start_position import Start
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.ports import Change as Change
 from braidmq.lane.path.ports import Refusal as Refusal
-from braidmq.lane.path.recorder import Block
+from braidmq.lane.recording.recorder import Block
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.packets import Will
 

@@ -58,7 +58,7 @@ def start(
 
 def make_node(loaded: config.Config, plan: WorkerPlan | None = None) -> Node | Replicant:
     """A node of the role that its configuration names; not started. Raises ConfigError."""
-    from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+    from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
     from braidmq.node import Node, Replicant
 
     settings = loaded.settings
@@ -71,7 +71,7 @@ def make_node(loaded: config.Config, plan: WorkerPlan | None = None) -> Node | R
 
 
 def _plan(workers: str | None, no_core_listeners: bool) -> WorkerPlan | None:
-    from braidmq.cluster.workers import WORKERS_MAX, automatic_count
+    from braidmq.cluster.workers.workers import WORKERS_MAX, automatic_count
     from braidmq.node import WorkerPlan
 
     if workers is None:
@@ -87,7 +87,7 @@ def _plan(workers: str | None, no_core_listeners: bool) -> WorkerPlan | None:
 
 async def _serve(node: Node | Replicant, plan: WorkerPlan | None, file: Path | None, hints: bool, ready_fd: int | None) -> None:
     """Run the node, and again as a new member each time that its cluster has declared it dead. Raises Unavailable."""
-    from braidmq.cluster.members import MAY_RETURN
+    from braidmq.cluster.membership.members import MAY_RETURN
 
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
@@ -119,7 +119,7 @@ async def _serve(node: Node | Replicant, plan: WorkerPlan | None, file: Path | N
 
 def _bound(node: Node | Replicant) -> config.Config:
     """The node's configuration with the ports that the system has chosen, so that clients find it again."""
-    from braidmq.cluster.worker_settings import bound_listeners
+    from braidmq.cluster.workers.worker_settings import bound_listeners
 
     settings, replace = node.settings, msgspec.structs.replace
     api = replace(settings.api, bind=str(node.api_address)) if node.api_address else settings.api

@@ -17,8 +17,8 @@ from braidmq.base.config.transfer import decode_config
 from braidmq.base.errors import ConfigError, UsageError
 from braidmq.base.parent import die_with_parent
 from braidmq.cli.serving import run_on_loop, run_until, start_until
-from braidmq.cluster import worker_messages
-from braidmq.cluster.worker_messages import WorkerFailed, WorkerReady, WorkerReload, WorkerSetup
+from braidmq.cluster.workers import worker_messages
+from braidmq.cluster.workers.worker_messages import WorkerFailed, WorkerReady, WorkerReload, WorkerSetup
 
 if TYPE_CHECKING:
     from braidmq.node import Replicant
@@ -59,7 +59,7 @@ def _read_setup(core: socket.socket) -> WorkerSetup:
 
 async def _serve(core: socket.socket, setup: WorkerSetup) -> None:
     from braidmq.base.listening.sockets import PortSharing
-    from braidmq.cluster.replicant_side import CoreAddress, ReplicantSide
+    from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
     from braidmq.node import Replicant
 
     config = decode_config(setup.config)

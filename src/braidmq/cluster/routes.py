@@ -15,8 +15,8 @@ from typing import Final
 from braidmq.broker.session.ports import Routes
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.tables import RowChange, Tables
-from braidmq.lane.path.routes import RouteTable
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.routes import RouteTable
+from braidmq.lane.routing.subscription import Subscription
 
 LIVE: Final = b"l"  # the kind of a filter with subscribers that are connected
 GROUP: Final = b"g"  # of one that only shared groups have, as far as its first subscriber says

@@ -16,7 +16,7 @@ from braidmq.broker.timers import Timer
 from braidmq.lane.path.outlet import Outlet
 
 if TYPE_CHECKING:
-    from braidmq.lane.path.session_queue import SessionQueue
+    from braidmq.lane.flows.session_queue import SessionQueue
 
 RELEASED: Final = 1  # flag of HOLD: the publisher may go on
 

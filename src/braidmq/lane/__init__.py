@@ -1,6 +1,6 @@
 """The fast lane: bytes and ints, no logging, and no I/O except an outbox's write to its socket.
 
-``path`` is the path of a message: framing, routing, delivery, outboxes. ``records`` are the kernels of the log.
+``path`` and ``flows``, ``routing``, ``recording``, ``peers`` are the path of a message; ``records`` are the kernels of the log.
 
 A build compiles these modules, and imports then prefer the compiled ones (``setup.py`` has the list). Both forms pass the same
 tests. ``BRAIDMQ_PURE=1`` in the environment selects the plain form even if a compiled one exists.

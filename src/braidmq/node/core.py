@@ -25,20 +25,20 @@ from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
 from braidmq.broker.session.ports import NodePorts
-from braidmq.cluster.core_side import CoreSide
-from braidmq.cluster.figures import ClusterFigures, CoreFigures
-from braidmq.cluster.home.held_time import HeldTime
+from braidmq.cluster.administration.figures import ClusterFigures, CoreFigures
+from braidmq.cluster.administration.questions import NodeQuestions
+from braidmq.cluster.administration.several_status import describe_cores
+from braidmq.cluster.administration.shared_bans import SharedBans
+from braidmq.cluster.cores.core_side import CoreSide
+from braidmq.cluster.cores.several_cores import SeveralCores
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.node_peer import PeerView
-from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.member import Member
-from braidmq.cluster.questions import NodeQuestions
+from braidmq.cluster.home.sessions.held_time import HeldTime
+from braidmq.cluster.membership.led_shards import LedShards
+from braidmq.cluster.membership.member import Member
 from braidmq.cluster.rlog.agent import AgentPace
-from braidmq.cluster.several_cores import SeveralCores
-from braidmq.cluster.several_status import describe_cores
-from braidmq.cluster.shared_bans import SharedBans
-from braidmq.cluster.worker_settings import share_of, worker_name, worker_settings
-from braidmq.cluster.workers import Workers
+from braidmq.cluster.workers.worker_settings import share_of, worker_name, worker_settings
+from braidmq.cluster.workers.workers import Workers
 from braidmq.control.cluster import CoreInfo
 from braidmq.history.node_side.cluster_reads import ClusterReads, address_of_readers
 from braidmq.history.node_side.supervisor import HistoryService

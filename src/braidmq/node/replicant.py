@@ -17,10 +17,10 @@ from braidmq.broker.bounds.loop_watch import LoopWatch
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.messages import hooks
-from braidmq.cluster.figures import ClusterFigures, ReplicantFigures
-from braidmq.cluster.replicant_side import ReplicantSide
-from braidmq.cluster.shared_bans import ReceivedBans
-from braidmq.cluster.workers import Workers
+from braidmq.cluster.administration.figures import ClusterFigures, ReplicantFigures
+from braidmq.cluster.administration.shared_bans import ReceivedBans
+from braidmq.cluster.remote.replicant_side import ReplicantSide
+from braidmq.cluster.workers.workers import Workers
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.node.process import make_data_dir, report_death, warn_if_slow
 from braidmq.node.serving import ServingNode

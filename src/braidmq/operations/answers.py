@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from braidmq.base.errors import UsageError
-from braidmq.cluster.shared_bans import OPERATION as BANS
+from braidmq.cluster.administration.shared_bans import OPERATION as BANS
 from braidmq.control.cluster import DrainRequest, DrainStatus
 from braidmq.control.contract import (
     ClientDetail,

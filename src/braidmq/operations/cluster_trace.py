@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from braidmq.base.errors import BraidError
-from braidmq.cluster.questions import NodeQuestions
+from braidmq.cluster.administration.questions import NodeQuestions
 from braidmq.operations.node_traces import TraceRequest
 
 _LINES_MAX: Final = 1000

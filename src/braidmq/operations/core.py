@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from braidmq.base.config.addresses import Address
 from braidmq.base.errors import Unavailable, UsageError
-from braidmq.cluster.core_side import REPLICANT, WORKER
+from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
+from braidmq.cluster.cores.core_side import REPLICANT, WORKER
 from braidmq.cluster.home.node_peer import PeerView
-from braidmq.cluster.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
 from braidmq.control.cluster import ClusterMetrics, ClusterStatus, CoreInfo, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
 from braidmq.control.contract import (
     BanInfo,

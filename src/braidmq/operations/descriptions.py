@@ -7,7 +7,7 @@ from typing import Final
 
 from braidmq.broker.session.session import Session
 from braidmq.control.contract import ClientInfo, SubscriptionInfo
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import MQTT5, MQTT31, MQTT311
 from braidmq.mqtt.wire import read_varint
 

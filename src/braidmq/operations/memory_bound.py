@@ -6,11 +6,11 @@ from braidmq.base.config.settings import MIB, Settings
 from braidmq.broker.packets.connect import WILLS_PART
 from braidmq.broker.reading.replay import READERS_MAX
 from braidmq.broker.reading.slots import IDLE_MAX
-from braidmq.lane.path.flow import PRESSED_BYTES
-from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
+from braidmq.lane.flows.flow import PRESSED_BYTES
+from braidmq.lane.flows.group_flow import DEFERRED_BYTES_MAX
+from braidmq.lane.flows.packed_deliveries import PACKED_BYTES
+from braidmq.lane.flows.session_queue import HELD_COST
 from braidmq.lane.path.lane import RECEIVE_BYTES
-from braidmq.lane.path.packed_deliveries import PACKED_BYTES
-from braidmq.lane.path.session_queue import HELD_COST
 from braidmq.lane.path.topic_aliases import aliases_bytes_max
 from braidmq.lane.path.writer import ALIAS_TOPIC_BYTES_MAX
 from braidmq.storage.engine.rocksdb import Tuning

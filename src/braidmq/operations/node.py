@@ -18,8 +18,8 @@ from braidmq.base.errors import ProtocolViolation, UsageError
 from braidmq.base.room import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
-from braidmq.cluster.figures import ClusterFigures
-from braidmq.cluster.workers import Workers
+from braidmq.cluster.administration.figures import ClusterFigures
+from braidmq.cluster.workers.workers import Workers
 from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus
 from braidmq.control.contract import (
     BanInfo,

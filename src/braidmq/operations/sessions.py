@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.control.contract import Page, PageRequest, SessionDetail, SessionInfo
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.operations.descriptions import subscription_info, wall
 from braidmq.operations.pages import page_of
 from braidmq.storage.log import DurableLog

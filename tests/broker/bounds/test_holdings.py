@@ -10,8 +10,8 @@ import pytest
 from braidmq.broker import persistence
 from braidmq.broker.messages.hooks import Hook
 from braidmq.broker.reading import slots
+from braidmq.lane.flows.packed_deliveries import PACKED_BYTES
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.packed_deliveries import PACKED_BYTES
 from braidmq.mqtt.packets import Puback, Publish, Pubrec
 from tests.support.held import message_bytes
 from tests.support.present import present

@@ -15,11 +15,11 @@ from braidmq.broker.messages.message import make_message
 from braidmq.broker.packets import slices, subscribe, unsubscribe
 from braidmq.broker.session import subscriptions
 from braidmq.broker.shared.group import Group
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.channel_reader import HOLD_LARGE
-from braidmq.lane.path.commit_outcomes import LARGE_BYTES
-from braidmq.lane.path.log_flow import LogFlow
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.recording.commit_outcomes import LARGE_BYTES
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Suback, Subscribe, SubscribeOption, Unsuback, Unsubscribe
 from braidmq.testing import Broker as RealBroker

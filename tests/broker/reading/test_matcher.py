@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from braidmq.broker.reading.matcher import Matcher
 from braidmq.broker.shared.group import Group
-from braidmq.lane.path.delivery_rules import merge
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import merge
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.topics import matches
 
 CLIENT_ID = "own"

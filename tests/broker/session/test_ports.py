@@ -9,7 +9,7 @@ import pytest
 from braidmq.broker.messages.retained import Retained
 from braidmq.broker.session.local import LocalExclusiveTopics, LocalRegistry
 from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption
 from braidmq.storage.fences import FenceTable
 from tests.support.simulator.peer import payloads

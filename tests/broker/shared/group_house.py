@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from braidmq.broker.ports import Positions
 from braidmq.broker.shared.group import Group, Groups
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import from_record
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.mqtt.packet_types import PacketType

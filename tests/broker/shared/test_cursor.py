@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.broker.ports import GroupRow
 from braidmq.lane.path.message import Message, from_record
-from braidmq.lane.path.routes import NEVER
+from braidmq.lane.routing.routes import NEVER
 from tests.broker.shared.group_house import TOPIC, House
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.ports import GroupRow
-from braidmq.lane.path.group_flow import DEFERRED_BYTES_MAX
+from braidmq.lane.flows.group_flow import DEFERRED_BYTES_MAX
 from braidmq.lane.path.message import Message, from_record
 from braidmq.mqtt.packets import Publish, Subscribe, SubscribeOption
 from tests.broker.shared.group_house import TOPIC, House

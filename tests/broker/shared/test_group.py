@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from braidmq.broker.shared.group import Groups, Strategy, group_of
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import Route
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.routes import Route
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, Puback, Publish, Pubrec
 from tests.support.fakes.group_services import FakeGroupServices

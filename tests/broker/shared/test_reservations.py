@@ -7,8 +7,8 @@ import pytest
 from braidmq.broker.ports import GroupRow
 from braidmq.broker.shared import cursor as shared_log
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record, encode_record
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packet_types import PacketType
 from tests.broker.shared.group_house import TOPIC, House
 

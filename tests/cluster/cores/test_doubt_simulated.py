@@ -14,7 +14,7 @@ from braidmq.base.shards import shard_of
 from braidmq.cluster.cores.core_peers import CorePeers, decode_probe_answer
 from braidmq.cluster.cores.durable_routes import DurableRoutes
 from braidmq.cluster.home.confidence import PROBE_S, SILENT_S, Confidence
-from braidmq.cluster.led_shards import LedShards
+from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.origins import durable_origin

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from braidmq.broker.ports import LogScan
-from braidmq.cluster.member import Member
+from braidmq.cluster.membership.member import Member
 from braidmq.cluster.rlog.origins import durable_origin
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.packets import Publish, Suback, Subscribe, SubscribeOption

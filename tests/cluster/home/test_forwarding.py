@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from braidmq.cluster.home.forwarding import CONFIRM_S, Forwarding
-from braidmq.lane.path.peer import PeerFlow
+from braidmq.lane.peers.peer import PeerFlow
 
 
 class Flow:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.cluster.blocks import FENCED
-from braidmq.cluster.operations import JoinGroup, LeaveGroup, ReleaseGuest
+from braidmq.cluster.protocol.blocks import FENCED
+from braidmq.cluster.protocol.operations import JoinGroup, LeaveGroup, ReleaseGuest
 from braidmq.cluster.remote.leases import message_of
 from braidmq.lane.records.records import Record
 from braidmq.net.proto_v1 import HeldLeases

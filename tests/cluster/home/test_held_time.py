@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.cluster.home.held_time import HeldTime
+from braidmq.cluster.home.sessions.held_time import HeldTime
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.properties import Properties
 from tests.support.simulator.peer import Peer, payloads

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from braidmq.base.config.settings import HistorySettings
 from braidmq.cluster.home.home import Home
-from braidmq.cluster.member import Member
+from braidmq.cluster.membership.member import Member
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.tables import STORE
 from braidmq.cluster.routes import origin_of

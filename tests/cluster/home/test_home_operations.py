@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.base.errors import Unavailable
 from braidmq.broker.ports import CursorRow, GroupRow, InFlight, SessionRow, StoredMessage, SubscriptionRow
-from braidmq.cluster.home.operations import (
+from braidmq.cluster.home.blocks.operations import (
     DelayedAdded,
     GroupChanged,
     HomeRows,
@@ -19,7 +19,7 @@ from braidmq.cluster.home.operations import (
     SubscriptionChanged,
     WillChanged,
 )
-from braidmq.cluster.operations import (
+from braidmq.cluster.protocol.operations import (
     BadOperation,
     Operation,
     PutCursor,
@@ -37,7 +37,7 @@ from braidmq.cluster.operations import (
     RemoveWill,
     encode_will,
 )
-from braidmq.cluster.remote.rows import RemoteDelayed, RemoteRetained, RemoteSessions
+from braidmq.cluster.remote.log.rows import RemoteDelayed, RemoteRetained, RemoteSessions
 from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Will
 from tests.support.fakes.storage import FakeChange, FakeLog, fake_storage

@@ -8,7 +8,7 @@ from time import time
 import pytest
 
 from braidmq.broker.reading.matcher import Matcher
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeOption
 from braidmq.mqtt.properties import Properties
 from tests.support.simulator.peer import Peer, payloads

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from braidmq.lane.path.channel_reader import HOLD_BUSY, HOLD_CLOSED, HOLD_QUEUE, HOLD_RATE, HOLD_WORK
 from braidmq.lane.path.lane import RECEIVE_BYTES
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import (
     MQTT5,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT5, MQTT311, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.codec import encode
 from braidmq.mqtt.packets import MQTT311, Puback, Publish
 from tests.support.present import present

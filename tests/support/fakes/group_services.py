@@ -8,7 +8,7 @@ from braidmq.broker.ports import Change, GroupRow
 from braidmq.broker.reading.slots import Reader
 from braidmq.broker.reading.source import LogSource
 from braidmq.broker.shared.cursor import GroupCursor
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
 from tests.support.fakes.storage import FakeLog

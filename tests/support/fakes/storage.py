@@ -21,7 +21,7 @@ from braidmq.broker.ports import (
     StoredSession,
     SubscriptionRow,
 )
-from braidmq.lane.path.recorder import Block
+from braidmq.lane.recording.recorder import Block
 from braidmq.lane.records.records import Record
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.topics import matches

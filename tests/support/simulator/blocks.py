@@ -8,26 +8,26 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.messages.producer_books import KeySender, NewKey
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, CursorRow, Refusal
-from braidmq.cluster.blocks import BlockMark
-from braidmq.cluster.claims import ClaimRequest, Ending
-from braidmq.cluster.home.block_marks import decode_mark, encode_mark
-from braidmq.cluster.home.block_ports import ChannelClient
-from braidmq.cluster.home.blocks import HomeBlocks
-from braidmq.cluster.home.operations import AppliedRows, Effect, NotOwned
-from braidmq.cluster.home.publishing import EntryPublisher, FindKey, NodeMessage, Published
-from braidmq.cluster.operations import Operation, PutCursor, client_of
-from braidmq.cluster.remote.core_blocks import CoreBlocks
-from braidmq.cluster.remote.log import RemoteLog
-from braidmq.cluster.remote.rows import NodeChange
-from braidmq.cluster.remote.scans import RemoteScans
-from braidmq.lane.path.commit_outcomes import Pending
-from braidmq.lane.path.flow import Flow
+from braidmq.cluster.home.blocks.block_marks import decode_mark, encode_mark
+from braidmq.cluster.home.blocks.block_ports import ChannelClient
+from braidmq.cluster.home.blocks.blocks import HomeBlocks
+from braidmq.cluster.home.blocks.operations import AppliedRows, Effect, NotOwned
+from braidmq.cluster.home.blocks.publishing import EntryPublisher, FindKey, NodeMessage, Published
+from braidmq.cluster.protocol.blocks import BlockMark
+from braidmq.cluster.protocol.claims import ClaimRequest, Ending
+from braidmq.cluster.protocol.operations import Operation, PutCursor, client_of
+from braidmq.cluster.remote.log.core_blocks import CoreBlocks
+from braidmq.cluster.remote.log.remote_log import RemoteLog
+from braidmq.cluster.remote.log.rows import NodeChange
+from braidmq.cluster.remote.log.scans import RemoteScans
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.node_entries import LONG_WAY, EntryWaiter
 from braidmq.lane.path.outlet import Outlet
-from braidmq.lane.path.recorder import Block, Recorder
-from braidmq.lane.path.routes import HISTORY
+from braidmq.lane.peers.node_entries import LONG_WAY, EntryWaiter
+from braidmq.lane.recording.commit_outcomes import Pending
+from braidmq.lane.recording.recorder import Block, Recorder
 from braidmq.lane.records.records import Record
+from braidmq.lane.routing.routes import HISTORY
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import ReleaseEntry
 from braidmq.storage.rows.changes import Put, WriteRefusal

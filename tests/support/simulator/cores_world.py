@@ -9,8 +9,8 @@ from typing import Any, Self
 from braidmq.base.shards import shard_of
 from braidmq.cluster.home.confidence import PROBE_S
 from braidmq.cluster.home.home import Home
-from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.member import Member
+from braidmq.cluster.membership.led_shards import LedShards
+from braidmq.cluster.membership.member import Member
 from braidmq.cluster.rlog.agent import PACE
 from tests.support.simulator.cluster_world import ClusterWorld, NodeWire
 from tests.support.simulator.world import StillLoop

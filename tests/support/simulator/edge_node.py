@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from braidmq.cluster import operations
-from braidmq.cluster.lease_frames import STATEMENT, LeaseResult, LentMessage, decode_leases, encode_result
-from braidmq.cluster.member import Member
-from braidmq.cluster.operations import JoinGroup, Operation
-from braidmq.cluster.parts import BodyParts
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol import operations
+from braidmq.cluster.protocol.lease_frames import STATEMENT, LeaseResult, LentMessage, decode_leases, encode_result
+from braidmq.cluster.protocol.operations import JoinGroup, Operation
+from braidmq.cluster.protocol.parts import BodyParts
 from braidmq.cluster.remote.leases import message_of
 from braidmq.cluster.routes import origin_of
 from braidmq.net.frames import FrameKind

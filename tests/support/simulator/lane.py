@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.channel import Channel
-from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import Route, RouteTable
 from braidmq.lane.path.state import State
+from braidmq.lane.routing.routes import Route, RouteTable
 from braidmq.mqtt.codec import FrameSplitter, decode
 from braidmq.mqtt.packets import MQTT5, MQTT311, Packet
 

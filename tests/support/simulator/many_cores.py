@@ -17,8 +17,8 @@ from braidmq.broker.messages import hooks
 from braidmq.broker.session.ports import NodePorts
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.retained_pages import RetainedPages
-from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.member import Member
+from braidmq.cluster.membership.led_shards import LedShards
+from braidmq.cluster.membership.member import Member
 from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5

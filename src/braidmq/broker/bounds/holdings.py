@@ -12,8 +12,8 @@ from heapq import heapify, heappop, heapreplace
 from time import monotonic
 from typing import cast
 
-from braidmq.lane.path.log_flow import LogFlow
-from braidmq.lane.path.session_queue import HEAVY_BYTES, SessionQueue
+from braidmq.lane.flows.log_flow import LogFlow
+from braidmq.lane.flows.session_queue import HEAVY_BYTES, SessionQueue
 from braidmq.lane.path.state import State
 
 _SLICE_S = 0.005  # of releasing messages, before others have their turn; the next tick continues

@@ -20,11 +20,11 @@ from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
 from braidmq.broker.messages.hooks import Client
 from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.session.session import Session
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.channel_reader import HOLD_CLOSED, HOLD_OUTBOX
-from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.parser import topic_error
-from braidmq.lane.path.routes import Route
+from braidmq.lane.routing.routes import Route
 from braidmq.mqtt import codec
 from braidmq.mqtt.packets import MQTT5, MQTT311, Connack, Connect, Disconnect, Packet
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties

@@ -18,8 +18,8 @@ from braidmq.broker.statistics import Statistics
 from braidmq.broker.timers import Timers
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.recorder import Recorder
-from braidmq.lane.path.routes import Route
+from braidmq.lane.recording.recorder import Recorder
+from braidmq.lane.routing.routes import Route
 
 if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection

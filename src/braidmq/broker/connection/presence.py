@@ -14,7 +14,7 @@ from braidmq.broker.messages.message import make_message
 from braidmq.broker.messages.producers import Producers
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.routing.routes import RouteTable
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.connection")

@@ -24,7 +24,7 @@ from braidmq.broker.session.session import SessionTable
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.routing.routes import RouteTable
 
 log = logging.getLogger("braidmq.durability")
 

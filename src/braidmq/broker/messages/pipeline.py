@@ -23,14 +23,14 @@ from braidmq.broker.messages.retained import Retained, RetainedStore
 from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.ports import Change
 from braidmq.broker.statistics import Statistics
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.channel import Channel
 from braidmq.lane.path.channel_reader import HOLD_LOG
-from braidmq.lane.path.commit_outcomes import Pending
-from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.routes import WIDE, Route, RouteTable
+from braidmq.lane.recording.commit_outcomes import Pending
 from braidmq.lane.records.records import VALUE_BYTES_MAX
+from braidmq.lane.routing.routes import WIDE, Route, RouteTable
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.durability")

@@ -22,7 +22,7 @@ from braidmq.access.contract import Refused
 from braidmq.base.errors import Unavailable
 from braidmq.broker.ports import Change, MessageLog, ProducerStore
 from braidmq.broker.turn import Phase, Turn
-from braidmq.lane.path.recorder import Recorder
+from braidmq.lane.recording.recorder import Recorder
 from braidmq.mqtt.producer_protocol import CHECK, PARTS, SEQUENCE, SHARDS, Request, write_check
 from braidmq.mqtt.reasons import Reason
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from braidmq.broker.messages.producer_books import MessageKey, NotTaken, ProducerBooks, ProducerStart, not_taken
 from braidmq.broker.ports import Change, MessageLog
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.recorder import Producer
+from braidmq.lane.recording.recorder import Producer
 from braidmq.mqtt.packets import Connect
 from braidmq.mqtt.producer_protocol import (
     CLIENT_ID_BYTES_MAX,

@@ -12,7 +12,7 @@ from time import time
 
 from braidmq.broker.session.ports import RetainedSearch
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.topics import matches
 
 SMALL_BYTES_MAX = 4096  # payload and properties of a message that is kept in memory

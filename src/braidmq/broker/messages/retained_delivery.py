@@ -14,11 +14,11 @@ from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.messages.pipeline import MessagePipeline
 from braidmq.broker.messages.retained import Retained, RetainedFeed
 from braidmq.broker.session.session import Session
-from braidmq.lane.path.delivery_rules import copy_qos, for_publisher
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import copy_qos, for_publisher
+from braidmq.lane.routing.subscription import Subscription
 
 log = logging.getLogger("braidmq.durability")
 

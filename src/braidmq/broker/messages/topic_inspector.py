@@ -7,7 +7,7 @@ from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.lane.path.channel import ASK_INNER
-from braidmq.lane.path.routes import HISTORY
+from braidmq.lane.routing.routes import HISTORY
 from braidmq.mqtt.topics import matches
 
 

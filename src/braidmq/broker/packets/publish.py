@@ -13,9 +13,9 @@ from braidmq.broker.messages.producers import Producers
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.parser import topic_error
-from braidmq.lane.path.recorder import Producer
-from braidmq.lane.path.routes import Route
 from braidmq.lane.path.state import State
+from braidmq.lane.recording.recorder import Producer
+from braidmq.lane.routing.routes import Route
 from braidmq.mqtt.reasons import Reason
 
 

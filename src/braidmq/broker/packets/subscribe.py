@@ -27,7 +27,7 @@ from braidmq.broker.shared.group import Group, Groups, group_of
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.path.channel_reader import HOLD_BUSY
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt import wire
 from braidmq.mqtt.packets import Suback, Subscribe, SubscribeOption
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties

@@ -12,13 +12,13 @@ from braidmq.broker.reading.source import LogSource
 from braidmq.broker.session.session import Session
 from braidmq.broker.shared.group import Group
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message, from_record
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
+from braidmq.lane.routing.delivery_rules import copy_qos, copy_retain
+from braidmq.lane.routing.subscription import Subscription
 
 
 class DeliverHooks(Protocol):

@@ -10,9 +10,9 @@ from time import monotonic
 
 from braidmq.broker.reading.cursor import is_new
 from braidmq.broker.session.session import Session
-from braidmq.lane.path.delivery_rules import for_publisher, merge
-from braidmq.lane.path.routes import RouteTable
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import for_publisher, merge
+from braidmq.lane.routing.routes import RouteTable
+from braidmq.lane.routing.subscription import Subscription
 
 _TOPICS_MAX = 4096  # whose subscriptions are remembered
 _FILTERS = 32  # of a session that are sorted between two checks of the clock

@@ -12,7 +12,7 @@ from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.cursor import SLICE_S
 from braidmq.broker.reading.fetch import Place, RecordFetch
 from braidmq.broker.session.session import Session
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.flows.delivery import Delivery
 from braidmq.lane.path.message import from_record
 from braidmq.lane.records.records import Record
 

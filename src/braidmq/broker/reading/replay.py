@@ -23,10 +23,10 @@ from braidmq.broker.reading.context import ReadingContext
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, Records, RunEnd, TakePlain, is_shown
 from braidmq.broker.session.readers import ReplayReader
 from braidmq.broker.session.session import Session
-from braidmq.lane.path.delivery_rules import for_publisher
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
+from braidmq.lane.routing.delivery_rules import for_publisher
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.properties import Properties
 
 REPLAYS_MAX = 32  # of one session at the same time

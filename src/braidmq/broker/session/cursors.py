@@ -17,8 +17,8 @@ from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.turn import Phase, Turn
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.log_flow import LogFlow
 from braidmq.mqtt.reasons import Reason
 
 Step = tuple[LogFlow, list[int]]  # packet ids of a flow whose next step waits for the disk

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from braidmq.broker.live_settings import LiveSettings
 from braidmq.broker.ports import MessageLog
 from braidmq.broker.session.session import Session
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.state import State
 
 

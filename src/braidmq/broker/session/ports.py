@@ -16,7 +16,7 @@ from msgspec import Struct
 from braidmq.access.contract import Authenticator, Authorizer, Credentials, Exchange, Refused, Verdict
 from braidmq.broker.messages.producer_books import ProducerStart
 from braidmq.broker.ports import StoredSession
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.producer_protocol import Request
 

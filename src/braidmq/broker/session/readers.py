@@ -6,7 +6,7 @@ from typing import Protocol
 
 from braidmq.broker.ports import Positions
 from braidmq.broker.reading.cursor import RunEnd
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 
 
 class RecallReader(Protocol):

@@ -11,9 +11,9 @@ from braidmq.access.contract import Authorizer
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.session.session import Session
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.packed_deliveries import UNKNOWN
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.packed_deliveries import UNKNOWN
 from braidmq.lane.path.state import State
 
 

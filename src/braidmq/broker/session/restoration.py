@@ -26,12 +26,12 @@ from braidmq.broker.session.revocation import Revocation
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.shared.group import Group, Groups
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.packed_deliveries import UNKNOWN
 from braidmq.lane.path.message import from_record
-from braidmq.lane.path.packed_deliveries import UNKNOWN
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.topics import parse_subscription
 
 

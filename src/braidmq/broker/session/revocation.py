@@ -11,7 +11,7 @@ from braidmq.broker.session.session import Session
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.session.subscriptions import Subscriptions
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.flows.delivery import Delivery
 from braidmq.mqtt.topics import matches
 
 log = logging.getLogger("braidmq.broker")

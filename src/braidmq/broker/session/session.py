@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from braidmq.broker.session.ports import Grant
 from braidmq.broker.session.readers import CatchUpReader, RecallReader, ReplayReader
 from braidmq.broker.shared.group import Group, group_of
-from braidmq.lane.path.delivery_rules import merge
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import merge
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.text_pairs import TextPairs
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX, matches, parse_subscription

@@ -24,7 +24,7 @@ from braidmq.broker.ports import (
 from braidmq.broker.session.opening import Opening
 from braidmq.broker.session.session import Session
 from braidmq.broker.shared.leases import is_lease
-from braidmq.lane.path.delivery import Delivery
+from braidmq.lane.flows.delivery import Delivery
 from braidmq.lane.path.message import Message
 from braidmq.lane.records.records import encode_record
 from braidmq.mqtt.packets import Will

@@ -11,8 +11,8 @@ from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.session.ports import ExclusiveTopics, Routes
 from braidmq.broker.session.session import Session
 from braidmq.broker.shared.group import Groups, group_of
-from braidmq.lane.path.log_flow import LogFlow
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.flows.log_flow import LogFlow
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX
 
 _SLICE_S = 0.0005  # for the subscriptions of a session that ends, before others have their turn

@@ -15,7 +15,7 @@ from braidmq.broker.persistence import TurnWriter
 from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.session.storage import SessionStorage
 from braidmq.broker.statistics import Statistics
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
 

@@ -26,9 +26,9 @@ from braidmq.broker.shared.ports import RoomWaiter
 from braidmq.broker.shared.reservations import Reservation
 from braidmq.broker.statistics import Statistics
 from braidmq.broker.turn import Phase, Turn
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.flows.flow import Flow
+from braidmq.lane.flows.lent_flow import LentFlow
 from braidmq.lane.path.lane import Lane
-from braidmq.lane.path.lent_flow import LentFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
 

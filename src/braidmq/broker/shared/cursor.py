@@ -29,11 +29,11 @@ from braidmq.broker.shared.ports import GroupServices
 from braidmq.broker.shared.reservations import Reservation, Reservations
 from braidmq.broker.shared.returned import ReturnedMessages
 from braidmq.broker.shared.unrecorded import pass_on
-from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
-from braidmq.lane.path.lent_flow import LentFlow
+from braidmq.lane.flows.lent_flow import LentFlow
 from braidmq.lane.path.message import Message, from_record
-from braidmq.lane.path.routes import GROUP_WEIGHT
 from braidmq.lane.records.records import Record
+from braidmq.lane.routing.delivery_rules import copy_qos, copy_retain
+from braidmq.lane.routing.routes import GROUP_WEIGHT
 
 if TYPE_CHECKING:
     from braidmq.broker.shared.group import Group

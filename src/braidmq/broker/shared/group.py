@@ -14,14 +14,14 @@ from braidmq.broker.reading.fetch import Place
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.leases import flow_of, is_lease
 from braidmq.broker.shared.ports import GroupRoutes, GroupServices
-from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
-from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.group_flow import GroupFlow
-from braidmq.lane.path.lent_flow import LentFlow
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.flow import Flow
+from braidmq.lane.flows.group_flow import GroupFlow
+from braidmq.lane.flows.lent_flow import LentFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import copy_qos, copy_retain
+from braidmq.lane.routing.subscription import Subscription
 
 _RELIEF_WORK = 1000  # members and messages that are looked at in one go when a member comes: about a millisecond
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from braidmq.broker.reading.fetch import Place
-from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 
 
 def is_lease(delivery: Delivery) -> bool:

@@ -15,11 +15,11 @@ from typing import Protocol, cast
 
 from braidmq.broker.ports import Change, GroupRow
 from braidmq.broker.shared.group import Group, Groups
-from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.flow import Flow
-from braidmq.lane.path.log_flow import LogFlow
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.flow import Flow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 
 
 class GroupHome(Protocol):

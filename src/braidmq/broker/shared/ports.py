@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 from braidmq.broker.ports import Change
 from braidmq.broker.reading.slots import Slots
 from braidmq.broker.reading.source import LogSource
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 
 if TYPE_CHECKING:
     from braidmq.broker.shared.cursor import GroupCursor

@@ -8,10 +8,10 @@ and two members would have it. In between it is *reserved*: it occupies a slot o
 from __future__ import annotations
 
 from braidmq.broker.shared.leases import flow_of
-from braidmq.lane.path.delivery_rules import copy_retain
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import copy_retain
+from braidmq.lane.routing.subscription import Subscription
 
 
 class Reservation:

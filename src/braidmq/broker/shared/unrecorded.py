@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.shared.ports import GroupServices
-from braidmq.lane.path.delivery_rules import copy_qos, copy_retain
-from braidmq.lane.path.lent_flow import LentFlow
+from braidmq.lane.flows.lent_flow import LentFlow
 from braidmq.lane.path.message import Message
+from braidmq.lane.routing.delivery_rules import copy_qos, copy_retain
 
 if TYPE_CHECKING:
     from braidmq.broker.shared.group import Group

@@ -15,7 +15,7 @@ from braidmq.base.errors import BraidError
 from braidmq.cluster.cores.durable_routes import DurableRoutes
 from braidmq.cluster.cores.knowledge import KnownElsewhere
 from braidmq.cluster.home.confidence import Confidence
-from braidmq.cluster.led_shards import LedShards
+from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.origins import durable_origin
 from braidmq.cluster.rlog.replica import ReplicaState

@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from braidmq.cluster.led_shards import LedShards
+from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.rlog.origin_log import Entry
 from braidmq.cluster.rlog.origins import durable_origin
 from braidmq.cluster.rlog.tables import RowChange, Tables
-from braidmq.lane.path.group_flow import GroupFlow
-from braidmq.lane.path.log_flow import LogFlow
-from braidmq.lane.path.peer import SilentFlow
-from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.flows.group_flow import GroupFlow
+from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import SilentFlow
+from braidmq.lane.routing.routes import RouteTable
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX
 from braidmq.net.proto_v1 import Position
 

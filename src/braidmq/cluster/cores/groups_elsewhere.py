@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 
 from braidmq.broker.shared.group import Group, Groups
 from braidmq.cluster.cores.durable_routes import group_of_key
-from braidmq.cluster.led_shards import LedShards
+from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.rlog.origins import durable_origin
 from braidmq.cluster.rlog.tables import RowChange, Tables
-from braidmq.lane.path.peer import SilentFlow
 from braidmq.lane.path.state import State
+from braidmq.lane.peers.peer import SilentFlow
 
 
 class GroupsElsewhere:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from braidmq.cluster.cores.core_peers import CorePeers, Later
 from braidmq.cluster.home.confidence import PROBE_S, Confidence
-from braidmq.lane.path.routes import RouteTable
+from braidmq.lane.routing.routes import RouteTable
 
 
 class ProbedNode(Protocol):

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from braidmq.cluster.member import Member
-from braidmq.cluster.operations import ReleaseExclusive, TakeExclusive
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.operations import ReleaseExclusive, TakeExclusive
 
 _SETTLED_AT_ONCE: Final = 8
 

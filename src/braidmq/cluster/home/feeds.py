@@ -20,8 +20,8 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.reading.cursor import SLICE_S, LogCursor, RunEnd, TakePlain
 from braidmq.broker.reading.slots import Slots
 from braidmq.broker.reading.source import LogSource
-from braidmq.lane.path.peer import PeerFlow, PeerOutlet
 from braidmq.lane.path.state import State
+from braidmq.lane.peers.peer import PeerFlow, PeerOutlet
 from braidmq.lane.records.records import Record
 
 _FILTERS_MAX = 64  # of a node; with more of them everything is read, since each costs time

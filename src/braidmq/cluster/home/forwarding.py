@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from braidmq.lane.path.peer import PeerFlow
+from braidmq.lane.peers.peer import PeerFlow
 
 CONFIRM_S: Final = 1.0
 

@@ -7,9 +7,9 @@ A guest is known by its node and channel; its node says when it ends, or dies.
 from __future__ import annotations
 
 from braidmq.cluster.home.lending import GuestKey, Lending
-from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.member import Member
-from braidmq.cluster.operations import JoinGroup, LeaveGroup, ReleaseGuest
+from braidmq.cluster.membership.led_shards import LedShards
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.operations import JoinGroup, LeaveGroup, ReleaseGuest
 
 
 class Guests:

@@ -18,35 +18,35 @@ from braidmq.broker.ports import Change
 from braidmq.broker.session.ports import NodePorts, Routes
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.turn import Phase
-from braidmq.cluster.claims import HomeClaims
 from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
 from braidmq.cluster.cores.exclusive_rows import ExclusiveRows
 from braidmq.cluster.cores.groups_elsewhere import GroupsElsewhere
-from braidmq.cluster.home.block_marks import BlockMarks
-from braidmq.cluster.home.blocks import HomeBlocks
+from braidmq.cluster.home.blocks.block_marks import BlockMarks
+from braidmq.cluster.home.blocks.blocks import HomeBlocks
+from braidmq.cluster.home.blocks.node_port import BlockServices
+from braidmq.cluster.home.blocks.publishing import EntryPublisher
 from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.exclusive import ExclusiveGrants
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
-from braidmq.cluster.home.held_session import NodeClaim
 from braidmq.cluster.home.node_peer import NodePeer
-from braidmq.cluster.home.node_port import BlockServices
-from braidmq.cluster.home.publishing import EntryPublisher
-from braidmq.cluster.home.registry import HomeRegistry
-from braidmq.cluster.home.sessions import HomeSessions
-from braidmq.cluster.led_shards import LedShards, Misdirected
-from braidmq.cluster.member import Member
+from braidmq.cluster.home.sessions.held_session import NodeClaim
+from braidmq.cluster.home.sessions.registry import HomeRegistry
+from braidmq.cluster.home.sessions.sessions import HomeSessions
+from braidmq.cluster.membership.led_shards import LedShards, Misdirected
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.claims import HomeClaims
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of, store_origin
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, node_of, origin_of
 from braidmq.cluster.slow_subscribers import SlowSubscribers
-from braidmq.lane.path.peer import PeerFlow
-from braidmq.lane.path.routes import RouteTable
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow
+from braidmq.lane.routing.routes import RouteTable
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from braidmq.broker.ports import Gap, LogScan
 from braidmq.cluster.home.scans import ScannedLog
-from braidmq.cluster.led_shards import LedShards
+from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.lane.records.records import Record
 
 

@@ -25,16 +25,16 @@ from braidmq.broker.session.restoration import Restoration
 from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Group, Groups, Lease, group_of
-from braidmq.cluster.lease_frames import SETTLED, LentMessage, encode_lease
-from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.member import Member
-from braidmq.cluster.operations import JoinGroup
-from braidmq.lane.path.delivery import Delivery
-from braidmq.lane.path.lent_flow import LentFlow, LentOutlet
+from braidmq.cluster.membership.led_shards import LedShards
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.lease_frames import SETTLED, LentMessage, encode_lease
+from braidmq.cluster.protocol.operations import JoinGroup
+from braidmq.lane.flows.delivery import Delivery
+from braidmq.lane.flows.lent_flow import LentFlow, LentOutlet
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import encode_record
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.net.proto_v1 import LeaseStatement
 
 LENT_BYTES_MAX: Final = 1024 * 1024  # to one client, if they are more than one message

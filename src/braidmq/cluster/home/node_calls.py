@@ -9,15 +9,15 @@ from typing import Protocol
 from braidmq.access.contract import Refused
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages.producer_books import NotTaken
-from braidmq.cluster.claim_frames import BadClaims, ClaimFrames, SendFrame
-from braidmq.cluster.claims import ClaimRequest, Declaration
-from braidmq.cluster.home.held_session import GivenSession, NodeClaim
-from braidmq.cluster.home.producer_batches import ProducerBatches
-from braidmq.cluster.home.registry import HomeRegistry
+from braidmq.cluster.home.blocks.producer_batches import ProducerBatches
 from braidmq.cluster.home.retained_pages import RetainedPages
-from braidmq.cluster.member import Member
-from braidmq.cluster.operations import decode_will
-from braidmq.cluster.producer_messages import decode_request, encode_start
+from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.sessions.registry import HomeRegistry
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.claim_frames import BadClaims, ClaimFrames, SendFrame
+from braidmq.cluster.protocol.claims import ClaimRequest, Declaration
+from braidmq.cluster.protocol.operations import decode_will
+from braidmq.cluster.protocol.producer_messages import decode_request, encode_start
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId, RetainedPage, RetainedRead
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch

@@ -19,28 +19,28 @@ from msgspec import Struct
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.cluster.cores.core_peers import decode_probe_answer
-from braidmq.cluster.home.blocks import HomeBlocks
+from braidmq.cluster.home.blocks.blocks import HomeBlocks
 from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.home.feeds import FeedNeeds, NodeFeed
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.led_log import LedLog
 from braidmq.cluster.home.lending import Lending, NodeDesk
 from braidmq.cluster.home.node_calls import NodeCalls, NodeConnection
-from braidmq.cluster.home.registry import HomeRegistry
 from braidmq.cluster.home.scans import HomeScans, ScannedLog
-from braidmq.cluster.lease_frames import STATEMENT, decode_results, decode_statement
-from braidmq.cluster.led_shards import LedShards
-from braidmq.cluster.member import Member
-from braidmq.cluster.parts import BodyParts, split
+from braidmq.cluster.home.sessions.registry import HomeRegistry
+from braidmq.cluster.membership.led_shards import LedShards
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.lease_frames import STATEMENT, decode_results, decode_statement
+from braidmq.cluster.protocol.parts import BodyParts, split
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.routes import origin_of
 from braidmq.cluster.slow_subscribers import RELEASED
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.peer import PeerFlow, PeerOutlet
-from braidmq.lane.path.peer_receiver import PeerReceiver
-from braidmq.lane.path.routes import Route
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow, PeerOutlet
+from braidmq.lane.peers.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
+from braidmq.lane.routing.routes import Route
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
 from braidmq.net.proto_v1 import FeedStart, Marks, Position
 from braidmq.storage.log import DurableLog

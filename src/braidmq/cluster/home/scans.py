@@ -13,8 +13,8 @@ import msgspec
 
 from braidmq.base.errors import BraidError, Unavailable
 from braidmq.broker.ports import LogScan
-from braidmq.cluster.parts import BodyParts, Send, split
-from braidmq.cluster.remote.scans import RECORD_COST
+from braidmq.cluster.protocol.parts import BodyParts, Send, split
+from braidmq.cluster.remote.log.scans import RECORD_COST
 from braidmq.lane.records.records import Record
 from braidmq.net.frames import BadFrame, FrameKind
 from braidmq.net.proto_v1 import ScanClose, ScanCredit, ScanFailed, ScanMessage, ScanOpen, ScanRecords

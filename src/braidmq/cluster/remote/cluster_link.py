@@ -18,26 +18,26 @@ from braidmq.broker.ports import Storage
 from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
 from braidmq.broker.shared.membership import Memberships
 from braidmq.broker.turn import Phase
-from braidmq.cluster.member import Member
-from braidmq.cluster.node_claims import NodeClaims
-from braidmq.cluster.parts import Send
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.node_claims import NodeClaims
+from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.remote.exclusive import NodeExclusiveTopics
 from braidmq.cluster.remote.home_link import HomeLink
 from braidmq.cluster.remote.known_routes import KnownRoutes
 from braidmq.cluster.remote.leases import NodeLeases
-from braidmq.cluster.remote.log import BYTES_MAX, RemoteLog
-from braidmq.cluster.remote.merged_scans import MergedScans
+from braidmq.cluster.remote.log.merged_scans import MergedScans
+from braidmq.cluster.remote.log.remote_log import BYTES_MAX, RemoteLog
+from braidmq.cluster.remote.log.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
 from braidmq.cluster.remote.producer_names import AskBatch, ProducerNames
 from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained import CoreRetained
-from braidmq.cluster.remote.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
 from braidmq.cluster.remote.topic_homes import TopicHomes
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
 from braidmq.cluster.slow_subscribers import SlowSubscribers
-from braidmq.lane.path.peer import PeerFlow, UplinkFlow, UplinkOutlet
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow, UplinkFlow, UplinkOutlet
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
 from braidmq.storage.reading.positions import parse_start
 

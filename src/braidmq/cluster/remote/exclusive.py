@@ -7,8 +7,8 @@ from typing import Protocol
 
 from braidmq.base.shards import shard_of
 from braidmq.broker.ports import Change, Refusal
-from braidmq.cluster.operations import ReleaseExclusive, TakeExclusive
-from braidmq.cluster.remote.rows import NodeChange
+from braidmq.cluster.protocol.operations import ReleaseExclusive, TakeExclusive
+from braidmq.cluster.remote.log.rows import NodeChange
 
 
 class ExclusiveWriter(Protocol):

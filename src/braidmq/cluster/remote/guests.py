@@ -11,12 +11,12 @@ from functools import partial
 from typing import Final
 
 from braidmq.broker.ports import Refusal
-from braidmq.cluster import operations
-from braidmq.cluster.operations import JoinGroup, LeaveGroup, ReleaseGuest
-from braidmq.cluster.remote.core_blocks import CoreBlocks
-from braidmq.cluster.remote.entries import CollectedGuest, EntriesWaiter
-from braidmq.cluster.remote.log_ports import Later, NodeChannels, WaitTimer
-from braidmq.cluster.remote.rows import NodeChange
+from braidmq.cluster.protocol import operations
+from braidmq.cluster.protocol.operations import JoinGroup, LeaveGroup, ReleaseGuest
+from braidmq.cluster.remote.log.core_blocks import CoreBlocks
+from braidmq.cluster.remote.log.entries import CollectedGuest, EntriesWaiter
+from braidmq.cluster.remote.log.log_ports import Later, NodeChannels, WaitTimer
+from braidmq.cluster.remote.log.rows import NodeChange
 
 SILENT_S: Final = 1.0  # for which a client waits until all cores know of its membership
 _Group = tuple[str, str]  # name and filter

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from braidmq.base.errors import BraidError, Unavailable
-from braidmq.cluster.claim_frames import ClaimFrames
-from braidmq.cluster.remote.core_blocks import CoreBlocks
+from braidmq.cluster.protocol.claim_frames import ClaimFrames
 from braidmq.cluster.remote.leases import CoreLeases
+from braidmq.cluster.remote.log.core_blocks import CoreBlocks
+from braidmq.cluster.remote.log.scans import RemoteScans
 from braidmq.cluster.remote.producer_names import AskBatch
 from braidmq.cluster.remote.retained import AskPage
-from braidmq.cluster.remote.scans import RemoteScans
 from braidmq.cluster.rlog.exchange import RlogLink
 from braidmq.cluster.rlog.replica import ReplicaState
 from braidmq.cluster.slow_subscribers import RELEASED
-from braidmq.lane.path.peer import PeerOutlet
-from braidmq.lane.path.peer_receiver import PeerReceiver
+from braidmq.lane.peers.peer import PeerOutlet
+from braidmq.lane.peers.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
 from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, ProbeAnswer, RetainedPage, RetainedRead

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from braidmq.cluster.remote.log_ports import Later
+from braidmq.cluster.remote.log.log_ports import Later
 from braidmq.cluster.routes import OwnRoutes
 
 SURE_S: Final = 1.0

@@ -20,7 +20,7 @@ import msgspec
 from braidmq.base.shards import shard_of
 from braidmq.broker.ports import Change
 from braidmq.broker.shared.membership import Memberships
-from braidmq.cluster.lease_frames import (
+from braidmq.cluster.protocol.lease_frames import (
     RETURNED,
     SETTLED,
     STATEMENT,
@@ -29,12 +29,12 @@ from braidmq.cluster.lease_frames import (
     decode_leases,
     encode_result,
 )
-from braidmq.cluster.operations import JoinGroup, LeaveGroup, ReleaseGuest
-from braidmq.cluster.parts import BodyParts, Send, split
-from braidmq.cluster.remote.rows import OWN, NodeChange
+from braidmq.cluster.protocol.operations import JoinGroup, LeaveGroup, ReleaseGuest
+from braidmq.cluster.protocol.parts import BodyParts, Send, split
+from braidmq.cluster.remote.log.rows import OWN, NodeChange
 from braidmq.lane.path.message import Message, from_record
-from braidmq.lane.path.subscription import Subscription
 from braidmq.lane.records.records import Record
+from braidmq.lane.routing.subscription import Subscription
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import HeldLeases, LeaseStatement
 

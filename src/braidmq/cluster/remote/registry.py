@@ -18,12 +18,12 @@ from braidmq.access.contract import Refused
 from braidmq.base.errors import BraidError
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
-from braidmq.cluster.claims import ClaimRequest
-from braidmq.cluster.home.registry import SUPERSEDED, ending_of
-from braidmq.cluster.node_claims import NodeClaims
-from braidmq.cluster.operations import decode_session, encode_will
-from braidmq.cluster.producer_messages import decode_start, encode_request
-from braidmq.lane.path.flow import Flow
+from braidmq.cluster.home.sessions.registry import SUPERSEDED, ending_of
+from braidmq.cluster.protocol.claims import ClaimRequest
+from braidmq.cluster.protocol.node_claims import NodeClaims
+from braidmq.cluster.protocol.operations import decode_session, encode_will
+from braidmq.cluster.protocol.producer_messages import decode_start, encode_request
+from braidmq.lane.flows.flow import Flow
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.proto_v1 import (
     ClaimId,

@@ -13,10 +13,10 @@ from typing import Protocol
 from braidmq.base.shards import shard_of
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, Refusal
-from braidmq.cluster.operations import ReleaseExclusive, TakeExclusive, size_of
-from braidmq.cluster.remote.core_blocks import CoreBlocks
-from braidmq.cluster.remote.entries import ABSENT, CROWDED, CollectedRows, EntriesWaiter
-from braidmq.cluster.remote.rows import OWN, NodeChange
+from braidmq.cluster.protocol.operations import ReleaseExclusive, TakeExclusive, size_of
+from braidmq.cluster.remote.log.core_blocks import CoreBlocks
+from braidmq.cluster.remote.log.entries import ABSENT, CROWDED, CollectedRows, EntriesWaiter
+from braidmq.cluster.remote.log.rows import OWN, NodeChange
 
 
 class _ChannelTopics:

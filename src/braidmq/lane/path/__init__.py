@@ -1,1 +1,1 @@
-"""The path of a message: frames, routes, flows, outboxes. Bytes and ints, no logging."""
+"""What a client's connection does with a message: frames in, decisions, frames out. Bytes and ints, no logging."""

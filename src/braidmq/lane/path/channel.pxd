@@ -1,16 +1,16 @@
 cimport cython
 
-from braidmq.lane.path.commit_outcomes cimport Pending
-from braidmq.lane.path.flow cimport Flow
+from braidmq.lane.recording.commit_outcomes cimport Pending
+from braidmq.lane.flows.flow cimport Flow
 from braidmq.lane.path.channel_reader cimport ChannelReader
 from braidmq.lane.path.lane cimport Lane
 from braidmq.lane.path.message cimport Message, from_parser
-from braidmq.lane.path.recorder cimport Producer, Recorder
-from braidmq.lane.path.routes cimport Route, RouteTable
+from braidmq.lane.recording.recorder cimport Producer, Recorder
+from braidmq.lane.routing.routes cimport Route, RouteTable
 from braidmq.lane.path.parser cimport Parser
-from braidmq.lane.path.session_queue cimport SessionQueue
+from braidmq.lane.flows.session_queue cimport SessionQueue
 from braidmq.lane.path.state cimport Counters, State
-from braidmq.lane.path.subscription cimport Subscription
+from braidmq.lane.routing.subscription cimport Subscription
 from braidmq.lane.path.topic_aliases cimport TopicAliases
 from braidmq.lane.path.verdicts cimport Verdicts
 from braidmq.lane.path.writer cimport Writer

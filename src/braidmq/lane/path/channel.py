@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from time import monotonic
 
+from braidmq.lane.flows.flow import Flow
+from braidmq.lane.flows.session_queue import SessionQueue
 from braidmq.lane.path.channel_reader import COLD_WORK, HOLD_LARGE, HOLD_LOG, HOLD_OUTBOX, HOLD_QUEUE, ChannelReader
-from braidmq.lane.path.commit_outcomes import LARGE_BYTES, Pending
-from braidmq.lane.path.flow import Flow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message, from_parser
 from braidmq.lane.path.parser import Parser, topic_error
 from braidmq.lane.path.ports import Change
-from braidmq.lane.path.recorder import Producer, Recorder
-from braidmq.lane.path.routes import CACHED_TOPIC_BYTES_MAX, Route
-from braidmq.lane.path.session_queue import SessionQueue
 from braidmq.lane.path.topic_aliases import TopicAliases
 from braidmq.lane.path.verdicts import Verdicts
 from braidmq.lane.path.writer import Writer
+from braidmq.lane.recording.commit_outcomes import LARGE_BYTES, Pending
+from braidmq.lane.recording.recorder import Producer, Recorder
+from braidmq.lane.routing.routes import CACHED_TOPIC_BYTES_MAX, Route
 
 ASK_INNER = 1  # a route's flag: access is checked on the inner topic, on the slow path
 

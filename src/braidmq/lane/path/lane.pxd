@@ -1,13 +1,13 @@
 cimport cython
 
-from braidmq.lane.path.delivery_rules cimport copy_qos, copy_retain, for_publisher, live_for
-from braidmq.lane.path.flow cimport Flow
+from braidmq.lane.routing.delivery_rules cimport copy_qos, copy_retain, for_publisher, live_for
+from braidmq.lane.flows.flow cimport Flow
 from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.outlet cimport Outlet
-from braidmq.lane.path.routes cimport Route, RouteTable
+from braidmq.lane.routing.routes cimport Route, RouteTable
 from braidmq.lane.path.parser cimport Parser
 from braidmq.lane.path.state cimport Counters, State
-from braidmq.lane.path.subscription cimport Subscription
+from braidmq.lane.routing.subscription cimport Subscription
 
 cdef Py_ssize_t _ASK_WORK
 

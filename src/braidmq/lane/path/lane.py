@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from braidmq.lane.path.delivery_rules import copy_qos, copy_retain, for_publisher, live_for
-from braidmq.lane.path.flow import Flow
+from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message, from_parser
 from braidmq.lane.path.parser import Parser
-from braidmq.lane.path.routes import GROUP_WEIGHT, Route, RouteTable
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.delivery_rules import copy_qos, copy_retain, for_publisher, live_for
+from braidmq.lane.routing.routes import GROUP_WEIGHT, Route, RouteTable
+from braidmq.lane.routing.subscription import Subscription
 
 RECEIVE_BYTES = 262_144
 _ASK_WORK = GROUP_WEIGHT - 1  # the cost of a call to ``ask``, in addition to the delivery

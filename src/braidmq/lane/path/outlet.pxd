@@ -1,6 +1,6 @@
 from braidmq.lane.path.message cimport Message
 from braidmq.lane.path.parser cimport Parser
-from braidmq.lane.path.subscription cimport Subscription
+from braidmq.lane.routing.subscription cimport Subscription
 
 
 cdef class Outlet:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.parser import Parser
-from braidmq.lane.path.routes import Route
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.routes import Route
+from braidmq.lane.routing.subscription import Subscription
 
 if TYPE_CHECKING:
-    from braidmq.lane.path.flow import Flow
+    from braidmq.lane.flows.flow import Flow
     from braidmq.lane.path.ports import Change
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from braidmq.lane.path.delivery import Delivery
+    from braidmq.lane.flows.delivery import Delivery
     from braidmq.lane.path.message import Message
 
 

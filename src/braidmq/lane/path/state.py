@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from braidmq.lane.path.group_flow import GroupFlow
-    from braidmq.lane.path.log_flow import LogFlow
+    from braidmq.lane.flows.group_flow import GroupFlow
+    from braidmq.lane.flows.log_flow import LogFlow
+    from braidmq.lane.flows.session_queue import SessionQueue
     from braidmq.lane.path.message import Message
-    from braidmq.lane.path.session_queue import SessionQueue
     from braidmq.lane.path.writer import Writer
 
 

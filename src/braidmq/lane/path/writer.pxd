@@ -5,7 +5,7 @@ from braidmq.lane.path.outbox cimport Outbox
 from braidmq.lane.path.outlet cimport Upcalls
 from braidmq.lane.path.parser cimport Parser
 from braidmq.lane.path.state cimport State
-from braidmq.lane.path.subscription cimport Subscription
+from braidmq.lane.routing.subscription cimport Subscription
 
 
 cdef class Writer(Upcalls):

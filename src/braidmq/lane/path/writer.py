@@ -9,7 +9,7 @@ from braidmq.lane.path.outbox import Outbox
 from braidmq.lane.path.outlet import Upcalls
 from braidmq.lane.path.parser import Parser
 from braidmq.lane.path.state import State
-from braidmq.lane.path.subscription import Subscription
+from braidmq.lane.routing.subscription import Subscription
 
 ALIAS_TOPIC_BYTES_MAX = 512  # of a topic that gets an alias, which stays in memory as long as the connection
 _NO_ALIASES: dict[bytes, int] = {}

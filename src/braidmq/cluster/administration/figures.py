@@ -1,0 +1,90 @@
+"""What the metrics say about the cluster: of a core, of a replicant, or of a node without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+from braidmq.cluster.cores.core_side import REPLICANT, WORKER, CoreSide
+from braidmq.cluster.home.home import Home
+from braidmq.cluster.home.node_peer import PeerView
+from braidmq.cluster.remote.cluster_link import ClusterLink
+
+_NO_REFUSALS: Final[Mapping[str, int]] = Counter()
+
+
+class ClusterFigures:
+    """The figures of a node that is in no cluster."""
+
+    nodes = replicants = workers = away = silent = lagging = lagged = 0
+    sessions = leases = held_routes = routes_own = routes_remote = scans = 0
+    feeds_following = feeds_behind = 0
+    feed_lag_s = 0.0
+    rlog_lag_p50 = rlog_lag_p99 = rlog_lag_max = 0
+    outlets_bytes = unanswered_bytes = blocks_refused = entries_fenced = 0
+    claims_granted = claims_rejected = claims_taken_over = claims_fenced = 0
+    misdirected = in_doubt = doubts = routes_durable = 0
+    refusals: Mapping[str, int] = _NO_REFUSALS
+
+
+class CoreFigures(ClusterFigures):
+    """The figures of a core, read once."""
+
+    def __init__(self, side: CoreSide, home: Home) -> None:
+        self._side = side
+        nodes = side.questions.nodes()
+        self._views = views = [peer.view() for peer in home]
+        self.nodes = 1 + len(nodes)
+        self.replicants = sum(node.role == REPLICANT for node in nodes)
+        self.workers = sum(node.role == WORKER for node in nodes)
+        self.away = sum(not node.is_connected for node in nodes)
+        self.silent = side.questions.silent
+        self.lagging = sum(view.is_lagging for view in views)
+        self.lagged = home.lagged
+        self.sessions = len(home.sessions)
+        self.leases = len(home.sessions.lending)
+        self.held_routes = home.sessions.held_routes
+        self.routes_own, self.routes_remote = home.count_routes()
+        self.scans = sum(view.scans for view in views)
+        self.feeds_following = sum(view.is_feeding for view in views)
+        self.feeds_behind = sum(view.is_behind for view in views)
+        self.feed_lag_s = max((view.feed_lag_us for view in views), default=0) / 1e6
+        self.outlets_bytes = sum(view.outlet_bytes for view in views)
+        self.unanswered_bytes = sum(view.unanswered_bytes for view in views)
+        self.blocks_refused = home.blocks_refused + sum(view.blocks_refused for view in views)
+        self.entries_fenced = home.entries_fenced + sum(view.entries_fenced for view in views)
+        self.rlog_lag_p50, self.rlog_lag_p99, self.rlog_lag_max = _spread(views)
+        registry = home.registry
+        self.claims_granted = registry.claims_granted
+        self.claims_rejected = registry.claims_rejected
+        self.claims_taken_over = registry.claims_taken_over
+        self.claims_fenced = registry.claims_fenced
+        self.misdirected = sum(home.misdirected.counts.values())
+        if home.doubt is not None:
+            self.in_doubt, self.doubts = int(home.doubt.is_in_doubt), home.doubt.doubts
+        self.routes_durable = home.routes_durable
+
+    @cached_property
+    def refusals(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Connections of other nodes that were refused, by reason."""
+        return sum((acceptor.refusals for acceptor in self._side.acceptors), Counter())
+
+
+class ReplicantFigures(ClusterFigures):
+    """The figures of a replicant or worker, read once."""
+
+    def __init__(self, link: ClusterLink) -> None:
+        self.routes_own, self.routes_remote = link.count_routes()
+        self.scans = link.scans
+        self.outlets_bytes = link.outlet_bytes
+        self.unanswered_bytes = link.log.unanswered_bytes
+
+
+def _spread(views: list[PeerView]) -> tuple[int, int, int]:
+    """Median, 99th percentile and maximum of the nodes' lags in the replication log."""
+    lags = sorted(view.rlog_lag for view in views if view.is_connected)
+    if not lags:
+        return 0, 0, 0
+    return lags[(len(lags) - 1) // 2], lags[(len(lags) - 1) * 99 // 100], lags[-1]

@@ -1,0 +1,420 @@
+"""The home's registry: which channel, of the core itself or of a node, owns a client id.
+
+`claims.HomeClaims` decides; this module carries its decisions out. There are two kinds of claimants:
+
+- Clients of the core itself claim through the broker's ``Registry`` port. If no node owns the client id, they are answered at
+  once, as on a single node.
+- Clients of nodes claim by message. A grant brings the stored session along.
+
+A session without a client is always the core's own. When a channel of a node ends, its session returns to the core first
+(`sessions`), whatever follows; a grant to a node takes it from there. So there is one way out and one way back.
+
+Decisions are carried out in later callbacks of the loop, in the order in which they were made: a release may come from the middle
+of a step of `Lifecycle`, which must have completed before the session goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from braidmq.access.contract import Refused
+from braidmq.broker.messages.producer_books import NotTaken
+from braidmq.broker.session.ports import Claim, Grant, GrantEnding
+from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.sessions.sessions import HomeSessions
+from braidmq.cluster.membership.led_shards import LedShards, Misdirected
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.protocol.claim_frames import BadClaims
+from braidmq.cluster.protocol.claims import (
+    Action,
+    ClaimGranted,
+    ClaimRejected,
+    ClaimRequest,
+    Declaration,
+    Ended,
+    Ending,
+    HomeClaims,
+    LetGo,
+    OwnerRestored,
+)
+from braidmq.mqtt.reasons import Reason
+
+log = logging.getLogger("braidmq.cluster")
+
+_ELSEWHERE: Final = Refused(Reason.SERVER_UNAVAILABLE, "another core decides about this client id")
+_BANNED: Final = Refused(Reason.BANNED, "banned")
+SUPERSEDED: Final = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")
+_NAME_ELSEWHERE: Final = NotTaken(
+    Reason.CLIENT_IDENTIFIER_NOT_VALID,
+    "another core has this producer name: the client id must have the same shard as the name, crc32 modulo the number of shards",
+)
+_ENDINGS: Final = {
+    GrantEnding.PUBLISH: Ending.PUBLISH,
+    GrantEnding.DISCARD: Ending.DISCARD,
+    GrantEnding.MOVED: Ending.MOVED,
+    GrantEnding.TAKEN: Ending.TAKEN,
+    GrantEnding.WITHDRAWN: Ending.WITHDRAWN,
+}
+
+
+def ending_of(end: GrantEnding) -> Ending:
+    """How a channel ended, in the words of the protocol between nodes."""
+    return _ENDINGS[end]
+
+
+class ClaimAnswers(Protocol):
+    """Where the answers to a node's claims go."""
+
+    def grant(self, number: int, guard: int, given: GivenSession) -> None:
+        """The claim is granted."""
+
+    def reject(self, number: int, refused: Refused) -> None:
+        """The claim is rejected."""
+
+    def let_go(self, client_id: str, guard: int) -> None:
+        """End the channels of the client id with lower guards."""
+
+    def fence(self, client_id: str, guard: int) -> None:
+        """They are fenced: say it once more, ahead of every message from now on."""
+
+    def close_channel(self, channel: int, reason: int, detail: str) -> None:
+        """Close the connection of a channel."""
+
+
+class _OwnClaim(Struct, frozen=True, gc=False):
+    """A claim of the core's own that waits for a node to let go."""
+
+    answer: asyncio.Future[Grant | Refused]
+
+
+class _GrantedClaim(Struct, frozen=True, gc=False):
+    """A granted claim of a node that is not answered; implements `sessions.GrantAnswer`."""
+
+    registry: HomeRegistry
+    node: Member
+    request: ClaimRequest
+    guard: int
+
+    def send(self, given: GivenSession) -> None:
+        """What the grant says is on disk."""
+        self.registry.send_grant(self.node, self.request, self.guard, given)
+
+    def refuse(self, refused: Refused) -> None:
+        """The claim is rejected after all."""
+        self.registry.take_back(self.node, self.request, refused)
+
+
+class _Ready(Struct, frozen=True, gc=False):
+    """Every node has declared its channels."""
+
+
+_READY: Final = _Ready()
+
+
+class HomeRegistry:
+    """Implements the broker's ``Registry`` for the core's clients, and takes the claims of nodes."""
+
+    def __init__(self, claims: HomeClaims[Member], local: Member, led: LedShards, misdirected: Misdirected) -> None:
+        """``local``: the core itself. ``serve`` follows, before the first claim."""
+        self._claims = claims
+        self._led = led
+        self._misdirected = misdirected
+        self._local = local
+        self._sessions: HomeSessions
+        self._loop: asyncio.AbstractEventLoop
+        self._close_local: Callable[[str], None]
+        self._is_banned: Callable[[NodeClaim], bool]
+        self._on_ready: Callable[[], None]
+        self._numbers = 0
+        self._own: dict[str, tuple[int, int]] = {}  # client ids of the core's channels: guard and channel
+        self._waiting: dict[int, _OwnClaim] = {}  # the core's own claims, by number
+        self._asked: dict[tuple[Member, int], NodeClaim] = {}  # unanswered claims of nodes
+        self._newcomers: set[tuple[Member, int]] = set()  # those of client ids without sessions
+        self._declared: dict[tuple[Member, int], NodeClaim] = {}  # by channel, until the declaration is carried out
+        self._nodes: dict[Member, ClaimAnswers] = {}
+        self._decided: deque[Action[Member] | _Ready] = deque()
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.claims_granted = self.claims_rejected = 0  # of clients of nodes
+        self.claims_taken_over = 0  # of any client: a node's client had the client id
+        self.claims_fenced = 0  # of those: the node did not let go in time
+
+    def serve(
+        self,
+        sessions: HomeSessions,
+        loop: asyncio.AbstractEventLoop,
+        close_local: Callable[[str], None],
+        on_ready: Callable[[], None],
+        is_banned: Callable[[NodeClaim], bool],
+    ) -> None:
+        """The core's broker is there. ``close_local`` closes its own connection of a client id, which is taken over.
+
+        ``on_ready``: every node has declared its channels, or is dead; what they have declared is held.
+        ``is_banned``: whether an operator's ban applies to a node's client; the node may not have it yet (C28).
+        """
+        self._is_banned = is_banned
+        self._sessions = sessions
+        self._loop = loop
+        self._close_local = close_local
+        self._on_ready = on_ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every node has declared its channels: before that, no block is taken and no client id is granted."""
+        return self._claims.is_ready
+
+    # The core's own clients
+
+    def claim(self, claim: Claim) -> Grant | Refused | Awaitable[Grant | Refused]:
+        """Ask for a client id; answered at once unless a node owns it."""
+        refused = self._sessions.refusal(claim.client_id, claim.user_name, len(self._newcomers))
+        if refused is not None:
+            return refused
+        self._numbers += 1
+        request = ClaimRequest(self._numbers, claim.client_id, self._numbers)
+        owner = self._claims.owner(claim.client_id)
+        self.claims_taken_over += owner is not None and owner.node != self._local
+        actions = self._claims.claim(self._local, request, self._loop.time())
+        if owner is not None and owner.node == self._local:
+            # The session stays in this process: `Lifecycle` takes it from the old connection.
+            actions += self._claims.release(self._local, owner.channel, Ending.TAKEN)
+        for action in actions:
+            if isinstance(action, ClaimGranted) and action.claim == request and not self._is_busy(claim.client_id):
+                return self._own_grant(request, action.guard)
+        answer = self._loop.create_future()
+        self._waiting[request.number] = _OwnClaim(answer)
+        self.carry_out(actions)
+        return answer
+
+    def _is_busy(self, client_id: str) -> bool:
+        """Whether a session of the client id may be on its way back from a node."""
+        return bool(self._decided) or self._sessions.is_returning(client_id)
+
+    def _own_grant(self, request: ClaimRequest, guard: int) -> Grant:
+        self._sessions.wills.note_grant(request.client_id)
+        self._own[request.client_id] = guard, request.channel
+        return Grant(request.client_id, guard)
+
+    def commit(self, grant: Grant) -> bool:
+        """Whether the grant still counts: no newer one was given out."""
+        return self._own.get(grant.client_id, (0, 0))[0] == grant.guard
+
+    def end(self, grant: Grant, *, keeps_session: bool, ending: GrantEnding) -> None:
+        """The connection gives the client id up, or never got it."""
+        guard, channel = self._own.get(grant.client_id, (0, 0))
+        if guard == grant.guard:
+            del self._own[grant.client_id]
+            self.carry_out(self._claims.release(self._local, channel, ending_of(ending)))
+
+    # Nodes
+
+    def client_of(self, node: Member, channel: int) -> str | None:
+        """The client that owns its id through this channel of a node."""
+        return self._claims.client_of(node, channel)
+
+    def join(self, node: Member, answers: ClaimAnswers) -> None:
+        """A node has connected, perhaps again."""
+        self._nodes[node] = answers
+        self.carry_out(self._claims.connected(node))
+
+    def lost(self, node: Member, answers: ClaimAnswers) -> None:
+        """The node's connection is gone; the node may come back."""
+        if self._nodes.get(node) is answers:
+            del self._nodes[node]
+
+    def declare(
+        self, node: Member, declared: Declaration, channels: Mapping[int, NodeClaim], claims: Mapping[int, NodeClaim]
+    ) -> None:
+        """A node names its channels, by number, and its unanswered claims, by theirs. Raises BadClaims."""
+        if not all(self._is_led(node, each) for each in (*channels.values(), *claims.values())):
+            raise BadClaims("a node declares a client id that another core decides about")
+        self._asked.update(((node, number), claim) for number, claim in claims.items())
+        self._declared.update(((node, channel), claim) for channel, claim in channels.items())
+        was_ready = self._claims.is_ready
+        self._carry_out_ready(was_ready, self._claims.declare(node, declared, self._loop.time()))
+
+    def ask(self, node: Member, claim: NodeClaim) -> None:
+        """A client of a node claims a client id."""
+        refused = self._sessions.refusal(claim.request.client_id, claim.user_name, len(self._newcomers))
+        if self._is_banned(claim):
+            refused = _BANNED
+        if not self._is_led(node, claim):
+            refused = _ELSEWHERE
+        refused = refused or self._judge_producer(claim)
+        if refused is not None:
+            self._answer_rejected(node, claim.request, refused)
+            return
+        self._asked[node, claim.request.number] = claim
+        owner = self._claims.owner(claim.request.client_id)
+        self.claims_taken_over += owner is not None and owner.node != self._local
+        if not self._sessions.has(claim.request.client_id):
+            self._newcomers.add((node, claim.request.number))
+        self.carry_out(self._claims.claim(node, claim.request, self._loop.time()))
+
+    def _judge_producer(self, claim: NodeClaim) -> Refused | None:
+        asked = claim.producer
+        if asked is not None and asked.name and not self._led.has(asked.name):
+            return _NAME_ELSEWHERE  # its batch is a row of another core's shard
+        return self._sessions.judge_producer(claim)
+
+    def _is_led(self, node: Member, claim: NodeClaim) -> bool:
+        return self.leads(node, "claims", claim.request.client_id)
+
+    def leads(self, node: Member, what: str, name: str) -> bool:
+        """Whether a client id, or a producer's name, is this core's. ``what``: what the node asks about it."""
+        if self._led.has(name):
+            return True
+        self._misdirected.note(what, node.name, self._led.shard_of(name))
+        return False
+
+    def release(self, node: Member, channel: int, ending: Ending) -> None:
+        """A channel of a node has ended; everything that its client sent is with the log."""
+        self.carry_out(self._claims.release(node, channel, ending))
+
+    def withdraw(self, node: Member, request: ClaimRequest) -> None:
+        """A node no longer wants what it has claimed."""
+        self._take_asked(node, request)
+        self.carry_out(self._claims.withdraw(node, request))
+
+    def dead(self, node: Member) -> None:
+        """A node is dead: its clients are gone."""
+        self._nodes.pop(node, None)
+        self._asked = {key: claim for key, claim in self._asked.items() if key[0] != node}
+        self._newcomers = {key for key in self._newcomers if key[0] != node}
+        was_ready = self._claims.is_ready
+        self._carry_out_ready(was_ready, self._claims.dead(node, self._loop.time()))
+
+    def _carry_out_ready(self, was_ready: bool, actions: list[Action[Member]]) -> None:
+        """Carry decisions out. If they make the home ready, it holds what nodes have declared before it grants anything."""
+        if was_ready or not self._claims.is_ready:
+            self.carry_out(actions)
+            return
+        restored = [action for action in actions if isinstance(action, OwnerRestored)]
+        self.carry_out([*restored, _READY, *(action for action in actions if not isinstance(action, OwnerRestored))])
+
+    # Decisions
+
+    def carry_out(self, actions: Iterable[Action[Member] | _Ready]) -> None:
+        """Carry decisions out, in order, after the running callback."""
+        self._decided.extend(actions)
+        if self._decided and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+        self._watch_time()
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        while self._decided:
+            self._carry_out(self._decided.popleft())
+
+    def _carry_out(self, action: Action[Member] | _Ready) -> None:
+        match action:
+            case _Ready():
+                self._on_ready()
+            case ClaimGranted(node, claim, guard) if node == self._local:
+                self._grant_own(claim, guard)
+            case ClaimGranted(node, claim, guard):
+                self._grant(node, claim, guard)
+            case ClaimRejected(node, claim):
+                self._reject(node, claim)
+            case LetGo(node, client_id, guard) if node == self._local:
+                if self._own.get(client_id, (guard, 0))[0] < guard:
+                    self._close_local(client_id)
+            case LetGo(node, client_id, guard):
+                if (answers := self._nodes.get(node)) is not None:
+                    answers.let_go(client_id, guard)
+            case Ended(client_id, owner, ending) if owner.node != self._local:
+                self._sessions.come_back(client_id, owner.guard, ending)
+            case OwnerRestored(_, owner) if owner.node != self._local:
+                declared = self._declared.pop((owner.node, owner.channel), None)
+                if declared is not None:
+                    self._sessions.hold_again(owner.node, declared, owner.guard)
+            case _:
+                pass
+
+    def _grant_own(self, claim: ClaimRequest, guard: int) -> None:
+        waiting = self._waiting.pop(claim.number)
+        grant = self._own_grant(claim, guard)
+
+        def answer() -> None:
+            self._sessions.wills.note_grant(claim.client_id)
+            if waiting.answer.cancelled():
+                self.end(grant, keeps_session=True, ending=GrantEnding.WITHDRAWN)
+            else:
+                waiting.answer.set_result(grant)
+
+        self._sessions.after_return(claim.client_id, answer)
+
+    def _grant(self, node: Member, request: ClaimRequest, guard: int) -> None:
+        claim = self._take_asked(node, request)
+        if claim is None:
+            # It was granted before, and the node asks again because it has lost the answer.
+            claim = self._sessions.claim_of(request.client_id, guard)
+        if claim is None:
+            return  # it was withdrawn, and its release follows
+
+        self._sessions.hand_out(node, claim, guard, _GrantedClaim(self, node, request, guard))
+
+    def send_grant(self, node: Member, request: ClaimRequest, guard: int, given: GivenSession) -> None:
+        """What a grant says is on disk: tell the node."""
+        self.claims_granted += 1
+        if (answers := self._nodes.get(node)) is not None:
+            answers.grant(request.number, guard, given)
+
+    def take_back(self, node: Member, request: ClaimRequest, refused: Refused) -> None:
+        """Reject a claim that was granted, and that its node was not told of."""
+        self._answer_rejected(node, request, refused)
+        self.carry_out(self._claims.release(node, request.channel, Ending.WITHDRAWN))
+
+    def close_channel(self, node: Member, channel: int, reason: int, detail: str) -> None:
+        """Let a node close the connection of a channel."""
+        if (answers := self._nodes.get(node)) is not None:
+            answers.close_channel(channel, reason, detail)
+
+    def _take_asked(self, node: Member, request: ClaimRequest) -> NodeClaim | None:
+        self._newcomers.discard((node, request.number))
+        return self._asked.pop((node, request.number), None)
+
+    def _reject(self, node: Member, request: ClaimRequest) -> None:
+        if node == self._local:
+            waiting = self._waiting.pop(request.number)
+            if not waiting.answer.cancelled():
+                waiting.answer.set_result(SUPERSEDED)
+            return
+        self._take_asked(node, request)
+        self._answer_rejected(node, request, SUPERSEDED)
+
+    def _answer_rejected(self, node: Member, request: ClaimRequest, refused: Refused) -> None:
+        self.claims_rejected += 1
+        if (answers := self._nodes.get(node)) is not None:
+            answers.reject(request.number, refused)
+
+    # Time
+
+    def _watch_time(self) -> None:
+        if self._timer is not None:
+            return
+        due = self._claims.next_due
+        if due is not None:
+            self._timer = self._loop.call_later(max(0.0, due - self._loop.time()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        actions = self._claims.expire(self._loop.time())
+        for action in actions:
+            if isinstance(action, Ended):
+                self.claims_fenced += 1
+                if (answers := self._nodes.get(action.owner.node)) is not None:
+                    answers.fence(action.client_id, self._claims.guard_of(action.client_id))
+        self.carry_out(actions)
+
+    def close(self) -> None:
+        """The core stops."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,1 @@
+"""Who belongs to a cluster, who counts as alive, and who leads which shard."""

@@ -1,0 +1,250 @@
+"""A node's two connections to one core, for calls and for messages.
+
+They come and go together: the one for messages is opened when the core has been told which clients of its own this node has, and
+if either of them is lost, both are made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from braidmq.base.backoff import Backoff
+from braidmq.base.config.addresses import Address
+from braidmq.base.errors import Unavailable
+from braidmq.cluster.cores.core_side import CALLS, MESSAGES, WRITE_BYTES_MAX
+from braidmq.cluster.remote.home_link import OUTLET_BYTES_MAX, HomeLink
+from braidmq.net.calls import CallError, Calls
+from braidmq.net.connection import PeerConnection
+from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
+from braidmq.net.frames import FrameKind
+from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered, RetainedPage, RetainedRead
+from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+
+log = logging.getLogger("braidmq.cluster")
+
+CALL_S: Final = 10.0
+_ANSWERS: Final = Registered | Declared | RetainedPage | BatchOpened | BatchRefused
+
+
+class CorePlace(Struct, frozen=True):
+    """Where a core is reached, and with which secret."""
+
+    address: Path | Address
+    secret: bytes
+    tls: ssl.SSLContext | None = None
+
+
+class ReachOwner(Protocol):
+    """The node's side of the cluster; `replicant_side.ReplicantSide`."""
+
+    def hello(self, purpose: str) -> Hello:
+        """Who this node is."""
+
+    async def register(self, reach: CoreReach, calls: Calls) -> Registered:
+        """Make this node a member, or show that it is one. Raises Unavailable and CallError."""
+
+    def on_registered(self, reach: CoreReach, is_new: bool) -> None:
+        """The core has this node as a member, and another incarnation than before if ``is_new``."""
+
+    def on_refused(self, reason: str) -> None:
+        """The core does not take this node for a member."""
+
+    async def answer_core(self, request: AskNode) -> NodeAnswer:
+        """What the core asks for its operator."""
+
+
+class CoreReach:
+    """One core. Call ``start``; with ``serve`` the node's clients may use the core; then ``close``."""
+
+    def __init__(self, owner: ReachOwner, place: CorePlace, lease_s: float) -> None:
+        self.place = place
+        self.name = ""  # once the core has answered
+        self.registered: Registered | None = None
+        self.label = "the core"  # what log messages call it
+        self._owner = owner
+        self._lease_s = lease_s
+        self._calls: Calls | None = None
+        self._home: HomeLink | None = None
+        self._messages: Dialer | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._dialer: Dialer | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    @property
+    def state(self) -> str:
+        """What an operator is told of the connection; empty if all is well."""
+        if self._calls is None or self.registered is None:
+            failure = self._dialer.last_failure if self._dialer is not None else ""
+            return f"no connection to {self.label}{f': {failure}' if failure else ''}"
+        return ""
+
+    def start(self) -> None:
+        """Connect from now on."""
+        self._dialer = self._dial(CALLS)
+        self._dialer.start()
+
+    def _dial(self, purpose: str) -> Dialer:
+        is_calls = purpose == CALLS
+        return Dialer(
+            self.place.address,
+            partial(self._owner.hello, purpose),
+            self.place.secret,
+            on_up=self._on_up if is_calls else self._on_messages_up,
+            on_down=self._on_down if is_calls else self._on_messages_down,
+            check=self._check,
+            tls=self.place.tls,
+            write_bytes_max=WRITE_BYTES_MAX,
+            backoff=dial_pauses(self._lease_s),
+        )
+
+    def _check(self, peer: Hello) -> str | None:
+        if peer.role != "core":
+            return f"it is a {peer.role}, not a core"
+        if self.name and peer.name != self.name:
+            return f"it is {peer.name}, not {self.name}"
+        return None
+
+    def serve(self, home: HomeLink) -> None:
+        """The node's broker is there, and knows the core as this one."""
+        self._home = home
+        home.ask_page = self._ask_page
+        home.ask_batch = self._ask_batch
+        if self._calls is not None and self._registering is not None and self._registering.done():
+            self._registering = asyncio.get_running_loop().create_task(self._join(self._calls, home))
+
+    async def close(self) -> None:
+        """Leave the core."""
+        self._is_stopping = True
+        if self._registering is not None:
+            self._registering.cancel()
+        for dialer in (self._messages, self._dialer):
+            if dialer is not None:
+                await dialer.close()
+        self._messages = self._dialer = None
+
+    # The connection for calls
+
+    def _on_up(self, connection: PeerConnection) -> None:
+        self.name = connection.peer.name
+        self._calls = calls = Calls(connection, requests=AskNode, answers=_ANSWERS)
+        calls.serve({AskNode: self._owner.answer_core})
+
+        def receive(kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
+            if kind is FrameKind.CLAIMS:
+                assert self._home is not None  # a core answers claims, which come later
+                self._home.receive_claims(flags, body)
+            else:
+                calls.receive(kind, flags, destination, body)
+
+        connection.on_frame = receive
+        connection.on_lost = calls.lost
+        self._registering = asyncio.get_running_loop().create_task(self._register(calls))
+
+    def _on_down(self, reason: str) -> None:
+        self._calls = None
+        if self._registering is not None:
+            self._registering.cancel()
+        if self._home is not None:
+            self._home.lose_calls()
+        self._end_messages()
+        if not self._is_stopping:
+            log.warning("the connection to %s has ended: %s", self.label, reason)
+
+    async def _register(self, calls: Calls) -> None:
+        connection = calls.connection
+        try:
+            answer = await self._owner.register(self, calls)
+        except Unavailable as problem:
+            connection.abort(f"registration failed: {problem}")
+            return
+        except CallError as problem:
+            if problem.retry_after_s:
+                connection.abort(f"registration failed: {problem}")
+                return
+            log.error("%s refuses this node: %s", self.label, problem)
+            self._owner.on_refused(str(problem))
+            return
+        before, self.registered = self.registered, answer
+        is_new = before is not None and answer.core_incarnation != before.core_incarnation
+        if before is not None:
+            what = "has a new start" if is_new else "is back"
+            log.info("%s %s (incarnation %d)", self.label, what, answer.core_incarnation)
+        else:
+            log.info("member %d of %s (incarnation %d)", answer.registration_id, connection.peer.cluster, answer.incarnation)
+        self._owner.on_registered(self, is_new)
+        if self._home is not None:
+            if is_new:
+                self._home.meet_new_core()
+            await self._join(calls, self._home)
+
+    async def ask_again(self) -> None:
+        """Ask a core that has this node as a member for the cores as they are now; nothing if it does not answer."""
+        if self._calls is None or self.state:
+            return
+        try:
+            self.registered = await self._owner.register(self, self._calls)
+        except (Unavailable, CallError) as problem:
+            log.info("%s does not say where the others are: %s", self.label, problem)
+            return
+        self._owner.on_registered(self, is_new=False)
+
+    async def _join(self, calls: Calls, home: HomeLink) -> None:
+        """Tell the core which of its clients this node has, and open the connection for messages."""
+        connection = calls.connection
+        try:
+            await calls.call(home.open_calls(connection), CALL_S)
+        except (Unavailable, CallError) as problem:
+            connection.abort(f"the core did not take the declaration: {problem}")
+            return
+        self._messages = self._dial(MESSAGES)
+        self._messages.start()
+
+    # The connection for messages
+
+    def _on_messages_up(self, connection: PeerConnection) -> None:
+        home = self._home
+        assert home is not None  # the declaration came from it
+        connection.on_frame = home.receive
+        connection.on_room = home.note_room
+        connection.room_bytes = OUTLET_BYTES_MAX // 8
+        connection.on_lost = lambda reason: home.lose_messages(connection)
+        home.open_messages(connection)
+
+    def _on_messages_down(self, reason: str) -> None:
+        """Make both connections anew: the core must hear of this node's clients before its messages."""
+        if self._dialer is not None and self._dialer.connection is not None:
+            self._dialer.connection.close(f"the connection for messages has ended: {reason}")
+
+    def _end_messages(self) -> None:
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            task = asyncio.get_running_loop().create_task(messages.close("the connection for calls has ended"))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _ask_page(self, request: RetainedRead) -> RetainedPage:
+        if self._calls is None:
+            raise Unavailable(f"{self.label} is not connected", 1.0)
+        answer = await self._calls.call(request, CALL_S)
+        assert isinstance(answer, RetainedPage)
+        return answer
+
+    async def _ask_batch(self, request: OpenBatch) -> BatchOpened | BatchRefused:
+        if self._calls is None:
+            raise Unavailable(f"{self.label} is not connected", 1.0)
+        answer = await self._calls.call(request, CALL_S)
+        assert isinstance(answer, BatchOpened | BatchRefused)
+        return answer
+
+
+def dial_pauses(lease_s: float) -> Backoff:
+    """The pauses between attempts to reach the core. A core that restarts waits a lease for its nodes, then they are dead."""
+    return Backoff(FIRST_PAUSE_S, min(PAUSE_S_MAX, lease_s / 4), spread=True)

@@ -1,0 +1,1 @@
+"""A core's workers: their processes, and what the core tells them."""

@@ -1,0 +1,1 @@
+"""Messages on their way to other nodes and from them."""

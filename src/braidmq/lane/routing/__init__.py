@@ -1,0 +1,1 @@
+"""Which subscriptions a topic matches, and how each of them gets a message."""

@@ -1,0 +1,98 @@
+"""The lease of a node itself: what it knows of it, and when (C3)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braidmq.cluster.membership.own_lease import LeaseState, OwnLease, margin_of
+
+
+class Told:
+    """What a lease has told its owner."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.lease = OwnLease(
+            on_alone=lambda: self.events.append("alone"),
+            on_back=lambda: self.events.append("back"),
+            on_declared_dead=self.events.append,
+        )
+
+
+def test_a_lease_counts_from_the_sending_of_its_renewal() -> None:
+    told = Told()
+
+    told.lease.on_confirmed(sent_at=100.0, granted_s=10.0, now=104.0)
+
+    assert told.lease.valid_s(104.0) == 5.0  # of the ten, four have passed, and one is the margin
+    assert told.lease.check(108.9)
+    assert not told.lease.check(109.0)
+    assert told.events == ["alone"]
+
+
+def test_a_renewal_from_before_a_pause_does_not_help_after_it() -> None:
+    told = Told()
+    told.lease.on_confirmed(100.0, 10.0, 100.1)
+
+    told.lease.on_confirmed(103.0, 10.0, 160.0)  # its answer waited in the socket
+
+    assert told.lease.state is LeaseState.ALONE
+    assert told.events == ["alone"]
+
+
+def test_a_node_is_back_as_soon_as_a_renewal_is_confirmed() -> None:
+    told = Told()
+    told.lease.on_confirmed(100.0, 10.0, 100.1)
+    told.lease.check(130.0)
+
+    told.lease.on_confirmed(130.1, 10.0, 130.2)
+
+    assert told.events == ["alone", "back"]
+    assert told.lease.times_alone == 1
+    assert told.lease.check(130.3)
+
+
+def test_a_late_answer_does_not_shorten_the_lease() -> None:
+    told = Told()
+    told.lease.on_confirmed(105.0, 10.0, 105.1)
+
+    told.lease.on_confirmed(101.0, 10.0, 105.2)
+
+    assert told.lease.check(113.9)
+
+
+def test_a_node_that_was_declared_dead_never_acts_again() -> None:
+    told = Told()
+    told.lease.on_confirmed(100.0, 10.0, 100.1)
+
+    told.lease.on_dead("it was away")
+    told.lease.on_dead("it was away")
+    told.lease.on_confirmed(101.0, 10.0, 101.1)
+
+    assert told.events == ["alone", "it was away"]
+    assert not told.lease.check(101.2)
+    assert told.lease.valid_s(101.2) == 0
+
+
+def test_before_its_first_renewal_a_node_is_no_member_and_not_alone() -> None:
+    told = Told()
+
+    assert not told.lease.check(5.0)
+    assert told.lease.state is LeaseState.NEW
+    assert told.events == []
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 20), st.booleans()), max_size=40))
+def test_a_holder_never_acts_when_the_store_may_have_ended_its_lease(steps: list[tuple[float, float, bool]]) -> None:
+    """The store ends a lease when its whole time has passed since it took the last renewal, after it was sent."""
+    told, now, granted_s = Told(), 0.0, 10.0
+    ends_at = 0.0
+    for wait_s, travel_s, is_checked in steps:
+        sent_at = now = now + wait_s
+        ends_at = max(ends_at, sent_at + granted_s)  # the earliest: it took it at once
+        now += travel_s
+        if is_checked and told.lease.check(now):
+            assert now < ends_at
+        told.lease.on_confirmed(sent_at, granted_s, now)
+        assert told.lease.check(now) == (now < max(ends_at - margin_of(granted_s), 0))
