@@ -50,6 +50,7 @@ from braidmq.storage.shard.producer_marks import ProducerMark
 from braidmq.storage.shard.shard import Shard, ShardOptions
 from braidmq.storage.upkeep.generations import GenerationStats, RelearnGain
 from braidmq.storage.upkeep.retention import LogRetention
+from braidmq.storage.upkeep.stamps import StampCeiling
 from braidmq.storage.upkeep.stats import LogStats, log_stats
 from braidmq.storage.upkeep.upkeep import LogUpkeep, discard
 
@@ -111,6 +112,7 @@ class DurableLog:
         retention = LogRetention(round(settings.retention * 1_000_000), size_bytes, options.pin_times)
         retentions = [retention, *(each.retention(options.pin_times) for each in classes)]
         self._upkeep = LogUpkeep(store, self._shards, table, retentions, self._write, self.readers)
+        self._ceiling = StampCeiling(store.path, clock, self._shards, is_kept=settings.durability == "os")
 
     @classmethod
     def open(
@@ -140,7 +142,7 @@ class DurableLog:
         batch = self._store.batch()
         changed: list[Shard] = []
         for number, shard in enumerate(self._shards):
-            shard.recover()
+            shard.recover(self._ceiling.found)
             self.readers.recover(number, self._store.items(shard.main.family, READER_PREFIX, READERS_END))
             for family in shard:
                 if len(family.generations) and family.generations.current.row.layout != layout:
@@ -167,6 +169,7 @@ class DurableLog:
         try:
             self.flush()
             self._store.close()
+            self._ceiling.close()
         finally:
             self._committed(self._store.committed)
             self._queue.doubt("the log was closed before the write was committed", 0.0)
@@ -236,6 +239,7 @@ class DurableLog:
         batch = self._store.batch()
         try:
             stamps = {number: self._shards[number].append(batch, entries) for number, entries in group.shards.items()}
+            self._ceiling.admit(stamps.values())
             for number, producer, sequence, check in group.marks:
                 self._shards[number].main.mark_producer(producer, ProducerMark(sequence, check))
             for change in group.changes:
@@ -274,6 +278,7 @@ class DurableLog:
         """Check the store and the clock; call it every second. Waiters for a failed commit are told that it is in doubt."""
         self._log_readers.tick()
         self.clock_alarm = self._clock.check()
+        self._ceiling.check()
         health = self._store.check()
         if health.needs_restart:
             self._committed(self._store.committed)

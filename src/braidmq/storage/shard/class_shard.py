@@ -22,7 +22,7 @@ class LogShard:
     def __init__(self, classes: ClassTable, make_family: Callable[[int, StampOrder], Shard]) -> None:
         """`make_family` creates the family of a class."""
         self._classes = classes
-        order = StampOrder()
+        self._order = order = StampOrder()
         self.families = [make_family(number, order) for number in range(len(classes))]
 
     def __iter__(self) -> Iterator[Shard]:
@@ -38,11 +38,17 @@ class LogShard:
         """The last committed timestamp."""
         return self.main.watermark
 
-    def recover(self) -> None:
-        """Read the rows of all families; see `Shard.recover`."""
+    @property
+    def last_stamp(self) -> int:
+        """The last timestamp that was given, to a record that was written or to one that could not be."""
+        return self._order.last
+
+    def recover(self, ceiling: int = 0) -> None:
+        """Read the rows of all families; see `Shard.recover`. Timestamps begin above the ceiling."""
         for family in self.families:
             family.recover()
         self._level()
+        self._order.last = max(self._order.last, ceiling)
 
     def append(self, batch: StoreBatch, entries: list[Entry]) -> list[int]:
         """Stamp the records and put them into the batch, as `Shard.append` does, each in the family of its class."""

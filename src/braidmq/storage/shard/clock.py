@@ -16,6 +16,8 @@ from msgspec import Struct
 # As adjtime does: half a millisecond per second. Fast enough for the drift of a quartz, too slow to do harm.
 SLEW_PPM: Final = 500
 ALARM_US: Final = 10_000_000
+# Far above every time, and 8 bytes long as all timestamps are.
+NO_STAMP_MAX: Final = 2**63 - 1
 
 
 class ClockAlarm(Struct, frozen=True, gc=False):
@@ -53,10 +55,15 @@ class ShardClock:
         self._checked_at = boot()
         self._offset = wall() - self._checked_at
         self._behind_log_until = 0
+        self.stamp_max = NO_STAMP_MAX
 
     def now(self) -> int:
-        """The time for a stamp; the caller makes stamps strictly rising."""
+        """The time."""
         return self._boot() + self._offset
+
+    def stamp(self) -> int:
+        """The time for a stamp, at most `stamp_max`; the caller makes stamps strictly rising."""
+        return min(self.now(), self.stamp_max)
 
     def recovered(self, last: int) -> None:
         """Set the last timestamp found on disk: a clock behind it raises an alarm until it has caught up."""

@@ -140,7 +140,7 @@ class Shard:
 
     def _place(self, batch: StoreBatch, draft: Draft, entries: list[Entry], indexes: list[bytes]) -> list[int]:
         limits = draft.generation.row.limits
-        now = self._clock.now()
+        now = self._clock.stamp()
         bytes_max = limits.bytes_max
         rows: list[tuple[bytes, bytes]] = []
         stamps: list[int] = []
