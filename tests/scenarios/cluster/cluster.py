@@ -19,10 +19,13 @@ SECRET = "a-secret-of-the-tests"
 class NodeProcess:
     """One node: its configuration, and the process that runs it now."""
 
-    def __init__(self, folder: Path, name: str, tables: Mapping[str, Mapping[str, object]], port: int = 0) -> None:
-        """``port``: for its clients; 0: another one at each start."""
+    def __init__(
+        self, folder: Path, name: str, tables: Mapping[str, Mapping[str, object]], port: int = 0, history_bind: str = ""
+    ) -> None:
+        """``port``: for its clients; 0: another one at each start. ``history_bind``: empty for no history service."""
         self.name = name
         self.port = port
+        self._variables = {"BRAIDMQ_HISTORY__BIND": history_bind}
         folder.mkdir(exist_ok=True)
         self._file = folder / f"{name}.toml"
         own: dict[str, object] = {
@@ -46,7 +49,7 @@ class NodeProcess:
 
     def launch(self) -> None:
         """Start it."""
-        self._started = Started(self._file)
+        self._started = Started(self._file, self._variables)
 
     def kill(self) -> None:
         """kill -9."""

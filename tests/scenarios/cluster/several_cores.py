@@ -17,13 +17,22 @@ class CoresOfProcesses:
     """A context manager. All nodes reach a core through its proxy in ``lines``, and keep their ports over restarts."""
 
     def __init__(
-        self, folder: Path, replicants: int, *, cores: int = 3, etcd_members: int = 1, **tables: Mapping[str, object]
+        self,
+        folder: Path,
+        replicants: int,
+        *,
+        cores: int = 3,
+        etcd_members: int = 1,
+        serves_history: bool = False,
+        **tables: Mapping[str, object],
     ) -> None:
+        """``serves_history``: each core has a history service, on its port of ``history_ports``."""
         self._folder = folder
         self._etcd_members = etcd_members
         self._stack = ExitStack()
         self._replicants = replicants
         self._names = [f"core{number + 1}" for number in range(cores)]
+        self.history_ports = {name: free_port() for name in self._names} if serves_history else {}
         self._shared: dict[str, object] = {"secret": SECRET, **tables.pop("cluster", {})}
         self._tables = tables
         self.etcd: Etcd
@@ -52,7 +61,8 @@ class CoresOfProcesses:
             "rpc_address": f"127.0.0.1:{line.port}",
             **keys,
         }
-        return NodeProcess(self._folder, name, {**self._tables, "cluster": table}, free_port())
+        history = f"127.0.0.1:{self.history_ports[name]}" if self.history_ports else ""
+        return NodeProcess(self._folder, name, {**self._tables, "cluster": table}, free_port(), history)
 
     def replicant(self, name: str, folder: Path | None = None, **keys: object) -> NodeProcess:
         """Another node, not started, with its files in ``folder``; ``keys`` replaces keys of its table ``cluster``."""
