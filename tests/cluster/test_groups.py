@@ -37,7 +37,7 @@ def member(
 
 @pytest.mark.parametrize("strategy", ["round_robin", "random", "sticky", "hash_clientid", "hash_topic"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_goes_to_one_member_wherever_it_is(strategy: str, qos: int) -> None:
+def test_c5_each_message_goes_to_one_member_wherever_it_is(strategy: str, qos: int) -> None:
     with ClusterWorld(shared={"strategy": strategy}) as world:
         one, two = world.replicant("one"), world.replicant("two")
         members = [member(where, name, qos) for where, name in ((one, "m1"), (two, "m2"), (world, "m3"), (one, "m4"))]
@@ -96,7 +96,7 @@ def test_a_message_that_a_member_acknowledged_is_not_given_to_another(world: Clu
     assert second.receive() == []
 
 
-def test_a_message_that_a_member_refuses_is_settled(world: ClusterWorld) -> None:
+def test_c37_a_message_that_a_member_refuses_is_settled(world: ClusterWorld) -> None:
     one, two = world.replicant("one"), world.replicant("two")
     first, second = member(one, "m1"), member(two, "m2")
     world.client("p", expiry=0).publish("a", b"m", qos=1)

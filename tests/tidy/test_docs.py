@@ -48,6 +48,21 @@ def test_the_configuration_page_names_the_features_that_are_not_implemented_yet(
     assert re.findall(r"`([\w.]+)`", sentence[1]) == [dotted(part) for part in _NOT_YET]
 
 
+def test_every_schedule_that_is_cited_is_explained_and_tested() -> None:
+    explained = set(re.findall(r"^\| ([SHPC]\d+) ", (ROOT / "docs" / "schedules.md").read_text(), re.M))
+    cited, tested = set(), {"C7"}  # the page says why
+    for file in project_files():
+        if file.suffix in (".py", ".pyx"):
+            text = file.read_text()
+            numbers = set(re.findall(r"(?<=[( ,])([SHPC]\d{1,2})(?=[),])", text))
+            cited |= numbers
+            if file.is_relative_to(ROOT / "tests"):
+                tested |= numbers | {name.upper() for name in re.findall(r"def test_([a-z]\d+)_", text)}
+
+    assert sorted(cited - explained) == []
+    assert sorted(each for each in explained - tested if each.startswith("C")) == []
+
+
 def test_the_change_log_names_the_version() -> None:
     version = re.search(r'__version__ = "(.+)"', (ROOT / "src" / "braidmq" / "__init__.py").read_text())
 

@@ -239,7 +239,7 @@ def test_a_group_ends_everywhere_with_its_last_durable_member(cores: CoresWorld,
     assert not group_rows(core)
 
 
-def test_a_restarted_core_goes_on_with_a_group_where_it_was(cores: CoresWorld, core: CoreWorld) -> None:
+def test_c25_a_restarted_core_goes_on_with_a_group_where_it_was(cores: CoresWorld, core: CoreWorld) -> None:
     _, client_id = absent_member(cores)
     sender = publisher(core)
     cores.pass_time(3)

@@ -108,7 +108,7 @@ def test_the_same_key_ends_its_own_older_incarnation_at_once(clock: Clock) -> No
     asyncio.run(scenario())
 
 
-def test_another_key_is_refused_while_the_node_is_alive(clock: Clock) -> None:
+def test_c31_another_key_is_refused_while_the_node_is_alive(clock: Clock) -> None:
     async def scenario() -> None:
         members = members_of(FakeCoreStore(), clock)
         first = await admitted(members, ask(key=b"one"))

@@ -132,7 +132,7 @@ def test_a_session_is_read_as_it_was_written(
     ],
     ids=str,
 )
-def test_what_is_not_understood_is_refused_as_a_whole(sent: object) -> None:
+def test_c35_what_is_not_understood_is_refused_as_a_whole(sent: object) -> None:
     with pytest.raises(BadOperation):
         decode(msgspec.msgpack.encode(sent))
 

@@ -64,9 +64,8 @@ def test_any_core_answers_for_all_and_an_error_names_the_core_that_is_away(tmp_p
 
         away, *_ = cluster.cores
         away.kill()
-        with ask(cluster, "core2", retry_s=1.0) as client:
-            with pytest.raises(Unavailable, match="core1"):
-                read(client)
+        with ask(cluster, "core2", retry_s=1.0) as client, pytest.raises(Unavailable, match="core1"):
+            read(client)
 
         away.start()
         with ask(cluster, "core2") as client:

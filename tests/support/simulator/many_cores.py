@@ -42,7 +42,7 @@ class Wire:
         self._cluster = cluster
         self.other: Wire | None = None
         self.on_frame: OnFrame | None = None
-        self.is_frozen = False  # what is sent here stays on its way
+        self._passing: int | None = None  # so many frames still arrive, the rest stays on its way; None: all
         self.waiting_bytes = 0
         self._arrived: deque[tuple[FrameKind, int, int, bytes]] = deque()
         self._is_paused = False
@@ -57,13 +57,15 @@ class Wire:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._arrived and not self._is_paused and not self.is_frozen and not self._is_scheduled:
+        if self._arrived and not self._is_paused and self._passing != 0 and not self._is_scheduled:
             self._is_scheduled = True
             self._cluster.loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         self._is_scheduled = False
-        if self._arrived and not self._is_paused and not self.is_frozen and self.on_frame is not None:
+        if self._arrived and not self._is_paused and self._passing != 0 and self.on_frame is not None:
+            if self._passing is not None:
+                self._passing -= 1
             kind, flags, destination, body = self._arrived.popleft()
             self._cluster.frames += 1
             self.on_frame(kind, flags, destination, memoryview(body))
@@ -76,8 +78,13 @@ class Wire:
         self._is_paused = False
         self._schedule()
 
+    def freeze(self, after: int = 0) -> None:
+        """Nothing arrives any more, once so many frames have; it stays on its way."""
+        self._passing = after
+
     def thaw(self) -> None:
-        self.is_frozen = False
+        """What is on its way arrives."""
+        self._passing = None
         self._schedule()
 
     def close(self, reason: str) -> None:
@@ -159,8 +166,10 @@ class SimNode:
 
     async def make(self) -> None:
         settings = next(iter(self.cluster.cores.values())).settings
-        access = LocalAccess(settings)
-        self.broker = Broker(settings, access, hooks.load((), 1.0), self.link.storage, self.cluster.loop.time, self.link.ports)
+        self.access = LocalAccess(settings)
+        self.broker = Broker(
+            settings, self.access, hooks.load((), 1.0), self.link.storage, self.cluster.loop.time, self.link.ports
+        )
         self.link.serve(self.broker)
         self.link.on_ready = self._on_ready
 
@@ -219,10 +228,10 @@ class SimNode:
         home.lose_calls()
         home.lose_messages()
 
-    def freeze(self, core: SimCore) -> None:
-        """The core says nothing more, and its connections stay."""
+    def freeze(self, core: SimCore, *, after: int = 0) -> None:
+        """The core says nothing more, once each end of each connection has had so many frames; the connections stay."""
         for wire in self._wires[core.name]:
-            wire.is_frozen = True
+            wire.freeze(after)
 
     def thaw(self, core: SimCore) -> None:
         """The core goes on."""
