@@ -44,7 +44,7 @@ class NodeConnection(Protocol):
 
 
 class _Answers:
-    """Says the home's decisions on claims over the node's connection for calls; implements `registry.ClaimAnswers`.
+    """Says the home's decisions on claims over the node's connection for calls; implements `session_ports.ClaimAnswers`.
 
     The end of a fenced channel is also said on the connection for messages: a node that stood still may read that one first, and
     its client would get messages that belong to the session's new owner.

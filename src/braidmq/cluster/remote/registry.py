@@ -18,8 +18,8 @@ from braidmq.access.contract import Refused
 from braidmq.base.errors import BraidError
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
-from braidmq.cluster.home.sessions.registry import SUPERSEDED, ending_of
 from braidmq.cluster.protocol.claims import ClaimRequest
+from braidmq.cluster.protocol.endings import SUPERSEDED, ending_of
 from braidmq.cluster.protocol.node_claims import NodeClaims
 from braidmq.cluster.protocol.operations import decode_session, encode_will
 from braidmq.cluster.protocol.producer_messages import decode_start, encode_request

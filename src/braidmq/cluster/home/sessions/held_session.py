@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from braidmq.access.contract import Refused
 from braidmq.broker.messages.producer_books import ProducerStart
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.claims import ClaimRequest
@@ -24,16 +23,6 @@ class GivenSession(NamedTuple):
     rows: bytes
     producer: ProducerStart | None
     replaces_user: bool
-
-
-class GrantAnswer(Protocol):
-    """Answers a claim that the registry has granted."""
-
-    def send(self, given: GivenSession) -> None:
-        """What the grant says is on disk."""
-
-    def refuse(self, refused: Refused) -> None:
-        """The client cannot be the producer that it asks to be: the claim is rejected after all."""
 
 
 class NodeClaim(Struct, frozen=True, gc=False):

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ from braidmq.access.contract import Refused
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
 from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
+from braidmq.cluster.home.sessions.session_ports import ClaimAnswers
 from braidmq.cluster.home.sessions.sessions import HomeSessions
 from braidmq.cluster.membership.led_shards import LedShards, Misdirected
 from braidmq.cluster.membership.member import Member
@@ -43,48 +44,17 @@ from braidmq.cluster.protocol.claims import (
     LetGo,
     OwnerRestored,
 )
+from braidmq.cluster.protocol.endings import SUPERSEDED, ending_of
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.cluster")
 
 _ELSEWHERE: Final = Refused(Reason.SERVER_UNAVAILABLE, "another core decides about this client id")
 _BANNED: Final = Refused(Reason.BANNED, "banned")
-SUPERSEDED: Final = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")
 _NAME_ELSEWHERE: Final = NotTaken(
     Reason.CLIENT_IDENTIFIER_NOT_VALID,
     "another core has this producer name: the client id must have the same shard as the name, crc32 modulo the number of shards",
 )
-_ENDINGS: Final = {
-    GrantEnding.PUBLISH: Ending.PUBLISH,
-    GrantEnding.DISCARD: Ending.DISCARD,
-    GrantEnding.MOVED: Ending.MOVED,
-    GrantEnding.TAKEN: Ending.TAKEN,
-    GrantEnding.WITHDRAWN: Ending.WITHDRAWN,
-}
-
-
-def ending_of(end: GrantEnding) -> Ending:
-    """How a channel ended, in the words of the protocol between nodes."""
-    return _ENDINGS[end]
-
-
-class ClaimAnswers(Protocol):
-    """Where the answers to a node's claims go."""
-
-    def grant(self, number: int, guard: int, given: GivenSession) -> None:
-        """The claim is granted."""
-
-    def reject(self, number: int, refused: Refused) -> None:
-        """The claim is rejected."""
-
-    def let_go(self, client_id: str, guard: int) -> None:
-        """End the channels of the client id with lower guards."""
-
-    def fence(self, client_id: str, guard: int) -> None:
-        """They are fenced: say it once more, ahead of every message from now on."""
-
-    def close_channel(self, channel: int, reason: int, detail: str) -> None:
-        """Close the connection of a channel."""
 
 
 class _OwnClaim(Struct, frozen=True, gc=False):
@@ -94,7 +64,7 @@ class _OwnClaim(Struct, frozen=True, gc=False):
 
 
 class _GrantedClaim(Struct, frozen=True, gc=False):
-    """A granted claim of a node that is not answered; implements `sessions.GrantAnswer`."""
+    """A granted claim of a node that is not answered; implements `session_ports.GrantAnswer`."""
 
     registry: HomeRegistry
     node: Member

@@ -4,7 +4,7 @@ A session without a client waits at the core, as on a single node. When a node i
 session up: the node gets its rows and makes a session of them. From then on the node writes the rows, in its blocks, and the core
 *holds* for it only what must not be lost with the node:
 
-- the subscriptions of a durable session, as routes that deliver nothing: messages that match them are recorded;
+- the subscriptions of a durable session, as routes that deliver nothing (`held_routes`);
 - the will of a session that ends with its connection. That of a durable session is among its rows.
 
 When the channel ends, or its node dies, the session comes back: once the node's last rows are on disk, the core restores it from
@@ -16,38 +16,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from braidmq.access.contract import Refused
 from braidmq.base.errors import Unavailable
-from braidmq.broker.messages.producer_books import NotTaken, ProducerBooks, ProducerStart
-from braidmq.broker.persistence import TurnWriter
+from braidmq.broker.messages.producer_books import NotTaken, ProducerStart
 from braidmq.broker.ports import Change, CursorRow, Refusal, SessionStore, StoredSession, SubscriptionRow
-from braidmq.broker.session.flows import Flows
-from braidmq.broker.session.lifecycle import Lifecycle
-from braidmq.broker.session.ports import ExclusiveTopics, GrantEnding, Routes
-from braidmq.broker.session.restoration import Restoration
-from braidmq.broker.session.session import Session, SessionTable
+from braidmq.broker.session.ports import GrantEnding
+from braidmq.broker.session.session import Session
 from braidmq.broker.session.takeover import Facts, Old, resolve
-from braidmq.broker.session.wills import Wills
-from braidmq.broker.shared.binding import GroupBinding
-from braidmq.broker.shared.group import Groups, group_of
-from braidmq.broker.timers import Timers
-from braidmq.cluster.cores.durable_routes import NotedRoutes, share_key
+from braidmq.broker.shared.group import group_of
+from braidmq.cluster.cores.durable_routes import NotedRoutes
 from braidmq.cluster.home.lending import Lending
-from braidmq.cluster.home.sessions.held_session import GivenSession, GrantAnswer, Held, KeyedOnNode, NodeClaim
+from braidmq.cluster.home.sessions.held_routes import HeldRoutes
+from braidmq.cluster.home.sessions.held_session import GivenSession, Held, KeyedOnNode, NodeClaim
+from braidmq.cluster.home.sessions.session_ports import GrantAnswer, SessionServices
 from braidmq.cluster.home.sessions.wills import HomeWills
 from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.claims import Ending
 from braidmq.cluster.protocol.operations import JoinGroup, encode_session
-from braidmq.lane.path.state import State
-from braidmq.lane.peers.peer import SilentFlow
-from braidmq.lane.routing.routes import RouteTable
 from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import Reason
-from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, parse_subscription
+from braidmq.mqtt.topics import EXCLUSIVE_PREFIX
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -55,37 +47,6 @@ _PROTECTED: Final = Refused(Reason.NOT_AUTHORIZED, "the session of this client i
 _FULL: Final = Refused(Reason.QUOTA_EXCEEDED, "too many sessions")
 _NOT_STORED: Final = Refused(Reason.QUOTA_EXCEEDED, "the session cannot be stored")
 _NOT_READ: Final = Refused(Reason.SERVER_UNAVAILABLE, "the log cannot be read now")
-
-
-class SessionServices(Protocol):
-    """What the core's broker does for its home; the broker's parts."""
-
-    @property
-    def sessions(self) -> SessionTable: ...
-    @property
-    def lifecycle(self) -> Lifecycle: ...
-    @property
-    def restoration(self) -> Restoration: ...
-    @property
-    def wills(self) -> Wills: ...
-    @property
-    def flows(self) -> Flows: ...
-    @property
-    def routes(self) -> RouteTable: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def turn_writer(self) -> TurnWriter: ...
-    @property
-    def groups(self) -> Groups: ...
-    @property
-    def sharing(self) -> GroupBinding: ...
-    @property
-    def timers(self) -> Timers: ...
-    @property
-    def exclusive(self) -> ExclusiveTopics: ...
-    @property
-    def producer_books(self) -> ProducerBooks | None: ...
 
 
 class HomeSessions:
@@ -107,9 +68,6 @@ class HomeSessions:
         self._table = broker.sessions
         self._lifecycle = broker.lifecycle
         self._restoration = broker.restoration
-        self._routes: Routes = broker.routes if noted is None else noted
-        self._noted = noted
-        self._state = broker.state
         self._writer = broker.turn_writer
         self._rows: SessionStore = broker.turn_writer.storage.sessions
         assert broker.producer_books is not None, "a home has the rows of its producers"
@@ -119,15 +77,19 @@ class HomeSessions:
         self._sessions_max = sessions_max
         self.lending = Lending(broker, led)
         self.wills = HomeWills(broker.sessions, broker.flows, broker.wills, broker.timers, broker.turn_writer)
-        self._exclusive = broker.exclusive
+        self._held_routes = HeldRoutes(broker.routes if noted is None else noted, noted, broker.exclusive, broker.state)
         self._held: dict[str, Held] = {}
-        self.held_routes = 0  # of durable sessions on nodes, in the core's routes
         self._returning: dict[str, list[Callable[[], None]]] = {}  # what waits for a session that comes back
         self._is_closed = False
 
     def __len__(self) -> int:
         """Sessions that live on nodes."""
         return len(self._held)
+
+    @property
+    def held_routes(self) -> int:
+        """Routes of durable sessions on nodes, in the core's routes."""
+        return self._held_routes.count
 
     def refusal(self, client_id: str, user_name: str | None, asked: int) -> Refused | None:
         """Why a client of this user cannot have the client id; None if it can. Asked before its owner is disturbed.
@@ -261,27 +223,25 @@ class HomeSessions:
 
     def _move(self, held: Held, session: Session) -> None:
         """The core forgets a session that goes to a node, and keeps what must not be lost with the node."""
-        client_id = session.client_id
         topics = [each.topic_filter for written, each in session.subscriptions.items() if written.startswith(EXCLUSIVE_PREFIX)]
-        if session.is_durable and held.flow is None:  # also without subscriptions: it comes back if the node dies at once
-            held.flow = SilentFlow(client_id, self._state)
+        if session.is_durable:  # also without subscriptions: it comes back if the node dies at once
+            self._held_routes.make_durable(held)
         self._keep_routes(held, session)
         self._lifecycle.hand_over(session)
         for topic_filter in topics:
-            self._exclusive.take(topic_filter, client_id)
-            held.exclusive.add(topic_filter)
+            self._held_routes.hold_exclusive(held, topic_filter)
 
     def _keep_routes(self, held: Held, session: Session) -> None:
         """Keep the subscriptions of a durable session, so that messages for it are recorded while it is on its way."""
         shared: list[Subscription] = []
         for written, subscription in session.subscriptions.items():
             if group_of(subscription) is None:
-                self._add_route(held, written, subscription.qos)
+                self._held_routes.add(held, written, subscription.qos)
             else:
                 shared.append(subscription)
-                self._add_share(held, written)
+                self._held_routes.add_share(held, written)
         if shared:
-            self._make_durable(held)
+            self._held_routes.make_durable(held)
             self.lending.expect(session.client_id, held.node, held.claim.request.channel, shared)
 
     # What the node writes
@@ -290,12 +250,7 @@ class HomeSessions:
         """The node has written the row of a session: it is durable."""
         held = self._held.get(client_id)
         if held is not None:
-            self._make_durable(held)
-
-    def _make_durable(self, held: Held) -> SilentFlow:
-        if held.flow is None:
-            held.flow = SilentFlow(held.claim.request.client_id, self._state)
-        return held.flow
+            self._held_routes.make_durable(held)
 
     def member_joined(self, asked: JoinGroup) -> None:
         """A client on a node has become a member of a shared group."""
@@ -317,23 +272,13 @@ class HomeSessions:
     def take_exclusive(self, client_id: str, topic_filter: bytes) -> bool:
         """Give an exclusive topic to a client on a node; False if another client has it."""
         held = self._held.get(client_id)
-        if held is None or not self._exclusive.is_free(topic_filter, client_id):
-            return False
-        self._exclusive.take(topic_filter, client_id)
-        held.exclusive.add(topic_filter)
-        return True
+        return held is not None and self._held_routes.take_exclusive(held, topic_filter)
 
     def release_exclusive(self, client_id: str, topic_filter: bytes) -> None:
         """A client on a node has given an exclusive topic up."""
         held = self._held.get(client_id)
-        if held is not None and topic_filter in held.exclusive:
-            held.exclusive.remove(topic_filter)
-            self._exclusive.release(topic_filter, client_id)
-
-    def _release_all(self, client_id: str, held: Held) -> None:
-        for topic_filter in held.exclusive:
-            self._exclusive.release(topic_filter, client_id)
-        held.exclusive.clear()
+        if held is not None:
+            self._held_routes.release_exclusive(held, topic_filter)
 
     def subscription_written(self, client_id: str, written: str, row: SubscriptionRow | None) -> None:
         """The node has written or removed the row of a subscription."""
@@ -341,57 +286,15 @@ class HomeSessions:
         if held is None:
             return
         if row is not None:
-            self._add_route(held, written, row.qos)
+            self._held_routes.add(held, written, row.qos)
         else:
-            self._remove_route(held, written)
+            self._held_routes.remove(held, written)
 
     def session_removed(self, client_id: str) -> None:
         """The node has removed the rows of a session."""
         held = self._held.get(client_id)
         if held is not None:
-            self._remove_routes(held)
-
-    def _add_route(self, held: Held, written: str, qos: int) -> None:
-        flow = self._make_durable(held)
-        target = parse_subscription(written)
-        if target.group is not None:  # they are those of `lending`
-            self._add_share(held, written)
-        else:
-            topic_filter = held.filters[written] = target.topic_filter.encode()
-            self.held_routes += self._routes.add(Subscription(flow, topic_filter, qos))
-            if target.exclusive and self._noted is not None:  # with one core the node asks for it
-                self._exclusive.take(topic_filter, held.claim.request.client_id)
-                held.exclusive.add(topic_filter)
-
-    def _add_share(self, held: Held, written: str) -> None:
-        """The other cores keep the group for as long as a durable session is a member."""
-        if self._noted is not None and written not in held.shares:
-            target = parse_subscription(written)
-            held.shares[written] = share_key((target.group or "", target.topic_filter.encode()))
-            self._noted.add_share(held.claim.request.client_id, held.shares[written])
-
-    def _remove_share(self, held: Held, written: str) -> None:
-        key = held.shares.pop(written, None)
-        if key is not None and self._noted is not None:
-            self._noted.remove_share(held.claim.request.client_id, key)
-
-    def _remove_route(self, held: Held, written: str) -> None:
-        self._remove_share(held, written)
-        topic_filter = held.filters.pop(written, None)
-        if topic_filter is not None and self._noted is not None and written.startswith(EXCLUSIVE_PREFIX):
-            self.release_exclusive(held.claim.request.client_id, topic_filter)
-        if topic_filter is not None and topic_filter not in held.filters.values():
-            self.held_routes -= self._routes.remove(topic_filter, held.flow)
-
-    def _remove_routes(self, held: Held) -> None:
-        for topic_filter in set(held.filters.values()):
-            self.held_routes -= self._routes.remove(topic_filter, held.flow)
-        held.filters.clear()
-        if self._noted is not None:
-            self._release_all(held.claim.request.client_id, held)
-        for written in list(held.shares):
-            self._remove_share(held, written)
-        held.flow = None
+            self._held_routes.remove_all(held)
 
     # Back
 
@@ -406,7 +309,7 @@ class HomeSessions:
         if held.flow is None:
             del self._held[client_id]
             self.lending.end(client_id, is_dead=ending is Ending.DIED)
-            self._release_all(client_id, held)
+            self._held_routes.release_all(held)
             self.wills.end_claim(held.claim, ending)
             for callback in held.on_left:
                 callback()
@@ -425,12 +328,12 @@ class HomeSessions:
             return  # the next start finds its rows
         del self._held[client_id]
         stored = self._rows.load_one(client_id)
-        self._release_all(client_id, held)  # the session takes its own again
+        self._held_routes.release_all(held)  # the session takes its own again
         if stored is not None:
             self._wait_here(stored, ending)
         else:
             self.wills.end_claim(held.claim, ending)  # the session never came to the disk
-        self._remove_routes(held)
+        self._held_routes.remove_all(held)
         self.lending.end(client_id, is_dead=ending is Ending.DIED)
         for callback in self._returning.pop(client_id):
             callback()
