@@ -10,7 +10,7 @@ closed, and the block is sent again when the home is back (C19). Rows that no cl
 shards of other cores go on.
 
 Messages of a channel and the rows that belong to them are in one block, which the home writes as one (S1), even if a row's own
-home is another shard.
+home is another shard (`block_split`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import msgspec
 
 from braidmq.base.shards import shard_of
 from braidmq.base.start_position import Start
-from braidmq.broker.messages.producers import SentKey
 from braidmq.broker.persistence import no_callback
 from braidmq.broker.ports import Change, LogScan, Refusal
 from braidmq.cluster.protocol import operations
@@ -38,11 +37,10 @@ from braidmq.cluster.protocol.blocks import (
     outcome_of,
 )
 from braidmq.cluster.remote.guests import GuestNotices
+from braidmq.cluster.remote.log.block_split import BlockSplit, channel_of
 from braidmq.cluster.remote.log.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log.entries import (
     OVERTAKEN,
-    Collected,
-    CollectedDelay,
     CollectedGuest,
     CollectedMessage,
     CollectedNotice,
@@ -54,13 +52,11 @@ from braidmq.cluster.remote.log.entries import (
 )
 from braidmq.cluster.remote.log.log_marks import LogMarks
 from braidmq.cluster.remote.log.log_ports import Later, NodeBlock, NodeChannels, NodeOutcomes, NodeScans
-from braidmq.cluster.remote.log.rows import OWN, DelayedChange, NodeChange
+from braidmq.cluster.remote.log.rows import NodeChange
 from braidmq.cluster.remote.log.shard_blocks import ShardBlocks
-from braidmq.lane.flows.flow import Flow
 from braidmq.lane.recording.commit_outcomes import Pending
-from braidmq.lane.recording.recorder import Producer
 from braidmq.net.frames import BadFrame
-from braidmq.net.proto_v1 import AnswerBody, KeyOfBatch, Marks, PublishEntry, ReleaseEntry, SentNumber, WithdrawEntry
+from braidmq.net.proto_v1 import AnswerBody, Marks, ReleaseEntry, WithdrawEntry
 from braidmq.storage.fences import FenceTable
 from braidmq.storage.reading.positions import positions_at
 from braidmq.storage.reading.reader import RetentionGap
@@ -129,92 +125,16 @@ class RemoteLog:
             block.refused(refusal)
             return
         refused = {shard: refusal for core, refusal in refusals.items() if refusal is not None for shard in core.shards}
-        groups: dict[tuple[int, int], list[Collected]] = {}  # by shard and channel
-        shards: dict[int, int] = {}  # of channels that have messages or wait for rows
-        waiting: dict[int, list[Pending]] = {}  # for rows only, by channel
-        marks = block.producer_marks()
-        delayed = {id(change.message): change for change in block.changes if isinstance(change, DelayedChange)}
-        noted = _received_ids(block.changes)
-        carried: set[tuple[str, int]] = set()  # of those: they travel with their messages
-        last: Flow | None = None  # messages of a client follow each other
-        channel = 0
-        refuse = self._refuse_pending
-        for index, pending in enumerate(block.pendings):
-            flow = pending.flow
-            if flow is not last:
-                last = flow
-                channel = 0 if flow is None else self._channels.of_flow(flow)
-            number = _number(marks[index]) if index in marks else None
-            received = 0
-            if noted and pending.ack_qos == 2 and flow is not None and (flow.client_id, pending.packet_id) in noted:
-                received = pending.packet_id
-                is_carried = pending.place >= 0 or id(pending.message) in delayed
-                carried |= {(flow.client_id, received)} if is_carried else set()
-            if pending.place < 0:
-                kept = delayed.get(id(pending.message)) if delayed else None
-                if kept is not None and kept.shard in refused:
-                    refuse(pending, refused[kept.shard])
-                    continue
-                if kept is not None:
-                    size, waiter = operations.size_of((kept.operation,)), self._pendings_waiter([pending])
-                    delay = CollectedDelay(channel, kept.operation, size, waiter, number, received)
-                    shards[channel] = kept.shard
-                    groups.setdefault((kept.shard, channel), []).append(delay)
-                    continue
-                waiting.setdefault(channel, []).append(pending)
-                shards.setdefault(channel, 0 if flow is None else self.shard_of(flow.client_id))
-                continue
-            shard = pending.shard
-            if refused and shard in refused:
-                shards[channel] = shard
-                refuse(pending, refused[shard])
-                continue
-            shards[channel] = shard
-            entry = PublishEntry(channel, block.entries[shard][pending.place][1], number, received)
-            groups.setdefault((shard, channel), []).append(CollectedMessage(entry, pending, refuse))
-        rows: dict[int, tuple[int, list[operations.Operation]]] = {channel: (shards[channel], []) for channel in waiting}
-        own: list[NodeChange] = []
-        for change in block.changes:
-            assert isinstance(change, NodeChange)  # this node's storage makes no other
-            if isinstance(change, DelayedChange) or _received_id(change) in carried:
-                continue
-            channel = self._channel_of(change)
-            if channel:
-                rows.setdefault(channel, (shards.get(channel, change.shard), []))[1].append(change.operation)
-            else:
-                own.append(change)
-        for channel, (shard, found) in rows.items():
-            waiter = self._pendings_waiter(waiting.get(channel, []))
-            if refused and shard in refused:
-                if waiter is not None:
-                    waiter.answered(refused[shard])
-                continue
-            row = CollectedRows(channel, found, operations.size_of(found), waiter, is_of_block=True)
-            groups.setdefault((shard, channel), []).append(row)
-        for (shard, _), entries in groups.items():
+        split = BlockSplit(block, refused, self._channels, self.outcomes, self._refuse_pending, self.shard_of)
+        for (shard, _), entries in split.groups.items():
             self._shards[shard].add(entries)
-        for change in own:
+        for change in split.own:
             if change.shard not in refused:
                 self._shards[change.shard].add((_rows(0, [change.operation], None),))
         self._note_growth()
 
-    def _pendings_waiter(self, pendings: list[Pending]) -> EntriesWaiter | None:
-        if not pendings:
-            return None
-
-        def on_commit() -> None:
-            self.outcomes.answer(pendings, [0] * len(pendings))
-
-        def on_refused(refusal: Refusal) -> None:
-            self.outcomes.refuse(pendings, refusal.is_in_doubt)
-
-        return EntriesWaiter(1, on_commit, on_refused, is_awaited=True)
-
     def _refuse_pending(self, pending: Pending, refusal: Refusal) -> None:
         self.outcomes.refuse([pending], refusal.is_in_doubt)
-
-    def _channel_of(self, change: NodeChange) -> int:
-        return 0 if change.client_id == OWN else self._channels.of_client(change.client_id)
 
     def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
         """Write rows by the next flush; then one of the two is called. Rows that no client waits for may take longer."""
@@ -230,10 +150,10 @@ class RemoteLog:
             if listed:
                 self._write(listed, is_awaited, on_commit, on_refused)
             return
-        channels = [self._channel_of(change) for change in listed]
+        channels = [channel_of(change, self._channels) for change in listed]
 
         def on_told() -> None:
-            if [self._channel_of(change) for change in listed] == channels:
+            if [channel_of(change, self._channels) for change in listed] == channels:
                 self._write(listed, is_awaited, on_commit, on_refused)
                 self.ask_flush()
             else:
@@ -259,7 +179,7 @@ class RemoteLog:
         runs = [[change] for change in listed] if is_lazy else self._runs(listed)
         waiter = EntriesWaiter(len(runs) or 1, on_commit, on_refused, is_awaited)
         for index, run in enumerate(runs):
-            channel, shard = self._channel_of(run[0]), run[0].shard
+            channel, shard = channel_of(run[0], self._channels), run[0].shard
             entry = _rows(channel, [change.operation for change in run], waiter)
             if is_lazy:
                 self._shards[shard].add_lazy((channel, lazy[index]), entry)
@@ -456,23 +376,6 @@ class RemoteLog:
 
 def _is_sent_again(entry: CollectedRows, outcomes: Outcomes) -> bool:
     return not isinstance(entry, CollectedGuest) or is_refused_whole(outcomes)
-
-
-def _number(mark: tuple[Producer, int, int, Change | None]) -> SentNumber:
-    """What the home is told of a producer's message."""
-    producer, sequence, check, key = mark
-    sent = KeyOfBatch(key.name, key.base, key.key) if isinstance(key, SentKey) else None
-    return SentNumber(producer.name, sequence, check, producer.stops, sent)
-
-
-def _received_id(change: Change) -> tuple[str, int] | None:
-    """The client and packet id that a change notes as received; None if it does something else."""
-    operation = change.operation if isinstance(change, NodeChange) else None
-    return (operation.client_id, operation.packet_id) if isinstance(operation, operations.PutReceived) else None
-
-
-def _received_ids(changes: Iterable[Change]) -> set[tuple[str, int]]:
-    return {found for change in changes if (found := _received_id(change)) is not None}
 
 
 def _rows(channel: int, found: list[operations.Operation], waiter: EntriesWaiter | None) -> CollectedRows:
