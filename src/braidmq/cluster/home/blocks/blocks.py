@@ -28,7 +28,8 @@ from braidmq.cluster.home.blocks.block_entries import Delay, JudgedBlock, Notice
 from braidmq.cluster.home.blocks.block_ports import BlockRecorder, ChannelClient, HomePublisher, NodePort
 from braidmq.cluster.home.blocks.operations import AppliedRows, Effect
 from braidmq.cluster.home.blocks.producer_entries import MarkedEntry, ProducerEntries, ProducerPort
-from braidmq.cluster.home.blocks.publishing import NodeMessage, Published, read_message
+from braidmq.cluster.home.blocks.publishing import NodeMessage, Published
+from braidmq.cluster.home.blocks.repeats import RepeatedBlocks
 from braidmq.cluster.protocol.blocks import (
     CONGESTED,
     FENCED,
@@ -43,14 +44,12 @@ from braidmq.cluster.protocol.blocks import (
     BlockStep,
     NumberedBlock,
     is_refused_whole,
-    outcome_of,
     shortened,
 )
 from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.parts import BodyParts, Send
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
-from braidmq.lane.path.outlet import Outlet
 from braidmq.lane.peers.node_entries import END, FIRST, LIVE, TAKEN, EntryWaiter
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame, FrameKind
@@ -131,8 +130,7 @@ class HomeBlocks:
         self._may_take = may_take
         self._bytes_max = bytes_max
         self._receivers: list[BlockReceiver[BlockEntry]] = [BlockReceiver(marks.get(shard)) for shard in range(shards)]
-        self._before = [marks[shard].number if shard in marks else 0 for shard in range(shards)]  # known from the rows only
-        self._repeated: dict[tuple[int, int], bool] = {}  # of those: whether what was not recorded is being shown again
+        self._repeats = RepeatedBlocks(node, publisher, marks)
         self._barred = [False] * shards
         self._producers = ProducerEntries(node, recorder)
         self._parts = BodyParts()
@@ -178,7 +176,7 @@ class HomeBlocks:
         receiver = self._receivers[shard]
         if block.next_number:
             receiver.on_resume(BlockResume(block.next_number))
-        self._forget_repeats(shard, block.confirmed)
+        self._repeats.forget(shard, block.confirmed)
         judged = judge(block, self._node) if block.number > receiver.last else None
         match receiver.receive(NumberedBlock(block.number, block.confirmed, block.entries)):
             case BlockStep.WRITE:
@@ -380,62 +378,14 @@ class HomeBlocks:
         flags = CONGESTED if self._was_congested else 0
         self._send(FrameKind.BLOCK_ANSWERS, shard, _encode(AnswerBody(answer.number, dict(answer.outcomes))), flags)
 
-    # Repeats
-
     def _repeat(self, shard: int, block: BlockBody) -> None:
-        """Give the answer of the first time. What was not recorded may not have been shown before the core restarted (C18)."""
+        """The node has sent a block again: give it the answer of the first time."""
         for entry in block.entries:
             if isinstance(entry, ReleaseEntry):
                 self._node.release(entry.channel, Ending.REPEATED)
             elif isinstance(entry, WithdrawEntry):
                 self._obey_notice(notice_of(entry))
-        answer = self._receivers[shard].answer(block.number)
-        self._producers.note_refused(block.entries, answer.outcomes)
-        is_being_shown = self._repeated.get((shard, block.number))
-        if is_being_shown:
-            return
-        live = [] if is_being_shown is not None or block.number > self._before[shard] else self._live(block, answer)
-        if not live:
-            self._answer(shard, answer)
-            return
-        self._repeated[shard, block.number] = True
-        waiter = RepeatWaiter(len(live), lambda: self._node.when_forwarded(lambda: self._end_repeat(shard, block.number)))
-        for message in live:
-            self._publisher.show(message, waiter, 0)
-
-    def _live(self, block: BlockBody, answer: BlockAnswer) -> list[Message]:
-        """The messages that were not recorded."""
-        return [
-            read_message(entry.value, client.client_id).message
-            for index, entry in enumerate(block.entries)
-            if isinstance(entry, PublishEntry)
-            and outcome_of(answer.outcomes, index) == NOT_RECORDED
-            and (client := self._node.client_of(entry.channel)) is not None
-        ]
-
-    def _end_repeat(self, shard: int, number: int) -> None:
-        if (shard, number) in self._repeated:
-            self._repeated[shard, number] = False
-        self._answer(shard, self._receivers[shard].answer(number))
-
-    def _forget_repeats(self, shard: int, confirmed: int) -> None:
-        if self._repeated:
-            for each in [each for each in self._repeated if each[0] == shard and each[1] <= confirmed]:
-                del self._repeated[each]
-
-
-class RepeatWaiter(Outlet):
-    """Waits until the messages of a repeated block were shown."""
-
-    def __init__(self, count: int, on_shown: Callable[[], None]) -> None:
-        self._left = count
-        self._on_shown = on_shown
-
-    def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
-        """One of them was shown."""
-        self._left -= 1
-        if not self._left:
-            self._on_shown()
-
-    def end_large(self, size: int) -> None:
-        """Nothing waits for that."""
+        receiver = self._receivers[shard]
+        outcomes = receiver.answer(block.number).outcomes
+        self._producers.note_refused(block.entries, outcomes)
+        self._repeats.show(shard, block, outcomes, lambda: self._answer(shard, receiver.answer(block.number)))
