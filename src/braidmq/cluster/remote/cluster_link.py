@@ -32,12 +32,12 @@ from braidmq.cluster.remote.producer_names import AskBatch, ProducerNames
 from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained import CoreRetained
 from braidmq.cluster.remote.topic_homes import TopicHomes
+from braidmq.cluster.remote.uplink import Uplink
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
 from braidmq.cluster.slow_subscribers import SlowSubscribers
-from braidmq.lane.peers.peer import PeerFlow, UplinkFlow, UplinkOutlet
-from braidmq.lane.routing.subscription import Subscription
+from braidmq.lane.peers.peer import PeerFlow
 from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
 from braidmq.storage.reading.positions import parse_start
 
@@ -66,8 +66,7 @@ class ClusterLink:
         self._member = member
         self._origin = origin_of(member.name)
         self._broker: Broker | None = None
-        self._flow: PeerFlow | None = None
-        self._ways: UplinkOutlet | None = None  # to several cores
+        self._uplink: Uplink | None = None
         self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
         self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
         self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
@@ -124,8 +123,8 @@ class ClusterLink:
     @property
     def flow(self) -> PeerFlow:
         """Stands for all other nodes among the destinations."""
-        assert self._flow is not None  # made for the broker
-        return self._flow
+        assert self._uplink is not None  # made for the broker
+        return self._uplink.flow
 
     @property
     def ports(self) -> NodePorts:
@@ -167,12 +166,10 @@ class ClusterLink:
         if self._exclusive is not None:
             self._exclusive.serve(broker.turn_writer)
         SlowSubscribers(broker, lambda publisher, is_held: self._home_of[self.shard_of(publisher)].say_hold(publisher, is_held))
-        is_only = len(self._homes) == 1
-        self._flow = PeerFlow("core", broker.state, is_uplink=True) if is_only else UplinkFlow("core", broker.state)
-        self._ways = None if is_only else UplinkOutlet(broker.state)
+        self._uplink = Uplink(broker.state, is_only=len(self._homes) == 1)
         self.log.on_stalled = lambda shards: setattr(recorder, "stalled", shards or None)
-        uplink = Subscription(self._flow, b"#", 0, retain_as_published=True)
-        self._wanted = WantedRoutes(broker.routes, self._tables, self._origin, lambda node: uplink, shares=True)
+        destination = self._uplink.destination
+        self._wanted = WantedRoutes(broker.routes, self._tables, self._origin, lambda node: destination, shares=True)
 
     # What the registry asks
 
@@ -282,17 +279,9 @@ class ClusterLink:
         self.judge_ready()
 
     def _lead_up(self) -> None:
-        """Give QoS 0 messages their ways: to the publisher's home or, while that is away, to another core."""
-        outlets = {home: home.outlet for home in self if home.outlet is not None}
-        if not outlets:
-            self.flow.detach()
-        elif self._ways is None:
-            self.flow.attach(outlets[self._only], 0)
-        else:
-            spare = next(iter(outlets.values()))
-            shards = range(len(self._home_of))
-            self._ways.lead([outlets.get(self._home_of[shard], spare) for shard in shards])
-            self.flow.attach(self._ways, 0)
+        """A core has come or gone: unrecorded messages may have to go another way."""
+        if self._uplink is not None:
+            self._uplink.lead([self._home_of[shard].outlet for shard in range(len(self._home_of))])
 
     def hold_publisher(self, client_id: str, is_held: bool) -> None:
         """What a client publishes fills a queue somewhere: it waits for a while, or goes on."""
