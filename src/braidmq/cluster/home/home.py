@@ -32,6 +32,7 @@ from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.exclusive import ExclusiveGrants
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
+from braidmq.cluster.home.holds import PublisherHolds
 from braidmq.cluster.home.node_peer import NodePeer
 from braidmq.cluster.home.sessions.held_session import NodeClaim
 from braidmq.cluster.home.sessions.registry import HomeRegistry
@@ -44,7 +45,6 @@ from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of, store_origin
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, node_of, origin_of
 from braidmq.cluster.slow_subscribers import SlowSubscribers
-from braidmq.lane.peers.peer import PeerFlow
 from braidmq.lane.routing.routes import RouteTable
 from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.reasons import Reason
@@ -89,6 +89,7 @@ class Home:
         self._registrations: dict[Member, int] = {}  # their registration ids
         self._guests: dict[Member, Guests] = {}
         self._claims: HomeClaims[Member] = HomeClaims(takeover_wait_s, log.now, undeclared)
+        self._holds = PublisherHolds(self._claims, self._peers)
         self._wanted: WantedRoutes | None = None
         self._elsewhere: RoutesElsewhere | None = None
         self._groups_elsewhere: GroupsElsewhere | None = None
@@ -160,8 +161,8 @@ class Home:
 
         close_channel = self.registry.close_channel
         self._sessions = HomeSessions(broker, broker.users.exist, sessions_max, close_channel, self._noted, self.led)
-        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time, self._end_holds)
-        SlowSubscribers(broker, self._hold_publisher)
+        self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time, self._holds.end_of)
+        SlowSubscribers(broker, self._holds.say)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
         if self.cores is not None and self._confidence is not None:
             self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
@@ -303,7 +304,7 @@ class Home:
             self._ask,
             self.led,
             self._confidence,
-            self._hold_publisher,
+            self._holds.say,
         )
         self._registrations[member] = registration_id
         self._guests[member] = services.guests
@@ -355,19 +356,6 @@ class Home:
         """Whether the core knows which rows a client id had at this time, or later."""
         leader = self.led.leaders[self.led.shard_of(client_id)]
         return leader == self.led.local or self._confidence is None or self._confidence.is_known_since(leader, time)
-
-    def _hold_publisher(self, client_id: str, is_held: bool) -> None:
-        """What a client publishes fills a queue elsewhere: its node is to hold it for a while, or no longer."""
-        owner = self._claims.owner(client_id)
-        peer = None if owner is None else self._peers.get(owner.node)
-        if peer is not None:
-            peer.hold_publisher(client_id, is_held)
-
-    def _end_holds(self, flow: PeerFlow) -> None:
-        """A node is too slow: no publisher waits for its subscribers either."""
-        for peer in self._peers.values():
-            if peer.flow is flow:
-                peer.end_holds()
 
     def _destination(self, name: str) -> Subscription | None:
         peer = self._by_name.get(name)
