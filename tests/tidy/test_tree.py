@@ -33,7 +33,9 @@ TOP_LEVEL = {
     "src",
     "tests",
 }
-LINES_MAX = 500  # beyond it a file is two subjects
+LINES_MAX = 450  # beyond it a file is two subjects
+TEST_LINES_MAX = 500
+CLOSED = {"src/braidmq/net/proto_v1.py"}  # a released format grows no more
 BYTES_MAX = 400_000
 LOCKS = [*sorted(ROOT.glob("requirements*.lock")), ROOT / "scripts" / "node" / "package-lock.json"]
 
@@ -49,9 +51,13 @@ def test_nothing_built_or_temporary_would_be_committed() -> None:
 
 
 def test_no_file_has_grown_into_two_subjects() -> None:
+    def is_long(file: Path) -> bool:
+        lines_max = LINES_MAX if file.is_relative_to(SOURCES) and relative(file) not in CLOSED else TEST_LINES_MAX
+        return file.read_text().count("\n") > lines_max
+
     code = [file for file in project_files() if file.suffix in {".py", ".pyx", ".c"}]
 
-    assert {relative(file): lines for file in code if (lines := file.read_text().count("\n")) > LINES_MAX} == {}
+    assert [relative(file) for file in code if is_long(file)] == []
 
 
 def test_no_file_is_too_large_for_a_repository() -> None:
