@@ -70,12 +70,12 @@ class ClusterLink:
         self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
         self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
         self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
-        self.registry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, home_wait_s)
+        self.registry: NodeRegistry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, home_wait_s)
         is_several = len(self._homes) > 1
         self._names = ProducerNames(self.registry, loop, self._asker_of, home_wait_s) if is_several else None
         scans = [home.scans for home in self]
         self._merged = MergedScans(scans, lambda: self.log.watermarks, loop.call_later, loop.time) if len(scans) > 1 else None
-        self.log = RemoteLog(
+        self.log: RemoteLog = RemoteLog(
             [home.blocks for home in self],
             self._merged or self._only.scans,
             self.registry,

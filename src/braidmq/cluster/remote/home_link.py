@@ -7,31 +7,33 @@ a node has once, whatever the number of cores, is in `cluster_link`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from braidmq.base.errors import BraidError, Unavailable
+from braidmq.broker.broker import Broker
 from braidmq.cluster.protocol.claim_frames import ClaimFrames
-from braidmq.cluster.remote.leases import CoreLeases
+from braidmq.cluster.protocol.parts import Send
+from braidmq.cluster.remote.leases import CoreLeases, NodeLeases
 from braidmq.cluster.remote.log.core_blocks import CoreBlocks
+from braidmq.cluster.remote.log.remote_log import RemoteLog
 from braidmq.cluster.remote.log.scans import RemoteScans
 from braidmq.cluster.remote.producer_names import AskBatch
+from braidmq.cluster.remote.registry import NodeRegistry
 from braidmq.cluster.remote.retained import AskPage
 from braidmq.cluster.rlog.exchange import RlogLink
 from braidmq.cluster.rlog.replica import ReplicaState
 from braidmq.cluster.slow_subscribers import RELEASED
-from braidmq.lane.peers.peer import PeerOutlet
+from braidmq.lane.peers.peer import PeerFlow, PeerOutlet
 from braidmq.lane.peers.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
-from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, ProbeAnswer, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, Position, ProbeAnswer, RetainedPage, RetainedRead
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
-
-if TYPE_CHECKING:
-    from braidmq.cluster.remote.cluster_link import ClusterLink
 
 OUTLET_BYTES_MAX: Final = 8 * 1024 * 1024  # for one core; beyond it QoS 0 is dropped
 
@@ -56,10 +58,68 @@ class CoreConnection(Protocol):
         """Hand out frames again."""
 
 
-class HomeLink:
-    """A core and the node's connections to it. `cluster_link.ClusterLink` makes one for each core."""
+class LinkOwner(Protocol):
+    """What the node has once, for all its cores; `cluster_link.ClusterLink`."""
 
-    def __init__(self, node: ClusterLink, name: str, shards: Sequence[int], home_wait_s: float, bytes_max: int) -> None:
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def registry(self) -> NodeRegistry: ...
+    @property
+    def leases(self) -> NodeLeases: ...
+    @property
+    def log(self) -> RemoteLog: ...
+    @property
+    def flow(self) -> PeerFlow:
+        """Stands for all other nodes among the destinations."""
+
+    @property
+    def sequence(self) -> int:
+        """The last entry of this node's routes."""
+
+    def own_position(self) -> dict[str, Position]:
+        """How far this node's routes have come, by their origin."""
+
+    def ask(self) -> None:
+        """Ask for ``HomeLink.flush`` at the end of this turn."""
+
+    def declaration(self, home: HomeLink) -> Declare:
+        """The channels and claims of this node whose client ids are at home there."""
+
+    def watch(self, home: HomeLink, send: Send) -> RlogLink:
+        """A core is connected: tell it this node's routes."""
+
+    def on_connected(self, home: HomeLink) -> None:
+        """A core is connected for messages."""
+
+    def on_lost(self, home: HomeLink) -> None:
+        """A core is away."""
+
+    def forget_routes(self, home: HomeLink) -> None:
+        """A core has restarted, and has none of this node's routes."""
+
+    def announce_again(self, home: HomeLink) -> None:
+        """A core has restarted: tell it which clients are in groups and have exclusive topics."""
+
+    def note_answer(self, home: HomeLink) -> None:
+        """A core is told how far this node's routes have come."""
+
+    def on_marks(self, home: HomeLink, marks: Marks) -> None:
+        """A core has said how far the log, and the feed, are in its shards. Raises BadFrame."""
+
+    def hold_publisher(self, client_id: str, is_held: bool) -> None:
+        """What a client publishes fills a queue somewhere: it waits for a while, or goes on."""
+
+    def judge_ready(self) -> None:
+        """Something has changed on which it depends whether clients can be served."""
+
+
+class HomeLink:
+    """A core and the node's connections to it. `cluster_link` makes one for each core."""
+
+    def __init__(self, node: LinkOwner, name: str, shards: Sequence[int], home_wait_s: float, bytes_max: int) -> None:
         """``shards``: those that the core leads."""
         self.name = name
         self.shards = shards
