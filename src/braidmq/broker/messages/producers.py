@@ -10,10 +10,9 @@ clients have their homes elsewhere, the grant of the client id brings what a CON
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 
+from braidmq.broker.connection.connection import Connection
 from braidmq.broker.messages.producer_books import MessageKey, NotTaken, ProducerBooks, ProducerStart, not_taken
 from braidmq.broker.ports import Change, MessageLog
 from braidmq.lane.path.message import Message
@@ -39,9 +38,6 @@ from braidmq.mqtt.producer_protocol import (
 )
 from braidmq.mqtt.reasons import Reason
 from braidmq.mqtt.text_pairs import first_pairs
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection.connection import Connection
 
 
 class SentKey(Change, Struct, frozen=True, gc=False):

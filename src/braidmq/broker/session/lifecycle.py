@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic, time
-from typing import TYPE_CHECKING
 
 from braidmq.broker.bounds.holdings import Holdings
+from braidmq.broker.connection.connection import Connection
 from braidmq.broker.connection.presence import Presence
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.persistence import TurnWriter
@@ -31,9 +31,6 @@ from braidmq.broker.timers import Timers
 from braidmq.lane.path.lane import Lane
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.reasons import Reason
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection.connection import Connection
 
 
 class Lifecycle:

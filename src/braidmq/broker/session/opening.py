@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 
+from braidmq.broker.connection.connection import Connection
 from braidmq.broker.session.ports import Claim
 from braidmq.broker.session.session import Session
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection.connection import Connection
 
 
 class Newcomer(Claim, frozen=True, gc=False):

@@ -16,13 +16,13 @@ from msgspec import Struct
 from braidmq.access.contract import Authenticator, Authorizer, Credentials, Exchange, Refused, Verdict
 from braidmq.broker.messages.producer_books import ProducerStart
 from braidmq.broker.ports import StoredSession
+from braidmq.broker.shared.membership import GroupHome
 from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.producer_protocol import Request
 
 if TYPE_CHECKING:
     from braidmq.broker.messages.retained import Retained
-    from braidmq.broker.shared.membership import GroupHome
 
 
 class Claim(Struct, frozen=True, gc=False):

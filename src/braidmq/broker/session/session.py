@@ -9,9 +9,14 @@ from sys import getsizeof
 from time import time
 from typing import TYPE_CHECKING
 
+from braidmq.broker.messages.retained import RetainedFeed
+from braidmq.broker.ports import Positions
 from braidmq.broker.session.ports import Grant
 from braidmq.broker.session.readers import CatchUpReader, RecallReader, ReplayReader
+from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Group, group_of
+from braidmq.broker.shared.ports import RoomWaiter
+from braidmq.broker.timers import Timer
 from braidmq.lane.flows.log_flow import LogFlow
 from braidmq.lane.path.message import Message
 from braidmq.lane.routing.delivery_rules import merge
@@ -22,11 +27,6 @@ from braidmq.mqtt.topics import EXCLUSIVE_PREFIX, SHARE_PREFIX, matches, parse_s
 
 if TYPE_CHECKING:
     from braidmq.broker.connection.connection import Connection
-    from braidmq.broker.messages.retained import RetainedFeed
-    from braidmq.broker.ports import Positions
-    from braidmq.broker.shared.cursor import GroupCursor
-    from braidmq.broker.shared.ports import RoomWaiter
-    from braidmq.broker.timers import Timer
 
 SMALL_WILL_BYTES = 1024
 _PAIR_BYTES = 112  # a user property beside its two texts: a tuple, its place among the others, and rounding

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from time import monotonic
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from braidmq.access.contract import Refused
 from braidmq.broker.bounds.holdings import Holdings
+from braidmq.broker.connection.connection import Connection
 from braidmq.broker.connection.presence import Presence
 from braidmq.broker.messages.hooks import Hooks
 from braidmq.broker.session.flows import Flows
@@ -24,10 +25,6 @@ from braidmq.broker.session.wills import Wills
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.statistics import Statistics
 from braidmq.mqtt.reasons import Reason
-
-if TYPE_CHECKING:
-    from braidmq.broker.connection.connection import Connection
-
 
 _PROTECTED = Refused(Reason.NOT_AUTHORIZED, "the session of this client id belongs to a user: log in, or use another id")
 _SUPERSEDED = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")

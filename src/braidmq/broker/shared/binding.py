@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.persistence import TurnWriter
@@ -19,6 +18,7 @@ from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.reading.context import DeliverHooks
 from braidmq.broker.reading.slots import Readers
 from braidmq.broker.reading.source import LogSource
+from braidmq.broker.session.session import Session, SessionTable
 from braidmq.broker.shared.cursor import GroupCursor
 from braidmq.broker.shared.group import Group
 from braidmq.broker.shared.membership import Membership
@@ -31,9 +31,6 @@ from braidmq.lane.flows.lent_flow import LentFlow
 from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.state import State
-
-if TYPE_CHECKING:
-    from braidmq.broker.session.session import Session, SessionTable
 
 _SORT = 512  # groups that have deferred something: a tenth of a millisecond
 _HAND_OUT = 16  # of them that hand it out at a time
