@@ -265,7 +265,6 @@ def test_calls_under_way_are_bounded_on_both_sides(tmp_path: Path) -> None:
             gate.set_result(REGISTERED)
 
             assert await asyncio.gather(*calls[:3]) == [REGISTERED] * 3
-            assert (edge.refused_calls, core.refused_calls) == (1, 3)
 
     run(work())
 

@@ -43,7 +43,6 @@ def test_frames_arrive_in_order_and_unchanged_in_both_directions(path: Path, is_
 
             assert await core.has_frames(len(sent)) == sent
             assert await edge.has_frames(len(sent)) == sent
-            assert core.connection.frames_in == edge.connection.frames_out == len(sent)
             assert core.connection.bytes_in == edge.connection.bytes_out > sum(len(frame.body) for frame in sent)
 
     run(work(), is_uvloop=is_uvloop)

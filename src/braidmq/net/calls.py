@@ -58,7 +58,6 @@ class Calls:
     ) -> None:
         """``requests``, ``answers``: unions of Structs. The bounds are for calls under way, made and served."""
         self.late_answers = 0  # after the deadline
-        self.refused_calls = 0  # too many at once, on either side
         self.connection = connection
         self._requests = msgspec.msgpack.Decoder(requests)
         self._answers = msgspec.msgpack.Decoder(answers | CallFailed)
@@ -89,7 +88,6 @@ class Calls:
         if self._lost or not self.connection.is_open:
             raise Unavailable(self._lost or "the connection is closed", _RETRY_AFTER_S)
         if len(self._waiting) >= self._calls_max:
-            self.refused_calls += 1
             raise Unavailable(f"{self._calls_max} calls to {self.connection.name} are under way", _RETRY_AFTER_S)
         self._last += 1
         number = self._last
@@ -148,7 +146,6 @@ class Calls:
             self._answer(number, CallFailed(f"this node does not answer {type(request).__name__}", 0.0))
             return
         if len(self._serving) >= self._served_max:
-            self.refused_calls += 1
             self._answer(number, CallFailed(f"{self._served_max} calls are under way", _RETRY_AFTER_S))
             return
         try:

@@ -84,7 +84,6 @@ class PeerConnection:
         self.on_frame: OnFrame = _refuse_frame
         self.on_lost: Callable[[str], None] = _ignore_reason
         self.on_room: Callable[[], None] = _ignore_room
-        self.frames_in = self.frames_out = 0
         self._loop = asyncio.get_running_loop()
         self._handshake = handshake
         self._owner = owner
@@ -155,7 +154,6 @@ class PeerConnection:
             )
         if not self.is_open:
             return
-        self.frames_out += 1
         self._duplex.append(head(kind, destination, size, flags), parts, size)
         waiting = self._duplex.waiting
         if waiting > 2 * self.room_bytes:
@@ -264,7 +262,6 @@ class PeerConnection:
         if not self._is_agreed:
             self._shake_hands(Frame(kind, flags, destination, bytes(body)))
             return
-        self.frames_in += 1
         if kind is FrameKind.PING:
             if not self.is_clogged:  # else the peer will hear enough of us
                 self.send(FrameKind.PONG, destination, b"")

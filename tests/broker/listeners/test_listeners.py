@@ -62,7 +62,7 @@ def test_a_plain_connection_is_the_loops_own_protocol_and_knows_its_origin(loop_
             assert connection.transport.get_protocol() is connection
             origin = connection.origin
             assert (origin.peer_host, origin.peer_port) == writer.get_extra_info("sockname")
-            assert (origin.listener, origin.kind, origin.secure, origin.proxied) == ("tcp:default", "tcp", False, False)
+            assert (origin.listener, origin.kind, origin.secure) == ("tcp:default", "tcp", False)
             assert house.live("tcp:default") == 1
             writer.close()
             await house.until(lambda: house.live("tcp:default") == 0)

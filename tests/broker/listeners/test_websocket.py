@@ -46,7 +46,7 @@ def test_the_upgrade_agrees_on_mqtt_and_the_peer_is_known(loop_name: str) -> Non
             assert "\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n" in head
             origin = house.connections[0].origin
             assert (origin.peer_host, origin.peer_port) == writer.get_extra_info("sockname")
-            assert (origin.kind, origin.proxied, origin.secure, origin.anonymous_allowed) == ("ws", False, False, True)
+            assert (origin.kind, origin.secure, origin.anonymous_allowed) == ("ws", False, True)
             writer.close()
             await house.until(lambda: house.live("ws:default") == 0)
             assert house.connections[0].is_lost

@@ -16,7 +16,7 @@ from rocksdict import Rdict
 from braidmq.base.errors import Corruption
 from braidmq.storage.engine.health import HealthState
 from braidmq.storage.engine.manifest import oldest_journal
-from braidmq.storage.engine.mark import Mark, MarkFile, journals_in, mark_path, newest_journal, read_mark
+from braidmq.storage.engine.mark import Mark, MarkFile, journals_in, mark_path, read_mark
 from braidmq.storage.engine.rocksdb import Disk
 from braidmq.storage.engine.store import Durability, Store
 
@@ -24,6 +24,11 @@ FAMILY = "shard-00"
 OTHER = "shard-01"
 DEADLINE_S = 10.0
 ID = bytes(range(16))
+
+
+def newest_journal(path: Path) -> Path:
+    """The newest file of a write-ahead log."""
+    return path / f"{journals_in(path)[-1]:06}.log"
 
 
 def put(store: Store, number: int) -> None:
@@ -88,13 +93,13 @@ def test_rows_that_were_never_synced_may_be_missing(tmp_path: Path) -> None:
         put(store, 0)
         wait_marked(path, store._database.sequence)
         disk.is_lazy = True
-        length = newest_journal(path)[1]
+        length = newest_journal(path).stat().st_size
         for number in range(1, 50):
             put(store, number)
         (tmp_path / "length").write_text(str(length))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    os.truncate(path / f"{newest_journal(path)[0]:06}.log", int((tmp_path / "length").read_text()))
+    os.truncate(newest_journal(path), int((tmp_path / "length").read_text()))
 
     with Store.open(path, [FAMILY], is_marked=True) as store:
         assert keys_in(store) == [0]
@@ -102,7 +107,7 @@ def test_rows_that_were_never_synced_may_be_missing(tmp_path: Path) -> None:
 
 def test_a_journal_whose_end_is_zeros_is_refused_at_every_start(killed: Path) -> None:
     """Its length is right, so that it is opened before anything is noticed."""
-    journal = killed / f"{newest_journal(killed)[0]:06}.log"
+    journal = newest_journal(killed)
     length = journal.stat().st_size
     os.truncate(journal, 0)
     os.truncate(journal, length)
@@ -113,7 +118,7 @@ def test_a_journal_whose_end_is_zeros_is_refused_at_every_start(killed: Path) ->
 
 
 def test_a_salvaged_log_has_a_mark_for_the_remaining_data(killed: Path) -> None:
-    journal = killed / f"{newest_journal(killed)[0]:06}.log"
+    journal = newest_journal(killed)
     os.truncate(journal, journal.stat().st_size // 2)
     with pytest.raises(Corruption, match="has lost acknowledged data"):
         Store.open(killed, [FAMILY], is_marked=True)

@@ -30,7 +30,6 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     peer_port: int
     certificate_name: str | None  # verified, and only if the listener takes user names from certificates
     anonymous_allowed: bool
-    proxied: bool
     secure: bool
 
 
@@ -67,9 +66,7 @@ class ListenerInfo:
     def describe(self, transport: asyncio.BaseTransport) -> Origin:
         """The origin of a connection without a proxy."""
         host, port = peer_address(transport)
-        return Origin(
-            self.id, self.kind, host, port, self._certificate_name(transport), self.anonymous_allowed, False, self.secure
-        )
+        return Origin(self.id, self.kind, host, port, self._certificate_name(transport), self.anonymous_allowed, self.secure)
 
     def take(self) -> bool:
         """Take a place for a new connection if the node has one."""
@@ -125,7 +122,6 @@ class Arrival(ListenerInfo):
             peer_host=host,
             peer_port=port,
             certificate_name=name,
-            proxied=header.source is not None,
             secure=origin.secure or header.secure,
         )
 

@@ -149,12 +149,6 @@ def journals_in(path: Path) -> tuple[int, ...]:
     return tuple(sorted(int(each.stem) for each in path.glob("*.log") if each.stem.isdigit()))
 
 
-def newest_journal(path: Path) -> tuple[int, int]:
-    """Number and length of the newest file of a write-ahead log; zeros if there is none."""
-    journals = journals_in(path)
-    return (journals[-1], _length(_journal_path(path, journals[-1]))) if journals else (0, 0)
-
-
 class MarkFile:
     """Writes the mark of one log; used by one thread at a time. One that cannot be written is told of once, and tried again."""
 
