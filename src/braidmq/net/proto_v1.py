@@ -440,28 +440,6 @@ class ScanClose(_NodeMessage, frozen=True):
 ScanMessage = ScanOpen | ScanRecords | ScanCredit | ScanFailed | ScanClose
 
 
-# Retained messages: calls
-
-
-class RetainedRead(_NodeMessage, frozen=True):
-    """Asks for a page of the retained messages that match a filter. ``number``: of the search, from the node's own count.
-
-    ``page``: how many pages of the search the node has.
-    """
-
-    number: int
-    topic_filter: bytes
-    page: int
-
-
-class RetainedPage(_NodeMessage, frozen=True):
-    """Retained messages as the values of their rows. ``is_part``: the last value goes on in the next page."""
-
-    values: list[bytes]
-    is_last: bool
-    is_part: bool = False
-
-
 # Operation: calls of a core, for its operator
 
 

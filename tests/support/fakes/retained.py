@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 from braidmq.base.errors import Unavailable
 from braidmq.broker.messages.retained import Retained
-from braidmq.broker.session.ports import RetainedReads
+from braidmq.broker.session.ports import RetainedReads, RetainedSearch
 from braidmq.mqtt.topics import matches
 
 
-class PagedSearch:
-    """A search whose messages come in pages; implements `broker.session.ports.RetainedSearch`."""
+class PagedSearch(RetainedSearch):
+    """A search whose messages come in pages."""
 
     def __init__(self, topic_filter: bytes) -> None:
         self.topic_filter = topic_filter
@@ -22,9 +22,6 @@ class PagedSearch:
         self._is_last = False
         self._is_waiting = False
         self._wake: Callable[[], None] | None = None
-
-    def __iter__(self) -> Iterator[Retained | None]:
-        return self
 
     def __next__(self) -> Retained | None:
         self.asked += 1
@@ -41,6 +38,10 @@ class PagedSearch:
     @property
     def is_waiting(self) -> bool:
         return self._is_waiting
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_last and not self._page
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         assert self._is_waiting

@@ -18,7 +18,7 @@ from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 from braidmq.storage.log import LogOptions
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.world import World
@@ -88,7 +88,7 @@ class Replicant:
         self.member = Member(name, number)
         self.node = ClusterLink(self.member, {"core1": range(world.log.shards)}, world.loop, 15.0)
         self.link = self.node.home("core1")
-        self.link.ask_page = self._ask_page
+        self.link.ask_retained = self._ask_retained
         self._pages: RetainedPages | None = None
         self._wires: list[NodeWire] = []
         self.is_ready = False
@@ -99,11 +99,11 @@ class Replicant:
         self.broker = Broker(settings, access, hooks.load((), 1.0), self.node.storage, self.world.loop.time, self.node.ports)
         self.node.serve(self.broker)
 
-    async def _ask_page(self, request: RetainedRead) -> RetainedPage:
+    async def _ask_retained(self, request: RetainedRead | RetainedFilters) -> RetainedPage | RetainedMatches:
         if self._pages is None:
             raise Unavailable("the core is not connected", 1.0)
-        page = self._pages.read_at_once(request)
-        return await self._pages.read(request) if page is None else page
+        answer = self._pages.answer(request)
+        return answer if isinstance(answer, RetainedMatches) else await answer
 
     def connect(self) -> None:
         """Register and connect, as `replicant_side` does."""

@@ -23,8 +23,8 @@ from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import RetainedPage, RetainedRead
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.world import StillLoop, World
 
@@ -193,18 +193,18 @@ class SimNode:
         peer.open_messages(there_too)
         pages = RetainedPages(core.broker.retained, core.broker.pipeline)
 
-        async def ask_page(request: RetainedRead) -> RetainedPage:
+        async def ask_retained(request: RetainedRead | RetainedFilters) -> RetainedPage | RetainedMatches:
             if core.name not in self._wires:
                 raise Unavailable("the core is not connected", 1.0)
-            page = pages.read_at_once(request)
-            return await pages.read(request) if page is None else page
+            answer = pages.answer(request)
+            return answer if isinstance(answer, RetainedMatches) else await answer
 
         async def ask_batch(request: OpenBatch) -> BatchOpened | BatchRefused:
             if core.name not in self._wires:
                 raise Unavailable("the core is not connected", 1.0)
             return await peer.calls.open_batch(request)
 
-        home.ask_page = ask_page
+        home.ask_retained = ask_retained
         home.ask_batch = ask_batch
         self._wires[core.name] = [here, there, here_too, there_too]
         home.open_messages(here_too)

@@ -284,6 +284,13 @@ class RetainedFeed:
             self.is_waiting = True
             messages.when_ready(wake)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known that nothing is left, without asking for it."""
+        if self._later or self._unread is not None:
+            return False
+        return isinstance(self._messages, RetainedSearch) and self._messages.is_over
+
     def pause(self) -> None:
         """The source is unavailable: go on after a while."""
         self.is_waiting = True

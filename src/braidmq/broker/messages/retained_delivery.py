@@ -124,5 +124,22 @@ def _takes_more(flow: LogFlow, feed: RetainedFeed) -> bool:
 
 def _go_on(session: Session, feed: RetainedFeed) -> None:
     feed.is_waiting = False
+    if feed.is_over and _forget(session, feed):
+        return
     if session.connection is not None:
         session.connection.on_room()
+
+
+def _forget(session: Session, feed: RetainedFeed) -> bool:
+    """Drop a feed without messages, as most are, without a turn for it; True if that was the last."""
+    feeds = session.feeds
+    topic_filter = feed.subscription.topic_filter
+    if feeds is not None and feeds.get(topic_filter) is feed:
+        del feeds[topic_filter]
+        if not feeds:
+            session.feeds = None
+    if session.feeds is not None:
+        return False
+    if session.connection is not None:
+        session.connection.wants_room = session.wants_room
+    return True

@@ -14,18 +14,9 @@ from braidmq.cluster.membership.members import RegistrationRequest
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import (
-    Declare,
-    Declared,
-    LeaseRenewed,
-    NodeAnswer,
-    Register,
-    Registered,
-    RenewLease,
-    RetainedPage,
-    RetainedRead,
-)
+from braidmq.net.proto_v1 import Declare, Declared, LeaseRenewed, NodeAnswer, Register, Registered, RenewLease
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 
 class CallsOwner(Protocol):
@@ -65,7 +56,7 @@ class CallsOfNode:
         self._connection = connection
         self._node: NodeIncarnation | None = None  # once it is a member
         self._peer: NodePeer | None = None
-        requests = Register | RenewLease | Declare | RetainedRead | OpenBatch
+        requests = Register | RenewLease | Declare | RetainedRead | RetainedFilters | OpenBatch
         self._calls = Calls(connection, requests=requests, answers=NodeAnswer)
         self._calls.serve(
             {
@@ -73,6 +64,7 @@ class CallsOfNode:
                 RenewLease: self._renew,
                 Declare: self._declare,
                 RetainedRead: self._read_retained,
+                RetainedFilters: self._read_retained,
                 OpenBatch: self._open_batch,
             }
         )
@@ -109,7 +101,7 @@ class CallsOfNode:
         self._member().calls.declare(request)
         return Declared()
 
-    def _read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
+    def _read_retained(self, request: RetainedRead | RetainedFilters) -> RetainedMatches | Awaitable[RetainedPage]:
         return self._member().calls.read_retained(request)
 
     def _open_batch(self, request: OpenBatch) -> Awaitable[BatchOpened | BatchRefused]:

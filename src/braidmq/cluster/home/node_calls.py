@@ -19,8 +19,9 @@ from braidmq.cluster.protocol.claims import ClaimRequest, Declaration
 from braidmq.cluster.protocol.operations import decode_will
 from braidmq.cluster.protocol.producer_messages import decode_request, encode_start
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 
 class NodeConnection(Protocol):
@@ -128,10 +129,9 @@ class NodeCalls:
         )
         self._registry.declare(self._member, declaration, channels, claims)
 
-    def read_retained(self, request: RetainedRead) -> RetainedPage | Awaitable[RetainedPage]:
-        """A page of retained messages. Raises Unavailable."""
-        page = self._retained.read_at_once(request)
-        return self._retained.read(request) if page is None else page
+    def read_retained(self, request: RetainedRead | RetainedFilters) -> RetainedMatches | Awaitable[RetainedPage]:
+        """A page of retained messages, or which filters have some. Raises Unavailable."""
+        return self._retained.answer(request)
 
     def open_batch(self, request: OpenBatch) -> Awaitable[BatchOpened | BatchRefused]:
         """Open the batch of a producer's name for a part whose client id another core has. May raise Unavailable."""

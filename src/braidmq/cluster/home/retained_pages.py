@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Final
 
 from braidmq.broker.messages.pipeline import MessagePipeline
 from braidmq.broker.messages.retained import Retained, RetainedStore
-from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 from braidmq.storage.rows.messages import MessageRows
 
 SEARCHES_MAX: Final = 256  # of one node at a time; the oldest ends, and is begun again for its next page
@@ -40,12 +40,14 @@ class RetainedPages:
         self._rows = MessageRows()
         self._searches: OrderedDict[int, _PagedSearch] = OrderedDict()
 
-    def read_at_once(self, request: RetainedRead) -> RetainedPage | None:
-        """The page of a filter that no retained message matches; None: ``read`` it.
+    def answer(self, request: RetainedRead | RetainedFilters) -> RetainedMatches | Awaitable[RetainedPage]:
+        """Answer a node's question; that for a page may raise Unavailable."""
+        return self.matches(request) if isinstance(request, RetainedFilters) else self.read(request)
 
-        Most subscriptions have none, and in a storm of clients a task for each of them would take longer than all else.
-        """
-        return None if self._retained.may_match(request.topic_filter) else RetainedPage([], True)
+    def matches(self, request: RetainedFilters) -> RetainedMatches:
+        """Which of these filters may have messages."""
+        may_match = self._retained.may_match
+        return RetainedMatches([place for place, each in enumerate(request.topic_filters) if may_match(each)])
 
     async def read(self, request: RetainedRead) -> RetainedPage:
         """The next page of a search. Raises Unavailable if a message cannot be read now; then the page is asked for again."""

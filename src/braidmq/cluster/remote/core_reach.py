@@ -24,13 +24,14 @@ from braidmq.net.calls import CallError, Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 log = logging.getLogger("braidmq.cluster")
 
 CALL_S: Final = 10.0
-_ANSWERS: Final = Registered | Declared | RetainedPage | BatchOpened | BatchRefused
+_ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused
 
 
 class CorePlace(Struct, frozen=True):
@@ -115,7 +116,7 @@ class CoreReach:
     def serve(self, home: HomeLink) -> None:
         """The node's broker is there, and knows the core as this one."""
         self._home = home
-        home.ask_page = self._ask_page
+        home.ask_retained = self._ask_retained
         home.ask_batch = self._ask_batch
         if self._calls is not None and self._registering is not None and self._registering.done():
             self._registering = asyncio.get_running_loop().create_task(self._join(self._calls, home))
@@ -230,11 +231,11 @@ class CoreReach:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def _ask_page(self, request: RetainedRead) -> RetainedPage:
+    async def _ask_retained(self, request: RetainedRead | RetainedFilters) -> RetainedPage | RetainedMatches:
         if self._calls is None:
             raise Unavailable(f"{self.label} is not connected", 1.0)
         answer = await self._calls.call(request, CALL_S)
-        assert isinstance(answer, RetainedPage)
+        assert isinstance(answer, RetainedPage | RetainedMatches)
         return answer
 
     async def _ask_batch(self, request: OpenBatch) -> BatchOpened | BatchRefused:

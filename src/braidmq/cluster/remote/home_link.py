@@ -24,7 +24,7 @@ from braidmq.cluster.remote.log.remote_log import RemoteLog
 from braidmq.cluster.remote.log.scans import RemoteScans
 from braidmq.cluster.remote.producer_names import AskBatch
 from braidmq.cluster.remote.registry import NodeRegistry
-from braidmq.cluster.remote.retained import AskPage
+from braidmq.cluster.remote.retained_filters import AskRetained
 from braidmq.cluster.rlog.exchange import RlogLink
 from braidmq.cluster.rlog.replica import ReplicaState
 from braidmq.cluster.slow_subscribers import RELEASED
@@ -32,8 +32,9 @@ from braidmq.lane.peers.peer import PeerFlow, PeerOutlet
 from braidmq.lane.peers.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
-from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, Position, ProbeAnswer, RetainedPage, RetainedRead
+from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, Position, ProbeAnswer
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 OUTLET_BYTES_MAX: Final = 8 * 1024 * 1024  # for one core; beyond it QoS 0 is dropped
 
@@ -123,8 +124,8 @@ class HomeLink:
         """``shards``: those that the core leads."""
         self.name = name
         self.shards = shards
-        self.ask_page: AskPage | None = None  # asks the core for retained messages; set while it can be called
-        self.ask_batch: AskBatch | None = None  # opens batches of producers at the core; set like ``ask_page``
+        self.ask_retained: AskRetained | None = None  # asks the core for retained messages; set while it can be called
+        self.ask_batch: AskBatch | None = None  # opens batches of producers at the core; set like ``ask_retained``
         self.rlog: RlogLink | None = None
         self.outlet: PeerOutlet | None = None
         self.is_fed = False  # the core has said where the feed starts
@@ -168,11 +169,11 @@ class HomeLink:
         self.leases.forget_all()
         self._is_new = True
 
-    async def read_retained(self, request: RetainedRead) -> RetainedPage:
-        """A page of the core's retained messages. Raises Unavailable."""
-        if self.ask_page is None:
+    async def read_retained(self, request: RetainedRead | RetainedFilters) -> RetainedPage | RetainedMatches:
+        """A page of the core's retained messages, or which filters have some. Raises Unavailable."""
+        if self.ask_retained is None:
             raise Unavailable(f"{self.name} is not connected", 1.0)
-        return await self.ask_page(request)
+        return await self.ask_retained(request)
 
     async def open_batch(self, request: OpenBatch) -> BatchOpened | BatchRefused:
         """Open the batch of a producer's name at the core. Raises Unavailable and CallError."""

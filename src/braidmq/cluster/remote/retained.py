@@ -13,8 +13,9 @@ from typing import Final
 
 from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
 from braidmq.broker.messages.retained import Retained
-from braidmq.broker.session.ports import RetainedReads
-from braidmq.net.proto_v1 import RetainedPage, RetainedRead
+from braidmq.broker.session.ports import RetainedReads, RetainedSearch
+from braidmq.cluster.remote.retained_filters import AskRetained, FilterQuestions
+from braidmq.net.proto_v1_retained import RetainedPage, RetainedRead
 from braidmq.storage.rows.messages import MessageRows
 
 AskPage = Callable[[RetainedRead], Awaitable[RetainedPage]]  # raises Unavailable
@@ -27,10 +28,10 @@ _RETRY_S: Final = 1.0
 class CoreRetained:
     """Retained messages as a node finds them: those of its own ``$`` topics here, all others at the cores."""
 
-    def __init__(self, local: RetainedReads, asks: Sequence[AskPage], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """``asks``: for each core, what asks it for a page."""
+    def __init__(self, local: RetainedReads, asks: Sequence[AskRetained], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """``asks``: for each core, what asks it."""
         self._local = local
-        self._asks = [PageAsker(ask) for ask in asks]
+        self._cores = [(PageAsker(ask), FilterQuestions(ask, loop)) for ask in asks]
         self._loop = loop
         self._numbers = 0
 
@@ -43,42 +44,50 @@ class CoreRetained:
         if topic_filter.startswith(b"$"):
             return self._local.match(topic_filter)
         self._numbers += 1
-        searches = [CoreSearch(topic_filter, self._numbers, ask, self._loop) for ask in self._asks]
+        searches = [CoreSearch(topic_filter, self._numbers, ask, self._loop, filters) for ask, filters in self._cores]
         return searches[0] if len(searches) == 1 else MergedSearch(searches)
 
 
 class PageAsker:
     """Asks for pages, for some searches at a time; the others wait in the order in which they came."""
 
-    def __init__(self, ask: AskPage, asked_max: int = ASKED_MAX) -> None:
+    def __init__(self, ask: AskRetained, asked_max: int = ASKED_MAX) -> None:
         self._ask = ask
         self._room = asyncio.Semaphore(asked_max)
 
     async def __call__(self, request: RetainedRead) -> RetainedPage:
         """The page. Raises Unavailable, or CallError if the core cannot answer."""
         async with self._room:
-            return await self._ask(request)
+            page = await self._ask(request)
+        assert isinstance(page, RetainedPage)  # what is answered to this question
+        return page
 
 
-class CoreSearch:
-    """The retained messages of one filter; implements `broker.session.ports.RetainedSearch`."""
+class CoreSearch(RetainedSearch):
+    """The retained messages of one filter at one core."""
 
-    def __init__(self, topic_filter: bytes, number: int, ask: AskPage, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """``loop``: on which ``ask`` runs; None: the running one."""
+    def __init__(
+        self,
+        topic_filter: bytes,
+        number: int,
+        ask: AskPage,
+        loop: asyncio.AbstractEventLoop | None = None,
+        filters: FilterQuestions | None = None,
+    ) -> None:
+        """``loop``: on which ``ask`` runs; None: the running one. ``filters``: is asked first whether there is anything."""
         self._loop = loop
+        self._filters = filters  # None: there may be messages
+        self._is_filter_asked = False
+        self._problem: Unavailable | None = None
         self._topic_filter = topic_filter
         self._number = number
         self._ask = ask
-        self._rows = MessageRows()
-        self._page: deque[Retained] = deque()
+        self._page: deque[Retained] | None = None
         self._pages = 0
         self._part = b""  # the beginning of a message that goes on in the next page
         self._is_last = False
         self._asking: asyncio.Task[RetainedPage] | None = None
         self._callback: Callable[[], None] | None = None
-
-    def __iter__(self) -> Iterator[Retained | None]:
-        return self
 
     def __next__(self) -> Retained | None:
         """The next message; None while a page is on its way. Raises Unavailable if the core does not answer."""
@@ -89,7 +98,14 @@ class CoreSearch:
             return self._page.popleft() if self._page else None
         if self._is_last:
             raise StopIteration
-        if self._asking is None:
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+        if self._filters is not None:
+            if not self._is_filter_asked:
+                self._is_filter_asked = True
+                self._filters.add(self._topic_filter, self._on_match)
+        elif self._asking is None:
             request = RetainedRead(self._number, self._topic_filter, self._pages)
             self._asking = asyncio.ensure_future(self._ask(request), loop=self._loop)
             self._asking.add_done_callback(self._on_answer)
@@ -97,11 +113,15 @@ class CoreSearch:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a page is on its way."""
-        return self._asking is not None and not self._asking.done()
+        """Whether an answer is on its way."""
+        return self._is_filter_asked or (self._asking is not None and not self._asking.done())
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_last and not self._page and self._asking is None
 
     def when_ready(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the page has arrived."""
+        """Call back once, when the answer has arrived."""
         self._callback = callback
 
     def close(self) -> None:
@@ -111,9 +131,22 @@ class CoreSearch:
         if self._asking is not None:
             self._asking.cancel()
 
+    def _on_match(self, found: bool | Unavailable) -> None:
+        self._is_filter_asked = False
+        if isinstance(found, Unavailable):
+            self._problem = found
+        elif found:
+            self._filters = None
+        else:
+            self._is_last = True
+        self._call_back()
+
     def _on_answer(self, task: asyncio.Task[RetainedPage]) -> None:
         if not task.cancelled():
             task.exception()  # an exception that is never retrieved would be logged
+        self._call_back()
+
+    def _call_back(self) -> None:
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
@@ -135,16 +168,19 @@ class CoreSearch:
         if values:
             values[0] = self._part + values[0]
             self._part = values.pop() if page.is_part else b""
+        rows = MessageRows()
+        found: deque[Retained] = deque()
         for value in values:
             try:
-                stored = self._rows.message_of(value, "a retained message")
+                stored = rows.message_of(value, "a retained message")
             except (Corruption, UsageError) as broken:
                 raise Unavailable(str(broken), _RETRY_S) from None
-            self._page.append(Retained(stored.message, stored.user_name, stored.stored_at))
+            found.append(Retained(stored.message, stored.user_name, stored.stored_at))
+        self._page = found
 
 
-class MergedSearch:
-    """The retained messages of one filter at several cores, in no particular order; implements `RetainedSearch`.
+class MergedSearch(RetainedSearch):
+    """The retained messages of one filter at several cores, in no particular order.
 
     What a core that fails still has comes last: the search raises Unavailable only when nothing else is left.
     """
@@ -154,9 +190,6 @@ class MergedSearch:
         self._failed: list[CoreSearch] = []  # asked again when the others are through
         self._problem = Unavailable("no core was asked", _RETRY_S)
         self._callback: Callable[[], None] | None = None
-
-    def __iter__(self) -> Iterator[Retained | None]:
-        return self
 
     def __next__(self) -> Retained | None:
         """The next message; None while pages are on their way. Raises Unavailable if only cores that do not answer are left."""
@@ -186,6 +219,10 @@ class MergedSearch:
     def is_waiting(self) -> bool:
         """Whether nothing has arrived."""
         return bool(self._left) and all(search.is_waiting for search in self._left)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._failed and all(search.is_over for search in self._left)
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Call back once, when a page of any core has arrived."""
