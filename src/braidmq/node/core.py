@@ -29,6 +29,7 @@ from braidmq.cluster.administration.figures import ClusterFigures, CoreFigures
 from braidmq.cluster.administration.questions import NodeQuestions
 from braidmq.cluster.administration.several_status import describe_cores
 from braidmq.cluster.administration.shared_bans import SharedBans
+from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.cores.several_cores import SeveralCores
 from braidmq.cluster.home.home import Home
@@ -44,7 +45,7 @@ from braidmq.history.node_side.cluster_reads import ClusterReads, address_of_rea
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.node.process import make_data_dir, report_death, warn_if_slow
 from braidmq.node.serving import ServingNode
-from braidmq.operations import CoreOperations, NodeOperations
+from braidmq.operations import CoreAnswers, CoreOperations, NodeOperations
 from braidmq.storage.engine.health import HEALTHY, Health
 from braidmq.storage.engine.mark import mark_path
 from braidmq.storage.engine.rocksdb import Tuning
@@ -93,6 +94,7 @@ class Node(ServingNode):
         self._home: Home | None = None
         self._held_time: HeldTime | None = None
         self._shared_bans: SharedBans | None = None
+        self._answers: CoreAnswers | None = None
         self._worker_secret = b""
         self._workers: Workers | None = None
 
@@ -156,8 +158,11 @@ class Node(ServingNode):
             accepts=self._plan.core_listens,
         )
         # The API comes first: its socket in the data directory keeps a second node out.
+        operations: NodeOperations = NodeOperations(self)
+        if self._core_side is not None:
+            operations = self._answer_cores(operations)
         self._api = ApiServer(
-            NodeOperations(self) if self._core_side is None else CoreOperations(self),
+            operations,
             bind=settings.api.bind,
             data_dir=data_dir,
             hosts=settings.api.hosts,
@@ -199,6 +204,13 @@ class Node(ServingNode):
             led = LedShards(local.name, self._several.map.leader_names, terms)
         self._home = Home(local, cluster.takeover_wait, pace, message_log, side.expected, side.ended, led)
         return self._home.ports
+
+    def _answer_cores(self, own: NodeOperations) -> CoreOperations:
+        """The operations of a core with the others; from now on it answers these. ``own``: its part."""
+        whole = CoreOperations(self)
+        self._answers = CoreAnswers(own, whole)
+        self._answers.serve(self.core_calls)
+        return whole
 
     async def _start_cluster(self, broker: Broker) -> None:
         """Accept other nodes, and start this core's own workers."""
@@ -270,6 +282,8 @@ class Node(ServingNode):
             self._broker.sys_topics.stop()
         if self._workers is not None:
             await self._workers.stop()  # while this core can still take what their clients leave behind
+        if self._answers is not None:
+            self._answers.traces.close()
         if self._shared_bans is not None:
             self._shared_bans.close()
         if self._held_time is not None:
@@ -335,6 +349,11 @@ class Node(ServingNode):
         return self._cluster()[0].questions
 
     @property
+    def core_calls(self) -> CoreCalls:
+        """Asks the other cores."""
+        return self._cluster()[1].core_calls
+
+    @property
     def incarnation(self) -> int:
         """The core's own."""
         return self._cluster()[0].incarnation
@@ -343,6 +362,10 @@ class Node(ServingNode):
     def core_list(self) -> list[CoreInfo]:
         """All cores, if there are several."""
         return [] if self._several is None or self._core_side is None else describe_cores(self._several, self._core_side)
+
+    def core_of(self, client_id: str) -> str | None:
+        """The other core that is the home of a client id; None: this one is."""
+        return self._cluster()[1].core_of(client_id)
 
     def node_of(self, client_id: str) -> str | None:
         """The node that has the session of a client id."""

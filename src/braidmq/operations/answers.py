@@ -1,4 +1,4 @@
-"""What a worker or replicant answers when its core asks for its operator."""
+"""What a node answers when a core asks for its operator: a worker or replicant its core, and a core another one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from braidmq.control.contract import (
     ClientInfo,
     Page,
     PageRequest,
-    SessionDetail,
-    SessionInfo,
     Status,
     SubscriptionInfo,
     TopicInfo,
@@ -26,26 +24,12 @@ from braidmq.control.contract import (
 from braidmq.net.frames import BODY_BYTES_MAX
 from braidmq.operations.descriptions import subscription_name
 from braidmq.operations.node_traces import NodeTraces, TraceRequest
+from braidmq.operations.sessions import NodeSession, NodeSessionDetail
 
 _BYTES_MAX: Final = BODY_BYTES_MAX - 1024  # an answer fits into a frame
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-
-
-class NodeSession(msgspec.Struct, frozen=True):
-    """A session on a node, and its positions in the log, by shard."""
-
-    info: SessionInfo
-    positions: list[int]
-
-
-class NodeSessionDetail(msgspec.Struct, frozen=True):
-    """The same with more details; ``filters``: what it reads the log for."""
-
-    detail: SessionDetail
-    positions: list[int]
-    filters: list[str]
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True):
@@ -55,15 +39,11 @@ class SubscriptionRequest(msgspec.Struct, frozen=True):
     client_id: str | None = None
 
 
-class AnsweringNode(Protocol):
-    """The operations of a node that its core may ask for; `ReplicantOperations` has them."""
+class ListedNode(Protocol):
+    """What every node is asked for."""
 
     def status(self) -> Status:
         """The current state of the node."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Every counter and gauge by its stem."""
         ...
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
@@ -98,6 +78,14 @@ class AnsweringNode(Protocol):
         """Lines about one client id or about topics, until the iterator is closed."""
         ...
 
+
+class AnsweringNode(ListedNode, Protocol):
+    """The operations of a node that its core may ask for; `ReplicantOperations` has them."""
+
+    def metrics(self) -> dict[str, float]:
+        """Every counter and gauge by its stem."""
+        ...
+
     async def drain(self, request: DrainRequest) -> DrainStatus:
         """Send the node's clients elsewhere."""
         ...
@@ -107,16 +95,17 @@ class AnsweringNode(Protocol):
         ...
 
 
-class NodeAnswers:
-    """Carries out what a core asks, by the name of the operation."""
+Handler = Callable[[bytes], Awaitable[bytes]]
 
-    def __init__(self, node: AnsweringNode, take_bans: Callable[[bytes], None]) -> None:
+
+class ListAnswers:
+    """Carries out what every node is asked, by the name of the operation."""
+
+    def __init__(self, node: ListedNode) -> None:
         self._node = node
-        self._take_bans = take_bans
         self.traces = NodeTraces(node.trace)
-        self._handlers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+        self._handlers: dict[str, Handler] = {
             "status": self._status,
-            "metrics": self._metrics,
             "clients": self._clients,
             "client": self._client,
             "kick": self._kick,
@@ -124,11 +113,8 @@ class NodeAnswers:
             "session": self._session,
             "subscriptions": self._subscriptions,
             "topics": self._topics,
-            BANS: self._bans,
             "trace_open": self._trace_open,
             "trace_read": self._trace_read,
-            "drain": self._drain,
-            "drain_status": self._drain_status,
         }
 
     async def answer(self, operation: str, arguments: bytes) -> bytes:
@@ -141,64 +127,80 @@ class NodeAnswers:
     async def _status(self, _: bytes) -> bytes:
         return msgspec.json.encode(self._node.status())
 
-    async def _metrics(self, _: bytes) -> bytes:
-        return msgspec.json.encode(self._node.metrics())
-
     async def _clients(self, arguments: bytes) -> bytes:
-        return _fitting(await self._node.clients(_decode(arguments, PageRequest)), lambda each: each.client_id)
+        return fitting(await self._node.clients(decode(arguments, PageRequest)), lambda each: each.client_id)
 
     async def _client(self, arguments: bytes) -> bytes:
-        found = await self._node.client(_decode(arguments, str))
+        found = await self._node.client(decode(arguments, str))
         answer = msgspec.json.encode(found)
         if found is not None and len(answer) > _BYTES_MAX:  # a hundred filters may have 64 KiB each
             return msgspec.json.encode(replace(found, subscriptions=[]))
         return answer
 
     async def _kick(self, arguments: bytes) -> bytes:
-        return msgspec.json.encode(await self._node.kick(_decode(arguments, str)))
+        return msgspec.json.encode(await self._node.kick(decode(arguments, str)))
 
     async def _sessions(self, arguments: bytes) -> bytes:
-        return _fitting(await self._node.node_sessions(_decode(arguments, PageRequest)), lambda each: each.info.client_id)
+        return fitting(await self._node.node_sessions(decode(arguments, PageRequest)), lambda each: each.info.client_id)
 
     async def _session(self, arguments: bytes) -> bytes:
-        found = await self._node.node_session(_decode(arguments, str))
+        found = await self._node.node_session(decode(arguments, str))
         answer = msgspec.json.encode(found)
         if found is not None and len(answer) > _BYTES_MAX:
             return msgspec.json.encode(replace(found, detail=replace(found.detail, subscriptions=[]), filters=[]))
         return answer
 
     async def _subscriptions(self, arguments: bytes) -> bytes:
-        request = _decode(arguments, SubscriptionRequest)
-        return _fitting(await self._node.subscriptions(request.page, request.client_id), subscription_name)
+        request = decode(arguments, SubscriptionRequest)
+        return fitting(await self._node.subscriptions(request.page, request.client_id), subscription_name)
 
     async def _topics(self, arguments: bytes) -> bytes:
-        return _fitting(await self._node.topics(_decode(arguments, PageRequest)), lambda each: each.topic_filter)
+        return fitting(await self._node.topics(decode(arguments, PageRequest)), lambda each: each.topic_filter)
 
     async def _trace_open(self, arguments: bytes) -> bytes:
-        return msgspec.json.encode(self.traces.open(_decode(arguments, TraceRequest)))
+        return msgspec.json.encode(self.traces.open(decode(arguments, TraceRequest)))
 
     async def _trace_read(self, arguments: bytes) -> bytes:
-        return msgspec.json.encode(await self.traces.read(_decode(arguments, int)))
+        return msgspec.json.encode(await self.traces.read(decode(arguments, int)))
+
+
+class NodeAnswers(ListAnswers):
+    """What a core asks its workers and replicants."""
+
+    def __init__(self, node: AnsweringNode, take_bans: Callable[[bytes], None]) -> None:
+        super().__init__(node)
+        self._replicant = node
+        self._take_bans = take_bans
+        self._handlers |= {
+            "metrics": self._metrics,
+            BANS: self._bans,
+            "drain": self._drain,
+            "drain_status": self._drain_status,
+        }
+
+    async def _metrics(self, _: bytes) -> bytes:
+        return msgspec.json.encode(self._replicant.metrics())
 
     async def _drain(self, arguments: bytes) -> bytes:
-        return msgspec.json.encode(await self._node.drain(_decode(arguments, DrainRequest)))
+        return msgspec.json.encode(await self._replicant.drain(decode(arguments, DrainRequest)))
 
     async def _drain_status(self, arguments: bytes) -> bytes:
-        return msgspec.json.encode(await self._node.drain_status(_decode(arguments, str)))
+        return msgspec.json.encode(await self._replicant.drain_status(decode(arguments, str)))
 
     async def _bans(self, arguments: bytes) -> bytes:
         self._take_bans(arguments)
         return b"null"
 
 
-def _decode(arguments: bytes, type_: type[Value]) -> Value:
+def decode(arguments: bytes, type_: type[Value]) -> Value:
+    """The arguments of an operation. Raises UsageError."""
     try:
         return msgspec.json.decode(arguments, type=type_)
     except msgspec.MsgspecError as problem:
         raise UsageError(f"invalid arguments: {problem}") from None
 
 
-def _fitting(page: Page[Item], name_of: Callable[[Item], str]) -> bytes:
+def fitting(page: Page[Item], name_of: Callable[[Item], str]) -> bytes:
     """A page as JSON, cut where it would not fit into a frame."""
     answer = msgspec.json.encode(page)
     while len(answer) > _BYTES_MAX and len(page.items) > 1:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from time import time
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from braidmq.base.errors import BraidError
-from braidmq.cluster.administration.questions import NodeQuestions
 from braidmq.operations.node_traces import TraceRequest
 
 _LINES_MAX: Final = 1000
@@ -18,12 +17,34 @@ _ANSWER_S: Final = 5.0
 _LOOK_S: Final = 1.0  # for nodes that have joined
 
 
-async def follow_all(name: str, own: AsyncIterator[str], questions: NodeQuestions, request: TraceRequest) -> AsyncIterator[str]:
-    """The lines of this core and of all nodes, those that join meanwhile included, until the iterator is closed."""
+class Followed(Protocol):
+    """A node, or another core, whose lines are asked for."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def ask(self, operation: str, arguments: bytes, timeout_s: float) -> bytes:
+        """Its answer. Raises Unavailable and UsageError."""
+        ...
+
+
+async def follow_all(
+    name: str,
+    own: AsyncIterator[str],
+    connected: Callable[[], Iterable[Followed]],
+    away: Iterable[str],
+    request: TraceRequest,
+) -> AsyncIterator[str]:
+    """The lines of this core and of all others, those that join meanwhile included, until the iterator is closed.
+
+    ``connected``: those that can be asked now. ``away``: those that cannot, which are named first.
+    """
     lines: asyncio.Queue[str] = asyncio.Queue(_LINES_MAX)
+    for missing in away:
+        yield _missing(missing, "it is away")
     tasks = [
         asyncio.ensure_future(_follow_own(name, own, lines)),
-        asyncio.ensure_future(_follow_nodes(questions, request, lines)),
+        asyncio.ensure_future(_follow_others(connected, request, lines)),
     ]
     try:
         while True:
@@ -39,26 +60,31 @@ async def _follow_own(name: str, own: AsyncIterator[str], lines: asyncio.Queue[s
         await lines.put(f"{name}: {line}")
 
 
-async def _follow_nodes(questions: NodeQuestions, request: TraceRequest, lines: asyncio.Queue[str]) -> None:
+async def _follow_others(connected: Callable[[], Iterable[Followed]], request: TraceRequest, lines: asyncio.Queue[str]) -> None:
     followed: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
-            for node in questions.nodes():
-                task = followed.get(node.name)
-                if node.is_connected and (task is None or task.done()):
-                    followed[node.name] = asyncio.ensure_future(_follow_node(node.name, questions, request, lines))
+            for each in connected():
+                task = followed.get(each.name)
+                if task is None or task.done():
+                    followed[each.name] = asyncio.ensure_future(_follow(each, request, lines))
             await asyncio.sleep(_LOOK_S)
     finally:
         for task in followed.values():
             task.cancel()
 
 
-async def _follow_node(name: str, questions: NodeQuestions, request: TraceRequest, lines: asyncio.Queue[str]) -> None:
+async def _follow(followed: Followed, request: TraceRequest, lines: asyncio.Queue[str]) -> None:
+    name = followed.name
     try:
-        number = await questions.ask(name, "trace_open", msgspec.json.encode(request))
+        number = await followed.ask("trace_open", msgspec.json.encode(request), _ANSWER_S)
         while True:
-            found = msgspec.json.decode(await questions.ask(name, "trace_read", number, _ANSWER_S), type=list[str])
+            found = msgspec.json.decode(await followed.ask("trace_read", number, _ANSWER_S), type=list[str])
             for line in found:
                 await lines.put(f"{name}: {line}")
     except (BraidError, msgspec.MsgspecError) as problem:
-        await lines.put(f"{name}: {time():.3f} lines are missing: {problem}")
+        await lines.put(_missing(name, str(problem)))
+
+
+def _missing(name: str, reason: str) -> str:
+    return f"{name}: {time():.3f} lines are missing: {reason}"

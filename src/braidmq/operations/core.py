@@ -1,22 +1,22 @@
-"""What an operator sees and does on a core: its own clients and those of its workers and replicants.
+"""What an operator sees and does on a core: the clients of all nodes, and the sessions of all cores.
 
-Sessions without a client are the core's own. Everything else is asked of the nodes, of all at once, and put together here. A node
-that does not answer is named in the answer.
+Sessions without a client are with the core that is their home. What this core does not have itself is asked of the nodes and of
+the other cores, of all at once, and put together here. A node or core that does not answer is named in the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from braidmq.base.config.addresses import Address
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
-from braidmq.cluster.cores.core_side import REPLICANT, WORKER
+from braidmq.cluster.cores.core_calls import CoreCalls
+from braidmq.cluster.cores.core_side import CORE, REPLICANT, WORKER
 from braidmq.cluster.home.node_peer import PeerView
 from braidmq.control.cluster import ClusterMetrics, ClusterStatus, CoreInfo, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
 from braidmq.control.contract import (
@@ -26,6 +26,7 @@ from braidmq.control.contract import (
     NodeSummary,
     Page,
     PageRequest,
+    RetainedInfo,
     SessionDetail,
     SessionInfo,
     Status,
@@ -33,17 +34,17 @@ from braidmq.control.contract import (
     TopicInfo,
     TraceKind,
 )
-from braidmq.operations.answers import NodeSession, NodeSessionDetail, SubscriptionRequest
+from braidmq.operations.answers import SubscriptionRequest
 from braidmq.operations.cluster_trace import follow_all
 from braidmq.operations.descriptions import subscription_name
 from braidmq.operations.merging import merge_pages
 from braidmq.operations.node import NodeOperations, RunningNode
 from braidmq.operations.node_traces import TraceRequest
-from braidmq.operations.sessions import search_backlog, with_backlog
+from braidmq.operations.questions import LIST_S, ClusterQuestions, silences
+from braidmq.operations.sessions import BacklogRequest, CoreBacklog, NodeSession, NodeSessionDetail, with_backlogs
 from braidmq.operations.totals import Totals
 
-_LIST_S: Final = 5.0  # a node with very many clients looks at all of them for a page
-_NOTHING: Final = b"null"
+_POSITIONS_MAX: Final = 30_000  # in one question, which must fit into a frame: a position has at most 20 digits
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -57,9 +58,15 @@ class RunningCore(RunningNode, Protocol):
     @property
     def cluster_address(self) -> Address | None: ...
     @property
+    def core_calls(self) -> CoreCalls: ...
+    @property
     def incarnation(self) -> int: ...
     @property
     def core_list(self) -> list[CoreInfo]: ...
+    def core_of(self, client_id: str) -> str | None:
+        """The other core that is the home of a client id; None: this one is."""
+        ...
+
     def node_of(self, client_id: str) -> str | None:
         """The node that has the session of a client id."""
         ...
@@ -87,34 +94,39 @@ class CoreOperations(NodeOperations):
     def __init__(self, node: RunningCore) -> None:
         super().__init__(node)
         self._core = node
+        self._asking = ClusterQuestions(node.questions, node.core_calls)
         self._totals = Totals()
 
     # The cluster
 
     async def overview(self) -> Status:
-        """The current state of the core and of its workers and replicants."""
+        """The current state of the core, of its workers and replicants, and of the other cores."""
         own = self.status()
-        statuses = await self._ask_all("status", _NOTHING, Status, ANSWER_S)
+        statuses, cores = await asyncio.gather(
+            self._asking.ask_nodes("status", None, Status, ANSWER_S), self._asking.ask_cores("status", None, Status, ANSWER_S)
+        )
+        known = [(node.name, node.role) for node in self._core.questions.nodes()] + [(name, CORE) for name in cores]
         nodes: list[NodeSummary] = []
-        for node in self._core.questions.nodes():
-            found = statuses.get(node.name, Silence("it has just joined"))
+        for name, role in known:
+            found = (statuses | cores).get(name, Silence("it has just joined"))
             if isinstance(found, Silence):
-                nodes.append(NodeSummary(name=node.name, role=node.role, trouble=found.reason))
+                nodes.append(NodeSummary(name=name, role=role, trouble=found.reason))
             else:
-                nodes.append(NodeSummary(name=node.name, role=node.role, connections=found.connections, trouble=found.not_ready))
-        answers = [each for each in statuses.values() if not isinstance(each, Silence)]
+                nodes.append(NodeSummary(name=name, role=role, connections=found.connections, trouble=found.not_ready))
+        answers = [each for each in (*statuses.values(), *cores.values()) if not isinstance(each, Silence)]
         return replace(
             own,
             connections=own.connections + sum(each.connections for each in answers),
             sessions=own.sessions + sum(each.sessions for each in answers),
             subscriptions=own.subscriptions + sum(each.subscriptions for each in answers),
+            retained=own.retained + sum(each.retained for name, each in cores.items() if not isinstance(each, Silence)),
             nodes=nodes,
         )
 
     async def all_metrics(self) -> ClusterMetrics:
         """The metrics of the core and its workers together, and of each node alone."""
         known = self._core.questions.nodes()
-        answers = await self._ask_all("metrics", _NOTHING, dict[str, float], ANSWER_S)
+        answers = await self._asking.ask_nodes("metrics", None, dict[str, float], ANSWER_S)
         values: dict[str, dict[str, float] | None] = {}
         for node in known:
             found = answers.get(node.name)
@@ -125,7 +137,7 @@ class CoreOperations(NodeOperations):
 
     async def cluster(self) -> ClusterStatus:
         """The members of the cluster, the core first."""
-        statuses = await self._ask_all("status", _NOTHING, Status, ANSWER_S)
+        statuses = await self._asking.ask_nodes("status", None, Status, ANSWER_S)
         own = self.status()
         settings = self._core.settings
         core = MemberInfo(
@@ -176,7 +188,7 @@ class CoreOperations(NodeOperations):
         if node.role != REPLICANT:
             raise UsageError(f"{name} is a worker", "its core restarts it when its process ends")
         try:
-            await self._core.questions.ask(name, "status", _NOTHING)
+            await self._core.questions.ask(name, "status", b"null")
         except Unavailable:
             await self._core.declare_dead(name)
             return
@@ -186,61 +198,79 @@ class CoreOperations(NodeOperations):
         """Send the clients of a worker or replicant elsewhere. Raises UsageError and Unavailable."""
         if not request.node:
             return await super().drain(request)
-        return await self._ask_drain(request.node, "drain", msgspec.json.encode(request))
+        return await self._asking.ask_node(request.node, "drain", request, DrainStatus)
 
     async def drain_status(self, node: str) -> DrainStatus:
         """How far a drain is. Raises UsageError and Unavailable."""
-        return await self._ask_drain(node, "drain_status", msgspec.json.encode(node))
-
-    async def _ask_drain(self, node: str, operation: str, arguments: bytes) -> DrainStatus:
-        found = _read(await self._core.questions.ask(node, operation, arguments, _LIST_S), DrainStatus)
-        if isinstance(found, Silence):
-            raise Unavailable(f"{node}: {found.reason}")
-        return found
+        return await self._asking.ask_node(node, "drain_status", node, DrainStatus)
 
     # Clients
 
     async def clients(self, page: PageRequest) -> Page[ClientInfo]:
-        """Sessions of all nodes in the order of their client ids."""
+        """Sessions of all nodes and cores in the order of their client ids."""
         own = super().clients(page)
         return await self._list("clients", page, own, page, Page[ClientInfo], lambda each: each.client_id, _newer_client)
 
     async def client(self, client_id: str) -> ClientDetail | None:
-        """One client, wherever it is connected."""
+        """One client, wherever it is connected. Raises Unavailable."""
+        home = self._core.core_of(client_id)
+        if home is not None:
+            return await self._ask_home(home, client_id, "client", ClientDetail)
         own = super().client
         found = await own(client_id) or await self._ask_owner(client_id, "client", ClientDetail)
         return found or await self._after_leaving(client_id, own)
 
     async def kick(self, client_id: str) -> bool:
-        """Close the client's connection, wherever it is, and end its session; False if there is none."""
+        """Close the client's connection, wherever it is, and end its session; False if there is none. Raises Unavailable."""
+        home = self._core.core_of(client_id)
+        if home is not None:
+            return bool(await self._ask_home(home, client_id, "kick", bool))
         if await super().kick(client_id):
             return True
         was_connected = await self._ask_owner(client_id, "kick", bool)
         return bool(await self._after_leaving(client_id, super().kick) or was_connected)
 
     async def sessions(self, page: PageRequest) -> Page[SessionInfo]:
-        """Sessions of all nodes in the order of their client ids, with their backlogs."""
-
-        async def own() -> Page[NodeSession]:
-            found = await super(CoreOperations, self).sessions(page)
-            return Page([NodeSession(each, []) for each in found.items], found.cursor)
-
+        """Sessions of all nodes and cores in the order of their client ids, with their backlogs at all cores."""
+        own = self.node_sessions(page)
         merged = await self._list(
-            "sessions", page, own(), page, Page[NodeSession], lambda each: each.info.client_id, _newer_session
+            "sessions", page, own, page, Page[NodeSession], lambda each: each.info.client_id, _newer_session
         )
-        log = self._core.log
-        items = [with_backlog(each.info, each.positions, log) if each.positions else each.info for each in merged.items]
-        return Page(items, merged.cursor, merged.silent)
+        backlogs, silent = await self._measure([each.positions for each in merged.items])
+        items = [with_backlogs(each.info, found) for each, found in zip(merged.items, backlogs, strict=True)]
+        return Page(items, merged.cursor, {**silent, **merged.silent})
+
+    async def _measure(self, readers: list[list[int]]) -> tuple[list[list[CoreBacklog]], dict[str, str]]:
+        """For each reader its backlogs at all cores that answer, and why others do not."""
+        found: list[list[CoreBacklog]] = [[each] for each in await self.backlogs(readers)]
+        silent: dict[str, str] = {}
+        step = max(1, _POSITIONS_MAX // max(map(len, readers), default=1))
+        for first in range(0, len(readers), step):
+            answers = await self._asking.ask_cores("backlogs", readers[first : first + step], list[CoreBacklog])
+            silent |= silences(answers)
+            for answer in answers.values():
+                for i, backlog in enumerate([] if isinstance(answer, Silence) else answer[:step], first):
+                    found[i].append(backlog)
+        return found, silent
 
     async def session(self, client_id: str) -> SessionDetail | None:
-        """One session, wherever its client is."""
-        own = await super().session(client_id)
-        if own is not None:
-            return own
-        found = await self._ask_owner(client_id, "session", NodeSessionDetail)
+        """One session, wherever its client is, with its backlog at all cores. Raises Unavailable."""
+        found = await self.node_session(client_id)
         if found is None:
-            return await self._after_leaving(client_id, super().session)
-        return await search_backlog(found.detail, found.filters, found.positions, self._core.log)
+            return None
+        reader = BacklogRequest(found.filters, found.positions)
+        own, answers = await asyncio.gather(self.backlog(reader), self._asking.ask_cores("backlog", reader, CoreBacklog))
+        backlogs = [own, *(each for each in answers.values() if not isinstance(each, Silence))]
+        return replace(found.detail, session=with_backlogs(found.detail.session, backlogs), silent=silences(answers))
+
+    async def node_session(self, client_id: str) -> NodeSessionDetail | None:
+        """One session, wherever its client is, without its backlog. Raises Unavailable."""
+        home = self._core.core_of(client_id)
+        if home is not None:
+            return await self._ask_home(home, client_id, "session", NodeSessionDetail)
+        own = super().node_session
+        found = await own(client_id) or await self._ask_owner(client_id, "session", NodeSessionDetail)
+        return found or await self._after_leaving(client_id, own)
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         """Subscriptions by client id, then filter, of all clients or of one."""
@@ -253,6 +283,24 @@ class CoreOperations(NodeOperations):
         own = super().topics(page)
         return await self._list("topics", page, own, page, Page[TopicInfo], lambda each: each.topic_filter, _sum_topics)
 
+    # Retained messages
+
+    async def retained(self, page: PageRequest) -> Page[RetainedInfo]:
+        """Retained messages of all cores in the order of their topics."""
+        own, answers = await asyncio.gather(super().retained(page), self._asking.ask_cores("retained", page, Page[RetainedInfo]))
+        return _merge(page, own, answers, lambda each: each.topic, _newer_retained)
+
+    async def retained_remove(self, topic: str) -> bool:
+        """Remove the retained message of a topic; False if there is none. Raises Unavailable if a core may still have it."""
+        is_removed = await super().retained_remove(topic)
+        answers = await self._asking.ask_cores("retained_remove", topic, bool)
+        silent = silences(answers)
+        if silent:
+            raise Unavailable(f"it may still be at a core that does not answer: {'; '.join(silent.values())}")
+        return is_removed or any(each is True for each in answers.values())
+
+    # Bans
+
     async def ban_add(self, ban: BanInfo) -> list[str]:
         """Add a ban and close the connections it applies to, on all nodes; the names of nodes that did not confirm it yet."""
         await super().ban_add(ban)
@@ -260,32 +308,35 @@ class CoreOperations(NodeOperations):
 
     def trace(self, kind: TraceKind, value: str) -> AsyncIterator[str]:
         """Lines of all nodes about one client id, or about topics that match a filter, until the iterator is closed."""
-        own = super().trace(kind, value)
-        return follow_all(self._core.settings.node.name, own, self._core.questions, TraceRequest(kind, value))
+        own, asking = super().trace(kind, value), self._asking
+        name = self._core.settings.node.name
+        return follow_all(name, own, asking.connected, asking.away_cores, TraceRequest(kind, value))
 
     # Questions
-
-    async def _ask_all(
-        self, operation: str, arguments: bytes, type_: type[Value], timeout_s: float
-    ) -> dict[str, Value | Silence]:
-        answers = await self._core.questions.ask_all(operation, arguments, timeout_s)
-        return {name: _read(answer, type_) for name, answer in answers.items()}
 
     async def _ask_owner(self, client_id: str, operation: str, type_: type[Value]) -> Value | None:
         """Ask the node that has the client's session; None if there is none. Raises Unavailable."""
         name = self._core.node_of(client_id)
         if name is None:
             return None
-        answer = await self._core.questions.ask(name, operation, msgspec.json.encode(client_id), _LIST_S)
-        found = _read(answer, type_ | None)  # type: ignore[arg-type]
-        if isinstance(found, Silence):
-            raise Unavailable(f"{name}: {found.reason}")
-        return found
+        return await self._asking.ask_node(name, operation, client_id, type_ | None)  # type: ignore[arg-type]
+
+    async def _ask_home(self, home: str, client_id: str, operation: str, type_: type[Value]) -> Value | None:
+        """Ask the home of a client; while it is away, the node that the client is connected to. Raises Unavailable."""
+        wanted: type[Value | None] = type_ | None  # type: ignore[assignment]
+        try:
+            return await self._asking.ask_core(home, operation, client_id, wanted)
+        except Unavailable:
+            answers = await self._asking.ask_nodes(operation, client_id, wanted)
+            found = next((each for each in answers.values() if each and not isinstance(each, Silence)), None)
+            if found is None:
+                raise
+            return found
 
     async def _after_leaving(self, client_id: str, work: Callable[[str], Awaitable[Value]]) -> Value:
         """Do something with a session that has just left its node, once it is the core's own. Raises Unavailable."""
         try:
-            async with asyncio.timeout(_LIST_S):
+            async with asyncio.timeout(LIST_S):
                 await self._core.wait_left(client_id)
         except TimeoutError:
             raise Unavailable(f"the session of {client_id!r} has not left its node yet") from None
@@ -301,19 +352,19 @@ class CoreOperations(NodeOperations):
         name_of: Callable[[Item], str],
         join: Callable[[Item, Item], Item],
     ) -> Page[Item]:
-        mine, answers = await asyncio.gather(own, self._ask_all(operation, msgspec.json.encode(arguments), type_, _LIST_S))
-        pages = [mine, *(each for each in answers.values() if not isinstance(each, Silence))]
-        silent = {name: each.reason for name, each in answers.items() if isinstance(each, Silence)}
-        return replace(merge_pages(page.limit, pages, name_of, join), silent=silent)
+        mine, answers = await asyncio.gather(own, self._asking.ask_all(operation, arguments, type_))
+        return _merge(page, mine, answers, name_of, join)
 
 
-def _read(answer: bytes | Silence, type_: type[Value]) -> Value | Silence:
-    if isinstance(answer, Silence):
-        return answer
-    try:
-        return msgspec.json.decode(answer, type=type_)
-    except msgspec.MsgspecError as problem:
-        return Silence(f"its answer cannot be read: {problem}")
+def _merge(
+    page: PageRequest,
+    own: Page[Item],
+    answers: Mapping[str, Page[Item] | Silence],
+    name_of: Callable[[Item], str],
+    join: Callable[[Item, Item], Item],
+) -> Page[Item]:
+    pages = [own, *(each for each in answers.values() if not isinstance(each, Silence))]
+    return replace(merge_pages(page.limit, pages, name_of, join), silent=silences(answers))
 
 
 def _newer_client(one: ClientInfo, other: ClientInfo) -> ClientInfo:
@@ -323,6 +374,10 @@ def _newer_client(one: ClientInfo, other: ClientInfo) -> ClientInfo:
 
 def _newer_session(one: NodeSession, other: NodeSession) -> NodeSession:
     return one if one.info.connected else other
+
+
+def _newer_retained(one: RetainedInfo, other: RetainedInfo) -> RetainedInfo:
+    return one if one.stored_at >= other.stored_at else other
 
 
 def _first(one: Item, other: Item) -> Item:

@@ -47,7 +47,18 @@ from braidmq.operations.configuration import ConfiguredNode, NodeConfiguration
 from braidmq.operations.descriptions import BETWEEN, client_info, join_names, subscription_info, wall
 from braidmq.operations.history import NodeHistory, RecordingNode
 from braidmq.operations.pages import page_of
-from braidmq.operations.sessions import list_sessions, show_session
+from braidmq.operations.sessions import (
+    BacklogRequest,
+    CoreBacklog,
+    NodeSession,
+    NodeSessionDetail,
+    list_sessions,
+    measure_backlogs,
+    node_session,
+    node_sessions,
+    search_backlog,
+    show_session,
+)
 from braidmq.storage.engine.health import HealthState
 from braidmq.storage.log import DurableLog
 
@@ -209,6 +220,22 @@ class NodeOperations:
     async def session(self, client_id: str) -> SessionDetail | None:
         """One session, or None if there is none."""
         return await show_session(self._sessions, self._node.log, client_id)
+
+    async def node_sessions(self, page: PageRequest) -> Page[NodeSession]:
+        """Sessions in the order of their client ids; how far they are behind is known where the log is."""
+        return await node_sessions(self._sessions, page)
+
+    async def node_session(self, client_id: str) -> NodeSessionDetail | None:
+        """One of them, or None if there is none."""
+        return node_session(self._sessions, client_id)
+
+    async def backlogs(self, readers: list[list[int]]) -> list[CoreBacklog]:
+        """How far readers at these positions are behind the log."""
+        return await measure_backlogs(readers, self._node.log)
+
+    async def backlog(self, reader: BacklogRequest) -> CoreBacklog:
+        """How far one is behind, and its oldest waiting message."""
+        return await search_backlog(reader, self._node.log)
 
     async def subscriptions(self, page: PageRequest, client_id: str | None = None) -> Page[SubscriptionInfo]:
         """Subscriptions by client id, then filter, of all clients or of one."""

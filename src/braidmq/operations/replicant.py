@@ -19,11 +19,8 @@ from braidmq.control.contract import (
     SessionInfo,
     Status,
 )
-from braidmq.operations.answers import NodeSession, NodeSessionDetail
 from braidmq.operations.drain import Drain
 from braidmq.operations.node import FROM, NodeOperations, RunningNode
-from braidmq.operations.pages import page_of
-from braidmq.operations.sessions import filters_of, positions_of, session_detail, session_info
 from braidmq.storage.log import DurableLog
 
 
@@ -90,19 +87,6 @@ class ReplicantOperations(NodeOperations):
         if not drain.is_begun:
             raise UsageError(f"{name} is not being drained")
         return DrainStatus(node=name, is_done=drain.is_done, moved=drain.moved, left=drain.left)
-
-    async def node_sessions(self, page: PageRequest) -> Page[NodeSession]:
-        """Sessions in the order of their client ids; the core knows how far they are behind."""
-        names, cursor = await page_of([session.client_id for session in self._sessions], page)
-        found = [session for name in names if (session := self._sessions.get(name)) is not None]
-        return Page([NodeSession(session_info(session), positions_of(session)) for session in found], cursor)
-
-    async def node_session(self, client_id: str) -> NodeSessionDetail | None:
-        """One session, or None if there is none."""
-        session = self._sessions.get(client_id)
-        if session is None:
-            return None
-        return NodeSessionDetail(session_detail(session), positions_of(session), filters_of(session))
 
     async def ban_add(self, ban: BanInfo) -> list[str]:
         """Raises UsageError: the core has the bans of all nodes."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from braidmq.broker.session.session import NEVER, Session, SessionTable
@@ -22,36 +23,94 @@ _SLICE_S: Final = 0.001
 _SEARCH_S: Final = 0.5
 
 
+class NodeSession(Struct, frozen=True):
+    """A session on a node, and its positions in the log, by shard."""
+
+    info: SessionInfo
+    positions: list[int]
+
+
+class NodeSessionDetail(Struct, frozen=True):
+    """The same with more details; ``filters``: what it reads the log for."""
+
+    detail: SessionDetail
+    positions: list[int]
+    filters: list[str]
+
+
+class BacklogRequest(Struct, frozen=True):
+    """A reader of the log: what it reads, and from where."""
+
+    filters: list[str]
+    positions: list[int]
+
+
+class CoreBacklog(Struct, frozen=True):
+    """How far a reader is behind in the log of one core; ``oldest_at``: if it was searched for and found."""
+
+    records: int
+    lag_s: float
+    oldest_at: float | None = None
+
+
 async def list_sessions(sessions: SessionTable, log: DurableLog, page: PageRequest) -> Page[SessionInfo]:
     """Sessions in the order of their client ids; does not search for the oldest waiting message of each."""
-    names, cursor = await page_of([session.client_id for session in sessions], page)
-    found: list[SessionInfo] = []
-    deadline = monotonic() + _SLICE_S
-    for name in names:
-        session = sessions.get(name)
-        if session is not None:
-            found.append(with_backlog(session_info(session), positions_of(session), log))
-        if monotonic() >= deadline:  # computing how far a session is behind examines every epoch
-            await asyncio.sleep(0)
-            deadline = monotonic() + _SLICE_S
-    return Page(found, cursor)
+    found = await node_sessions(sessions, page)
+    backlogs = await measure_backlogs([each.positions for each in found.items], log)
+    items = [with_backlogs(each.info, [backlog]) for each, backlog in zip(found.items, backlogs, strict=True)]
+    return Page(items, found.cursor)
 
 
 async def show_session(sessions: SessionTable, log: DurableLog, client_id: str) -> SessionDetail | None:
     """One session, or None if there is none; searches for its oldest waiting message, for a limited time."""
+    found = node_session(sessions, client_id)
+    if found is None:
+        return None
+    backlog = await search_backlog(BacklogRequest(found.filters, found.positions), log)
+    return replace(found.detail, session=with_backlogs(found.detail.session, [backlog]))
+
+
+async def node_sessions(sessions: SessionTable, page: PageRequest) -> Page[NodeSession]:
+    """Sessions in the order of their client ids, without their backlogs in the log."""
+    names, cursor = await page_of([session.client_id for session in sessions], page)
+    found = [session for name in names if (session := sessions.get(name)) is not None]
+    return Page([NodeSession(session_info(session), positions_of(session)) for session in found], cursor)
+
+
+def node_session(sessions: SessionTable, client_id: str) -> NodeSessionDetail | None:
+    """One session without its backlog in the log, or None if there is none."""
     session = sessions.get(client_id)
     if session is None:
         return None
-    return await search_backlog(session_detail(session), filters_of(session), positions_of(session), log)
+    return NodeSessionDetail(session_detail(session), positions_of(session), filters_of(session))
 
 
-async def search_backlog(
-    detail: SessionDetail, filters: Sequence[str], positions: Sequence[int], log: DurableLog
-) -> SessionDetail:
-    """Add to a session's description how far it is behind, and its oldest waiting message."""
-    oldest_at = await _find_oldest(filters, positions, log)
-    info = replace(with_backlog(detail.session, positions, log), oldest_at=oldest_at)
-    return replace(detail, session=info)
+async def measure_backlogs(readers: Iterable[Sequence[int]], log: DurableLog) -> list[CoreBacklog]:
+    """How far readers at these positions are behind this core's log; does not search for their oldest waiting messages."""
+    found: list[CoreBacklog] = []
+    deadline = monotonic() + _SLICE_S
+    for positions in readers:
+        found.append(_measure(positions, log))
+        if monotonic() >= deadline:  # computing how far a session is behind examines every epoch
+            await asyncio.sleep(0)
+            deadline = monotonic() + _SLICE_S
+    return found
+
+
+async def search_backlog(reader: BacklogRequest, log: DurableLog) -> CoreBacklog:
+    """How far one reader is behind; searches for its oldest waiting message, for a limited time."""
+    oldest_at = await _find_oldest(reader.filters, reader.positions, log)
+    return replace(_measure(reader.positions, log), oldest_at=oldest_at)
+
+
+def with_backlogs(info: SessionInfo, backlogs: Sequence[CoreBacklog]) -> SessionInfo:
+    """Add how far a session is behind: in the log of one core, or in those of several, each of which has some of the shards."""
+    return replace(
+        info,
+        records_behind=sum(each.records for each in backlogs),
+        lag_s=max((each.lag_s for each in backlogs), default=0.0),
+        oldest_at=min((each.oldest_at for each in backlogs if each.oldest_at is not None), default=None),
+    )
 
 
 def session_detail(session: Session) -> SessionDetail:
@@ -86,16 +145,6 @@ def session_info(session: Session) -> SessionInfo:
     )
 
 
-def with_backlog(info: SessionInfo, positions: Sequence[int], log: DurableLog) -> SessionInfo:
-    """Add how far a session at these positions is behind the log."""
-    lags = log.readers.lag_at(dict(enumerate(positions))).values()
-    return replace(
-        info,
-        records_behind=sum(lag.records_estimate for lag in lags),
-        lag_s=max((lag.behind_us for lag in lags), default=0) / 1e6,
-    )
-
-
 def positions_of(session: Session) -> list[int]:
     """The session's positions in the log, by shard; empty if it does not read the log."""
     return list(session.flow.cursor()) if isinstance(session.flow, LogFlow) else []
@@ -104,6 +153,13 @@ def positions_of(session: Session) -> list[int]:
 def filters_of(session: Session) -> list[str]:
     """What the session reads the log for."""
     return sorted({each.topic_filter.decode() for each in session.subscriptions.values() if each.group is None})
+
+
+def _measure(positions: Sequence[int], log: DurableLog) -> CoreBacklog:
+    if not positions:
+        return CoreBacklog(0, 0.0)
+    lags = log.readers.lag_at(dict(enumerate(positions))).values()
+    return CoreBacklog(sum(lag.records_estimate for lag in lags), max((lag.behind_us for lag in lags), default=0) / 1e6)
 
 
 async def _find_oldest(filters: Sequence[str], positions: Sequence[int], log: DurableLog) -> float | None:

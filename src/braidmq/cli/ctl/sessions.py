@@ -70,6 +70,8 @@ def sessions_show(ctl: Ctl, client_id: str) -> None:
     if detail.subscriptions:
         click.echo()
         show_table(SUBSCRIPTION_COLUMNS, map(subscription_row, detail.subscriptions), nothing="")
+    for name, reason in detail.silent.items():
+        click.echo(f"what waits at {name} is not counted: {reason}", err=True)
 
 
 @node_command(sessions, "drop")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from braidmq.base.errors import Unavailable, UsageError
+from braidmq.cluster.administration.questions import Silence
 from braidmq.net.calls import CallError, Calls
 from braidmq.net.proto_v1 import AskNode, NodeAnswer
 
@@ -56,6 +58,22 @@ class CoreCalls:
             raise UsageError(f"core {core}: {problem}") from None
         assert isinstance(answer, NodeAnswer)  # the only kind that `Calls` decodes here
         return answer.value
+
+    async def ask_all(self, operation: str, arguments: bytes, timeout_s: float) -> dict[str, bytes | Silence]:
+        """The answers of all other cores by name, or why there is none."""
+        answers = await asyncio.gather(*(self._try(core, operation, arguments, timeout_s) for core in self.cores))
+        return dict(zip(self.cores, answers, strict=True))
+
+    async def _try(self, core: str, operation: str, arguments: bytes, timeout_s: float) -> bytes | Silence:
+        try:
+            return await self.ask(core, operation, arguments, timeout_s)
+        except (Unavailable, UsageError) as problem:
+            return Silence(problem.detail)
+
+    @property
+    def connected(self) -> list[str]:
+        """The cores that can be asked."""
+        return list(self._calls)
 
     def _named(self, core: str) -> str:
         shards = ", ".join(map(str, self.cores.get(core, ())))
