@@ -61,7 +61,9 @@ class GroupModel(RuleBasedStateMachine):
     def _connect(self, client_id: str, place: str) -> None:
         client = self._where(place).client(client_id, expiry=EXPIRY[client_id])
         self.clients[client_id] = client, place
-        self.seen.setdefault(client_id, Seen())
+        seen = self.seen.setdefault(client_id, Seen())
+        # A lease of QoS 1 ended with the connection (S10): what was sent on it is another member's now, or comes again.
+        seen.open = {packet_id: packet for packet_id, packet in seen.open.items() if packet.qos == 2}
         assert client.connack.session_present == (client_id in self.members and EXPIRY[client_id] > 0)
         if not client.connack.session_present:
             self._end_session(client_id)
