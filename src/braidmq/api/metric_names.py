@@ -219,7 +219,7 @@ _CLIENTS: Final = {
         "Pauses in which the node did not run (stopped, suspended, starved of CPU); each one extends all deadlines.",
         "broker.timers.pauses",
     ),
-    "paused_seconds": _counter("Seconds of these pauses.", "broker.timers.paused_s"),
+    "paused_seconds": _counter("Total seconds of these pauses.", "broker.timers.paused_s"),
     "client_kicked": _counter("Connections closed by the operator.", "statistics.kicked"),
     "client_closed_parts_full": _counter(
         "Connections closed because incomplete packets took too much memory.", "broker.parts.closed"
@@ -322,7 +322,7 @@ _CLUSTER: Final = {
     "nodes_workers_count": _gauge("Workers that are members of the cluster.", "cluster.workers", is_summed=False),
     "nodes_away_count": _gauge("Nodes that are alive and not connected to the core.", "cluster.away", is_summed=False),
     "nodes_silent_count": _gauge(
-        "Nodes that did not answer the last question that was put to all of them.", "cluster.silent", is_summed=False
+        "Nodes that did not answer the last request that was sent to all of them.", "cluster.silent", is_summed=False
     ),
     "nodes_lagging_count": _gauge(
         "Nodes that publishers of unrecorded messages do not wait for.", "cluster.lagging", is_summed=False
@@ -330,7 +330,7 @@ _CLUSTER: Final = {
     "nodes_lagged": _counter("Times a node was too slow to confirm an unrecorded message.", "cluster.lagged"),
     "sessions_on_nodes_count": _gauge("Sessions that live on workers and replicants.", "cluster.sessions", is_summed=False),
     "shared_leases_count": _gauge(
-        "Messages of shared groups that were lent to members on workers and replicants, and are not settled.",
+        "Messages of shared groups lent to members on workers and replicants and not yet settled.",
         "cluster.leases",
         is_summed=False,
     ),
@@ -341,19 +341,19 @@ _CLUSTER: Final = {
         "Topic filters that other nodes have announced, each counted once per node.", "cluster.routes_remote", is_summed=False
     ),
     "rlog_lag_entries_p50": _gauge(
-        "Changes of routes that a node is still to be sent: the median over all nodes.", "cluster.rlog_lag_p50", is_summed=False
+        "Route changes that a node has not been sent yet: the median over all nodes.", "cluster.rlog_lag_p50", is_summed=False
     ),
     "rlog_lag_entries_p99": _gauge("The same: the 99th percentile.", "cluster.rlog_lag_p99", is_summed=False),
     "rlog_lag_entries_max": _gauge("The same: the node that is furthest behind.", "cluster.rlog_lag_max", is_summed=False),
-    "feeds_following_count": _gauge("Nodes that are sent each record at its commit.", "cluster.feeds_following", is_summed=False),
+    "feeds_following_count": _gauge(
+        "Nodes that are sent each record as soon as it is committed.", "cluster.feeds_following", is_summed=False
+    ),
     "feeds_behind_count": _gauge(
-        "Nodes for which the core reads the log, because they were too slow.", "cluster.feeds_behind", is_summed=False
+        "Nodes that were too slow, so that the core reads the log for them.", "cluster.feeds_behind", is_summed=False
     ),
-    "feeds_lag_seconds": _gauge(
-        "How far the feed that is furthest behind is behind, in seconds of the log.", "cluster.feed_lag_s", is_summed=False
-    ),
+    "feeds_lag_seconds": _gauge("Lag of the slowest feed, in seconds of the log.", "cluster.feed_lag_s", is_summed=False),
     "peers_outlet_bytes": _gauge(
-        "Bytes of messages and records that wait to be sent to other nodes.", "cluster.outlets_bytes", is_summed=False
+        "Bytes of messages and records waiting to be sent to other nodes.", "cluster.outlets_bytes", is_summed=False
     ),
     "blocks_unanswered_bytes": _gauge(
         "Bytes of blocks that the core has not answered yet.", "cluster.unanswered_bytes", is_summed=False
@@ -368,16 +368,16 @@ _CLUSTER: Final = {
     "claims_taken_over": _counter(
         "Client ids taken from a client of a worker or replicant by a newer connection.", "cluster.claims_taken_over"
     ),
-    "claims_fenced": _counter("Of these: the node did not let go of the client id in time.", "cluster.claims_fenced"),
+    "claims_fenced": _counter("Of these, the ones whose node did not release the client id in time.", "cluster.claims_fenced"),
     "misdirected": _counter(
         "Claims, blocks and rows that nodes sent here although another core leads their shards.", "cluster.misdirected"
     ),
     "routes_doubted": _gauge(
-        "1 while this core is not sure of all routes, and records every message with QoS 1 or 2; 0 with one core.",
+        "1 while this core is not certain of all routes and records every message with QoS 1 or 2; 0 with one core.",
         "cluster.in_doubt",
         is_summed=False,
     ),
-    "routes_doubts": _counter("Times this began.", "cluster.doubts"),
+    "routes_doubts": _counter("Times that such a doubt began.", "cluster.doubts"),
     "routes_durable_count": _gauge(
         "Topic filters of durable sessions that this core has announced to the other cores.",
         "cluster.routes_durable",

@@ -37,7 +37,10 @@ def backup(ctl: Ctl, directory: Path) -> None:
 @click.command("restore")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), required=True, help="The data directory to create: must be missing or empty"
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The data directory to create; it must be missing or empty.",
 )
 def restore(directory: Path, data_dir: Path) -> None:
     """Restore a data directory from the backup in DIRECTORY; no node needs to run.

@@ -65,7 +65,7 @@ def dev_cluster(
     given: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Run a cluster on this machine. SIGTERM or Ctrl-C stop it."""
+    """Run a cluster on this machine. SIGTERM or Ctrl-C stops it."""
     if not 1 <= cores <= _CORES_MAX:
         raise click.UsageError(f"--cores must be from 1 to {_CORES_MAX}")
     if cores == 1 and etcd is not None:

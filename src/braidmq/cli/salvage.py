@@ -11,8 +11,8 @@ from braidmq.cli.errors import CommandFailed
 
 
 @click.command("salvage")
-@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="The data directory of a stopped node")
-@click.option("--accept-loss", is_flag=True, help="Required: acknowledged messages may be lost")
+@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="The data directory of a stopped node.")
+@click.option("--accept-loss", is_flag=True, help="Required, because acknowledged messages may be lost.")
 def salvage(data_dir: Path, accept_loss: bool) -> None:
     """Repair a log that a node cannot open because its write-ahead log is damaged or files are missing.
 

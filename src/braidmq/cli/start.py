@@ -33,7 +33,7 @@ log = logging.getLogger("braidmq.node")
 @click.option(
     "--workers",
     metavar="N|auto",
-    help="Start N more processes that serve clients; auto: one less than the machine has processors, at least one.",
+    help="Start N more processes that serve clients; auto: one fewer than the machine has processors, at least one.",
 )
 @click.option("--no-core-listeners", is_flag=True, help="Leave all clients to the workers.")
 @click.option("--ready-fd", type=int, help="Write the ports to this descriptor once the node is ready.", hidden=True)
@@ -46,7 +46,7 @@ def start(
     ready_fd: int | None,
     child_of: int | None,
 ) -> None:
-    """Run a node. SIGTERM or Ctrl-C stop it, SIGHUP makes it read its configuration and files again."""
+    """Run a node. SIGTERM or Ctrl-C stops it; SIGHUP makes it reread its configuration and files."""
     if child_of is not None:
         die_with_parent(child_of)
     loaded = config.load(file)

@@ -293,7 +293,7 @@ class HistorySettings(_Table, frozen=True):
     )
     bind: Annotated[str, key("address of the history service (Arrow Flight); empty: no service", restart=True)] = "127.0.0.1:8815"
     address: Annotated[
-        str, key("address by which readers are sent from other cores to `bind`; empty: that of `bind`", restart=True)
+        str, key("address to which other cores send readers of this core's shards; empty: that of `bind`", restart=True)
     ] = ""
     cert_file: Annotated[str, key("certificate chain (PEM) of the history service; enables TLS; reread on reload")] = ""
     key_file: Annotated[str, key("its private key (PEM); reread on reload")] = ""
@@ -324,7 +324,7 @@ class ClusterSettings(_Table, frozen=True):
     etcd_username: Annotated[str, key("user of etcd; empty: no login", restart=True)] = ""
     etcd_password_file: Annotated[str, key("file with its password", restart=True)] = ""
     etcd_ca_file: Annotated[str, key("CA certificates (PEM) that verify etcd; empty: no TLS", restart=True)] = ""
-    etcd_cert_file: Annotated[str, key("certificate (PEM) that etcd verifies this node by; empty: none", restart=True)] = ""
+    etcd_cert_file: Annotated[str, key("certificate (PEM) that this node shows etcd; empty: none", restart=True)] = ""
     etcd_key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
     initial_cores: Annotated[
         tuple[str, ...], key("names of all cores of a cluster with several cores, fixed when it is created", restart=True)
@@ -352,10 +352,13 @@ class ClusterSettings(_Table, frozen=True):
         Seconds, key("how long publishers and new clients wait for a core that is away; longer than `lease`", least=1, most=3600)
     ] = Seconds(15)
     server_reference: Annotated[
-        str, key("server reference that MQTT 5 clients of a drained node get with their DISCONNECT; empty: none")
+        str, key("Server Reference in the DISCONNECT to MQTT 5 clients of a drained node; empty: none")
     ] = ""
     switchover_entries_max: Annotated[
-        int, key("entries of the replication log that a node may lack when its core sends it new ones directly", least=1)
+        int,
+        key(
+            "maximum entries of the replication log that a node lacks when its core begins to send it new ones directly", least=1
+        ),
     ] = 1000
 
 

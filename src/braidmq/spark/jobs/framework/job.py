@@ -82,7 +82,9 @@ _PACE: Final = (
         show_default=True,
         help="Stop at the current end of the history, or continue until Ctrl-C.",
     ),
-    click.option("--checkpoint", help="Directory for the progress of the job.  [default: OUTPUT.checkpoint]"),
+    click.option(
+        "--checkpoint", help="Directory for the progress of the job; `replay --follow` requires it.  [default: OUTPUT.checkpoint]"
+    ),
     click.option("--trigger", default="10 seconds", show_default=True, help="With --follow: interval between batches."),
     click.option("--batch-rows", type=click.IntRange(1), help="Maximum rows per batch."),
     click.option(
