@@ -62,20 +62,24 @@ class SessionCursors:
         return unready
 
     def write_steps(self) -> None:
-        """Write the cursors that QoS 2 waits for, and as one with them those of the groups that gave such messages away (S10)."""
-        steps: list[Step] = []
-        changes: list[Change] = []
+        """Write the cursors that QoS 2 waits for, and as one with them those of the groups that gave such messages away (S10).
+
+        Without such groups each shard is a write of its own: if the home of one is away, all others go on (C41).
+        """
+        groups = self._sharing.take_due()
+        writes: dict[int, tuple[list[Step], list[Change]]] = {}
         for flow in self._take_unready():
             packet_ids = flow.take_unready()
             session = self._sessions.get(flow.client_id)
             if not packet_ids or session is None or session.flow is not flow:
                 continue  # its session is over: nothing of it is written any more
+            steps, changes = writes.setdefault(0 if groups else flow.home_shard, ([], []))
             # The flow no longer counts as changed; it stays in the list of changes, which skips it.
             changes += self._durable.cursor_changes(session)
             steps.append((flow, packet_ids))
-        groups = self._sharing.take_due()
-        changes += map(self._sharing.row_of, groups)
-        if changes:
+        if groups:
+            writes.setdefault(0, ([], []))[1].extend(map(self._sharing.row_of, groups))
+        for steps, changes in writes.values():
             self._writer.change(changes, partial(self._make_ready, steps), partial(self._not_ready, steps, groups))
 
     def _make_ready(self, steps: list[Step]) -> None:

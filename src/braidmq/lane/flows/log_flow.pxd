@@ -17,6 +17,7 @@ cdef class LogFlow(Flow):
     cdef public list positions
     cdef public dict missing
     cdef list _unready
+    cdef list _writing
     cdef bytes _packed
 
     cdef list _offered(self)
@@ -32,8 +33,10 @@ cdef class LogFlow(Flow):
     cdef void _send(self, Outlet channel, Message message, Subscription subscription, int qos, bint retain, long long expiry) except *
     cdef void _assign(self, Outlet channel, Message message, Subscription subscription, int qos, bint retain, long long expiry) except *
     cdef void _await_disk(self, int packet_id, Delivery delivery) except *
-    @cython.locals(inflight=dict, channel=Outlet, delivery=Delivery)
+    @cython.locals(writing=list, steps=list, count=Py_ssize_t)
     cpdef void make_ready(self, list packet_ids) except *
+    @cython.locals(inflight=dict, channel=Outlet, delivery=Delivery)
+    cdef void _execute(self, list packet_ids) except *
     @cython.locals(counters=Counters, message=Message, flags=int)
     cdef void _step(self, Outlet channel, int packet_id, Delivery delivery) except *
     @cython.locals(inflight=dict)

@@ -32,7 +32,7 @@ from braidmq.lane.routing.subscription import Subscription
 class LogFlow(Flow):
     """A flow that follows the log, starting with its first connection."""
 
-    __slots__ = ("_packed", "_unready", "is_changed", "is_following", "missing", "positions")
+    __slots__ = ("_packed", "_unready", "_writing", "is_changed", "is_following", "missing", "positions")
 
     def __init__(
         self, client_id: str, state: State, queue_messages_max: int, queue_bytes_max: int, queue_qos0: bool, is_durable: bool
@@ -45,6 +45,7 @@ class LogFlow(Flow):
         self.missing: dict[int, int] | None = None  # while it follows: the positions in shards that it does not follow
         self._packed: bytes | None = None  # the deliveries in flight of an absent client
         self._unready: list[int] | None = None  # packet ids whose next step waits for the disk
+        self._writing: list[list[int]] | None = None  # those that were taken and are not on disk, in their order
 
     # The log
 
@@ -158,12 +159,28 @@ class LogFlow(Flow):
 
     def take_unready(self) -> list[int]:
         """The packet ids whose next step waits; the caller writes the cursor and then calls ``make_ready``."""
-        unready = self._unready
-        self._unready = None
-        return [] if unready is None else unready
+        unready, self._unready = self._unready, None
+        if unready is None:
+            return []
+        self._writing = [*(self._writing or ()), unready]
+        return unready
 
     def make_ready(self, packet_ids: list[int]) -> None:
-        """The cursor with these steps is on disk: execute them."""
+        """The cursor with these steps is on disk: execute them, after all earlier ones, which it has as well.
+
+        The home may answer for a later cursor before it answers for an earlier one (C41).
+        """
+        writing = self._writing or []
+        count = 0
+        while count < len(writing):
+            count += 1
+            if writing[count - 1] is packet_ids:  # else a later cursor, or that of another connection, was faster
+                self._writing = writing[count:] or None
+                for steps in writing[:count]:
+                    self._execute(steps)
+                return
+
+    def _execute(self, packet_ids: list[int]) -> None:
         inflight = self._inflight
         channel = self.channel
         if inflight is None:
@@ -227,7 +244,7 @@ class LogFlow(Flow):
 
     def make_all_ready(self) -> None:
         """The whole cursor is on disk, including steps whose earlier write failed."""
-        self._unready = None
+        self._unready = self._writing = None
         if self._inflight is not None:
             for delivery in self._inflight.values():
                 delivery.is_ready = True
