@@ -158,7 +158,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of the log."""
+    """Statistics of the log. ``silent``: cores that did not answer, with the reason; their shards are missing."""
 
     log_id: str
     records: int
@@ -166,6 +166,7 @@ class HistoryStats(msgspec.Struct, frozen=True, kw_only=True):
     shards: list[ShardInfo]
     readers: list[ReaderInfo]
     readers_more: int = 0  # readers that are not in the list
+    silent: dict[str, str] = {}
 
 
 class GenerationInfo(msgspec.Struct, frozen=True, kw_only=True):

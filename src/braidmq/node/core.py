@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -210,6 +211,7 @@ class Node(ServingNode):
         whole = CoreOperations(self)
         self._answers = CoreAnswers(own, whole)
         self._answers.serve(self.core_calls)
+        whole.serve_history()
         return whole
 
     async def _start_cluster(self, broker: Broker) -> None:
@@ -352,6 +354,11 @@ class Node(ServingNode):
     def core_calls(self) -> CoreCalls:
         """Asks the other cores."""
         return self._cluster()[1].core_calls
+
+    @property
+    def led_shards(self) -> Collection[int]:
+        """The shards that this core leads."""
+        return self._cluster()[1].led.terms
 
     @property
     def incarnation(self) -> int:

@@ -7,7 +7,7 @@ the other cores, of all at once, and put together here. A node or core that does
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from braidmq.control.contract import (
     TraceKind,
 )
 from braidmq.operations.answers import SubscriptionRequest
+from braidmq.operations.cluster_history import ClusterHistory
 from braidmq.operations.cluster_trace import follow_all
 from braidmq.operations.descriptions import subscription_name
 from braidmq.operations.merging import merge_pages
@@ -59,6 +60,8 @@ class RunningCore(RunningNode, Protocol):
     def cluster_address(self) -> Address | None: ...
     @property
     def core_calls(self) -> CoreCalls: ...
+    @property
+    def led_shards(self) -> Collection[int]: ...
     @property
     def incarnation(self) -> int: ...
     @property
@@ -96,6 +99,13 @@ class CoreOperations(NodeOperations):
         self._core = node
         self._asking = ClusterQuestions(node.questions, node.core_calls)
         self._totals = Totals()
+        if node.core_calls.cores:
+            self.history = ClusterHistory(node, self._asking)
+
+    def serve_history(self) -> None:
+        """Answer the other cores about this core's part of the log from now on."""
+        if isinstance(self.history, ClusterHistory):
+            self.history.serve()
 
     # The cluster
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from time import monotonic, time
@@ -15,10 +15,13 @@ from braidmq.access.local import LocalAccess
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.control.history import (
+    Begin,
     DurabilityInfo,
     End,
+    GapLine,
     GenerationInfo,
     HistoryStats,
+    ProgressLine,
     ReaderInfo,
     ReadRequest,
     Relearned,
@@ -67,6 +70,30 @@ class RecordingNode(Protocol):
     def access(self) -> LocalAccess: ...
 
 
+class Walk(Protocol):
+    """Walks through a part of the log; `begin` comes first."""
+
+    async def begin(self) -> Begin:
+        """The time range to cover."""
+        ...
+
+    def first_gaps(self) -> list[GapLine]:
+        """The gaps that retention had left when the walk began."""
+        ...
+
+    def new_gaps(self) -> list[GapLine]:
+        """The gaps that retention has made since the last call."""
+        ...
+
+    def progress(self, records: int) -> ProgressLine:
+        """How far it has read, as a time."""
+        ...
+
+    def pieces(self) -> AsyncGenerator[list[tuple[int, Record]], None]:
+        """The records, in order of time, with their shards; close it to stop early."""
+        ...
+
+
 class NodeHistory:
     """Everything runs on the node's event loop; only files are read and written in threads."""
 
@@ -85,7 +112,7 @@ class NodeHistory:
         """Topics and what was recorded of each, as lines; raises UsageError at once."""
         return _topics(self._walk(request))
 
-    def _walk(self, request: ReadRequest) -> LogWalk:
+    def _walk(self, request: ReadRequest) -> Walk:
         return LogWalk(self._node.log, request, self._turns)
 
     # Figures
@@ -199,8 +226,9 @@ class NodeHistory:
         return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path))
 
 
-async def _read(walk: LogWalk, limit: int) -> AsyncIterator[bytes]:
-    yield encode_lines([walk.begin(), *walk.first_gaps()])
+async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:
+    begin = await walk.begin()
+    yield encode_lines([begin, *walk.first_gaps()])
     count = 0
     told_at = monotonic()
     async with aclosing(walk.pieces()) as pieces:
@@ -219,8 +247,9 @@ async def _read(walk: LogWalk, limit: int) -> AsyncIterator[bytes]:
     yield encode_lines([End(records=count, is_cut=bool(limit) and count == limit)])
 
 
-async def _topics(walk: LogWalk) -> AsyncIterator[bytes]:
-    yield encode_lines([walk.begin(), *walk.first_gaps()])
+async def _topics(walk: Walk) -> AsyncIterator[bytes]:
+    begin = await walk.begin()
+    yield encode_lines([begin, *walk.first_gaps()])
     counts = _TopicCounts()
     told_at = monotonic()
     async with aclosing(walk.pieces()) as pieces:

@@ -33,7 +33,7 @@ class LogWalk:
         """Raises UsageError for an invalid filter, start or end."""
         self._log = log
         self._turns = turns
-        self._filters = _checked(request.filters)
+        self._filters = checked_filters(request.filters)
         self._from = log.positions_at(parse_start(request.start))
         self._ends = log.positions_at(parse_start(request.end))
         self._is_following = request.follow
@@ -41,7 +41,7 @@ class LogWalk:
         self._began = 0
         self.is_over = False
 
-    def begin(self) -> Begin:
+    async def begin(self) -> Begin:
         """The time range to cover: it begins with the first record, if that is later than the requested start."""
         firsts = {each.shard: each.oldest for each in self._log.stats().shards if each.oldest}
         starts = [max(self._from[shard] + 1, oldest) for shard, oldest in firsts.items()]
@@ -109,7 +109,8 @@ class LogWalk:
         return all(position >= self._ends[shard] for shard, position in self._positions().items())
 
 
-def _checked(filters: tuple[str, ...]) -> tuple[str, ...]:
+def checked_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
+    """The same filters; raises UsageError if they are too many or one is invalid."""
     if not 0 < len(filters) <= FILTERS_MAX:
         raise UsageError(f"give 1 to {FILTERS_MAX} topic filters, not {len(filters)}")
     for each in filters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from braidmq.base.errors import Unavailable
@@ -12,6 +13,7 @@ from braidmq.flight import connect
 from braidmq.flight.client import HistoryClient
 from braidmq.mqtt.packets import Publish
 from tests.scenarios.cluster.several_cores import CoresOfProcesses
+from tests.support import command
 
 CLUSTER: dict[str, object] = {"lease": "5s", "takeover_wait": "200ms", "home_wait": "20s"}
 SHARDS = 12
@@ -40,6 +42,19 @@ def ask(cluster: CoresOfProcesses, core: str, retry_s: float = 30.0) -> HistoryC
     return connect(f"127.0.0.1:{cluster.history_ports[core]}", retry_s=retry_s)
 
 
+def history(folder: Path, core: str, *arguments: str) -> command.Ended:
+    """What `braidmq history` says on a core's machine."""
+    return command.run("history", *arguments, "--data-dir", str(folder / core))
+
+
+def cat(folder: Path, core: str) -> list[bytes]:
+    ended = history(folder, core, "cat", "plant/#")
+    assert ended.exit_code == 0, ended.errors
+    lines = [msgspec.json.decode(line) for line in ended.output.splitlines()]
+    assert [line["timestamp"] for line in lines] == sorted(line["timestamp"] for line in lines)
+    return [line["payload"].encode() for line in lines]
+
+
 def read(client: HistoryClient) -> dict[Place, bytes]:
     """All rows by their place; each has one."""
     table = client.read("plant/#", columns=["shard", "position", "payload"]).read_all()
@@ -61,11 +76,19 @@ def test_any_core_answers_for_all_and_an_error_names_the_core_that_is_away(tmp_p
                 seen.append(read(client))
         assert seen[0] == seen[1] == seen[2]
         assert sorted(seen[0].values()) == sorted(sent)
+        assert sorted(cat(tmp_path, "core1")) == sorted(cat(tmp_path, "core2")) == sorted(sent)
 
         away, *_ = cluster.cores
         away.kill()
         with ask(cluster, "core2", retry_s=1.0) as client, pytest.raises(Unavailable, match="core1"):
             read(client)
+        unread = history(tmp_path, "core2", "cat", "plant/#")
+        assert (unread.exit_code, "core core1, which leads shard 0, 3, 6, 9, is away" in unread.errors) == (1, True), (
+            unread.errors
+        )
+        stats = msgspec.json.decode(history(tmp_path, "core2", "stats", "--json").output)
+        assert [shard["shard"] for shard in stats["shards"]] == [1, 2, 4, 5, 7, 8, 10, 11]
+        assert list(stats["silent"]) == ["core1"]
 
         away.start()
         with ask(cluster, "core2") as client:

@@ -167,6 +167,8 @@ def history_stats(ctl: Ctl) -> None:
         click.echo()
         readers = ([each.name, each.user, _filters(each), _behind(each), span(each.lag_s), each.pins] for each in stats.readers)
         show_table(("reader", "user", "reads", "behind", "lag", "pins"), readers, nothing="")
+    for name, reason in stats.silent.items():
+        click.echo(f"note: the shards of core {name} are missing: {reason}", err=True)
     if stats.readers_more:
         click.echo(f"... and {stats.readers_more} more readers", err=True)
 
