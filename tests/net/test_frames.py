@@ -39,12 +39,14 @@ def test_the_largest_frame_is_legal() -> None:
     assert frame.body == body
 
 
+@pytest.mark.row("44")
 @pytest.mark.parametrize("length", [0, HEAD_BYTES - 5, FRAME_BYTES_MAX - 3, 2**32 - 1])
 def test_an_illegal_length_is_refused_before_the_rest_arrives(length: int) -> None:
     with pytest.raises(BadFrame, match="legal"):
         frames_in(length.to_bytes(4, "big"))
 
 
+@pytest.mark.row("44")
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(BadFrame, match="unknown kind of frame: 99"):
         frames_in(bytes.fromhex("0000000a63000000000000000000"))

@@ -63,6 +63,7 @@ def test_the_secret_and_what_depends_on_it_alone_never_travel() -> None:
     assert digests[0] != digests[1]
 
 
+@pytest.mark.row("44")
 @pytest.mark.parametrize("secret", [b"", b"another secret"])
 def test_another_secret_is_found_by_the_connecting_side_first(secret: bytes) -> None:
     edge, core = pair(edge_secret=secret)
@@ -76,6 +77,7 @@ def test_another_secret_is_found_by_the_connecting_side_first(secret: bytes) -> 
     assert core.peer is None
 
 
+@pytest.mark.row("44")
 def test_a_client_that_does_not_know_the_secret_is_not_let_in() -> None:
     core = Handshake(Side.ACCEPT, CORE, SECRET, accept_all)
     edge, other = pair(edge_secret=b"guess", core_secret=b"guess")
@@ -110,6 +112,7 @@ def test_a_node_cannot_be_made_to_answer_its_own_question() -> None:
         first.receive(frames[1])  # its own proof, sent back
 
 
+@pytest.mark.row("44")
 def test_a_modified_hello_is_detected() -> None:
     edge, core = pair()
     changed = Handshake(Side.CONNECT, replace(EDGE, name="core2"), SECRET, accept_all, nonce=edge._mine.nonce)
@@ -119,6 +122,7 @@ def test_a_modified_hello_is_detected() -> None:
         pass_on(answer, edge)
 
 
+@pytest.mark.row("44")
 @pytest.mark.parametrize(
     ("core", "reason"),
     [
@@ -135,6 +139,7 @@ def test_nodes_that_do_not_belong_together_say_why(core: Hello, reason: str) -> 
     assert found.value.is_ours
 
 
+@pytest.mark.row("F8")
 def test_version_n_and_n_minus_1_speak_the_lower_one() -> None:
     edge, core = pair(core=replace(CORE, version_min=1, version_max=2))
 
@@ -162,6 +167,7 @@ def test_a_refusal_is_told_to_the_peer() -> None:
     assert not found.value.is_ours
 
 
+@pytest.mark.row("44")
 @pytest.mark.parametrize(
     "frame",
     [

@@ -10,14 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "robustness.md"
 
-FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history", "spark", "cli"))
+FOLDERS = tuple(ROOT / "tests" / name for name in ("scenarios", "durability", "history", "spark", "cli", "net", "cluster"))
 
-# Rows 44 and 45 are about parts that other nodes and the management interface bring.
+# Row 45 is about the management interface.
 ROWS = (
-    {str(number) for number in (*range(1, 44), *range(46, 67))}
+    {str(number) for number in (*range(1, 45), *range(46, 67))}
     | {f"N{number}" for number in range(1, 5)}
     | {f"D{number}" for number in range(1, 12)}
     | {f"K{number}" for number in range(1, 17)}
+    | {f"F{number}" for number in (4, 5, 7, 8, 13)}
 )
 
 

@@ -219,6 +219,7 @@ def test_without_etcd_a_core_is_alone_until_etcd_answers(etcd: Etcd) -> None:
     run(etcd, scenario, "core1", "core2")
 
 
+@pytest.mark.row("F5")
 @pytest.mark.soak
 def test_a_core_that_was_stopped_for_three_leases_learns_that_it_is_dead_and_acts_no_more(etcd: Etcd) -> None:
     async def scenario(first: Core, second: Core) -> None:
@@ -255,6 +256,7 @@ def test_the_death_of_the_leader_of_etcd_makes_nobody_alone(tmp_path: Path) -> N
         run(etcd, scenario, "core1", "core2")
 
 
+@pytest.mark.row("F4")
 @pytest.mark.soak
 def test_without_a_quorum_of_etcd_all_are_alone_and_come_back(tmp_path: Path) -> None:
     async def scenario(first: Core, second: Core) -> None:

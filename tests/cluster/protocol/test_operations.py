@@ -117,6 +117,7 @@ def test_a_session_is_read_as_it_was_written(
     assert decode_session(encode_session(stored)) == stored
 
 
+@pytest.mark.row("F8")
 @pytest.mark.parametrize(
     "sent",
     [

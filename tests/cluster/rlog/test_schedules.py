@@ -114,6 +114,7 @@ def test_a_replica_that_missed_changes_gets_only_those() -> None:
     assert core.snapshots == 1
 
 
+@pytest.mark.row("F7")
 def test_a_replica_beyond_the_log_gets_a_snapshot_of_that_origin_only() -> None:
     core, edge = Core(entries_max=10), Edge()
     core.tables.open("other", 3)
@@ -273,6 +274,7 @@ def test_the_end_of_an_older_watch_does_not_end_the_snapshot_of_a_newer_one() ->
     assert edge.tables.vector()["node"] == Position(5, 60)
 
 
+@pytest.mark.row("F7")
 def test_a_push_under_the_number_of_an_earlier_watch_is_rejected() -> None:
     edge = Edge()
     edge.load("node", Position(5, 60))

@@ -64,6 +64,7 @@ def strike(cluster: RlogCluster, fault: Callable[[RlogCluster], None]) -> None:
 FAULTS = (change, change, change, cut, pause, restart, move)
 
 
+@pytest.mark.row("F7")
 @pytest.mark.parametrize("block", range(25))
 @pytest.mark.parametrize(("cores", "replicants", "entries_max"), [(1, 3, 1000), (2, 2, 20), (3, 3, 20), (1, 1, 3)])
 def test_all_tables_converge_after_any_faults(block: int, cores: int, replicants: int, entries_max: int) -> None:

@@ -39,6 +39,7 @@ def test_nothing_acknowledged_is_lost_or_duplicated_over_three_hundred_faults(nu
     run(ClusterCampaign, SEED + number, 30, tmp_path)
 
 
+@pytest.mark.row("F4")
 @pytest.mark.needs("etcd")
 @pytest.mark.timeout(180)
 def test_the_same_with_several_cores_over_four_faults(tmp_path: Path) -> None:

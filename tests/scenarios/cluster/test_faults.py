@@ -76,6 +76,7 @@ def test_a_killed_core_is_found_again_and_nothing_acknowledged_is_lost(tmp_path:
         assert payloads(back, 11) == [b"%d" % number for number in range(11)]
 
 
+@pytest.mark.row("F5")
 def test_a_replicant_that_stands_still_loses_its_clients_to_others(tmp_path: Path) -> None:
     with ClusterOfProcesses(tmp_path, 2, cluster=LEASE) as cluster:
         one, two = cluster.replicants
@@ -131,6 +132,7 @@ def test_a_large_message_crosses_the_nodes(tmp_path: Path, qos: int) -> None:
         assert reader.receive_publish(timeout_s=PATIENCE_S).payload == payload
 
 
+@pytest.mark.row("44")
 @pytest.mark.parametrize(
     ("cluster_keys", "name", "line"),
     [
