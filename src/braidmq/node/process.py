@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
 import resource
 import stat
 from pathlib import Path
+from typing import Final
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.room import FilePlan, Room, plan_files
 from braidmq.lane import is_compiled
 
 log = logging.getLogger("braidmq.node")
+
+_FILE_TABLE_MAX: Final = 65_536  # entries of 8 bytes
 
 
 class Rooms:
@@ -24,12 +29,23 @@ class Rooms:
     def furnish(self) -> FilePlan:
         """Raise the limit of open files and divide it."""
         files_max = _raise_file_limit()
+        grow_file_table(files_max)
         files = plan_files(files_max)
         self.clients.connections_max = files.clients
         self.api.connections_max = files.api
         self.control.connections_max = files.control
         log.info("room for %d client and %d API connections (RLIMIT_NOFILE %d)", files.clients, files.api, files_max)
         return files
+
+
+def grow_file_table(files_max: int) -> None:
+    """Let the kernel make room for this many descriptors now; called before the process has threads.
+
+    It doubles its table when that is full. With several threads it then waits until no processor uses the old one: up to 25 ms,
+    in whatever call needs a descriptor, such as the loop's ``accept``.
+    """
+    with open(os.devnull, "rb") as file:
+        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, min(files_max, _FILE_TABLE_MAX) - 1))
 
 
 def warn_if_slow() -> None:
