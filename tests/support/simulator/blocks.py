@@ -23,7 +23,7 @@ from braidmq.cluster.remote.log.scans import RemoteScans
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
-from braidmq.lane.peers.node_entries import LONG_WAY, EntryWaiter
+from braidmq.lane.peers.node_entries import EntryWaiter, NodeEntry
 from braidmq.lane.recording.commit_outcomes import Pending
 from braidmq.lane.recording.recorder import Block, Recorder
 from braidmq.lane.records.records import Record
@@ -224,14 +224,17 @@ class NotedPublisher(EntryPublisher):
     def __init__(self, home: Home) -> None:
         super().__init__(home.recorder, home, home, home.bench.routes, home.bench.lane.flush)
         self._home = home
-        self._decide = self.record_plain
-        self.record_plain = self._record
+        self._publish_plain = self.publish_plain
+        self.publish_plain = self._publish_run
 
-    def _record(self, message: Message, value: bytes, shard: int, waiter: EntryWaiter, number: int) -> int:
-        decided = self._decide(message, value, shard, waiter, number)
-        if decided != LONG_WAY:
-            self._note(message)
-        return decided
+    def _publish_run(self, messages: list[NodeEntry], start: int, shard: int, waiter: EntryWaiter) -> int:
+        shown = len(waiter.live)
+        end = self._publish_plain(messages, start, shard, waiter)
+        for each in messages[start:end]:
+            self._note(each.message)
+            if each.index in waiter.live[shown:]:
+                self._home.shown.append(each.message.payload)
+        return end
 
     def _note(self, message: Message) -> None:
         channel = next(each.channel for each in self._home.clients.values() if each.client_id == message.publisher)

@@ -1,12 +1,13 @@
 """Messages that clients of other nodes have published, as their home takes them: the frequent case, without the pipeline.
 
-A node sends each message as a record. Most are *plain*: they do not expire, are not retained, and their route has no flags. For
-these the home reads the record and decides in one call each; all others take the way of `cluster.home.publishing`.
+A node sends each message as a record. Most are *plain*: no producer has numbered them, they do not expire, are not retained, and
+their route has no flags. The home reads those of a block that follow each other in one call, and publishes them in another one;
+all others take the way of `cluster.home.publishing`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from braidmq.base.errors import Corruption, UsageError
 from braidmq.lane.path.message import Message, from_record
@@ -18,15 +19,11 @@ from braidmq.lane.routing.routes import RouteTable
 if TYPE_CHECKING:
     from braidmq.lane.flows.flow import Flow
 
-# What `NodeEntries.record` has decided.
-TAKEN = 1  # it is recorded, in the recorder's open block
-LIVE = 2  # it need not be recorded: the caller shows it
-LONG_WAY = 3  # nothing was done: it needs the pipeline
 # What stands for packet ids with an `EntryWaiter`: the end of its block, and the first of its messages.
 END = 1
 FIRST = 2
 # C constants in the compiled form.
-_TAKEN, _LIVE, _LONG_WAY, _END, _FIRST, _VALUE_BYTES_MAX = TAKEN, LIVE, LONG_WAY, END, FIRST, VALUE_BYTES_MAX
+_END, _FIRST, _VALUE_BYTES_MAX = END, FIRST, VALUE_BYTES_MAX
 
 
 def read_plain(value: bytes, client_id: str) -> Message | None:
@@ -44,6 +41,51 @@ def read_plain(value: bytes, client_id: str) -> Message | None:
     return message
 
 
+class NodeEntry:
+    """A message in a node's block: its place among the entries, what the node has sent, and who has published it."""
+
+    __slots__ = ("client", "entry", "index", "is_plain", "message", "value")
+
+    def __init__(self, index: int, entry: Any, message: Message, value: bytes, client: Any, is_plain: bool) -> None:
+        """``value``: the record; empty if the message is kept in another form. ``is_plain``: as far as its route is concerned."""
+        self.index = index
+        self.entry = entry
+        self.message = message
+        self.value = value
+        self.client = client
+        self.is_plain = is_plain
+
+
+def read_run(entries: list[Any], start: int, kind: Any, clients: dict[int, Any], found: list[NodeEntry]) -> int:
+    """Read plain messages, from this index up to an entry that is something else, whose index is returned.
+
+    ``kind``: the type of entries that are messages. ``clients``: by channel, those that are known so far.
+    """
+    count = len(entries)
+    index = start
+    last = -1
+    client = None
+    client_id = ""
+    while index < count:
+        entry = entries[index]
+        if type(entry) is not kind or entry.producer is not None or entry.received:
+            break
+        channel: int = entry.channel
+        if channel != last:
+            client = clients.get(channel)
+            if client is None:
+                break
+            last = channel
+            client_id = client.client_id
+        value: bytes = entry.value
+        message = read_plain(value, client_id)
+        if message is None:
+            break
+        found.append(NodeEntry(index, entry, message, value, client, True))
+        index += 1
+    return index
+
+
 class EntryWaiter(Outlet):
     """Waits for the messages of a node's block: stands where their publishers would.
 
@@ -51,11 +93,13 @@ class EntryWaiter(Outlet):
     comes behind it.
     """
 
-    __slots__ = ("codes", "left")
+    __slots__ = ("codes", "is_written", "left", "live")
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}  # reason codes of messages that were accepted, by index; only those that are not 0
         self.left = 1  # what has to happen before the block is answered
+        self.live: list[int] = []  # indexes of plain messages that are not recorded
+        self.is_written = False  # a plain message is recorded, in the recorder's open block
 
     def settle(self, flow: Flow | None, qos: int, packet_id: int, code: int) -> None:
         """One of its messages was shown, or everything was."""
@@ -79,7 +123,7 @@ class EntryWaiter(Outlet):
 
 
 class NodeEntries:
-    """Decides what becomes of plain messages."""
+    """Publishes plain messages."""
 
     __slots__ = ("recorder", "routes")
 
@@ -87,19 +131,36 @@ class NodeEntries:
         self.recorder = recorder
         self.routes = routes
 
-    def record(self, message: Message, value: bytes, shard: int, waiter: EntryWaiter, number: int) -> int:
-        """Record a message if it is plain and has to be recorded; TAKEN, LIVE or LONG_WAY. ``value``: its record.
+    def publish(self, messages: list[NodeEntry], start: int, shard: int, waiter: EntryWaiter) -> int:
+        """Record or show messages, from this place up to one that needs the pipeline, whose place is returned.
 
-        The waiter is settled with this number when the message has been shown.
+        The waiter is settled with ``FIRST`` plus the index of each when it has been shown; ``Lane.flush`` must follow.
         """
-        if message.retain:
-            return _LONG_WAY
-        route = self.routes.resolve(message.topic)
-        if route is None or route.flags:
-            return _LONG_WAY
-        if message.qos < route.entry_qos:
-            return _LIVE
-        if len(value) > _VALUE_BYTES_MAX:
-            return _LONG_WAY  # it is refused there
-        self.recorder.record_value(message, value, shard, message.qos < route.record_qos, None, waiter, 0, number)
-        return _TAKEN
+        outcomes = self.recorder.outcomes
+        live = waiter.live
+        count = len(messages)
+        place = start
+        is_shown = False
+        while place < count:
+            sent = messages[place]
+            message = sent.message
+            if not sent.is_plain or message.retain:
+                break
+            route = self.routes.resolve(message.topic)
+            if route is None or route.flags:
+                break
+            if message.qos < route.entry_qos:
+                live.append(sent.index)
+                waiter.left += 1  # it may be shown within the call
+                outcomes.show_entry(message, sent.value, waiter, sent.index + _FIRST)
+                is_shown = True
+            else:
+                if len(sent.value) > _VALUE_BYTES_MAX:
+                    break  # it is refused there
+                session_only = message.qos < route.record_qos
+                self.recorder.record_value(message, sent.value, shard, session_only, None, waiter, 0, sent.index + _FIRST)
+                waiter.is_written = True
+            place += 1
+        if is_shown:
+            outcomes.end_records()
+        return place

@@ -28,7 +28,12 @@ cdef class Pending:
     cdef bint is_repeatable
     cdef public object on_commit, on_refused
 
+    cdef void _set(self, Message message, Flow flow) noexcept
     cdef Py_ssize_t cost(self) except -1
+
+
+@cython.locals(pending=Pending)
+cpdef Pending new_pending(Message message, Flow flow)
 
 
 cdef class CommitOutcomes:
@@ -50,6 +55,8 @@ cdef class CommitOutcomes:
     cpdef void conclude(self, list pendings, dict stamps) except *
     @cython.locals(pending=Pending)
     cpdef void show(self, Message message, Flow flow, Outlet channel, int ack_qos, int packet_id) except *
+    @cython.locals(pending=Pending)
+    cpdef void show_entry(self, Message message, bytes value, Outlet channel, int packet_id) except *
     @cython.locals(pending=Pending)
     cpdef void show_record(self, Message message) except *
     cpdef void end_records(self) except *

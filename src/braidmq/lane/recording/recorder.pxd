@@ -1,6 +1,6 @@
 cimport cython
 
-from braidmq.lane.recording.commit_outcomes cimport CommitOutcomes, Pending
+from braidmq.lane.recording.commit_outcomes cimport CommitOutcomes, Pending, new_pending
 from braidmq.lane.flows.flow cimport Flow
 from braidmq.lane.path.lane cimport Lane
 from braidmq.lane.path.message cimport Message

@@ -15,7 +15,7 @@ from braidmq.lane.path.lane import Lane
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
 from braidmq.lane.path.ports import Change, Refusal
-from braidmq.lane.recording.commit_outcomes import PENDING_COST, CommitOutcomes, Pending
+from braidmq.lane.recording.commit_outcomes import PENDING_COST, CommitOutcomes, Pending, new_pending
 from braidmq.lane.records.records import SESSION_ONLY, VALUE_BYTES_MAX, encode_record
 
 # C constants in the compiled form.
@@ -165,7 +165,7 @@ class Recorder:
     def _add(
         self, message: Message, value: bytes, shard: int, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int
     ) -> Pending:
-        pending = Pending(message, flow)
+        pending = new_pending(message, flow)
         pending.channel = channel
         pending.ack_qos = ack_qos
         pending.packet_id = packet_id
@@ -190,7 +190,7 @@ class Recorder:
 
     def await_rows(self, message: Message, flow: Flow | None, channel: Outlet | None, ack_qos: int, packet_id: int) -> Pending:
         """Like ``record``, for a message that is not recorded but must wait for rows that are written with it."""
-        pending = Pending(message, flow)
+        pending = new_pending(message, flow)
         pending.channel = channel
         pending.ack_qos = ack_qos
         pending.packet_id = packet_id

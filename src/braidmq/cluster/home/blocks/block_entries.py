@@ -11,7 +11,7 @@ from braidmq.cluster.protocol import operations
 from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.operations import BadOperation
 from braidmq.lane.path.message import Message
-from braidmq.lane.peers.node_entries import read_plain
+from braidmq.lane.peers.node_entries import NodeEntry, read_plain, read_run
 from braidmq.net.frames import BadFrame
 from braidmq.net.proto_v1 import BlockBody, DelayEntry, PublishEntry, ReleaseEntry, RowsEntry, WithdrawEntry
 
@@ -30,7 +30,7 @@ class Delay(NamedTuple):
 class JudgedBlock(NamedTuple):
     """A new block's entries, read and checked, before anything is done."""
 
-    messages: list[tuple[int, PublishEntry | DelayEntry, NodeMessage, ChannelClient]]
+    messages: list[NodeEntry]
     rows: dict[int, AppliedRows]
     fenced: list[int]
     notices: list[Notice]
@@ -43,7 +43,14 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
     """Read and check all entries of a new block; nothing was done if this raises. Raises BraidError."""
     judged = JudgedBlock([], {}, [], [], [], {}, {})
     clients: dict[int, ChannelClient | None] = {0: ChannelClient("", None)}  # of this block's channels
-    for index, entry in enumerate(block.entries):
+    entries, messages = block.entries, judged.messages
+    count = len(entries)
+    index = -1
+    while index + 1 < count:
+        index = read_run(entries, index + 1, PublishEntry, clients, messages)
+        if index == count:
+            break
+        entry = entries[index]
         if not isinstance(entry, _OF_CHANNELS):
             judged.notices.append(notice_of(entry))
             continue
@@ -56,7 +63,8 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
         elif isinstance(entry, PublishEntry):
             plain = read_plain(entry.value, client.client_id)
             sent = read_message(entry.value, client.client_id) if plain is None else NodeMessage(plain, entry.value)
-            judged.messages.append((index, entry, sent, client))
+            is_plain = plain is not None and entry.producer is None
+            messages.append(NodeEntry(index, entry, sent.message, sent.value, client, is_plain))
             _judge_received(entry, index, client, node, judged)
         elif isinstance(entry, DelayEntry):
             try:
@@ -65,7 +73,7 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
                 judged.fenced.append(index)
             else:
                 judged.delays[index] = delay
-                judged.messages.append((index, entry, NodeMessage(delay.message, b""), client))
+                messages.append(NodeEntry(index, entry, delay.message, b"", client, False))
                 _judge_received(entry, index, client, node, judged)
         else:
             try:

@@ -14,7 +14,7 @@ from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet
-from braidmq.lane.peers.node_entries import EntryWaiter
+from braidmq.lane.peers.node_entries import EntryWaiter, NodeEntry
 from braidmq.lane.recording.commit_outcomes import Pending
 
 
@@ -29,8 +29,8 @@ class HomePublisher(Protocol):
     """Publishes entries; `publishing.EntryPublisher`."""
 
     @property
-    def record_plain(self) -> Callable[[Message, bytes, int, EntryWaiter, int], int]:
-        """See `lane.path.node_entries.NodeEntries.record`."""
+    def publish_plain(self) -> Callable[[list[NodeEntry], int, int, EntryWaiter], int]:
+        """See `lane.peers.node_entries.NodeEntries.publish`."""
 
     def publish(
         self,

@@ -50,7 +50,7 @@ from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.parts import BodyParts, Send
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
-from braidmq.lane.peers.node_entries import END, FIRST, LIVE, TAKEN, EntryWaiter
+from braidmq.lane.peers.node_entries import END, FIRST, EntryWaiter, NodeEntry
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame, FrameKind
 from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, DelayEntry, PublishEntry, ReleaseEntry, WithdrawEntry
@@ -65,6 +65,9 @@ _NO_MESSAGE: Final = Message(b"", b"", 0, False, "")
 
 class NodeBlockWaiter(EntryWaiter):
     """Waits for one block."""
+
+    # Without them each call of a method of the base class would search the instance for another one.
+    __slots__ = ("_blocks", "delayed", "effects", "is_forwarded", "marked", "number", "outcomes", "shard", "size")
 
     def __init__(self, blocks: HomeBlocks, shard: int, number: int, size: int) -> None:
         super().__init__()
@@ -226,29 +229,23 @@ class HomeBlocks:
         waiter.outcomes.update(dict.fromkeys(judged.fenced, FENCED))
         waiter.outcomes.update(dict.fromkeys(judged.taken, int(Reason.QUOTA_EXCEEDED)))
         is_written = False
-        record_plain = self._publisher.record_plain
-        delays = judged.delays
-        for index, entry, sent, client in judged.messages:
-            if delays and index in delays:
-                outcome = self._delay(shard, entry, client, delays[index], waiter)
+        messages = judged.messages
+        place = -1
+        while place + 1 < len(messages):
+            place = self._publisher.publish_plain(messages, place + 1, shard, waiter)
+            if place == len(messages):
+                break
+            sent = messages[place]
+            index = sent.index
+            if index in judged.delays:
+                outcome = self._delay(shard, sent.entry, sent.client, judged.delays[index], waiter)
                 if outcome == RECORDED:
                     is_written = True
                 else:
                     waiter.outcomes[index] = outcome
                 continue
-            if entry.producer is None:
-                decided = record_plain(sent.message, sent.value, shard, waiter, index + FIRST)
-                if decided == TAKEN:
-                    is_written = True
-                    continue
-                if decided == LIVE:
-                    waiter.outcomes[index] = NOT_RECORDED
-                    waiter.is_forwarded = True
-                    waiter.left += 1  # it may be shown within the call
-                    self._publisher.show(sent.message, waiter, index + FIRST)
-                    continue
             waiter.left += 1
-            published = self._publish_one(shard, entry, sent, client, waiter, index + FIRST)
+            published = self._publish_one(shard, sent, waiter)
             if published.is_shown:
                 waiter.is_forwarded = True
             else:
@@ -256,21 +253,19 @@ class HomeBlocks:
             if published.outcome != RECORDED:
                 waiter.outcomes[index] = published.outcome
             is_written = is_written or published.is_written
-        return is_written
+        if waiter.live:
+            waiter.is_forwarded = True
+            waiter.outcomes.update(dict.fromkeys(waiter.live, NOT_RECORDED))
+        return is_written or waiter.is_written
 
-    def _publish_one(
-        self,
-        shard: int,
-        entry: PublishEntry | DelayEntry,
-        sent: NodeMessage,
-        client: ChannelClient,
-        waiter: NodeBlockWaiter,
-        number: int,
-    ) -> Published:
-        """Publish a message that is not plain, or that a producer has numbered."""
+    def _publish_one(self, shard: int, sent: NodeEntry, waiter: NodeBlockWaiter) -> Published:
+        """Publish a message that is not plain."""
+        entry: PublishEntry = sent.entry
+        client: ChannelClient = sent.client
+        message, number = NodeMessage(sent.message, sent.value), sent.index + FIRST
         numbered = entry.producer
         if numbered is None:
-            return self._publisher.publish(sent, shard, client.user_name, waiter, number)
+            return self._publisher.publish(message, shard, client.user_name, waiter, number)
         producers = self._producers
         outcome = producers.judge(shard, entry.channel, numbered, client)
         if outcome != RECORDED:
@@ -278,7 +273,7 @@ class HomeBlocks:
             return Published(outcome, False, False)
         find_key = producers.find_key(entry.channel, numbered)
         try:
-            published = self._publisher.publish(sent, shard, client.user_name, waiter, number, find_key)
+            published = self._publisher.publish(message, shard, client.user_name, waiter, number, find_key)
         except Unavailable:
             published = Published(Reason.QUOTA_EXCEEDED, False, False)
         marked = producers.note(shard, entry.channel, numbered, published.outcome, published.is_written)

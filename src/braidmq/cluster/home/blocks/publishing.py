@@ -102,7 +102,7 @@ class EntryPublisher:
     ) -> None:
         """``flush`` sends what was shown: ``Lane.flush``."""
         self.flush = flush
-        self.record_plain = NodeEntries(recorder, routes).record
+        self.publish_plain = NodeEntries(recorder, routes).publish
         self._recorder = recorder
         self._show = show
         self._pipeline = pipeline
