@@ -65,7 +65,7 @@ class Viewed(Stage):
             path / "data",
             shards=SHARDS,
             layout=layout,
-            durability="os",
+            durability="fsync",  # without it the clock would be bound by the ceiling, which only a ticking node renews
             retention=Seconds(retention_s),
             classes=classes or {},
             clock=ShardClock(lambda: self.hands.boot, lambda: self.hands.wall),
