@@ -12,7 +12,7 @@ from typing import Any
 from braidmq.access.local import LocalAccess
 from braidmq.api.metric_names import METRICS
 from braidmq.base import logs
-from braidmq.base.room import Room
+from braidmq.base.file_descriptors import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.cluster.administration.figures import ClusterFigures

@@ -17,7 +17,7 @@ import tomli_w
 
 from benchmarks.measure import build
 from braidmq.base.config.sources import from_tables
-from braidmq.base.room import plan_files
+from braidmq.base.file_descriptors import plan_files
 from braidmq.mqtt.packets import MQTT5
 from braidmq.operations.memory_bound import memory_bound
 from tests.support.clients.wire import Wire

@@ -377,7 +377,7 @@ _CLUSTER: Final = {
         "cluster.in_doubt",
         is_summed=False,
     ),
-    "routes_doubts": _counter("Times that such a doubt began.", "cluster.doubts"),
+    "routes_doubts": _counter("Times that this core became uncertain of them.", "cluster.doubts"),
     "routes_durable_count": _gauge(
         "Topic filters of durable sessions that this core has announced to the other cores.",
         "cluster.routes_durable",

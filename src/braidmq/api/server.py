@@ -31,10 +31,10 @@ from braidmq.api.operations import Operations
 from braidmq.api.public import public_routes
 from braidmq.base.config.addresses import Address, is_loopback, parse_address
 from braidmq.base.errors import ConfigError
+from braidmq.base.file_descriptors import Room
 from braidmq.base.listening.door import Door, attach
 from braidmq.base.listening.sockets import bound_address, open_sockets
 from braidmq.base.listening.unix_socket import UnixSocket
-from braidmq.base.room import Room
 from braidmq.control.contract import SOCKET_NAME, TOKEN_NAME
 
 _BODY_BYTES_MAX: Final = 256 * 1024

@@ -18,8 +18,8 @@ from braidmq.base.config.settings import Settings
 from braidmq.base.config.sources import DEFAULT, Config, describe_changes, from_settings
 from braidmq.base.config.transfer import encode_config
 from braidmq.base.errors import ConfigError, UsageError
+from braidmq.base.file_descriptors import FilePlan
 from braidmq.base.listening.sockets import PortSharing
-from braidmq.base.room import FilePlan
 from braidmq.broker.bounds.loop_watch import LoopWatch
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import ConfigError
-from braidmq.base.room import FilePlan, Room, plan_files
+from braidmq.base.file_descriptors import FilePlan, Room, plan_files
 from braidmq.lane import is_compiled
 
 log = logging.getLogger("braidmq.node")

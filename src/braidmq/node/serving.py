@@ -8,7 +8,7 @@ from braidmq.access.local import LocalAccess
 from braidmq.api.server import ApiServer
 from braidmq.base.config.addresses import Address
 from braidmq.base.config.sources import Config
-from braidmq.base.room import Room
+from braidmq.base.file_descriptors import Room
 from braidmq.broker.bounds.loop_watch import LoopWatch
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet

@@ -15,7 +15,7 @@ from braidmq.access.local import LocalAccess
 from braidmq.base import logs
 from braidmq.base.config.addresses import Address
 from braidmq.base.errors import ProtocolViolation, UsageError
-from braidmq.base.room import Room
+from braidmq.base.file_descriptors import Room
 from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.cluster.administration.figures import ClusterFigures

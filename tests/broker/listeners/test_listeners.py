@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 
 from braidmq.base.config.settings import LimitSettings, Listeners, ListenerSettings, Settings
 from braidmq.base.errors import ConfigError
+from braidmq.base.file_descriptors import Room
 from braidmq.base.listening import door as door_module
-from braidmq.base.room import Room
 from braidmq.broker.listeners.origin import peer_address
 from tests.support.certificates import Authority
 from tests.support.echo_listeners import LOOPS, EchoHouse, open_house, run

@@ -10,8 +10,8 @@ from typing import cast
 import msgspec
 
 from braidmq.base.config.settings import ListenerSettings, Settings
+from braidmq.base.file_descriptors import Room
 from braidmq.base.listening.sockets import PortSharing
-from braidmq.base.room import Room
 from braidmq.broker.listeners.origin import TLS_KINDS, WEBSOCKET_KINDS, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.server import ListenerServer
 from braidmq.broker.listeners.tls import build_context

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from braidmq.base.config.settings import ListenerSettings
-from braidmq.base.room import Room
+from braidmq.base.file_descriptors import Room
 from braidmq.broker.listeners.certificate_name import certificate_name
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader
 

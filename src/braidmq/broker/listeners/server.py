@@ -23,6 +23,7 @@ from typing import Any, cast
 from braidmq.base.config.settings import LimitSettings, ListenerSettings
 from braidmq.base.deadline_clock import finish_fairly
 from braidmq.base.errors import ProtocolViolation
+from braidmq.base.file_descriptors import Room
 from braidmq.base.listening.door import Door, attach
 from braidmq.base.listening.sockets import (
     PortSharing,
@@ -31,7 +32,6 @@ from braidmq.base.listening.sockets import (
     parse_networks,
     reach_this_machine_only,
 )
-from braidmq.base.room import Room
 from braidmq.broker.listeners.handshakes import Handshakes
 from braidmq.broker.listeners.origin import TLS_KINDS, Arrival, ListenerInfo, ListenerKind, MakeConnection
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader, header_bytes_needed, parse_header

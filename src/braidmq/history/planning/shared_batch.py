@@ -1,6 +1,6 @@
 """A batch with limits over several cores: how much of it each may take, without I/O.
 
-As among the shards of one core (`admission`), the limits are divided in proportion to the backlogs, and what one core does not
+As among the shards of one core (`batch_end`), the limits are divided in proportion to the backlogs, and what one core does not
 need goes to the others. Cores are asked one after the other, the one that is furthest behind first, so the same request gets the
 same answer.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from braidmq.flight.wire import Positions
-from braidmq.history.planning.admission import Size, shares_of
+from braidmq.history.planning.batch_end import Size, shares_of
 
 # How often the rest of the limits is divided again. A core that finds no match within its work is asked once more.
 _ROUNDS_MAX: Final = 8

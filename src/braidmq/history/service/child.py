@@ -18,7 +18,7 @@ import msgspec
 
 from braidmq.base import logs
 from braidmq.history import messages
-from braidmq.history.service.crowd import Crowd
+from braidmq.history.service.connection_limit import ConnectionLimit
 from braidmq.history.service.node_link import NodeLink
 
 log = logging.getLogger("braidmq.history")
@@ -67,11 +67,11 @@ def _serve(setup: messages.Setup, node: NodeLink, over: threading.Event) -> None
     if own is not None:
         node.answer_core = server.answer_core
     node.tell(messages.Listening(server.port))
-    crowd = Crowd.within_limit(server.port, server.is_known)
-    threading.Thread(target=crowd.watch, args=(over,), name="crowd", daemon=True).start()
+    limit = ConnectionLimit.within_limit(server.port, server.is_known)
+    threading.Thread(target=limit.watch, args=(over,), name="connection limit", daemon=True).start()
     told = server.quotas.served()
     while not over.wait(_TELL_EVERY_S):
-        served = msgspec.structs.replace(server.quotas.served(), connections_refused=crowd.refused)
+        served = msgspec.structs.replace(server.quotas.served(), connections_refused=limit.refused)
         if served != told:
             told = served
             node.tell(served)

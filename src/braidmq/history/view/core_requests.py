@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from braidmq.flight.wire import Advance, AskBacklog, Backlog, Plan, Planned, Positions, Problem, Shards
-from braidmq.history.planning.admission import Size
+from braidmq.history.planning.batch_end import Size
 from braidmq.history.planning.shared_batch import Steps
 from braidmq.history.service.errors import HistoryError, fail
 from braidmq.history.view.log_view import LogView

@@ -32,7 +32,7 @@ from braidmq.flight.wire import (
     gone_from_wire,
     to_wire,
 )
-from braidmq.history.planning.admission import AdvanceLimits, AdvanceSteps, Size, advance, whole
+from braidmq.history.planning.batch_end import AdvanceLimits, AdvanceSteps, Size, advance, whole
 from braidmq.history.planning.estimates import STEPS_MAX, count_rows, estimate
 from braidmq.history.planning.parts import split, target_of
 from braidmq.history.planning.ranges import ShardRange, begin, ends_of, starts_of, with_all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.base.room import FILES_SPARE, TABLES_MAX, Room, plan_files
+from braidmq.base.file_descriptors import FILES_SPARE, TABLES_MAX, Room, plan_files
 
 
 @pytest.mark.parametrize("files_max", [64, 100, 300, 1024, 4096, 20_000, 1_048_576])

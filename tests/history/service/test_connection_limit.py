@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.history.service.crowd import Crowd
+from braidmq.history.service.connection_limit import ConnectionLimit
 
 
 class House:
@@ -46,17 +46,17 @@ def is_open(caller: socket.socket) -> bool:
         return True
 
 
-def crowd_with_room_for(house: House, fewer: int, known: Sequence[socket.socket] = ()) -> Crowd:
+def limit_with_room_for(house: House, fewer: int, known: Sequence[socket.socket] = ()) -> ConnectionLimit:
     """Make this many of the open descriptors exceed the limit."""
     addresses = {each.getsockname() for each in known}
     files_max = len(os.listdir("/proc/self/fd")) - fewer
-    return Crowd(house.port, files_max, files_max, lambda host, port: (host, port) in addresses)
+    return ConnectionLimit(house.port, files_max, files_max, lambda host, port: (host, port) in addresses)
 
 
 def test_no_connection_is_closed_while_there_are_descriptors(house: House) -> None:
     callers = [house.connect() for _ in range(5)]
 
-    assert Crowd(house.port, 10_000, 10_000, lambda host, port: False).look() == 0
+    assert ConnectionLimit(house.port, 10_000, 10_000, lambda host, port: False).look() == 0
 
     assert all(map(is_open, callers))
 
@@ -69,19 +69,19 @@ def test_unauthenticated_connections_are_closed_first_the_longest_silent_before_
     newcomer = house.connect(b"hello")
     strangers[0].sendall(b"y")
     time.sleep(0.02)
-    crowd = crowd_with_room_for(house, 2, [known])
+    limit = limit_with_room_for(house, 2, [known])
 
-    assert crowd.look() == 2
+    assert limit.look() == 2
 
     assert [is_open(each) for each in (known, *strangers, newcomer)] == [True, True, False, False, True]
-    assert crowd.refused == 2
+    assert limit.refused == 2
 
 
 def test_authenticated_callers_are_closed_when_no_others_are_left(house: House) -> None:
     known = [house.connect(b"hello") for _ in range(3)]
     stranger = house.connect(b"hello")
 
-    assert crowd_with_room_for(house, 2, known).look() == 2
+    assert limit_with_room_for(house, 2, known).look() == 2
 
     assert not is_open(stranger)
     assert sum(map(is_open, known)) == 2
@@ -95,8 +95,8 @@ def test_tables_of_the_log_close_no_connection_while_there_are_descriptors(house
             stack.enter_context((tmp_path / f"{number:06}.sst").open("wb"))
 
         # Each has a spare descriptor, too.
-        assert Crowd(house.port, files_max, files_max + 30, lambda host, port: False).look() == 0
-        assert Crowd(house.port, files_max, files_max + 18, lambda host, port: False).look() == 3
+        assert ConnectionLimit(house.port, files_max, files_max + 30, lambda host, port: False).look() == 0
+        assert ConnectionLimit(house.port, files_max, files_max + 18, lambda host, port: False).look() == 3
 
     assert sum(map(is_open, callers)) == 2
 
@@ -107,7 +107,7 @@ def test_sockets_that_are_not_connected_to_the_port_are_left_alone(house: House)
         foreign = [other.connect() for _ in range(5)]
         caller = house.connect()
 
-        assert crowd_with_room_for(house, 6).look() == 1
+        assert limit_with_room_for(house, 6).look() == 1
 
         assert all(map(is_open, foreign))
         assert not is_open(caller)

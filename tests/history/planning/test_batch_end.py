@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from braidmq.base.config.settings import HistoryClassSettings
 from braidmq.base.units import Seconds
 from braidmq.flight.wire import Advance, Plan, RangeBound, from_wire, to_wire
-from braidmq.history.planning import admission
-from braidmq.history.planning.admission import shares_of
+from braidmq.history.planning import batch_end
+from braidmq.history.planning.batch_end import shares_of
 from braidmq.history.service.errors import HistoryError
 from tests.history.clustered import viewed_by_two_cores
 from tests.history.staged import SECOND, SHARDS, Known, Viewed, folder
@@ -156,7 +156,7 @@ def test_a_record_larger_than_the_limit_is_a_batch_by_itself(tmp_path: Path) -> 
 
 
 def test_a_search_without_matches_ends_after_a_bounded_amount_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "_STEPS_MAX", 100)
+    monkeypatch.setattr(batch_end, "_STEPS_MAX", 100)
     with Viewed(tmp_path, layout="hashed") as stage:
         # Two of these may well have the index of the topic that is looked for: all are to be looked at.
         stage.publish_all(*[(0, f"t/{number}/x") for number in range(400)])

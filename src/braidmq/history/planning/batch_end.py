@@ -1,4 +1,4 @@
-"""Admission control: where a batch with limits on rows and bytes ends. The same request always gets the same answer.
+"""Where a batch with limits on rows and bytes ends. The same request always gets the same answer.
 
 The limits are divided among the shards in proportion to their backlog; what one shard does not need goes to the others. Each
 share is at least one record. If the limit is too small for that, the shards furthest behind come first, so that no shard starves.

@@ -27,8 +27,8 @@ _SILENT_OFFSET: Final = 52  # of tcpi_last_data_recv in the kernel's struct tcp_
 _SILENT: Final = struct.Struct("=I")
 
 
-class Crowd:
-    """The connections to a port of this process; ``refused`` counts those that were closed."""
+class ConnectionLimit:
+    """Limits the connections to a port of this process; ``refused`` counts those that were closed."""
 
     def __init__(self, port: int, files_max: int, all_max: int, is_known: Callable[[str, int], bool]) -> None:
         """Connections are closed beyond `files_max` descriptors without the tables of the log, or `all_max` with them.
@@ -43,8 +43,8 @@ class Crowd:
         self._spare = os.open(os.devnull, os.O_RDONLY)
 
     @classmethod
-    def within_limit(cls, port: int, is_known: Callable[[str, int], bool]) -> Crowd:
-        """A Crowd whose limit leaves part of this process's descriptors free."""
+    def within_limit(cls, port: int, is_known: Callable[[str, int], bool]) -> ConnectionLimit:
+        """A ConnectionLimit whose limit leaves part of this process's descriptors free."""
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return cls(port, files_max - max(_FILES_SPARE, files_max // 4), files_max - _FILES_SPARE, is_known)
 
