@@ -43,9 +43,13 @@ class ServedPort:
         return self._port
 
 
+def _always() -> bool:
+    return True
+
+
 class Scene(NamedTuple):
     """What the clients of a campaign share; ``on_packet`` counts its progress. ``endings``: reason codes with which a node may
-    refuse or disconnect a client.
+    refuse or disconnect a client. ``may_publish``: whether new messages may be published now.
     """
 
     seed: int
@@ -53,6 +57,7 @@ class Scene(NamedTuple):
     served: ServedPort
     on_packet: Callable[[], None]
     endings: frozenset[int] = frozenset()
+    may_publish: Callable[[], bool] = _always
 
 
 class DurableClient:

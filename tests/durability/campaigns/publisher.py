@@ -31,6 +31,7 @@ class Publisher(DurableClient):
         super().__init__(name, version, scene, drop_one_in)
         self.qos = qos
         self._window = window
+        self._may_publish = scene.may_publish
         self._inflight: dict[int, InFlight] = {}  # in the order of sending
         self._again: list[InFlight] = []  # refused: to be sent as if for the first time
         self._sent = 0
@@ -42,6 +43,11 @@ class Publisher(DurableClient):
         self._is_finishing = True
         self._check_finished()
         await self._is_finished.wait()
+
+    def go_on(self) -> None:
+        """New messages may be published again."""
+        if self._is_connected.is_set():
+            self._publish_more()
 
     def connected(self) -> None:
         # [MQTT-4.4.0-1], [MQTT-4.6.0-1]: again, in the original order.
@@ -102,7 +108,7 @@ class Publisher(DurableClient):
     def _next(self) -> InFlight | None:
         if self._again:
             return self._again.pop(0)
-        if self._is_finishing:
+        if self._is_finishing or not self._may_publish():
             return None
         number, topic = divmod(self._sent, TOPICS)
         self._sent += 1

@@ -62,7 +62,8 @@ class _Part:
         scan, self.scan = self.scan, None
         if scan is not None:
             self._positions = scan.positions()
-        self.retry_at = retry_at
+        # One that is gone is read as soon as it is back: nothing else may happen after that.
+        self.retry_at = retry_at if self.scans.is_connected else 0.0
         return scan
 
 
