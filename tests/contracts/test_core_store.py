@@ -1,4 +1,7 @@
-"""What every core store does: rows with revisions, commits that hold or do not, one order that readers can follow, leases."""
+"""What every core store does: rows with revisions, commits that hold or do not, one order that readers can follow, leases.
+
+And what is kept there in the same way whatever the store: the settings and bans of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from braidmq.base.errors import UsageError
+from braidmq.access.bans import Ban
+from braidmq.base.errors import ConfigError, UsageError
 from braidmq.cluster.corestore.commit_stream import COMMITS_KEPT_MAX
 from braidmq.cluster.corestore.contract import (
     ABSENT,
@@ -30,6 +34,17 @@ from braidmq.cluster.corestore.contract import (
 from braidmq.cluster.corestore.embedded import EmbeddedCoreStore
 from braidmq.cluster.corestore.etcd.messages import COMPACT, compact_request, decode_header
 from braidmq.cluster.corestore.etcd.store import EtcdCoreStore
+from braidmq.cluster.membership.administration_rows import (
+    BANS,
+    NUMBER_KEY,
+    SETTINGS,
+    AdministrationTables,
+    ban_of,
+    change_number,
+    number_of,
+    settings_of,
+)
+from braidmq.cluster.membership.members import COUNTERS
 from tests.support.etcd import Etcd, running_etcd
 from tests.support.fakes.core_store import FakeCoreStore
 from tests.support.fakes.rows_in_memory import RowsInMemory
@@ -358,5 +373,112 @@ def test_the_largest_commit_is_accepted_and_read_as_one(make: Make) -> None:
 
         async with aclosing(form.store.watch(first - 1)) as watch:
             assert [len((await anext(watch)).writes), len((await anext(watch)).writes)] == [4, COMMIT_ROWS_MAX]
+
+    run(make, scenario)
+
+
+# Settings and bans
+
+
+def accept(settings: dict[str, object]) -> None:
+    """Any values."""
+
+
+def test_settings_are_set_and_unset_in_one_order(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        tables = AdministrationTables(form.store)
+
+        numbers = [
+            await tables.set_setting("session.queue_wait", 2.0, accept),
+            await tables.set_setting("log.drops", True, accept),
+            await tables.set_setting("history.topics", ["a/#", "b"], accept),
+            await tables.set_setting("log.drops", None, accept),
+        ]
+        rows = (await form.store.list_rows(SETTINGS)).rows
+
+        assert numbers == [1, 2, 3, 4]
+        assert settings_of(rows) == await tables.settings() == {"session.queue_wait": 2.0, "history.topics": ["a/#", "b"]}
+        assert {key: change_number(SETTINGS, row) for key, row in rows.items()} == {
+            b"session.queue_wait": 1,
+            b"history.topics": 3,
+            b"log.drops": 4,
+        }
+        assert number_of(await form.store.get(COUNTERS, NUMBER_KEY)) == 4
+
+    run(make, scenario)
+
+
+def test_settings_that_do_not_fit_together_change_nothing(make: Make) -> None:
+    def check(settings: dict[str, object]) -> None:
+        if len(settings) > 1:
+            raise ConfigError("b", f"contradicts {sorted(settings)}")
+
+    async def scenario(form: Form) -> None:
+        tables = AdministrationTables(form.store)
+        await tables.set_setting("a", 1, check)
+
+        with pytest.raises(ConfigError, match="contradicts"):
+            await tables.set_setting("b", 1, check)
+        with pytest.raises(UsageError, match="bytes together"):
+            await tables.set_setting("a", "x" * 300_000, check)
+
+        assert await tables.settings() == {"a": 1}
+        assert number_of(await form.store.get(COUNTERS, NUMBER_KEY)) == 1
+
+    run(make, scenario)
+
+
+def test_of_changes_at_once_each_sees_the_ones_before_it(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        tables = AdministrationTables(form.store)
+        seen: list[int] = []
+
+        numbers = await asyncio.gather(
+            *(tables.set_setting(f"k{i}", i, lambda settings: seen.append(len(settings))) for i in range(10))
+        )
+
+        assert sorted(numbers) == list(range(1, 11))
+        assert len(await tables.settings()) == 10
+        assert set(range(1, 11)) <= set(seen)
+
+    run(make, scenario)
+
+
+def test_bans_are_set_replaced_lifted_and_swept(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        tables = AdministrationTables(form.store, wall_s=lambda: 100.0)
+        first = Ban(client_id="c" * 60_000, since=1.0)
+        again = Ban(client_id="c" * 60_000, since=2.0, reason="again")
+        short = Ban(address="192.0.2.0/24", since=1.0, until=99.0)
+        long = Ban(user_name="u", since=1.0, until=101.0)
+
+        for ban in (first, again, short, long):
+            await tables.put_ban(ban)
+        await tables.sweep()
+        rows = (await form.store.list_rows(BANS)).rows
+
+        assert sorted((ban_of(row) for row in rows.values()), key=lambda ban: ban.since) == [long, again]
+        assert await tables.lift_ban(first) == 5
+        assert await tables.lift_ban(first) == 0
+        assert [ban_of(row) for row in (await form.store.list_rows(BANS)).rows.values()] == [long]
+
+    run(make, scenario)
+
+
+def test_files_are_taken_over_as_a_whole_and_only_what_differs_is_written(make: Make) -> None:
+    async def scenario(form: Form) -> None:
+        tables = AdministrationTables(form.store)
+        bans = [Ban(client_id=f"c{number}", since=1.0) for number in range(250)]
+        await tables.set_setting("old", 1, accept)
+        await tables.put_ban(Ban(client_id="old", since=1.0))
+
+        await tables.adopt({"a": 1, "b": "x"}, bans)
+        number = number_of(await form.store.get(COUNTERS, NUMBER_KEY))
+        await tables.adopt({"a": 1, "b": "x"}, bans)
+
+        assert await tables.settings() == {"a": 1, "b": "x"}
+        kept = [ban_of(row) for row in (await form.store.list_rows(BANS)).rows.values()]
+        assert sorted(each.client_id or "" for each in kept) == sorted(each.client_id or "" for each in bans)
+        assert number_of(await form.store.get(COUNTERS, NUMBER_KEY)) == number
 
     run(make, scenario)

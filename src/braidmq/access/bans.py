@@ -121,24 +121,44 @@ class BanTable:
         reason: str = "",
     ) -> Ban:
         """Set a ban, replacing one with the same names; UsageError for a bad address, no names at all, or too many bans."""
+        ban = self.make(client_id=client_id, user_name=user_name, address=address, duration_s=duration_s, reason=reason)
+        self.put(ban)
+        return ban
+
+    def make(
+        self,
+        *,
+        client_id: str | None = None,
+        user_name: str | None = None,
+        address: str | None = None,
+        duration_s: float | None = None,
+        reason: str = "",
+    ) -> Ban:
+        """A ban that is not set yet; UsageError as for `add`."""
         if duration_s is not None and not duration_s > 0:
             raise UsageError("the duration of a ban must be positive")
         key = _key(client_id, user_name, address)
         if key not in self._bans and len(self._bans) >= BANS_MAX:
             raise UsageError(f"there are {BANS_MAX} bans already", "ban a network or a user name instead of single clients")
-        self._drop_automatic(key)
-        ban = self._make(key, duration_s, reason, automatic=False)
-        self._store(key, ban)
-        return ban
+        return self._make(key, duration_s, reason, automatic=False)
 
     def remove(self, *, client_id: str | None = None, user_name: str | None = None, address: str | None = None) -> bool:
         """Remove the ban with exactly these values; returns False if there is none."""
         key = _key(client_id, user_name, address)
         return self._drop_automatic(key) or self._drop(key)
 
+    def find(self, *, client_id: str | None = None, user_name: str | None = None, address: str | None = None) -> Ban | None:
+        """The ban with exactly these values; None if there is none."""
+        key = _key(client_id, user_name, address)
+        login = _login_of(key)
+        automatic = None if login is None else self._automatic.get(login)
+        return automatic or self._bans.get(key)
+
     def put(self, ban: Ban) -> None:
         """Take over an operator's ban as it is. Raises UsageError for a bad address."""
-        self._store(_key(ban.client_id, ban.user_name, ban.address), ban)
+        key = _key(ban.client_id, ban.user_name, ban.address)
+        self._drop_automatic(key)
+        self._store(key, ban)
 
     def lift(self, ban: Ban) -> None:
         """Remove an operator's ban with the names of this one."""
@@ -289,10 +309,8 @@ class BanTable:
         return True
 
     def _drop_automatic(self, key: _Key) -> bool:
-        client_id, user_name, network = key
-        if network is None or (client_id is None) == (user_name is None):
-            return False
-        return self._automatic.pop(_login(_text(network), client_id or "", user_name), None) is not None
+        login = _login_of(key)
+        return login is not None and self._automatic.pop(login, None) is not None
 
     def _keys_of(self, credentials: Credentials) -> Iterator[_Key]:
         """Every key under which a ban of this client may be stored."""
@@ -320,6 +338,14 @@ class BanTable:
         if len(self._failures) > _COUNTERS_MAX:
             self._failures.popitem(last=False)
         return failures.count
+
+
+def _login_of(key: _Key) -> _LoginKey | None:
+    """The key of an automatic ban with these names; None: there is never one."""
+    client_id, user_name, network = key
+    if network is None or (client_id is None) == (user_name is None):
+        return None
+    return _login(_text(network), client_id or "", user_name)
 
 
 def _login(household: str, client_id: str, user_name: str | None) -> _LoginKey:

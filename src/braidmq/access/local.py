@@ -14,7 +14,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -45,6 +46,18 @@ def _nothing() -> None:
     pass
 
 
+class BanTables(Protocol):
+    """The bans of a cluster; what is changed there comes back by `LocalAccess.take_bans`."""
+
+    async def ban(self, ban: Ban) -> None:
+        """Set a ban for the whole cluster. Raises Unavailable."""
+        ...
+
+    async def unban(self, ban: Ban) -> bool:
+        """Lift the ban with the names of this one; False if there is none. Raises Unavailable."""
+        ...
+
+
 class LocalAccess:
     """An ``Authenticator`` and ``Authorizer`` with bans; ``on_change`` is called on the loop when answers may have changed."""
 
@@ -58,7 +71,8 @@ class LocalAccess:
         """Read every file; raises Corruption if the stored bans are invalid, since losing them would admit banned clients."""
         access = settings.access
         self.on_change = on_change
-        self.on_ban: Callable[[Ban, bool], None] | None = None  # told of operators' bans; False: it was lifted
+        self.cluster: BanTables | None = None  # where bans are set, if they are those of a cluster
+        self.on_ban: Callable[[Ban, bool], None] | None = None  # told of bans of the cluster; False: it was lifted
         self.bans = BanTable(
             failures_max=access.ban_failures,
             window_s=access.ban_window,
@@ -208,22 +222,53 @@ class LocalAccess:
         duration_s: float | None = None,
         reason: str = "",
     ) -> Ban:
-        """Set a ban and store it; the owner of ``on_change`` disconnects the clients that it applies to."""
+        """Set a ban and store it; the owner of ``on_change`` disconnects the clients that it applies to.
+
+        In a cluster also raises Unavailable, if its tables cannot be changed.
+        """
+        if self.cluster is not None:
+            ban = self.bans.make(client_id=client_id, user_name=user_name, address=address, duration_s=duration_s, reason=reason)
+            await self.cluster.ban(ban)
+            return ban
         ban = self.bans.add(client_id=client_id, user_name=user_name, address=address, duration_s=duration_s, reason=reason)
         self.on_change()
-        if self.on_ban is not None:
-            self.on_ban(ban, True)
-        await self._store_bans()
+        await self.store_bans()
         return ban
 
     async def unban(self, *, client_id: str | None = None, user_name: str | None = None, address: str | None = None) -> bool:
         """Remove the ban with exactly these values; returns False if there is none."""
-        is_lifted = self.bans.remove(client_id=client_id, user_name=user_name, address=address)
-        if is_lifted:
-            if self.on_ban is not None:
-                self.on_ban(Ban(client_id=client_id, user_name=user_name, address=address, since=0.0), False)
-            await self._store_bans()
-        return is_lifted
+        found = self.bans.find(client_id=client_id, user_name=user_name, address=address)
+        if found is None:
+            return False
+        if self.cluster is not None and not found.automatic:
+            return await self.cluster.unban(found)
+        self.bans.remove(client_id=client_id, user_name=user_name, address=address)
+        await self.store_bans()
+        return True
+
+    def take_bans(self, put: Sequence[Ban], lifted: Sequence[Ban]) -> None:
+        """These bans were set and lifted for the whole cluster; `store_bans` follows."""
+        for ban in put:
+            self.bans.put(ban)
+        for ban in lifted:
+            self.bans.lift(ban)
+        if put:
+            self.on_change()
+        if self.on_ban is not None:
+            for ban in put:
+                self.on_ban(ban, True)
+            for ban in lifted:
+                self.on_ban(ban, False)
+
+    def replace_bans(self, bans: Sequence[Ban]) -> None:
+        """These are all operators' bans of the cluster; `store_bans` follows."""
+        self.bans.replace(bans)
+        self.on_change()
+
+    async def store_bans(self) -> None:
+        """Write the file of operators' bans."""
+        async with self._bans_lock:
+            await asyncio.to_thread(_write_bans, self._bans_path, self.bans.snapshot())
 
     async def reload(self, settings: Settings | None = None) -> None:
         """Reread every file now, with ``settings`` if they are given; the data directory stays the same."""
@@ -307,10 +352,6 @@ class LocalAccess:
             self.bans.restore(data)
         except Corruption as error:
             raise Corruption(f"{self._bans_path}: {error}") from None
-
-    async def _store_bans(self) -> None:
-        async with self._bans_lock:
-            await asyncio.to_thread(_write_bans, self._bans_path, self.bans.snapshot())
 
 
 class _CountedExchange:

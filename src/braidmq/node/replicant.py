@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Final
 
 from braidmq.access.local import LocalAccess
 from braidmq.api.server import ApiServer
@@ -19,6 +20,7 @@ from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.messages import hooks
 from braidmq.cluster.administration.figures import ClusterFigures, ReplicantFigures
 from braidmq.cluster.administration.shared_bans import ReceivedBans
+from braidmq.cluster.administration.shared_settings import ReceivedSettings
 from braidmq.cluster.remote.replicant_side import ReplicantSide
 from braidmq.cluster.workers.workers import Workers
 from braidmq.history.node_side.supervisor import HistoryService
@@ -29,6 +31,8 @@ from braidmq.storage.engine.health import HEALTHY, Health
 from braidmq.storage.log import DurableLog
 
 log = logging.getLogger("braidmq.node")
+
+_SETTINGS_S: Final = 5.0
 
 
 class Replicant(ServingNode):
@@ -87,7 +91,8 @@ class Replicant(ServingNode):
         # The API comes first: its socket in the run directory keeps a second node out.
         self._drain = Drain(broker, self._listeners.stop_accepting)
         operations = ReplicantOperations(self)
-        self._answers = NodeAnswers(operations, ReceivedBans(access.bans, broker.enforce_access).take)
+        bans, shared = ReceivedBans(access.bans, broker.enforce_access), ReceivedSettings(operations.use_settings)
+        self._answers = NodeAnswers(operations, bans.take, shared.take)
         self._side.answer = self._answers.answer
         self._api = ApiServer(
             operations,
@@ -99,6 +104,8 @@ class Replicant(ServingNode):
         )
         await self._api.start()
         await self._side.serve(broker)
+        if self.config.sources and not await shared.wait(_SETTINGS_S):  # a worker has them from its core already
+            log.warning("no core has said within %g s which settings the cluster has; those of the last start hold", _SETTINGS_S)
         await self._listeners.start()
         broker.sys_topics.start()
         for name, (host, port) in self.addresses.items():

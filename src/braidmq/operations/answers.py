@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from braidmq.base.errors import UsageError
 from braidmq.cluster.administration.shared_bans import OPERATION as BANS
+from braidmq.cluster.administration.shared_settings import OPERATION as SETTINGS
 from braidmq.control.cluster import DrainRequest, DrainStatus
 from braidmq.control.contract import (
     ClientDetail,
@@ -167,13 +168,17 @@ class ListAnswers:
 class NodeAnswers(ListAnswers):
     """What a core asks its workers and replicants."""
 
-    def __init__(self, node: AnsweringNode, take_bans: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, node: AnsweringNode, take_bans: Callable[[bytes], None], take_settings: Callable[[bytes], Awaitable[str]]
+    ) -> None:
         super().__init__(node)
         self._replicant = node
         self._take_bans = take_bans
+        self._take_settings = take_settings
         self._handlers |= {
             "metrics": self._metrics,
             BANS: self._bans,
+            SETTINGS: self._settings,
             "drain": self._drain,
             "drain_status": self._drain_status,
         }
@@ -190,6 +195,9 @@ class NodeAnswers(ListAnswers):
     async def _bans(self, arguments: bytes) -> bytes:
         self._take_bans(arguments)
         return b"null"
+
+    async def _settings(self, arguments: bytes) -> bytes:
+        return msgspec.json.encode(await self._take_settings(arguments))
 
 
 def decode(arguments: bytes, type_: type[Value]) -> Value:

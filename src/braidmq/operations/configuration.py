@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
 from braidmq.base import logs
@@ -62,18 +62,44 @@ class NodeConfiguration:
         name = dotted(path)
         return await self._change(name, lambda overrides: {each: overrides[each] for each in overrides if each != name})
 
-    async def _change(self, name: str, change: Callable[[_Overrides], _Overrides]) -> ConfValue:
-        node = self._node
-        data_dir = node.settings.node.data_dir
+    async def use_shared(self, settings: Mapping[str, object]) -> None:
+        """Use the settings of the cluster in place of those set here. Raises ConfigError, and then nothing has changed."""
+        data_dir = self._node.settings.node.data_dir
         async with self._changing:
-            before = node.settings
-            overrides = change(await asyncio.to_thread(config.read_overrides, data_dir))
-            changed = node.config.with_overrides(overrides)
-            await asyncio.to_thread(config.write_overrides, data_dir, overrides)
-            restart = await node.reload(changed)
-            _apply_log(before, changed.settings)
-        row = next((row for row in node.config.rows() if row[0] == name), (name, "not given", config.DEFAULT))
-        return ConfValue(key=name, value=row[1], origin=cast(Origin, row[2]), note=_LATER if name in restart else "")
+            overrides = compose(await asyncio.to_thread(config.read_overrides, data_dir), settings)
+            if not self._node.config.has_overrides(overrides):
+                await self._use(overrides)
+
+    def check_shared(self, settings: Mapping[str, object]) -> None:
+        """Raise ConfigError if the cluster cannot have these settings, as far as this node can tell."""
+        local = {dotted(path): value for path, value in self._node.config.sources.get(config.RUN_TIME, {}).items()}
+        self._node.config.with_overrides(compose(local, settings))
+
+    async def _change(self, name: str, change: Callable[[_Overrides], _Overrides]) -> ConfValue:
+        data_dir = self._node.settings.node.data_dir
+        async with self._changing:
+            restart = await self._use(change(await asyncio.to_thread(config.read_overrides, data_dir)))
+        return self.value(name, is_later=name in restart)
+
+    async def _use(self, overrides: _Overrides) -> list[str]:
+        """Store these run-time values and apply them; the keys that need a restart."""
+        node = self._node
+        before = node.settings
+        changed = node.config.with_overrides(overrides)
+        await asyncio.to_thread(config.write_overrides, before.node.data_dir, overrides)
+        restart = await node.reload(changed)
+        _apply_log(before, changed.settings)
+        return restart
+
+    def value(self, name: str, *, is_later: bool = False) -> ConfValue:
+        """A key as it is now. ``is_later``: its value was changed, and takes effect after a restart."""
+        row = next((row for row in self._node.config.rows() if row[0] == name), (name, "not given", config.DEFAULT))
+        return ConfValue(key=name, value=row[1], origin=cast(Origin, row[2]), note=_LATER if is_later else "")
+
+
+def compose(local: Mapping[str, object], shared: Mapping[str, object]) -> _Overrides:
+    """Run-time values of a node of a cluster: those of the cluster, and older ones of keys that belong to the node alone."""
+    return {**{name: value for name, value in local.items() if not config.is_shared(name)}, **shared}
 
 
 def _apply_log(before: Settings, after: Settings) -> None:

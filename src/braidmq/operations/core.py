@@ -13,7 +13,10 @@ from typing import Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from braidmq.base.config.addresses import Address
+from braidmq.base.config.keys import dotted, find_key, parse_path
+from braidmq.base.config.sources import is_shared, parse_override, shared_override
 from braidmq.base.errors import Unavailable, UsageError
+from braidmq.cluster.administration.cluster_administration import ClusterAdministration
 from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
 from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_side import CORE, REPLICANT, WORKER
@@ -23,6 +26,7 @@ from braidmq.control.contract import (
     BanInfo,
     ClientDetail,
     ClientInfo,
+    ConfValue,
     NodeSummary,
     Page,
     PageRequest,
@@ -84,6 +88,20 @@ class RunningCore(RunningNode, Protocol):
 
     async def wait_bans_known(self, timeout_s: float) -> list[str]:
         """Wait until all nodes have the operators' bans; the names of those that did not confirm in time."""
+        ...
+
+    async def wait_settings_known(self, timeout_s: float) -> list[str]:
+        """Wait until all nodes have the cluster's settings; the names of those that did not confirm in time."""
+        ...
+
+    @property
+    def setting_troubles(self) -> Mapping[str, str]:
+        """Why nodes do not use the cluster's settings, by name."""
+        ...
+
+    @property
+    def administration(self) -> ClusterAdministration:
+        """The settings and bans of the cluster. Raises Unavailable while the core starts."""
         ...
 
     async def declare_dead(self, name: str) -> None:
@@ -158,7 +176,7 @@ class CoreOperations(NodeOperations):
             address="" if self._core.cluster_address is None else str(self._core.cluster_address),
             clients=own.connections,
             routes=self._core.cluster_figures().routes_own,
-            alarms=[own.not_ready] if own.not_ready else [],
+            alarms=[*([own.not_ready] if own.not_ready else []), *self._setting_alarms(own.node)],
         )
         nodes = self._core.questions.nodes()
         members = [self._member(node, statuses.get(node.name, Silence("it has just joined"))) for node in nodes]
@@ -171,6 +189,7 @@ class CoreOperations(NodeOperations):
             alarms.append(found.reason)
         elif found.not_ready:
             alarms.append(found.not_ready)
+        alarms += self._setting_alarms(node.name)
         if view is not None and view.is_lagging:
             alarms.append("it is too slow for messages that are not recorded")
         if view is not None and view.is_behind:
@@ -191,6 +210,10 @@ class CoreOperations(NodeOperations):
             rlog_position=0 if view is None else view.rlog_sequence,
             alarms=alarms,
         )
+
+    def _setting_alarms(self, name: str) -> list[str]:
+        trouble = self._core.setting_troubles.get(name)
+        return [f"it does not use the settings of the cluster: {trouble}"] if trouble else []
 
     async def forget(self, name: str) -> None:
         """Declare a replicant dead that does not answer. Raises UsageError if it does."""
@@ -315,6 +338,33 @@ class CoreOperations(NodeOperations):
         """Add a ban and close the connections it applies to, on all nodes; the names of nodes that did not confirm it yet."""
         await super().ban_add(ban)
         return await self._core.wait_bans_known(ANSWER_S)
+
+    # Configuration
+
+    async def use_settings(self, settings: Mapping[str, object]) -> None:
+        """Use the settings of the cluster here. Raises ConfigError if they do not fit this core's file; then nothing changes."""
+        await self._configuration.use_shared(settings)
+
+    async def conf_set(self, key: str, text: str) -> ConfValue:
+        """Set a value for the whole cluster; raises ConfigError, and then nothing has changed, and Unavailable."""
+        name, value = parse_override(key, text)
+        return await self._change_setting(name, shared_override(name, value))
+
+    async def conf_unset(self, key: str) -> ConfValue:
+        """Remove a value that was set for the whole cluster. Raises ConfigError and Unavailable."""
+        if not is_shared(key):  # it was set before the node had others
+            return await super().conf_unset(key)
+        return await self._change_setting(dotted(parse_path(key)), None)
+
+    async def _change_setting(self, name: str, value: object | None) -> ConfValue:
+        before = self._configuration.value(name).value
+        await self._core.administration.set_setting(name, value, self._configuration.check_shared)
+        silent = await self._core.wait_settings_known(ANSWER_S)
+        is_later = find_key(parse_path(name), "run time").restart and self._configuration.value(name).value != before
+        found = self._configuration.value(name, is_later=is_later)
+        notes = [found.note, *(f"{each} has not confirmed it yet" for each in silent)]
+        notes += [f"{each} does not use it: {reason}" for each, reason in self._core.setting_troubles.items()]
+        return replace(found, note="; ".join(filter(None, notes)))
 
     def trace(self, kind: TraceKind, value: str) -> AsyncIterator[str]:
         """Lines of all nodes about one client id, or about topics that match a filter, until the iterator is closed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import msgspec
 
+from braidmq.base.config.sources import is_shared
 from braidmq.base.errors import UsageError
 from braidmq.control.cluster import RATE_MAX, DrainRequest, DrainStatus
 from braidmq.control.contract import (
@@ -22,6 +24,8 @@ from braidmq.control.contract import (
 from braidmq.operations.drain import Drain
 from braidmq.operations.node import FROM, NodeOperations, RunningNode
 from braidmq.storage.log import DurableLog
+
+_OF_CORES: Final = "history."  # a replicant has no log
 
 
 class RunningReplicant(RunningNode, Protocol):
@@ -98,19 +102,34 @@ class ReplicantOperations(NodeOperations):
             raise UsageError("bans are lifted on the core, for all nodes", "use `braidmq ctl bans rm` there")
         return await super().ban_remove(kind, value)
 
+    async def use_settings(self, settings: Mapping[str, object]) -> None:
+        """Use the settings of the cluster. Raises ConfigError if they do not fit this node's file; then nothing has changed.
+
+        A worker has them from its core, as a part of its whole configuration.
+        """
+        if not self._is_worker:
+            used = {key: value for key, value in settings.items() if not key.startswith(_OF_CORES)}
+            await self._configuration.use_shared(used)
+
     async def conf_set(self, key: str, text: str) -> ConfValue:
-        """Set a value at run time; raises UsageError on a worker."""
-        self._refuse_on_worker()
+        """Set a value of this node at run time; raises UsageError for one of the whole cluster, and on a worker."""
+        self._check_own(key)
         return await super().conf_set(key, text)
 
     async def conf_unset(self, key: str) -> ConfValue:
-        """Remove a value set at run time; raises UsageError on a worker."""
-        self._refuse_on_worker()
+        """Remove a value of this node that was set at run time; raises UsageError like `conf_set`."""
+        self._check_own(key)
         return await super().conf_unset(key)
 
-    def _refuse_on_worker(self) -> None:
-        if not self._replicant.config.sources:  # it came from the core as a whole
+    def _check_own(self, key: str) -> None:
+        if self._is_worker:
             raise UsageError("a worker has the configuration of its core", "change it on the core")
+        if is_shared(key):
+            raise UsageError(f"{key} holds for the whole cluster", "set it on a core, for all nodes")
+
+    @property
+    def _is_worker(self) -> bool:
+        return not self._replicant.config.sources  # its configuration came from the core as a whole
 
     def _message_log(self) -> DurableLog | None:
         return None

@@ -18,6 +18,7 @@ from braidmq.cluster.corestore.etcd.client import EtcdTimes
 from braidmq.cluster.corestore.etcd.store import EtcdCoreStore
 from braidmq.cluster.corestore.guarded import GuardedStore
 from braidmq.cluster.membership.cluster_tables import ClusterTables
+from braidmq.cluster.membership.cluster_view import ViewChanges
 from braidmq.cluster.membership.members import Admitted, LiveMember, Members, RegistrationRequest
 from braidmq.cluster.membership.own_membership import ClusterMembership
 from braidmq.cluster.membership.shard_map import TermRow
@@ -93,6 +94,9 @@ class Core:
 
     def on_alone(self) -> None:
         self._note("alone")
+
+    def on_administered(self, changes: ViewChanges) -> None:
+        self._note("administered")
 
     def on_back(self) -> None:
         self._note("back")

@@ -11,6 +11,7 @@ from braidmq.base.errors import Unavailable
 from braidmq.cluster.corestore.contract import Condition, CoreRow, RowWrite, TableRows
 from braidmq.cluster.corestore.etcd.identity import StoreRestored
 from braidmq.cluster.corestore.guarded import GuardedStore
+from braidmq.cluster.membership.cluster_view import ViewChanges
 from braidmq.cluster.membership.members import LiveMember, Members, RegistrationRequest
 from braidmq.cluster.membership.own_membership import ClusterMembership
 from tests.support.fakes.core_store import FakeCoreStore
@@ -82,6 +83,9 @@ class NotingPort:
 
     def on_alone(self) -> None:
         self.events.append("alone")
+
+    def on_administered(self, changes: ViewChanges) -> None:
+        self.events.append("administered")
 
     def on_back(self) -> None:
         self.events.append("back")

@@ -137,3 +137,46 @@ def test_a_client_is_found_from_any_core_and_a_core_that_is_away_is_named(tmp_pa
         assert operators[0].run("clients", "kick", lost[1]).exit_code == 0
         assert wires[lost[1]].receive(Disconnect).reason == 0x98
         assert operators[0].ask("sessions", "show", kept[1])["silent"]["core2"]
+
+
+def value_of(operator: Operator, key: str) -> str:
+    """The value that a core has now."""
+    (found,) = operator.ask("conf", "show", key)
+    return str(found["value"])
+
+
+def test_settings_and_bans_hold_on_cores_that_were_away_and_on_nodes_that_come_later(tmp_path: Path) -> None:
+    with cores_in(tmp_path) as (cluster, operators):
+        node = cluster.replicants[0]
+        assert operators[0].run("conf", "set", "mqtt.receive_maximum", "7").exit_code == 0
+        assert operators[1].run("bans", "add", "client", "first").exit_code == 0
+        refused = operators[1].run("conf", "set", "listeners.tcp.default.bind", "127.0.0.1:0")
+        assert (refused.exit_code, "belongs to one node" in refused.errors) == (1, True)
+        secret = operators[1].run("conf", "set", "cluster.secret", "a-new-secret")
+        assert (secret.exit_code, "is a secret" in secret.errors, "a-new-secret" in secret.errors) == (1, True, False)
+
+        assert node.client("reader").connack.properties.receive_maximum == 7
+        with Wire("127.0.0.1", node.port) as wire:
+            wire.send_request(client_id="first")
+            wire.expect_refusal(0x8A)
+        cluster.cores[1].kill()
+        assert operators[0].run("conf", "set", "mqtt.receive_maximum", "8").exit_code == 0
+        assert operators[0].run("conf", "set", "history.min_qos", "2").exit_code == 0
+        assert operators[0].run("bans", "rm", "client", "first").exit_code == 0
+        assert operators[0].run("bans", "add", "client", "second").exit_code == 0
+        cluster.cores[1].start()
+
+        assert (value_of(operators[1], "mqtt.receive_maximum"), value_of(operators[1], "history.min_qos")) == ("8", "2")
+        assert [each["value"] for each in operators[1].ask("bans", "ls")["items"]] == ["second"]
+        late = cluster.replicant("late")
+        late.start()
+        try:
+            assert late.client("reader").connack.properties.receive_maximum == 8
+            with Wire("127.0.0.1", late.port) as wire:
+                wire.send_request(client_id="second")
+                wire.expect_refusal(0x8A)
+            late.client("first")
+        finally:
+            late.close()
+        assert operators[1].run("conf", "unset", "mqtt.receive_maximum").exit_code == 0
+        assert value_of(operators[0], "mqtt.receive_maximum") == "1000"

@@ -23,6 +23,7 @@ from braidmq.base.units import Bytes, Seconds, format_bytes, format_seconds, par
 
 Path = tuple[str, ...]
 _SHOWN_CHARS_MAX = 200
+PER_NODE_TABLES = frozenset({"node", "listeners", "api", "hooks"})  # tables whose keys are all of one node
 NAME = "NAME"  # in a path: the placeholder of a name that the user chooses
 
 
@@ -38,6 +39,7 @@ class Key(msgspec.Struct, frozen=True):
     most: float | None
     restart: bool
     secret: bool
+    per_node: bool  # not to be set at run time for a whole cluster
 
     @property
     def name(self) -> str:
@@ -214,7 +216,10 @@ def _table(path: Path, struct: type[msgspec.Struct]) -> KeyTable:
             assert meta.description, f"{dotted(here)} has no description"
             required = field.default is msgspec.NODEFAULT
             default = None if required else field.default
-            children[field.name] = Key(here, annotation, meta.description, default, required, **(meta.extra or {}))
+            extra = meta.extra or {}
+            if here[0] in PER_NODE_TABLES:
+                extra = {**extra, "per_node": True}
+            children[field.name] = Key(here, annotation, meta.description, default, required, **extra)
     return KeyTable(path, (struct.__doc__ or "").strip(), struct, children)
 
 

@@ -18,10 +18,20 @@ PACKET_BYTES_MOST = 5 + 268_435_455  # the fixed header and the largest remainin
 
 
 def key(
-    meaning: str, *, least: float | None = None, most: float | None = None, restart: bool = False, secret: bool = False
+    meaning: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    restart: bool = False,
+    secret: bool = False,
+    per_node: bool = False,
 ) -> msgspec.Meta:
-    """The description of a key; ``restart``: a change needs a restart; ``secret``: its value is never shown."""
-    return msgspec.Meta(description=meaning, extra={"least": least, "most": most, "restart": restart, "secret": secret})
+    """The description of a key; ``restart``: a change needs a restart; ``secret``: its value is never shown.
+
+    ``per_node``: a name, address or file of one node, which cannot be set at run time for a whole cluster.
+    """
+    extra = {"least": least, "most": most, "restart": restart, "secret": secret, "per_node": per_node}
+    return msgspec.Meta(description=meaning, extra=extra)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -179,8 +189,12 @@ class LimitSettings(_Table, frozen=True):
 class AccessSettings(_Table, frozen=True):
     """Authentication and authorisation."""
 
-    password_file: Annotated[str, key("file of users and password hashes, written by `braidmq passwd`; empty: none")] = ""
-    acl_file: Annotated[str, key("file of access rules for publishing and subscribing; empty: everything is allowed")] = ""
+    password_file: Annotated[
+        str, key("file of users and password hashes, written by `braidmq passwd`; empty: none", per_node=True)
+    ] = ""
+    acl_file: Annotated[
+        str, key("file of access rules for publishing and subscribing; empty: everything is allowed", per_node=True)
+    ] = ""
     acl_no_match: Annotated[Literal["allow", "deny"], key("decision for topics that no rule in the ACL file matches")] = "deny"
     cache_ttl: Annotated[Seconds, key("how long a verified password is cached")] = Seconds(600)
     ban_failures: Annotated[int, key("failed logins within `ban_window` after which an address is banned; 0: never", least=0)] = (
@@ -282,6 +296,7 @@ class HistorySettings(_Table, frozen=True):
             least=1,
             most=4096,
             restart=True,
+            per_node=True,
         ),
     ] = 4
     layout: Annotated[Literal["learned", "hashed"], key("order of the topics in the log", restart=True)] = "learned"
@@ -291,14 +306,19 @@ class HistorySettings(_Table, frozen=True):
     relearn: Annotated[bool, key("start a new generation when the topics learned so far allow a better layout", restart=True)] = (
         False
     )
-    bind: Annotated[str, key("address of the history service (Arrow Flight); empty: no service", restart=True)] = "127.0.0.1:8815"
+    bind: Annotated[str, key("address of the history service (Arrow Flight); empty: no service", restart=True, per_node=True)] = (
+        "127.0.0.1:8815"
+    )
     address: Annotated[
-        str, key("address to which other cores send readers of this core's shards; empty: that of `bind`", restart=True)
+        str,
+        key("address to which other cores send readers of this one; empty: that of `bind`", restart=True, per_node=True),
     ] = ""
-    cert_file: Annotated[str, key("certificate chain (PEM) of the history service; enables TLS; reread on reload")] = ""
-    key_file: Annotated[str, key("its private key (PEM); reread on reload")] = ""
+    cert_file: Annotated[
+        str, key("certificate chain (PEM) of the history service; enables TLS; reread on reload", per_node=True)
+    ] = ""
+    key_file: Annotated[str, key("its private key (PEM); reread on reload", per_node=True)] = ""
     ca_file: Annotated[
-        str, key("CA certificates (PEM) that verify readers' certificates; empty: readers need no certificate")
+        str, key("CA certificates (PEM) that verify readers' certificates; empty: readers need no certificate", per_node=True)
     ] = ""
     anonymous: Annotated[
         Literal["loopback", "all", "none"],
@@ -318,30 +338,45 @@ class ClusterSettings(_Table, frozen=True):
     """How the nodes of a cluster find and authenticate each other."""
 
     store: Annotated[
-        Literal["embedded", "etcd"], key("where the cluster keeps its tables; `etcd`: it has several cores", restart=True)
+        Literal["embedded", "etcd"],
+        key("where the cluster keeps its tables; `etcd`: it has several cores", restart=True, per_node=True),
     ] = "embedded"
-    etcd: Annotated[tuple[str, ...], key("addresses of etcd", restart=True)] = ("127.0.0.1:2379",)
-    etcd_username: Annotated[str, key("user of etcd; empty: no login", restart=True)] = ""
-    etcd_password_file: Annotated[str, key("file with its password", restart=True)] = ""
-    etcd_ca_file: Annotated[str, key("CA certificates (PEM) that verify etcd; empty: no TLS", restart=True)] = ""
-    etcd_cert_file: Annotated[str, key("certificate (PEM) that this node shows etcd; empty: none", restart=True)] = ""
-    etcd_key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
+    etcd: Annotated[tuple[str, ...], key("addresses of etcd", restart=True, per_node=True)] = ("127.0.0.1:2379",)
+    etcd_username: Annotated[str, key("user of etcd; empty: no login", restart=True, per_node=True)] = ""
+    etcd_password_file: Annotated[str, key("file with its password", restart=True, per_node=True)] = ""
+    etcd_ca_file: Annotated[str, key("CA certificates (PEM) that verify etcd; empty: no TLS", restart=True, per_node=True)] = ""
+    etcd_cert_file: Annotated[
+        str, key("certificate (PEM) that this node shows etcd; empty: none", restart=True, per_node=True)
+    ] = ""
+    etcd_key_file: Annotated[str, key("its private key (PEM)", restart=True, per_node=True)] = ""
     initial_cores: Annotated[
-        tuple[str, ...], key("names of all cores of a cluster with several cores, fixed when it is created", restart=True)
+        tuple[str, ...],
+        key("names of all cores of a cluster with several cores, fixed when it is created", restart=True, per_node=True),
     ] = ()
-    rpc_address: Annotated[str, key("address by which other nodes reach `rpc_bind`; empty: that of `rpc_bind`", restart=True)] = (
-        ""
-    )
+    rpc_address: Annotated[
+        str, key("address by which other nodes reach `rpc_bind`; empty: that of `rpc_bind`", restart=True, per_node=True)
+    ] = ""
     rpc_bind: Annotated[
-        str, key("address on which replicants on other hosts reach this core; empty: they cannot join", restart=True)
+        str,
+        key("address on which replicants on other hosts reach this core; empty: they cannot join", restart=True, per_node=True),
     ] = ""
-    core_nodes: Annotated[tuple[str, ...], key("for a replicant: addresses of its core nodes", restart=True)] = ()
+    core_nodes: Annotated[tuple[str, ...], key("for a replicant: addresses of its core nodes", restart=True, per_node=True)] = ()
     secret: Annotated[
-        str, key("secret shared by the nodes; required unless `rpc_bind` is a loopback address", restart=True, secret=True)
+        str,
+        key(
+            "secret shared by the nodes; required unless `rpc_bind` is a loopback address",
+            restart=True,
+            secret=True,
+            per_node=True,
+        ),
     ] = ""
-    cert_file: Annotated[str, key("certificate chain (PEM) for TLS between nodes; empty: no TLS", restart=True)] = ""
-    key_file: Annotated[str, key("its private key (PEM)", restart=True)] = ""
-    ca_file: Annotated[str, key("CA certificates (PEM) that verify the certificates of other nodes", restart=True)] = ""
+    cert_file: Annotated[
+        str, key("certificate chain (PEM) for TLS between nodes; empty: no TLS", restart=True, per_node=True)
+    ] = ""
+    key_file: Annotated[str, key("its private key (PEM)", restart=True, per_node=True)] = ""
+    ca_file: Annotated[
+        str, key("CA certificates (PEM) that verify the certificates of other nodes", restart=True, per_node=True)
+    ] = ""
     lease: Annotated[
         Seconds, key("how long a replicant without a connection to its core counts as alive", least=1, most=3600, restart=True)
     ] = Seconds(10)

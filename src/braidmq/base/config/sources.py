@@ -37,6 +37,7 @@ from braidmq.base.errors import ConfigError
 DEFAULT, FILE, RUN_TIME, ENVIRONMENT = "default", "file", "run time", "environment"
 PREFIX = "BRAIDMQ_"
 OVERRIDES_FILE = "overrides.toml"
+_IN_FILES = "set it in the configuration file of each node, or in its environment"
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -55,6 +56,10 @@ class Config(msgspec.Struct, frozen=True):
         sources[RUN_TIME] = _check_overrides(overrides)
         sources[ENVIRONMENT] = self.sources.get(ENVIRONMENT, {})
         return _merge(sources, keeps_listeners=self.keeps_listeners, file=self.file)
+
+    def has_overrides(self, overrides: Mapping[str, object]) -> bool:
+        """Whether these are its run-time values. Raises ConfigError if they are not valid."""
+        return self.sources.get(RUN_TIME, {}) == _check_overrides(overrides)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Every key with its value as TOML and its origin; secrets are hidden."""
@@ -113,6 +118,22 @@ def parse_override(name: str, text: str) -> tuple[str, object]:
     value = convert_text(find_key(path, "run time"), path, text, "run time")
     _check_overrides({dotted(path): value})
     return dotted(path), value
+
+
+def shared_override(name: str, value: object) -> object:
+    """A value as the cluster keeps it, for all nodes. Raises ConfigError for a key whose value belongs to one node."""
+    key = find_key(parse_path(name), "run time")
+    if key.secret:
+        raise ConfigError(name, "is a secret, and is not kept in the cluster's tables", _IN_FILES)
+    if key.per_node:
+        raise ConfigError(name, "belongs to one node, and what is set at run time holds for the whole cluster", _IN_FILES)
+    return _plain(value)
+
+
+def is_shared(name: str) -> bool:
+    """Whether a value set at run time holds for a whole cluster."""
+    key = find_key(parse_path(name), "run time")
+    return not key.per_node and not key.secret
 
 
 def read_overrides(data_dir: str | os.PathLike[str]) -> dict[str, object]:

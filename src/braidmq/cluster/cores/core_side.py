@@ -27,8 +27,11 @@ from braidmq.cluster.cores.core_links import CoreLinks, CorePort, guarded
 from braidmq.cluster.cores.core_ports import CoreLog as CoreLog
 from braidmq.cluster.cores.core_ports import MemberHome as MemberHome
 from braidmq.cluster.cores.several_cores import SeveralCores
+from braidmq.cluster.corestore.contract import CoreStore
 from braidmq.cluster.corestore.embedded import EmbeddedCoreStore
 from braidmq.cluster.home.node_peer import OUTLET_BYTES_MAX, NodePeer
+from braidmq.cluster.membership.cluster_view import ClusterView, ViewChanges
+from braidmq.cluster.membership.embedded_tables import EmbeddedTables
 from braidmq.cluster.membership.leases import TICK_S, Leases, NodeIncarnation
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.members import Admitted, LiveMember, Members, RegistrationRequest
@@ -89,6 +92,30 @@ class CoreSide:
         self._buried: dict[str, int] = {}  # the latest dead incarnations by name
         self._early_deaths: list[Member] = []  # before there was a home
         self._told: list[CoreEntry] = []  # what nodes know of the cores
+        self._store: CoreStore | None = None
+        self._tables: EmbeddedTables | None = None  # of the only core
+        self.when_administered: Callable[[ViewChanges], None] = _ignore  # settings or bans have changed
+
+    @property
+    def store(self) -> CoreStore:
+        """The tables of the cluster, once started."""
+        assert self._store is not None, "the core's side of the cluster is not started"
+        return self._store
+
+    @property
+    def view(self) -> ClusterView:
+        """The tables, as far as this core knows; see `follow`."""
+        if self.several is not None:
+            return self.several.view
+        assert self._tables is not None, "the core's side of the cluster is not started"
+        return self._tables.view
+
+    async def follow(self) -> None:
+        """Follow the tables of the only core; one of several does so from its start."""
+        if self._tables is not None:
+            await self._tables.load()
+            self._tables.on_changes = self.on_administered
+            self._tables.start()
 
     @property
     def members(self) -> Members:
@@ -121,10 +148,13 @@ class CoreSide:
         key = await asyncio.to_thread(read_or_make_key, self._data_dir)
         name = self._settings.node.name
         if self.several is not None:
+            self._store = self.several.store
             self._members = self.several.members
             self.incarnation = await self.several.join(key, self)
         else:
-            self._members = Members(EmbeddedCoreStore(self._log), _wall_ms)
+            self._store = EmbeddedCoreStore(self._log)
+            self._tables = EmbeddedTables(self._store)
+            self._members = Members(self._store, _wall_ms)
             admitted = await self._members.register(RegistrationRequest(name, key, CORE))
             if not isinstance(admitted, Admitted):
                 raise UsageError(admitted.reason)
@@ -172,6 +202,8 @@ class CoreSide:
         """Accept no node any more, and end all connections."""
         for task in list(self._tasks):
             task.cancel()
+        if self._tables is not None:
+            self._tables.stop()
         if self._doors is not None:
             await self._doors.close()
 
@@ -366,6 +398,10 @@ class CoreSide:
         if self.several is not None and self.links is not None:
             self.links.update(self.several.view.addresses)
 
+    def on_administered(self, changes: ViewChanges) -> None:
+        """Settings or bans of the cluster have changed."""
+        self.when_administered(changes)
+
     def on_alone(self) -> None:
         """Act on nothing that other nodes send, and refuse them until this core is back."""
         if self._doors is not None:
@@ -399,6 +435,10 @@ def is_worker_of(name: str, core: str) -> bool:
 
 def _do_nothing() -> None:
     """What the core's parts do unless they say otherwise."""
+
+
+def _ignore(changes: ViewChanges) -> None:
+    """Nothing uses settings and bans yet."""
 
 
 def _wall_ms() -> int:

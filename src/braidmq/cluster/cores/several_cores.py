@@ -24,6 +24,7 @@ from braidmq.cluster.corestore.etcd.failures import EtcdUser
 from braidmq.cluster.corestore.etcd.identity import StoreMark
 from braidmq.cluster.corestore.etcd.store import EtcdCoreStore
 from braidmq.cluster.corestore.guarded import GuardedStore
+from braidmq.cluster.membership.administration_rows import AdministrationTables
 from braidmq.cluster.membership.cluster_tables import ClusterTables
 from braidmq.cluster.membership.cluster_view import ClusterView
 from braidmq.cluster.membership.core_memory import CoreMemory, read_memory, write_memory
@@ -77,6 +78,20 @@ class SeveralCores:
     def settings_for(self, settings: Settings) -> Settings:
         """The settings of a core of this cluster: with its number of shards."""
         return msgspec.structs.replace(settings, history=msgspec.structs.replace(settings.history, shards=self.map.shards))
+
+    @property
+    def store(self) -> GuardedStore:
+        """The tables in etcd."""
+        return self._store
+
+    async def read_settings(self) -> dict[str, object]:
+        """The settings of the cluster; waits until etcd answers. Raises ConfigError."""
+        while True:
+            try:
+                return await AdministrationTables(self._store).settings()
+            except Unavailable as problem:
+                log.warning("this core waits for the settings of the cluster: %s", problem)
+            await asyncio.sleep(_RETRY_S)
 
     @property
     def membership(self) -> ClusterMembership:

@@ -23,13 +23,13 @@ from braidmq.cluster.corestore.contract import (
     TableRows,
     revision_of,
 )
+from braidmq.cluster.membership.administration_rows import BANS, NUMBER_KEY, SETTINGS, change_number, number_of
 from braidmq.cluster.membership.members import (
     COUNTERS,
     DEATHS,
     ENDPOINTS,
     LEASES,
     MEMBERS,
-    REGISTRATION_KEY,
     DeathRow,
     LiveMember,
     MemberRow,
@@ -50,7 +50,7 @@ from braidmq.cluster.membership.shard_map import (
     decode_terms,
 )
 
-FOLLOWED: Final = (CLUSTER, CORES, TERMS, MEMBERS, DEATHS, LEASES)
+FOLLOWED: Final = (CLUSTER, CORES, TERMS, MEMBERS, DEATHS, LEASES, SETTINGS, BANS)
 LISTED: Final = (*FOLLOWED, COUNTERS, ENDPOINTS)  # what a restore must not take away
 
 
@@ -61,6 +61,8 @@ class ViewChanges(Struct):
     joined: list[LiveMember]
     unkept: list[LiveMember]
     are_cores_changed: bool = False
+    are_settings_changed: bool = False
+    bans: list[bytes] = []  # keys of rows that were written or removed
 
 
 class ClusterView:
@@ -88,6 +90,11 @@ class ClusterView:
         """The version that all members understand."""
         row = self.tables[CLUSTER].get(VERSION_KEY)
         return 1 if row is None else int.from_bytes(row.value, "big")
+
+    @property
+    def administration_number(self) -> int:
+        """The number of the latest change of settings or bans."""
+        return number_of(self.tables[COUNTERS].get(NUMBER_KEY))
 
     @property
     def terms(self) -> dict[int, TermRow]:
@@ -119,6 +126,7 @@ class ClusterView:
         Nodes that no core keeps are not named in ``unkept``: when their leases ended is not known.
         """
         before = self.addresses
+        settings, bans = self.tables[SETTINGS], self.tables[BANS]
         names = {key for table in (MEMBERS, DEATHS) for key in self.tables[table]}
         for table, listing in listings.items():
             self.tables[table] = dict(listing.rows)
@@ -127,6 +135,8 @@ class ClusterView:
         for key in self.tables[LEASES]:
             self._note_kept(kept_node(key), 1)
         changes = self._judge(names | {key for table in (MEMBERS, DEATHS) for key in self.tables[table]})
+        changes.are_settings_changed = settings != self.tables[SETTINGS]
+        changes.bans = [key for key in bans | self.tables[BANS] if bans.get(key) != self.tables[BANS].get(key)]
         self._note_cores(before, changes)
         return changes
 
@@ -135,7 +145,8 @@ class ClusterView:
         before = self.addresses if any(write.table == CORES for write in commit.writes) else {}
         names: set[bytes] = set()
         lost: set[str] = set()
-        is_cores = False
+        is_cores = are_settings = False
+        bans: list[bytes] = []
         for write in commit.writes:
             rows = self.tables.get(write.table)
             if rows is None or commit.position <= self._positions.get(write.table, 0):
@@ -152,11 +163,15 @@ class ClusterView:
                     lost.add(name)
             elif write.table in (MEMBERS, DEATHS):
                 names.add(write.key)
+            elif write.table == BANS:
+                bans.append(write.key)
             is_cores = is_cores or write.table == CORES
+            are_settings = are_settings or write.table == SETTINGS
         changes = self._judge(names)
         changes.unkept = [self._alive[name] for name in sorted(lost) if name in self._alive and not self.is_kept(name)]
         if is_cores:
             self._note_cores(before, changes)
+        changes.are_settings_changed, changes.bans = are_settings, bans
         return changes
 
     def _note_kept(self, name: str, step: int) -> None:
@@ -214,6 +229,8 @@ def _rank(table: str, key: bytes, row: CoreRow) -> int:
         return msgspec.msgpack.decode(row.value, type=DeathRow).incarnation
     if table == TERMS:
         return decode_term(row).term
-    if (table, key) in ((COUNTERS, REGISTRATION_KEY), (CLUSTER, VERSION_KEY)):
+    if table in (SETTINGS, BANS):
+        return change_number(table, row)
+    if table == COUNTERS or (table, key) == (CLUSTER, VERSION_KEY):
         return int.from_bytes(row.value, "big")
     return 0

@@ -61,6 +61,10 @@ class MembershipPort(Protocol):
         """A core is reached at another address, or has been started for the first time."""
         ...
 
+    def on_administered(self, changes: ViewChanges) -> None:
+        """Settings or bans of the cluster have changed."""
+        ...
+
     def on_alone(self) -> None:
         """The others may take this core for dead: from now on it must do nothing that they could contradict."""
         ...
@@ -329,6 +333,8 @@ class ClusterMembership:
             self._note_unkept(member)
         if changes.are_cores_changed:
             self._port.on_cores()
+        if changes.are_settings_changed or changes.bans:
+            self._port.on_administered(changes)
         self._changed.set()
 
     def _note_unkept(self, member: LiveMember) -> None:
