@@ -30,6 +30,11 @@ cdef class Block:
     cdef void add(self, Pending pending) except *
     cdef void mark(self, Producer producer, Message message, object key) except *
     cdef void relay_mark(self, int shard, bytes name, long long sequence, long long check) except *
+    @cython.locals(
+        found=list, pendings=list, count=Py_ssize_t, index=Py_ssize_t, start=Py_ssize_t, pending=Pending, flow=Flow, shard=int,
+        place=Py_ssize_t, values=list, size=Py_ssize_t, entries=list, value=bytes
+    )
+    cpdef list runs(self)
     @cython.locals(producer=Producer)
     cpdef void stop_producers(self) except *
 

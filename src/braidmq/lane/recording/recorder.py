@@ -67,6 +67,40 @@ class Block:
             self._relayed = []
         self._relayed.append((shard, name, sequence, check))
 
+    def runs(self) -> list[tuple[int, list[bytes], int]]:
+        """Messages of one client that follow each other, in one shard: the index of the first, their records, and their bytes.
+
+        A waiter that has no record is alone, without a record.
+        """
+        found: list[tuple[int, list[bytes], int]] = []
+        pendings = self.pendings
+        count = len(pendings)
+        index = 0
+        while index < count:
+            start = index
+            pending = pendings[index]
+            index += 1
+            flow = pending.flow
+            shard = pending.shard
+            place = pending.place
+            values: list[bytes] = []
+            size = 0
+            if place >= 0:
+                entries = self.entries[shard]
+                while True:
+                    value: bytes = entries[place][1]
+                    values.append(value)
+                    size += len(value)
+                    place += 1
+                    if index == count:
+                        break
+                    pending = pendings[index]
+                    if pending.flow is not flow or pending.shard != shard or pending.place != place:
+                        break
+                    index += 1
+            found.append((start, values, size))
+        return found
+
     def marks(self) -> list[tuple[int, bytes, int, int]]:
         """The producers of these messages: shard, name, last sequence, and crc32 of that message's topic and payload."""
         found = [] if self._relayed is None else self._relayed

@@ -14,17 +14,16 @@ from braidmq.cluster.protocol import operations
 from braidmq.cluster.remote.log.entries import (
     Collected,
     CollectedDelay,
-    CollectedMessage,
+    CollectedMessages,
     CollectedRows,
     EntriesWaiter,
     HomeRefusal,
 )
 from braidmq.cluster.remote.log.log_ports import NodeBlock, NodeChannels, NodeOutcomes
 from braidmq.cluster.remote.log.rows import OWN, DelayedChange, NodeChange
-from braidmq.lane.flows.flow import Flow
 from braidmq.lane.recording.commit_outcomes import Pending
 from braidmq.lane.recording.recorder import Producer
-from braidmq.net.proto_v1 import KeyOfBatch, PublishEntry, SentNumber
+from braidmq.net.proto_v1 import KeyOfBatch, SentNumber
 
 _EXACTLY_ONCE: Final = 2
 
@@ -40,12 +39,12 @@ class BlockSplit:
         refused: Mapping[int, HomeRefusal],
         channels: NodeChannels,
         outcomes: NodeOutcomes,
-        refuse: Callable[[Pending, Refusal], None],
+        refuse: Callable[[list[Pending], Refusal], None],
         shard_of: Callable[[str], int],
     ) -> None:
         """``refused``: shards whose cores take nothing more, and why: what is for them is refused at once.
 
-        ``refuse``: rejects a message. The entries keep it until they are answered.
+        ``refuse``: rejects messages. The entries keep it until they are answered.
         """
         self.groups: dict[tuple[int, int], list[Collected]] = {}  # by shard and channel
         self.own: list[NodeChange] = []
@@ -61,41 +60,58 @@ class BlockSplit:
         self._add_rows(block.changes)
 
     def _add_pendings(self, block: NodeBlock) -> None:
-        refused, shards, groups, refuse = self._refused, self._shards, self.groups, self._refuse
+        pendings = block.pendings
         marks = block.producer_marks()
         delayed = {id(change.message): change for change in block.changes if isinstance(change, DelayedChange)}
         noted = {found for change in block.changes if (found := _received_id(change)) is not None}
-        last: Flow | None = None  # messages of a client follow each other
-        channel = 0
-        for index, pending in enumerate(block.pendings):
-            flow = pending.flow
-            if flow is not last:
-                last = flow
-                channel = 0 if flow is None else self._channels.of_flow(flow)
-            number = _number(marks[index]) if index in marks else None
-            kept = delayed.get(id(pending.message)) if delayed and pending.place < 0 else None
-            received = 0
-            if noted and pending.ack_qos == _EXACTLY_ONCE and flow is not None and (flow.client_id, pending.packet_id) in noted:
-                received = pending.packet_id
-                if pending.place >= 0 or kept is not None:
+        for start, values, size in block.runs():
+            flow = pendings[start].flow
+            channel = 0 if flow is None else self._channels.of_flow(flow)
+            if values and not marks and not noted:
+                self._add_messages(channel, values, size, pendings[start : start + len(values)])
+                continue
+            for index in range(start, start + (len(values) or 1)):
+                pending = pendings[index]
+                number = _number(marks[index]) if index in marks else None
+                kept = delayed.get(id(pending.message)) if delayed and not values else None
+                received = 0
+                if noted and pending.ack_qos == _EXACTLY_ONCE and flow is not None:
+                    received = pending.packet_id if (flow.client_id, pending.packet_id) in noted else 0
+                if received and flow is not None and (values or kept is not None):
                     self._carried.add((flow.client_id, received))
-            if pending.place < 0 and kept is None:
-                self._waiting.setdefault(channel, []).append(pending)
-                shards.setdefault(channel, 0 if flow is None else self._shard_of(flow.client_id))
-                continue
-            shard = pending.shard if kept is None else kept.shard
-            if kept is None or shard not in refused:
-                shards[channel] = shard
-            if refused and shard in refused:
-                refuse(pending, refused[shard])
-                continue
-            group = groups.setdefault((shard, channel), [])
-            if kept is None:
-                entry = PublishEntry(channel, block.entries[shard][pending.place][1], number, received)
-                group.append(CollectedMessage(entry, pending, refuse))
-            else:
-                size, waiter = operations.size_of((kept.operation,)), self._waiter([pending])
-                group.append(CollectedDelay(channel, kept.operation, size, waiter, number, received))
+                if values:
+                    value = values[index - start]
+                    self._add_messages(channel, [value], len(value), [pending], number, received)
+                elif kept is not None:
+                    self._add_delay(channel, pending, kept, number, received)
+                else:
+                    self._waiting.setdefault(channel, []).append(pending)
+                    self._shards.setdefault(channel, 0 if flow is None else self._shard_of(flow.client_id))
+
+    def _add_messages(
+        self,
+        channel: int,
+        values: list[bytes],
+        size: int,
+        pendings: list[Pending],
+        number: SentNumber | None = None,
+        received: int = 0,
+    ) -> None:
+        shard = self._shards[channel] = pendings[0].shard
+        if shard in self._refused:
+            self._refuse(pendings, self._refused[shard])
+            return
+        messages = CollectedMessages(channel, values, size, pendings, self._refuse, number, received)
+        self.groups.setdefault((shard, channel), []).append(messages)
+
+    def _add_delay(self, channel: int, pending: Pending, kept: DelayedChange, number: SentNumber | None, received: int) -> None:
+        if kept.shard in self._refused:
+            self._refuse([pending], self._refused[kept.shard])
+            return
+        self._shards[channel] = kept.shard
+        size, waiter = operations.size_of((kept.operation,)), self._waiter([pending])
+        delay = CollectedDelay(channel, kept.operation, size, waiter, number, received)
+        self.groups.setdefault((kept.shard, channel), []).append(delay)
 
     def _add_rows(self, changes: Iterable[Change]) -> None:
         """Behind the messages of their channels."""

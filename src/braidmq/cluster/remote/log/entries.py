@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -66,13 +66,13 @@ class EntriesWaiter:
 
 
 class Collected:
-    """An entry that is not answered. It is encoded when its block is sent."""
+    """One entry, or several, that are not answered. They are encoded when their block is sent."""
 
     __slots__ = ("size",)
 
     size: int
 
-    def entry(self) -> BlockEntry:
+    def entries(self) -> Sequence[BlockEntry]:
         """What is sent."""
         raise NotImplementedError
 
@@ -84,39 +84,53 @@ class Collected:
         """The home is absent for long, and this entry was sent: a client that waits for it is told that it is in doubt."""
 
 
-class CollectedMessage(Collected):
-    """A PUBLISH with QoS 1 or 2."""
+class CollectedMessages(Collected):
+    """PUBLISH packets with QoS 1 or 2 of one channel that follow each other, each an entry of the block."""
 
-    __slots__ = ("_entry", "_refuse", "pending")
+    __slots__ = ("_number", "_received", "_refuse", "_values", "channel", "pendings")
 
-    def __init__(self, entry: PublishEntry, pending: Pending, refuse: Callable[[Pending, Refusal], None]) -> None:
-        self.size = len(entry.value) + _ENTRY_COST
-        self.pending: Pending | None = pending
-        self._entry = entry
+    def __init__(
+        self,
+        channel: int,
+        values: list[bytes],
+        size: int,
+        pendings: list[Pending],
+        refuse: Callable[[list[Pending], Refusal], None],
+        number: SentNumber | None = None,
+        received: int = 0,
+    ) -> None:
+        """``values``: the records, of ``size`` bytes. ``number`` and ``received``: of a single one; see ``PublishEntry``."""
+        self.size = size + _ENTRY_COST * len(values)
+        self.channel = channel
+        self.pendings: list[Pending] | None = pendings  # None: they are in doubt, or rejected
+        self._values = values
         self._refuse = refuse
+        self._number = number
+        self._received = received
 
     @property
-    def channel(self) -> int:
-        """The publisher's."""
-        return self._entry.channel
+    def count(self) -> int:
+        """How many entries they are."""
+        return len(self._values)
 
-    def entry(self) -> PublishEntry:
+    def entries(self) -> Sequence[PublishEntry]:
         """What is sent."""
-        return self._entry
+        channel, number, received = self.channel, self._number, self._received
+        return [PublishEntry(channel, value, number, received) for value in self._values]
 
     def drop(self, refusal: Refusal) -> bool:
-        """Reject the message."""
+        """Reject the messages."""
         self._end(refusal)
         return True
 
     def doubt(self) -> None:
-        """Close the publisher's connection: it sends the message again, and the block is sent again, too (C19)."""
+        """Close the publisher's connection: it sends the messages again, and the block is sent again, too (C19)."""
         self._end(IN_DOUBT)
 
     def _end(self, refusal: Refusal) -> None:
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            self._refuse(pending, refusal)
+        pendings, self.pendings = self.pendings, None
+        if pendings is not None:
+            self._refuse(pendings, refusal)
 
 
 class CollectedRows(Collected):
@@ -135,9 +149,9 @@ class CollectedRows(Collected):
         self.waiter = waiter
         self._is_of_block = is_of_block
 
-    def entry(self) -> RowsEntry | DelayEntry:
+    def entries(self) -> tuple[RowsEntry | DelayEntry]:
         """What is sent."""
-        return RowsEntry(self.channel, encode(self.operations))
+        return (RowsEntry(self.channel, encode(self.operations)),)
 
     @property
     def is_kept(self) -> bool:
@@ -187,9 +201,9 @@ class CollectedDelay(CollectedRows):
         self._number = number
         self._received = received
 
-    def entry(self) -> DelayEntry:
+    def entries(self) -> tuple[DelayEntry]:
         """What is sent."""
-        return DelayEntry(self.channel, encode(self.operations), self._number, self._received)
+        return (DelayEntry(self.channel, encode(self.operations), self._number, self._received),)
 
 
 class CollectedNotice(Collected):
@@ -202,9 +216,9 @@ class CollectedNotice(Collected):
         self._entry = entry
         self._on_answer = on_answer
 
-    def entry(self) -> ReleaseEntry | WithdrawEntry:
+    def entries(self) -> tuple[ReleaseEntry | WithdrawEntry]:
         """What is sent."""
-        return self._entry
+        return (self._entry,)
 
     def drop(self, refusal: Refusal) -> bool:
         """It must be sent."""

@@ -23,8 +23,11 @@ class NodeBlock(Protocol):
         """Rows to be written with them."""
 
     @property
-    def pendings(self) -> Sequence[Pending]:
+    def pendings(self) -> list[Pending]:
         """The messages that wait, in the order of arrival; those that are recorded have a ``place`` among the entries."""
+
+    def runs(self) -> list[tuple[int, list[bytes], int]]:
+        """Those of one client that follow each other: index of the first, their records if they are recorded, and the bytes."""
 
     def producer_marks(self) -> Mapping[int, tuple[Producer, int, int, Change | None]]:
         """By index of the pendings: the producer of a message, its sequence and check value, and its key."""

@@ -42,7 +42,7 @@ from braidmq.cluster.remote.log.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log.entries import (
     OVERTAKEN,
     CollectedGuest,
-    CollectedMessage,
+    CollectedMessages,
     CollectedNotice,
     CollectedRows,
     EntriesWaiter,
@@ -125,7 +125,7 @@ class RemoteLog:
             block.refused(refusal)
             return
         refused = {shard: refusal for core, refusal in refusals.items() if refusal is not None for shard in core.shards}
-        split = BlockSplit(block, refused, self._channels, self.outcomes, self._refuse_pending, self.shard_of)
+        split = BlockSplit(block, refused, self._channels, self.outcomes, self._refuse_pendings, self.shard_of)
         for (shard, _), entries in split.groups.items():
             self._shards[shard].add(entries)
         for change in split.own:
@@ -133,8 +133,8 @@ class RemoteLog:
                 self._shards[change.shard].add((_rows(0, [change.operation], None),))
         self._note_growth()
 
-    def _refuse_pending(self, pending: Pending, refusal: Refusal) -> None:
-        self.outcomes.refuse([pending], refusal.is_in_doubt)
+    def _refuse_pendings(self, pendings: list[Pending], refusal: Refusal) -> None:
+        self.outcomes.refuse(pendings, refusal.is_in_doubt)
 
     def change(self, changes: Iterable[Change], *, on_commit: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
         """Write rows by the next flush; then one of the two is called. Rows that no client waits for may take longer."""
@@ -259,14 +259,30 @@ class RemoteLog:
         fenced: dict[int, None] = {}
         overtaken: list[Pending] = []
         if is_all_done(outcomes):  # nearly always
-            messages = [entry for entry in entries if isinstance(entry, CollectedMessage)]
+            messages = [entry for entry in entries if isinstance(entry, CollectedMessages)]
             if len(messages) == len(entries):
-                done = [entry.pending for entry in messages if entry.pending is not None]  # else it was in doubt
-                self._acknowledge(done, [0] * len(done))
+                for each in messages:
+                    pendings += each.pendings or ()  # else they were in doubt
+                self._acknowledge(pendings, [0] * len(pendings))
                 entries = ()
-        for index, entry in enumerate(entries):
+        next_index = 0
+        for entry in entries:
+            index = next_index
+            if isinstance(entry, CollectedMessages):
+                next_index += entry.count
+                for place, pending in enumerate(entry.pendings or (None,) * entry.count):
+                    outcome = outcome_of(outcomes, index + place)
+                    if outcome == FENCED:
+                        fenced[entry.channel] = None
+                        self.lost_fenced += 1
+                        overtaken += [] if pending is None else [pending]
+                    elif pending is not None:  # else it was in doubt
+                        pendings.append(pending)
+                        codes.append(0 if outcome in (RECORDED, NOT_RECORDED) else outcome)
+                continue
+            next_index += 1
             outcome = outcome_of(outcomes, index)
-            if outcome == FENCED and isinstance(entry, CollectedMessage | CollectedRows):
+            if outcome == FENCED and isinstance(entry, CollectedRows):
                 fenced[entry.channel] = None
                 self.lost_fenced += 1
             if isinstance(entry, CollectedNotice):
@@ -278,12 +294,6 @@ class RemoteLog:
                 elif entry.waiter is not None:
                     self._acknowledge(pendings, codes)  # in the order of the messages
                     entry.answered(refusal)
-            elif isinstance(entry, CollectedMessage) and entry.pending is not None:  # else it was in doubt
-                if outcome == FENCED:
-                    overtaken.append(entry.pending)
-                else:
-                    pendings.append(entry.pending)
-                    codes.append(0 if outcome in (RECORDED, NOT_RECORDED) else outcome)
         self._acknowledge(pendings, codes)
         for channel in fenced:
             self._on_fenced(channel)

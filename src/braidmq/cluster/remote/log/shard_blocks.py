@@ -102,7 +102,9 @@ class ShardBlocks:
     def _send_block(self, block: NumberedBlock[Collected], flags: int) -> None:
         next_number = 0 if self._is_announced else self._sender.resume().next_number
         self._is_announced = True
-        body = BlockBody(block.number, block.confirmed, next_number, [each.entry() for each in block.entries])
+        body = BlockBody(
+            block.number, block.confirmed, next_number, [entry for each in block.entries for entry in each.entries()]
+        )
         for part, more in split(_encode(body)):
             self._send(FrameKind.BLOCK, self._shard, part, flags | more)
 
