@@ -15,11 +15,6 @@ def u16(number: int) -> bytes:
     return number.to_bytes(2, "big")
 
 
-def u32(number: int) -> bytes:
-    """A four byte integer."""
-    return number.to_bytes(4, "big")
-
-
 def varint(number: int) -> bytes:
     """A variable byte integer in its shortest form."""
     out = bytearray()
