@@ -141,7 +141,7 @@ def test_without_stamps_below_the_ceiling_messages_are_refused(
             broken_disk.setattr(CeilingFile, "put", broken)
             hands.move(stamps.AHEAD_US)
             assert await append(log) == on_disk(tmp_path)
-            assert "does not take a new ceiling for timestamps" in await refusal(log)
+            assert "could not be raised in time" in await refusal(log)
             log.check()
             wait_for_renewal(log)
             log.check()

@@ -120,7 +120,7 @@ class NodeLink:
         try:
             answer = self.answer_core(question.request)
         except Exception:
-            log.exception("a question of another core failed")
+            log.exception("a question from another core failed")
             return
         with suppress(OSError):  # the node has exited
             self.tell(messages.Own(question.number, answer))

@@ -149,7 +149,9 @@ class OwnShards:
         try:
             return _encode(self.answer(_requests.decode(request)))
         except msgspec.MsgspecError as problem:
-            return encode_problem(Problem("unavailable", f"a core asks in a way that another one does not know: {problem}"))
+            return encode_problem(
+                Problem("unavailable", f"a request between cores is invalid, or of another version of braidmq: {problem}")
+            )
         except HistoryError as error:
             return encode_problem(error.problem)
 
@@ -179,9 +181,9 @@ def decode_answer(core: str, data: bytes, kind: type[Told]) -> Told:
     try:
         answer = _answers.decode(data)
     except msgspec.MsgspecError:
-        fail("unavailable", f"core {core} answers in a way that this one does not know: it has another version of braidmq")
+        fail("unavailable", f"the answer of core {core} is invalid: does it run another version of braidmq?")
     if isinstance(answer, NotTold):
         raise HistoryError(answer.problem)
     if not isinstance(answer, kind):
-        fail("unavailable", f"core {core} gives the wrong answer")
+        fail("unavailable", f"core {core} answered another request")
     return answer

@@ -43,7 +43,7 @@ class CeilingFile:
         except FileNotFoundError:
             return
         except OSError as problem:
-            raise Unavailable(f"cannot read {path}, which says where the timestamps of the log go on: {problem}") from problem
+            raise Unavailable(f"cannot read {path}, above which the timestamps of the log continue: {problem}") from problem
         for first in (0, _SLOT_BYTES):
             fields = data[first : first + _SLOT.size]
             check = data[first + _SLOT.size : first + _SLOT.size + _CHECK.size]

@@ -53,7 +53,7 @@ class StampCeiling:
     def admit(self, stamps: Iterable[list[int]]) -> None:
         """Raise Unavailable if one of these lists of rising stamps ends above the ceiling."""
         if self._is_kept and max((each[-1] for each in stamps if each), default=0) > self._file.value:
-            raise Unavailable(f"the disk of {self._log_path} does not take a new ceiling for timestamps")
+            raise Unavailable(f"the ceiling for timestamps of the log in {self._log_path} could not be raised in time")
 
     def check(self) -> None:
         """Start to write a new ceiling if it is time; call it every second."""
