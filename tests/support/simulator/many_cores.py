@@ -187,6 +187,7 @@ class SimNode:
         here.on_frame = lambda kind, flags, destination, body: home.receive_claims(flags, body)
         there.on_frame = lambda kind, flags, destination, body: peer.calls.receive_claims(flags, body)
         peer.calls.open(there)
+        self.cluster.settle()  # what the core says before the node knows that it is registered
         peer.calls.declare(home.open_calls(here))
         here_too, there_too = self._wires_between()
         here_too.on_frame, there_too.on_frame = home.receive, peer.receive

@@ -101,9 +101,8 @@ class NodeCalls:
         return self._answers is not None
 
     def open(self, connection: NodeConnection) -> None:
-        """The node has connected."""
+        """The node has connected; it is told nothing before it has declared its channels."""
         self._answers = _Answers(ClaimFrames(connection.send, self._ask), self._send_message)
-        self._registry.join(self._member, self._answers)
 
     def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
         """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
@@ -115,6 +114,7 @@ class NodeCalls:
 
     def declare(self, message: Declare) -> None:
         """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
+        assert self._answers is not None  # it has connected
         channels = {
             each.channel: NodeClaim(
                 ClaimRequest(0, each.client_id, each.channel), each.user_name, False, each.expiry_s, decode_will(each.will)
@@ -127,6 +127,7 @@ class NodeCalls:
             [claim.request for claim in claims.values()],
             message.claimed,
         )
+        self._registry.join(self._member, self._answers)
         self._registry.declare(self._member, declaration, channels, claims)
 
     def read_retained(self, request: RetainedRead | RetainedFilters) -> RetainedMatches | Awaitable[RetainedPage]:
