@@ -67,7 +67,7 @@ class Cluster:
 async def cluster_in(folder: Path, keys: dict[str, str]) -> AsyncIterator[Cluster]:
     async with core_of(folder) as core, joined(folder, core, cluster_keys=keys) as replicant:
         cluster = Cluster(core, replicant)
-        assert await core.wait_bans_known(20) == []
+        assert await core.administration.wait_bans_known(20) == []
         try:
             yield cluster
         finally:

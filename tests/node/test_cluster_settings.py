@@ -27,7 +27,7 @@ def test_a_setting_holds_on_all_nodes_and_on_those_that_join_later(tmp_path: Pat
             assert node.settings.mqtt.receive_maximum == 7
             assert sources.read_overrides(node.settings.node.data_dir) == {"mqtt.receive_maximum": 7}
         async with joined(tmp_path, cluster.core, "r2") as late:
-            assert await cluster.core.wait_settings_known(20) == []
+            assert await cluster.core.administration.wait_settings_known(20) == []
             assert late.settings.mqtt.receive_maximum == 7
 
         assert (await cluster.operations.conf_unset("mqtt.receive_maximum")).origin == "default"
@@ -125,13 +125,13 @@ def test_settings_and_bans_survive_a_restart_with_and_without_other_nodes(tmp_pa
     async def see_both(operations: CoreOperations, core: Node) -> None:
         assert core.settings.mqtt.receive_maximum == 7
         assert [ban.value for ban in (await operations.bans(ALL)).items] == ["b"]
-        assert core.administration.settings == {"mqtt.receive_maximum": 7}
+        assert core.administration.cluster.settings == {"mqtt.receive_maximum": 7}
 
     asyncio.run(restarted(set_both))
     asyncio.run(restarted(see_both))
     sources.write_overrides(tmp_path / "core", {"mqtt.receive_maximum": 7, "log.drops": True})  # by the node without others
 
     async def see_more(operations: CoreOperations, core: Node) -> None:
-        assert core.administration.settings == {"mqtt.receive_maximum": 7, "log.drops": True}
+        assert core.administration.cluster.settings == {"mqtt.receive_maximum": 7, "log.drops": True}
 
     asyncio.run(restarted(see_more))

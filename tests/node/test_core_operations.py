@@ -201,7 +201,7 @@ def test_a_ban_closes_clients_on_all_nodes_and_keeps_them_out(tmp_path: Path, ba
         assert await cluster.refusal(cluster.replicant, "b") == 0x8A
 
         assert await cluster.operations.ban_remove(ban.kind, ban.value)
-        assert await cluster.core.wait_bans_known(20) == []
+        assert await cluster.core.administration.wait_bans_known(20) == []
         await cluster.connect(cluster.replicant, "b")
 
     in_cluster(tmp_path, scenario)
@@ -223,7 +223,7 @@ def test_a_node_that_joins_has_the_bans_of_before(tmp_path: Path) -> None:
             await cluster.operations.ban_add(BanInfo(kind="client", value=f"b{number}" + "x" * 60_000))
 
         async with joined(tmp_path, cluster.core, "r2") as late:
-            assert await cluster.core.wait_bans_known(20) == []
+            assert await cluster.core.administration.wait_bans_known(20) == []
 
             assert len(late.access.bans) == 8
 

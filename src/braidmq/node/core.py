@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ from braidmq.base.config.addresses import Address
 from braidmq.base.config.settings import Settings
 from braidmq.base.config.sources import DEFAULT, Config, describe_changes, from_settings
 from braidmq.base.config.transfer import encode_config
-from braidmq.base.errors import ConfigError, UsageError
+from braidmq.base.errors import ConfigError, Unavailable, UsageError
 from braidmq.base.file_descriptors import FilePlan
 from braidmq.base.listening.sockets import PortSharing
 from braidmq.broker.bounds.loop_watch import LoopWatch
@@ -27,24 +27,26 @@ from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.broker.messages import hooks
 from braidmq.broker.ports import Storage
 from braidmq.broker.session.ports import NodePorts
-from braidmq.cluster.administration.cluster_administration import ClusterAdministration
-from braidmq.cluster.administration.node_copies import Copies, CopyOf
-from braidmq.cluster.administration.shared_bans import SharedBans
-from braidmq.cluster.administration.shared_settings import SettingsForNodes
+from braidmq.cluster.administration.core_administration import CoreAdministration
+from braidmq.cluster.administration.figures import ClusterFigures, CoreFigures
+from braidmq.cluster.administration.questions import NodeQuestions
+from braidmq.cluster.administration.several_status import describe_cores
+from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.cores.several_cores import SeveralCores
 from braidmq.cluster.home.home import Home
+from braidmq.cluster.home.node_peer import PeerView
 from braidmq.cluster.home.sessions.held_time import HeldTime
-from braidmq.cluster.membership.administration_rows import AdministrationTables
 from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.workers.worker_settings import share_of, worker_name, worker_settings
 from braidmq.cluster.workers.workers import Workers
+from braidmq.control.cluster import CoreInfo
 from braidmq.history.node_side.cluster_reads import ClusterReads, address_of_readers
 from braidmq.history.node_side.supervisor import HistoryService
-from braidmq.node.cluster_part import ClusterPart
 from braidmq.node.process import make_data_dir, report_death, warn_if_slow
+from braidmq.node.serving import ServingNode
 from braidmq.operations import CoreAnswers, CoreOperations, NodeOperations
 from braidmq.operations.configuration import compose
 from braidmq.storage.engine.health import HEALTHY, Health
@@ -78,7 +80,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
         return self.count + self.core_listens
 
 
-class Node(ClusterPart):
+class Node(ServingNode):
     """One core. ``start`` returns when it serves; ``stop`` when everything is closed."""
 
     def __init__(self, config: Config | Settings, workers: WorkerPlan | None = None) -> None:
@@ -90,9 +92,12 @@ class Node(ClusterPart):
         self._log: DurableLog | None = None
         self._care: Watchdog | None = None
         self._history: HistoryService | None = None
+        self._several: SeveralCores | None = None
+        self._core_side: CoreSide | None = None
+        self._home: Home | None = None
         self._held_time: HeldTime | None = None
         self._operations: CoreOperations | None = None
-        self._copies: Copies | None = None
+        self._administration: CoreAdministration | None = None
         self._answers: CoreAnswers | None = None
         self._worker_secret = b""
         self._workers: Workers | None = None
@@ -225,7 +230,10 @@ class Node(ClusterPart):
             return
         self._home.serve(broker)
         self._home.remove_marks_except(self._core_side.expected_ids)
-        self._administration = administration = await self._administer(self._core_side)
+        assert self._access is not None
+        assert self._operations is not None
+        side, use_settings = self._core_side, self._operations.use_settings
+        self._administration = await CoreAdministration.open(self.settings.node, side, self._access, use_settings)
         self._held_time = held = HeldTime(broker, self.settings.cluster.lease, broker.loop)
         self._core_side.when_alone, self._core_side.when_back = held.hold, held.resume
         await self._core_side.accept(self._home, self._home)
@@ -236,33 +244,7 @@ class Node(ClusterPart):
             )
             await self._workers.start()
             log.info("%d workers are ready", self._plan.count)
-        administration.start()
-
-    async def _administer(self, side: CoreSide) -> ClusterAdministration:
-        """Use the settings and bans of the cluster from now on, and bring them to all nodes."""
-        access, operations = self._access, self._operations
-        assert access is not None
-        assert operations is not None
-        if self._several is None:
-            # Whatever was answered to an operator is in the files of the only core.
-            overrides = await asyncio.to_thread(sources.read_overrides, self.settings.node.data_dir)
-            kept = {name: sources.shared_override(name, value) for name, value in overrides.items() if sources.is_shared(name)}
-            await AdministrationTables(side.store).adopt(kept, [ban for ban in access.bans.list() if not ban.automatic])
-        await side.follow()
-        administration = ClusterAdministration(side.store, side.view, access, operations.use_settings)
-        administration.load()
-        side.when_administered = administration.take
-        name, questions = self.settings.node.name, side.questions
-
-        def source() -> CopyOf:
-            return CopyOf(name, administration.number)
-
-        self._shared_bans = bans = SharedBans(access.bans, questions, source)
-        self._shared_settings = settings = SettingsForNodes(questions, source, lambda: administration.settings)
-        administration.on_settings = settings.copies.note
-        access.cluster, access.on_ban = administration, bans.note
-        self._copies = Copies(questions, [bans.copies, settings.copies])
-        return administration
+        self._administration.start()
 
     async def _register_endpoint(self, endpoint: str) -> EndpointRegistration:
         if self._core_side is None or self.cluster_address is None:
@@ -317,8 +299,6 @@ class Node(ClusterPart):
             self._answers.traces.close()
         if self._administration is not None:
             self._administration.stop()
-        if self._copies is not None:
-            self._copies.close()
         if self._held_time is not None:
             self._held_time.close()
         if self._core_side is not None:
@@ -362,6 +342,79 @@ class Node(ClusterPart):
         if self._workers is not None:
             await self._workers.reload()
         return changes.restart
+
+    @property
+    def cluster_address(self) -> Address | None:
+        """Where replicants reach this core."""
+        return self._core_side.address if self._core_side is not None else None
+
+    # For its operations, if other nodes may join
+
+    def cluster_figures(self) -> ClusterFigures:
+        """What the metrics say about the cluster, now."""
+        if self._core_side is None or self._home is None or self._broker is None or not self._home.is_serving:
+            return ClusterFigures()
+        return CoreFigures(self._core_side, self._home)
+
+    @property
+    def questions(self) -> NodeQuestions:
+        """Asks the other nodes."""
+        return self._cluster()[0].questions
+
+    @property
+    def core_calls(self) -> CoreCalls:
+        """Asks the other cores."""
+        return self._cluster()[1].core_calls
+
+    @property
+    def led_shards(self) -> Collection[int]:
+        """The shards that this core leads."""
+        return self._cluster()[1].led.terms
+
+    @property
+    def incarnation(self) -> int:
+        """The core's own."""
+        return self._cluster()[0].incarnation
+
+    @property
+    def core_list(self) -> list[CoreInfo]:
+        """All cores, if there are several."""
+        return [] if self._several is None or self._core_side is None else describe_cores(self._several, self._core_side)
+
+    def core_of(self, client_id: str) -> str | None:
+        """The other core that is the home of a client id; None: this one is."""
+        return self._cluster()[1].core_of(client_id)
+
+    def node_of(self, client_id: str) -> str | None:
+        """The node that has the session of a client id."""
+        return self._cluster()[1].sessions.node_of(client_id)
+
+    async def wait_left(self, client_id: str) -> None:
+        """Wait until no node has the session of a client id."""
+        left = asyncio.Event()
+        self._cluster()[1].sessions.after_leaving(client_id, left.set)
+        await left.wait()
+
+    def peer_view(self, name: str) -> PeerView | None:
+        """A node's connections, as the core sees them."""
+        peer = self._cluster()[1].find(name)
+        return None if peer is None else peer.view()
+
+    @property
+    def administration(self) -> CoreAdministration:
+        """The settings and bans of the cluster. Raises Unavailable while the core starts."""
+        if self._administration is None:
+            raise Unavailable("this core is starting", 1.0)
+        return self._administration
+
+    async def declare_dead(self, name: str) -> None:
+        """End a node's connections and its membership."""
+        await self._cluster()[0].declare_dead(name, "the operator has declared it dead")
+
+    def _cluster(self) -> tuple[CoreSide, Home]:
+        assert self._core_side is not None, "other nodes cannot join this one"
+        assert self._home is not None
+        return self._core_side, self._home
 
     @property
     def history_bind(self) -> str:

@@ -16,7 +16,7 @@ from braidmq.base.config.addresses import Address
 from braidmq.base.config.keys import dotted, find_key, parse_path
 from braidmq.base.config.sources import is_shared, parse_override, shared_override
 from braidmq.base.errors import Unavailable, UsageError
-from braidmq.cluster.administration.cluster_administration import ClusterAdministration
+from braidmq.cluster.administration.core_administration import CoreAdministration
 from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
 from braidmq.cluster.cores.core_calls import CoreCalls
 from braidmq.cluster.cores.core_side import CORE, REPLICANT, WORKER
@@ -86,21 +86,8 @@ class RunningCore(RunningNode, Protocol):
         """A node's connections, as the core sees them."""
         ...
 
-    async def wait_bans_known(self, timeout_s: float) -> list[str]:
-        """Wait until all nodes have the operators' bans; the names of those that did not confirm in time."""
-        ...
-
-    async def wait_settings_known(self, timeout_s: float) -> list[str]:
-        """Wait until all nodes have the cluster's settings; the names of those that did not confirm in time."""
-        ...
-
     @property
-    def setting_troubles(self) -> Mapping[str, str]:
-        """Why nodes do not use the cluster's settings, by name."""
-        ...
-
-    @property
-    def administration(self) -> ClusterAdministration:
+    def administration(self) -> CoreAdministration:
         """The settings and bans of the cluster. Raises Unavailable while the core starts."""
         ...
 
@@ -212,7 +199,7 @@ class CoreOperations(NodeOperations):
         )
 
     def _setting_alarms(self, name: str) -> list[str]:
-        trouble = self._core.setting_troubles.get(name)
+        trouble = self._core.administration.troubles.get(name)
         return [f"it does not use the settings of the cluster: {trouble}"] if trouble else []
 
     async def forget(self, name: str) -> None:
@@ -337,7 +324,7 @@ class CoreOperations(NodeOperations):
     async def ban_add(self, ban: BanInfo) -> list[str]:
         """Add a ban and close the connections it applies to, on all nodes; the names of nodes that did not confirm it yet."""
         await super().ban_add(ban)
-        return await self._core.wait_bans_known(ANSWER_S)
+        return await self._core.administration.wait_bans_known(ANSWER_S)
 
     # Configuration
 
@@ -358,12 +345,13 @@ class CoreOperations(NodeOperations):
 
     async def _change_setting(self, name: str, value: object | None) -> ConfValue:
         before = self._configuration.value(name).value
-        await self._core.administration.set_setting(name, value, self._configuration.check_shared)
-        silent = await self._core.wait_settings_known(ANSWER_S)
+        administration = self._core.administration
+        await administration.cluster.set_setting(name, value, self._configuration.check_shared)
+        silent = await administration.wait_settings_known(ANSWER_S)
         is_later = find_key(parse_path(name), "run time").restart and self._configuration.value(name).value != before
         found = self._configuration.value(name, is_later=is_later)
         notes = [found.note, *(f"{each} has not confirmed it yet" for each in silent)]
-        notes += [f"{each} does not use it: {reason}" for each, reason in self._core.setting_troubles.items()]
+        notes += [f"{each} does not use it: {reason}" for each, reason in administration.troubles.items()]
         return replace(found, note="; ".join(filter(None, notes)))
 
     def trace(self, kind: TraceKind, value: str) -> AsyncIterator[str]:

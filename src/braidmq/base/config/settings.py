@@ -311,7 +311,9 @@ class HistorySettings(_Table, frozen=True):
     )
     address: Annotated[
         str,
-        key("address to which other cores send readers of this one; empty: that of `bind`", restart=True, per_node=True),
+        key(
+            "address to which other cores send readers of this core's shards; empty: that of `bind`", restart=True, per_node=True
+        ),
     ] = ""
     cert_file: Annotated[
         str, key("certificate chain (PEM) of the history service; enables TLS; reread on reload", per_node=True)

@@ -40,6 +40,10 @@ class NodeCopies:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._confirmed = asyncio.Event()  # replaced when a node has confirmed
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a node is connected."""
+        return name in self._known
+
     def note(self) -> None:
         """Something has changed: tell all nodes."""
         self.version += 1

@@ -30,20 +30,25 @@ class SettingsForNodes:
         self, questions: NodeQuestions, source: Callable[[], CopyOf], settings: Callable[[], Mapping[str, object]]
     ) -> None:
         """``source``: this core, and the number of the latest change that it knows. ``settings``: as they are now."""
-        self.troubles: dict[str, str] = {}  # of nodes that cannot use them, why
         self.copies = NodeCopies(OPERATION, questions, self._pages_since, self._note_answer)
         self._source = source
         self._settings = settings
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Why nodes that are connected cannot use them, by name."""
+        return {name: trouble for name, trouble in self._troubles.items() if name in self.copies}
 
     def _pages_since(self, version: int) -> list[bytes]:
         return [msgspec.json.encode(SettingsPage(self._source(), dict(self._settings())))]
 
     def _note_answer(self, name: str, answer: bytes) -> None:
-        trouble = msgspec.json.decode(answer, type=str, strict=False)
+        trouble = msgspec.json.decode(answer, type=str)
+        self._troubles = self.troubles  # without nodes that are gone
+        self._troubles.pop(name, None)
         if trouble:
-            self.troubles[name] = trouble
-        else:
-            self.troubles.pop(name, None)
+            self._troubles[name] = trouble
 
 
 class ReceivedSettings:
