@@ -49,6 +49,10 @@ class Control:
             web.get("/ctl/status", self._status),
             web.get("/ctl/cluster", self._cluster),
             web.delete("/ctl/cluster/node", self._forget),
+            web.get("/ctl/cluster/shards", self._shards),
+            web.get("/ctl/cluster/join", self._plan_joining),
+            web.post("/ctl/cluster/leave", self._leave),
+            web.delete("/ctl/cluster/leave", self._finish_leaving),
             web.post("/ctl/drain", self._drain),
             web.get("/ctl/drain", self._drain_status),
             web.get("/ctl/clients", self._clients),
@@ -81,6 +85,19 @@ class Control:
 
     async def _forget(self, request: web.Request) -> web.Response:
         await self._operations.forget(parameter(request, "name"))
+        return web.Response(status=204)
+
+    async def _shards(self, _: web.Request) -> web.Response:
+        return json_answer(await self._operations.shards())
+
+    async def _plan_joining(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.plan_joining(parameter(request, "name"), parameter(request, "role")))
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        return json_answer(await self._operations.leave(await body_of(request, DrainRequest)))
+
+    async def _finish_leaving(self, request: web.Request) -> web.Response:
+        await self._operations.finish_leaving(parameter(request, "name"))
         return web.Response(status=204)
 
     async def _drain(self, request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus
+from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus, JoinPlan, ShardLeader
 from braidmq.control.contract import (
     BanInfo,
     BanKind,
@@ -113,6 +113,22 @@ class Operations(Protocol):
 
     async def forget(self, name: str) -> None:
         """Declare a node dead that does not answer. Raises UsageError if it does, or if there is none."""
+        ...
+
+    async def shards(self) -> list[ShardLeader]:
+        """The shards of the log with their leaders. Raises UsageError unless this node is the core of a cluster."""
+        ...
+
+    async def plan_joining(self, name: str, role: str) -> JoinPlan:
+        """What a new node has to be configured with. Raises ConfigError for its name, and UsageError if it cannot join."""
+        ...
+
+    async def leave(self, request: DrainRequest) -> DrainStatus:
+        """Begin to let a replicant leave: its clients are sent elsewhere. Raises UsageError and Unavailable."""
+        ...
+
+    async def finish_leaving(self, name: str) -> None:
+        """End the process of a replicant that is drained, and its membership. Raises UsageError and Unavailable."""
         ...
 
     async def drain(self, request: DrainRequest) -> DrainStatus:

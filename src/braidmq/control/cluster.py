@@ -70,6 +70,31 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
     alarms: list[str] = []
 
 
+CoreState = Literal["serving", "alone", "dead", "away"]
+
+
+class ShardLeader(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard of the log, the core that leads it, in which state that is (see `CoreInfo`), and its latest term.
+
+    ``term``: 0 if the core has never been started, or is the only one.
+    """
+
+    shard: int
+    core: str
+    state: CoreState
+    term: int
+
+
+class JoinPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replicant that joins has to be configured with. The secret is not named: it is that of the other nodes."""
+
+    name: str
+    cluster: str
+    core_nodes: list[str]
+    needs_secret: bool
+    needs_certificate: bool
+
+
 class CoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One of several cores. ``terms``: of the shards that it leads, by shard; 0 if it has never been started.
 
@@ -77,7 +102,7 @@ class CoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    state: Literal["serving", "alone", "dead", "away"]
+    state: CoreState
     incarnation: int
     address: str
     terms: dict[int, int]

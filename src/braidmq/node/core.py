@@ -407,9 +407,9 @@ class Node(ServingNode):
             raise Unavailable("this core is starting", 1.0)
         return self._administration
 
-    async def declare_dead(self, name: str) -> None:
+    async def declare_dead(self, name: str, reason: str) -> None:
         """End a node's connections and its membership."""
-        await self._cluster()[0].declare_dead(name, "the operator has declared it dead")
+        await self._cluster()[0].declare_dead(name, reason)
 
     def _cluster(self) -> tuple[CoreSide, Home]:
         assert self._core_side is not None, "other nodes cannot join this one"

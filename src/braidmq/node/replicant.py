@@ -45,6 +45,7 @@ class Replicant(ServingNode):
         self._sharing = sharing
         self._drain: Drain | None = None
         self._answers: NodeAnswers | None = None
+        self._left = asyncio.Event()
 
     @property
     def cluster_address(self) -> Address | None:
@@ -112,8 +113,19 @@ class Replicant(ServingNode):
             log.info("%s listens on %s", name, Address(host, port))
 
     async def wait_ended(self) -> str:
-        """Wait until the core no longer takes this node for a member: it must be stopped. The reason."""
-        return await self._side.wait_ended()
+        """Wait until the core no longer takes this node for a member: it must be stopped. The reason; nothing if it has left."""
+        refused, left = asyncio.ensure_future(self._side.wait_ended()), asyncio.ensure_future(self._left.wait())
+        try:
+            await asyncio.wait({refused, left}, return_when=asyncio.FIRST_COMPLETED)
+            return "" if self._left.is_set() else refused.result()
+        finally:
+            refused.cancel()
+            left.cancel()
+
+    def leave(self) -> None:
+        """End, in order: its operator has taken it out of the cluster."""
+        log.info("this node leaves its cluster")
+        asyncio.get_running_loop().call_soon(self._left.set)  # behind the answer to the core
 
     async def stop(self) -> None:
         """Stop accepting, disconnect the clients, leave the core."""

@@ -95,6 +95,10 @@ class AnsweringNode(ListedNode, Protocol):
         """How far that is."""
         ...
 
+    def leave_cluster(self) -> None:
+        """End this node. Raises UsageError unless it is drained."""
+        ...
+
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 
@@ -181,6 +185,7 @@ class NodeAnswers(ListAnswers):
             SETTINGS: self._settings,
             "drain": self._drain,
             "drain_status": self._drain_status,
+            "leave": self._leave,
         }
 
     async def _metrics(self, _: bytes) -> bytes:
@@ -191,6 +196,10 @@ class NodeAnswers(ListAnswers):
 
     async def _drain_status(self, arguments: bytes) -> bytes:
         return msgspec.json.encode(await self._replicant.drain_status(decode(arguments, str)))
+
+    async def _leave(self, _: bytes) -> bytes:
+        self._replicant.leave_cluster()
+        return b"null"
 
     async def _bans(self, arguments: bytes) -> bytes:
         self._take_bans(arguments)

@@ -7,21 +7,17 @@ the other cores, of all at once, and put together here. A node or core that does
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from typing import Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from braidmq.base.config.addresses import Address
 from braidmq.base.config.keys import dotted, find_key, parse_path
 from braidmq.base.config.sources import is_shared, parse_override, shared_override
-from braidmq.base.errors import Unavailable, UsageError
-from braidmq.cluster.administration.core_administration import CoreAdministration
-from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
-from braidmq.cluster.cores.core_calls import CoreCalls
-from braidmq.cluster.cores.core_side import CORE, REPLICANT, WORKER
-from braidmq.cluster.home.node_peer import PeerView
-from braidmq.control.cluster import ClusterMetrics, ClusterStatus, CoreInfo, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
+from braidmq.base.errors import Unavailable
+from braidmq.cluster.administration.questions import ANSWER_S, Silence
+from braidmq.cluster.cores.core_side import CORE, WORKER
+from braidmq.control.cluster import ClusterMetrics, NodeMetrics
 from braidmq.control.contract import (
     BanInfo,
     ClientDetail,
@@ -42,10 +38,10 @@ from braidmq.operations.answers import SubscriptionRequest
 from braidmq.operations.cluster_history import ClusterHistory
 from braidmq.operations.cluster_trace import follow_all
 from braidmq.operations.descriptions import subscription_name
+from braidmq.operations.members import MemberOperations, RunningCore
 from braidmq.operations.merging import merge_pages
-from braidmq.operations.node import NodeOperations, RunningNode
 from braidmq.operations.node_traces import TraceRequest
-from braidmq.operations.questions import LIST_S, ClusterQuestions, silences
+from braidmq.operations.questions import LIST_S, silences
 from braidmq.operations.sessions import BacklogRequest, CoreBacklog, NodeSession, NodeSessionDetail, with_backlogs
 from braidmq.operations.totals import Totals
 
@@ -55,54 +51,11 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-class RunningCore(RunningNode, Protocol):
-    """The core of a cluster, as its operations see it."""
-
-    @property
-    def questions(self) -> NodeQuestions: ...
-    @property
-    def cluster_address(self) -> Address | None: ...
-    @property
-    def core_calls(self) -> CoreCalls: ...
-    @property
-    def led_shards(self) -> Collection[int]: ...
-    @property
-    def incarnation(self) -> int: ...
-    @property
-    def core_list(self) -> list[CoreInfo]: ...
-    def core_of(self, client_id: str) -> str | None:
-        """The other core that is the home of a client id; None: this one is."""
-        ...
-
-    def node_of(self, client_id: str) -> str | None:
-        """The node that has the session of a client id."""
-        ...
-
-    async def wait_left(self, client_id: str) -> None:
-        """Wait until no node has the session of a client id."""
-        ...
-
-    def peer_view(self, name: str) -> PeerView | None:
-        """A node's connections, as the core sees them."""
-        ...
-
-    @property
-    def administration(self) -> CoreAdministration:
-        """The settings and bans of the cluster. Raises Unavailable while the core starts."""
-        ...
-
-    async def declare_dead(self, name: str) -> None:
-        """End a node's connections and its membership."""
-        ...
-
-
-class CoreOperations(NodeOperations):
+class CoreOperations(MemberOperations):
     """Operations of a core that other nodes may join."""
 
     def __init__(self, node: RunningCore) -> None:
         super().__init__(node)
-        self._core = node
-        self._asking = ClusterQuestions(node.questions, node.core_calls)
         self._totals = Totals()
         if node.core_calls.cores:
             self.history = ClusterHistory(node, self._asking)
@@ -149,80 +102,6 @@ class CoreOperations(NodeOperations):
         workers = {(node.name, node.incarnation): values[node.name] for node in known if node.role == WORKER}
         totals = self._totals.add(self.metrics(), workers)
         return ClusterMetrics(totals, [NodeMetrics(node.name, node.role, values[node.name]) for node in known])
-
-    async def cluster(self) -> ClusterStatus:
-        """The members of the cluster, the core first."""
-        statuses = await self._asking.ask_nodes("status", None, Status, ANSWER_S)
-        own = self.status()
-        settings = self._core.settings
-        core = MemberInfo(
-            name=own.node,
-            role="core",
-            state="serving",
-            incarnation=self._core.incarnation,
-            address="" if self._core.cluster_address is None else str(self._core.cluster_address),
-            clients=own.connections,
-            routes=self._core.cluster_figures().routes_own,
-            alarms=[*([own.not_ready] if own.not_ready else []), *self._setting_alarms(own.node)],
-        )
-        nodes = self._core.questions.nodes()
-        members = [self._member(node, statuses.get(node.name, Silence("it has just joined"))) for node in nodes]
-        return ClusterStatus(cluster=settings.node.cluster, members=[core, *members], cores=self._core.core_list)
-
-    def _member(self, node: KnownNode, found: Status | Silence) -> MemberInfo:
-        view = self._core.peer_view(node.name)
-        alarms: list[str] = []
-        if isinstance(found, Silence):
-            alarms.append(found.reason)
-        elif found.not_ready:
-            alarms.append(found.not_ready)
-        alarms += self._setting_alarms(node.name)
-        if view is not None and view.is_lagging:
-            alarms.append("it is too slow for messages that are not recorded")
-        if view is not None and view.is_behind:
-            alarms.append(f"its feed is {view.feed_lag_us / 1e6:.1f} s behind the log")
-        is_silent = isinstance(found, Silence)
-        return MemberInfo(
-            name=node.name,
-            role=node.role,
-            state="away" if not node.is_connected else "silent" if is_silent else "serving",
-            incarnation=node.incarnation,
-            address=node.address,
-            clients=None if isinstance(found, Silence) else found.connections,
-            routes=0 if view is None else view.routes,
-            feed="" if view is None else "behind" if view.is_behind else "following" if view.is_feeding else "",
-            feed_lag_s=0.0 if view is None else view.feed_lag_us / 1e6,
-            rlog="" if view is None else view.rlog_state,
-            rlog_lag=0 if view is None else view.rlog_lag,
-            rlog_position=0 if view is None else view.rlog_sequence,
-            alarms=alarms,
-        )
-
-    def _setting_alarms(self, name: str) -> list[str]:
-        trouble = self._core.administration.troubles.get(name)
-        return [f"it does not use the settings of the cluster: {trouble}"] if trouble else []
-
-    async def forget(self, name: str) -> None:
-        """Declare a replicant dead that does not answer. Raises UsageError if it does."""
-        node = self._core.questions.find(name)
-        if node.role != REPLICANT:
-            raise UsageError(f"{name} is a worker", "its core restarts it when its process ends")
-        try:
-            await self._core.questions.ask(name, "status", b"null")
-        except Unavailable:
-            await self._core.declare_dead(name)
-            return
-        raise UsageError(f"{name} is connected and answers", "stop it; `braidmq ctl node drain` moves its clients first")
-
-    async def drain(self, request: DrainRequest) -> DrainStatus:
-        """Send the clients of a worker or replicant elsewhere. Raises UsageError and Unavailable."""
-        if not request.node:
-            return await super().drain(request)
-        return await self._asking.ask_node(request.node, "drain", request, DrainStatus)
-
-    async def drain_status(self, node: str) -> DrainStatus:
-        """How far a drain is. Raises UsageError and Unavailable."""
-        return await self._asking.ask_node(node, "drain_status", node, DrainStatus)
 
     # Clients
 

@@ -20,7 +20,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.listeners.listener_set import ListenerSet
 from braidmq.cluster.administration.figures import ClusterFigures
 from braidmq.cluster.workers.workers import Workers
-from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus
+from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus, JoinPlan, ShardLeader
 from braidmq.control.contract import (
     BanInfo,
     BanKind,
@@ -159,6 +159,25 @@ class NodeOperations:
 
     async def forget(self, name: str) -> None:
         """Declare a node dead that does not answer. Raises UsageError."""
+        await self.cluster()
+
+    async def shards(self) -> list[ShardLeader]:
+        """The shards of the log with their leaders. Raises UsageError."""
+        await self.cluster()
+        return []
+
+    async def plan_joining(self, name: str, role: str) -> JoinPlan:
+        """What a new node has to be configured with. Raises UsageError."""
+        await self.cluster()
+        raise AssertionError("a node without others has no cluster")
+
+    async def leave(self, request: DrainRequest) -> DrainStatus:
+        """Begin to let a replicant leave. Raises UsageError."""
+        await self.cluster()
+        return await self.drain(request)
+
+    async def finish_leaving(self, name: str) -> None:
+        """End a replicant that is drained. Raises UsageError."""
         await self.cluster()
 
     def _message_log(self) -> DurableLog | None:

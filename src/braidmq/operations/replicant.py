@@ -36,6 +36,10 @@ class RunningReplicant(RunningNode, Protocol):
         """Empties the node."""
         ...
 
+    def leave(self) -> None:
+        """End the node, in order."""
+        ...
+
     @property
     def cluster_trouble(self) -> str:
         """Why it cannot work on its core's data now; empty if it can."""
@@ -91,6 +95,12 @@ class ReplicantOperations(NodeOperations):
         if not drain.is_begun:
             raise UsageError(f"{name} is not being drained")
         return DrainStatus(node=name, is_done=drain.is_done, moved=drain.moved, left=drain.left)
+
+    def leave_cluster(self) -> None:
+        """End this node, which its core then takes out of the cluster. Raises UsageError unless it is drained."""
+        if not self._replicant.drain.is_done:
+            raise UsageError("this node has clients", "drain it first")
+        self._replicant.leave()
 
     async def ban_add(self, ban: BanInfo) -> list[str]:
         """Raises UsageError: the core has the bans of all nodes."""

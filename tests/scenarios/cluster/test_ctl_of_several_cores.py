@@ -180,3 +180,21 @@ def test_settings_and_bans_hold_on_cores_that_were_away_and_on_nodes_that_come_l
             late.close()
         assert operators[1].run("conf", "unset", "mqtt.receive_maximum").exit_code == 0
         assert value_of(operators[0], "mqtt.receive_maximum") == "1000"
+
+
+def test_a_replicant_leaves_and_cores_stay(tmp_path: Path) -> None:
+    with cores_in(tmp_path) as (cluster, operators):
+        node = cluster.replicants[0]
+        client = node.client("c")
+
+        assert [each["core"] for each in operators[1].ask("cluster", "shards")] == ["core1", "core2"] * 6
+        assert {each["term"] for each in operators[1].ask("cluster", "shards")} == {1}
+        refused = operators[0].run("cluster", "leave", "core2")
+        assert (refused.exit_code, "leads shard 1, 3, 5, 7, 9, 11" in refused.errors) == (1, True)
+        ended = operators[1].run("cluster", "leave", "r1")
+
+        assert (ended.exit_code, ended.errors) == (0, "")
+        assert client.receive(Disconnect).reason == 0x9C
+        assert node.process.await_end() == 0
+        for operator in operators:
+            assert "r1" not in [each["name"] for each in operator.ask("cluster", "status")["members"]]

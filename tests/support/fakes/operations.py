@@ -9,7 +9,16 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from braidmq.base.errors import ConfigError, UsageError
-from braidmq.control.cluster import ClusterMetrics, ClusterStatus, DrainRequest, DrainStatus, MemberInfo, NodeMetrics
+from braidmq.control.cluster import (
+    ClusterMetrics,
+    ClusterStatus,
+    DrainRequest,
+    DrainStatus,
+    JoinPlan,
+    MemberInfo,
+    NodeMetrics,
+    ShardLeader,
+)
 from braidmq.control.contract import (
     BanInfo,
     BanKind,
@@ -97,6 +106,22 @@ class FakeOperations:
         if name not in [member.name for member in self.member_list]:
             raise UsageError(f"there is no node {name!r}")
         self.member_list = [member for member in self.member_list if member.name != name]
+
+    async def shards(self) -> list[ShardLeader]:
+        return [ShardLeader(shard=shard, core="core1", state="serving", term=3) for shard in range(2)]
+
+    async def plan_joining(self, name: str, role: str) -> JoinPlan:
+        if role == "core":
+            raise UsageError("the cores of this cluster are fixed (core1)", "join a replicant")
+        return JoinPlan(name=name, cluster="plant", core_nodes=["10.0.0.1:4370"], needs_secret=True, needs_certificate=True)
+
+    async def leave(self, request: DrainRequest) -> DrainStatus:
+        if request.node == "core1":
+            raise UsageError("core1 is a core and leads shard 0", "stop it")
+        return await self.drain(request)
+
+    async def finish_leaving(self, name: str) -> None:
+        await self.forget(name)
 
     async def drain(self, request: DrainRequest) -> DrainStatus:
         self.drain_asked = request

@@ -30,20 +30,29 @@ def drain(ctl: Ctl, name: str, rate: int, deadline: str | None) -> None:
     delay. NODE is required on the core, and left out on the node itself. Ctrl-C ends the command, not the drain; a second one
     with another rate changes it. Afterwards stop or restart the node.
     """
-    deadline_s = None
-    if deadline is not None:
-        try:
-            deadline_s = float(parse_seconds(deadline))
-        except ValueError as problem:
-            raise click.UsageError(f"--deadline {deadline}: {problem}") from None
-    answer = ctl.node.send("POST", "/drain", DrainRequest(node=name, rate=rate, deadline_s=deadline_s))
-    now = msgspec.json.decode(answer, type=DrainStatus)
-    while not now.is_done:
-        if not ctl.json_wanted:
-            click.echo(f"{printable(now.node)}: {now.moved} clients sent away, {now.left} left")
-        time.sleep(_LOOK_S)
-        now = ctl.node.get("/drain", DrainStatus, node=name)
+    now = empty(ctl, "/drain", DrainRequest(node=name, rate=rate, deadline_s=parse_deadline(deadline)))
     if ctl.json_wanted:
         show_json(msgspec.json.encode(now))
     else:
         click.echo(f"{printable(now.node)} is drained: {now.moved} clients were sent away")
+
+
+def parse_deadline(text: str | None) -> float | None:
+    """The option of that name."""
+    if text is None:
+        return None
+    try:
+        return float(parse_seconds(text))
+    except ValueError as problem:
+        raise click.UsageError(f"--deadline {text}: {problem}") from None
+
+
+def empty(ctl: Ctl, path: str, request: DrainRequest) -> DrainStatus:
+    """Begin a drain, and show how far it is until it is done."""
+    now = msgspec.json.decode(ctl.node.send("POST", path, request), type=DrainStatus)
+    while not now.is_done:
+        if not ctl.json_wanted:
+            click.echo(f"{printable(now.node)}: {now.moved} clients sent away, {now.left} left")
+        time.sleep(_LOOK_S)
+        now = ctl.node.get("/drain", DrainStatus, node=request.node)
+    return now

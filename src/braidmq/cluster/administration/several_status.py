@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.cores.several_cores import SeveralCores
-from braidmq.control.cluster import CoreInfo
+from braidmq.control.cluster import CoreInfo, CoreState
 
 
 def describe_cores(several: SeveralCores, side: CoreSide) -> list[CoreInfo]:
@@ -17,7 +15,7 @@ def describe_cores(several: SeveralCores, side: CoreSide) -> list[CoreInfo]:
     found: list[CoreInfo] = []
     for name in several.map.cores:
         member = view.alive.get(name)
-        state: Literal["serving", "alone", "dead", "away"]
+        state: CoreState
         if name not in several.others:
             state = "serving" if several.membership.check() else "alone"
         elif member is None:
