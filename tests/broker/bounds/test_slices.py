@@ -90,6 +90,7 @@ def test_subscriptions_that_take_long_to_remove_are_removed_one_in_a_turn(
         client = Receiver("slow", 0, 100)
         client.connect(broker, clean_start=True)
         subscribe_to_many(client, 10)
+        await turns_until(lambda: broker.routes.count == 10)
         session = broker.sessions.get("slow")
         assert session is not None
         slow_clock(monkeypatch, subscriptions)
