@@ -262,7 +262,7 @@ class BrokerParts:
             timers=self.timers,
             wheel=self.wheel,
             parts=self.parts,
-            large=LargeMessages(self.loop),
+            large=LargeMessages(self.loop, lambda: self.state.counters.messages_received),
             tracer=self.tracer,
             rows=self.turn_writer.storage.sessions,
             writer=self.turn_writer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -166,6 +167,47 @@ def test_a_client_has_one_large_message_on_its_way_to_the_disk_at_a_time(tmp_pat
                 await asyncio.sleep(0.001)
 
     with_broker(tmp_path, work)
+
+
+class NotingLoop:
+    """Notes how long somebody wants to wait, and calls back at once."""
+
+    def __init__(self) -> None:
+        self.delays_s: list[float] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.delays_s.append(delay_s)
+        asyncio.get_running_loop().call_soon(callback)
+
+
+def test_the_pause_after_a_large_message_is_longer_if_others_were_published_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = NotingLoop()
+
+    async def work(broker: Broker) -> None:
+        client, other = Receiver("sender", 0, 100), Receiver("other", 0, 100)
+        client.connect(broker, clean_start=True)
+        other.connect(broker, clean_start=True)
+        connection = client.connection
+        monkeypatch.setattr(connection.context.large, "_loop", loop)
+
+        async def send_large(number: int) -> None:
+            connection.feed(encode(Publish("large", bytes(LARGE_BYTES), 1, packet_id=number), MQTT5))
+            async with asyncio.timeout(20):
+                while connection.hold_bits:  # noqa: ASYNC110  # the disk is another thread's
+                    await asyncio.sleep(0.001)
+
+        await send_large(1)
+        await send_large(2)
+        other.send(Publish("small", b"", 0))
+        await send_large(3)
+
+    with_broker(tmp_path, work)
+
+    first, second, third = loop.delays_s
+    assert first == second
+    assert third == pytest.approx(5 * first)
 
 
 def test_small_messages_are_not_held_for_each_other(tmp_path: Path) -> None:

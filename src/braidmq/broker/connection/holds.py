@@ -28,6 +28,8 @@ class HeldChannel(Channel):
     def on_hold(self, bit: int) -> None:
         if bit == HOLD_WORK:
             self.schedule_resume(HOLD_WORK)
+        elif bit == HOLD_LARGE:
+            self.context.large.begin()
         elif bit == HOLD_QUEUE:
             # The time runs from when the queue filled up, so that many slow subscribers cost a publisher no more than one does.
             since = self.held_by.congested_at if self.held_by is not None else 0.0
@@ -40,7 +42,7 @@ class HeldChannel(Channel):
 
     def end_large(self, size: int) -> None:
         if self.hold_bits & HOLD_LARGE:
-            self.context.large.add(partial(self.resume, HOLD_LARGE), size)
+            self.context.large.end(partial(self.resume, HOLD_LARGE), size)
 
     def hold_for_node(self) -> None:
         """What this client publishes fills a queue on another node: hold it, unless its own queue fills up."""
