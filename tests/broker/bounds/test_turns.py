@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 from braidmq.broker.bounds.turns import TURN_S, Turns
@@ -119,6 +120,24 @@ def test_a_step_is_repeated_until_it_says_that_it_was_the_last_and_others_have_t
 
     assert loop.done == ["a", "b", "a", "b", "a"]
     assert len(loop.turns) == 0
+
+
+def test_work_that_replaces_objects_leaves_few_new_ones_to_the_garbage_collector() -> None:
+    loop = FakeLoop()
+    objects: deque[list[object]] = deque([[]] for _ in range(40_000))
+
+    def replace_some() -> None:
+        loop._work("replaced")
+        for _ in range(200):
+            objects.popleft()
+            objects.append([[]])
+
+    for _ in range(200):
+        loop.turns.add("one", replace_some)
+    while loop.turn():
+        assert sum(len(gc.get_objects(generation=age)) for age in (0, 1)) < 20_000
+
+    assert len(loop.done) == 200
 
 
 def test_repeated_steps_leave_no_reference_cycles() -> None:
