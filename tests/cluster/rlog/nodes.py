@@ -209,7 +209,10 @@ class RlogCluster:
         self.network.after(self.network.delay(), lambda: self._declare_dead(node))
 
     def _declare_dead(self, node: RlogNode) -> None:
-        self.deaths.append(death_of(node.origin, node.incarnation + 1))
+        death = death_of(node.origin, node.incarnation + 1)
+        if any(each.key == death.key and int(each.value or 0) > node.incarnation for each in self.deaths):
+            return  # a later incarnation was declared dead before: the store's row does not go back
+        self.deaths.append(death)
         for core in self.nodes.values():
             if core.is_core:
                 self._tell(core, len(self.deaths) - 1)

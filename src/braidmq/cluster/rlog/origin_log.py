@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from braidmq.net.proto_v1 import Position
 
 ENTRIES_MAX: Final = 100_000
+_KEYS_GONE_MIN: Final = 1000  # among the keys, before those that are gone are forgotten
 _ENTRY_BYTES: Final = 16  # what an entry takes on the wire besides key and value
 
 
@@ -39,10 +40,12 @@ class Entry(NamedTuple):
 class OriginLog:
     """Rows, position and the bounded log of one origin."""
 
-    __slots__ = ("rows", "incarnation", "sequence", "_entries", "_entries_max")
+    __slots__ = ("rows", "incarnation", "sequence", "_entries", "_entries_max", "_keys")
 
     def __init__(self, incarnation: int, sequence: int = 0, *, entries_max: int = ENTRIES_MAX) -> None:
         self.rows: dict[bytes, bytes] = {}
+        # Every key of the rows, and some that are gone or come twice: a list can be read in pieces while the rows change.
+        self._keys: list[bytes] = []
         self.incarnation = incarnation
         self.sequence = sequence
         self._entries: deque[Entry] = deque()
@@ -65,11 +68,28 @@ class OriginLog:
             if entry.value is None:
                 rows.pop(entry.key, None)
             else:
-                rows[entry.key] = entry.value
+                self.put(entry.key, entry.value)
             kept.append(entry)
         self.sequence += len(entries)
+        if len(self._keys) > 2 * len(rows) + _KEYS_GONE_MIN:
+            self._keys = list(rows)
         while len(kept) > self._entries_max:
             kept.popleft()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a row."""
+        if key not in self.rows:
+            self._keys.append(key)
+        self.rows[key] = value
+
+    def replace_rows(self, rows: dict[bytes, bytes]) -> None:
+        """These are the rows now."""
+        self.rows = rows
+        self._keys = list(rows)
+
+    def keys(self) -> list[bytes]:
+        """The keys of all rows up to now; more are added behind them. Some are those of rows that are gone, or come twice."""
+        return self._keys
 
     def begin_again(self, position: Position) -> None:
         """A snapshot was loaded at this position: the entries before it are unknown."""

@@ -203,7 +203,7 @@ class Tables:
         for key, value in zip(keys, values, strict=True):
             if stale.pop(key, rows.get(key)) != value:
                 changes.append(Entry(key, value))
-            rows[key] = value
+            loading.log.put(key, value)
         self._changed(loading.origin, changes)
 
     def end_load(self, loading: Loading) -> None:
@@ -230,4 +230,4 @@ class Tables:
             log = self._logs[origin] = OriginLog(0, entries_max=self._entries_max)
         else:
             log.begin_again(log.position)  # its entries no longer lead to these rows
-        log.rows = rows
+        log.replace_rows(rows)
