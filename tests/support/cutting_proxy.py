@@ -18,10 +18,10 @@ class CuttingProxy:
     A way that is *stalled* keeps what comes, as a network does that loses packets: neither side is told.
     """
 
-    def __init__(self, port: int, budgets: Iterator[int] | None = None) -> None:
+    def __init__(self, port: int, budgets: Iterator[int] | None = None, host: str = "127.0.0.1") -> None:
         self.connections = 0
         self.delay_s = 0.0  # of everything, in both directions
-        self._target = port
+        self._target = (host, port)
         self._budgets = iter(()) if budgets is None else budgets
         self._is_open = {True: threading.Event(), False: threading.Event()}  # by direction; True: to the server
         self._sockets: set[socket.socket] = set()
@@ -73,7 +73,7 @@ class CuttingProxy:
                 try:
                     if self._is_cut:
                         raise ConnectionError
-                    server = socket.create_connection(("127.0.0.1", self._target))
+                    server = socket.create_connection(self._target)
                 except OSError:
                     client.close()
                     continue

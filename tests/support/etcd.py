@@ -26,9 +26,10 @@ START_S = 20.0
 class EtcdMember:
     """One process of etcd."""
 
-    def __init__(self, command: list[str], address: str, health_port: int, data_dir: Path, log_file: Path) -> None:
+    def __init__(self, command: list[str], address: str, health: str, data_dir: Path, log_file: Path) -> None:
+        """``address``: for clients. ``health``: where it says that it is well."""
         self.address = address
-        self._health_port = health_port
+        self._health = health
         self.data_dir = data_dir
         self._command = command
         self._log_file = log_file
@@ -46,7 +47,7 @@ class EtcdMember:
             assert self._process is not None
             assert self._process.poll() is None, self._log_file.read_text()[-2000:]
             try:
-                with urlopen(f"http://127.0.0.1:{self._health_port}/health", timeout=5):
+                with urlopen(f"http://{self._health}/health", timeout=5):
                     return
             except OSError:
                 assert time.monotonic() < end, "etcd does not start"
@@ -158,9 +159,9 @@ def running_etcd(folder: Path, *, count: int = 1, server: Pair | None = None, fl
         data_dir = folder / name
         scheme = "http" if server is None else "https"
         command = etcd_command(program, version, name, data_dir, addresses, scheme)
-        health_port = free_port()
-        command += [f"--listen-metrics-urls=http://127.0.0.1:{health_port}", *more]
-        members.append(EtcdMember(command, address.clients, health_port, data_dir, folder / f"{name}.txt"))
+        health = f"127.0.0.1:{free_port()}"
+        command += [f"--listen-metrics-urls=http://{health}", *more]
+        members.append(EtcdMember(command, address.clients, health, data_dir, folder / f"{name}.txt"))
     try:
         for member in members:
             member.launch()

@@ -90,7 +90,7 @@ class Started:
 
     def await_port(self) -> int:
         """The port of the default TCP listener, once it listens."""
-        return int(self.await_line(r"tcp:default listens on 127\.0\.0\.1:(\d+)")[1])
+        return int(self.await_line(r"tcp:default listens on [\d.]+:(\d+)")[1])
 
     @property
     def pid(self) -> int:

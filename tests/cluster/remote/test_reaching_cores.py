@@ -19,6 +19,7 @@ from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.remote.core_reach import CoreReach
 from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
 from braidmq.net.proto_v1 import CoreEntry, Registered
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.log_lines import lines_of
 from tests.support.quiet_home import QuietHome, SharedRows
 
@@ -103,6 +104,31 @@ def test_a_core_names_the_others_and_all_are_reached_with_one_incarnation(tmp_pa
             assert [core.asked for core in cores] == [1, 0]
             assert sorted(home.name for home in side.link) == ["core1", "core2"]
             await side.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_core_that_is_silent_for_a_lease_is_away_until_it_is_heard_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_cores(tmp_path) as cores, asyncio.timeout(DEADLINE_S):
+            assert cores[1].address is not None
+            with CuttingProxy(int(str(cores[1].address).rpartition(":")[2])) as line:
+                for core in cores:
+                    core.entries[1] = msgspec.structs.replace(core.entries[1], address=f"127.0.0.1:{line.port}")
+                side = side_of(tmp_path, cores[:1])
+                await reach(side, 2)
+
+                with lines_of("braidmq.cluster") as lines:
+                    line.stall(to_server=False)
+                    while "the connection to core core2 has ended: core core2 was silent for 3 s" not in await lines.get():
+                        pass
+                    assert side.states["core1"] == ""
+                    assert side.states["core2"].startswith("no connection to core core2")
+                    line.go_on()
+                    while not (await lines.get()).startswith("core core2 is back"):
+                        pass
+                assert side.states == {"core1": "", "core2": ""}
+                await side.stop()
 
     asyncio.run(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -11,7 +11,7 @@ import tomli_w
 
 from tests.support.clients.wire import Wire
 from tests.support.ports import free_port
-from tests.support.started import Started
+from tests.support.started import COMMAND, Started
 
 SECRET = "a-secret-of-the-tests"
 
@@ -20,17 +20,30 @@ class NodeProcess:
     """One node: its configuration, and the process that runs it now."""
 
     def __init__(
-        self, folder: Path, name: str, tables: Mapping[str, Mapping[str, object]], port: int = 0, history_bind: str = ""
+        self,
+        folder: Path,
+        name: str,
+        tables: Mapping[str, Mapping[str, object]],
+        port: int = 0,
+        history_bind: str = "",
+        *,
+        host: str = "127.0.0.1",
+        within: Sequence[str] = (),
     ) -> None:
-        """``port``: for its clients; 0: another one at each start. ``history_bind``: empty for no history service."""
+        """``port``: for its clients; 0: another one at each start. ``history_bind``: empty for no history service.
+
+        ``within``: the command that runs it on this host.
+        """
         self.name = name
+        self.host = host
+        self._command = [*within, *COMMAND]
         self.port = port
         self._variables = {"BRAIDMQ_HISTORY__BIND": history_bind}
         folder.mkdir(exist_ok=True)
         self._file = folder / f"{name}.toml"
         own: dict[str, object] = {
             "node": {"name": name, "data_dir": str(folder / name), **tables.get("node", {})},
-            "listeners": {"tcp": {"default": {"bind": f"127.0.0.1:{port}"}}},
+            "listeners": {"tcp": {"default": {"bind": f"{host}:{port}", "allow_anonymous": True}}},
             "api": {"bind": ""},
         }
         self._file.write_text(tomli_w.dumps({**tables, **own}))
@@ -49,7 +62,7 @@ class NodeProcess:
 
     def launch(self) -> None:
         """Start it."""
-        self._started = Started(self._file, self._variables)
+        self._started = Started(self._file, self._variables, self._command)
 
     def kill(self) -> None:
         """kill -9."""
@@ -65,7 +78,7 @@ class NodeProcess:
 
     def client(self, client_id: str, **fields: object) -> Wire:
         """A connected client."""
-        return Wire("127.0.0.1", self.port).connect(client_id, **fields)
+        return Wire(self.host, self.port).connect(client_id, **fields)
 
 
 class ClusterOfProcesses:

@@ -1,7 +1,8 @@
 """A node's two connections to one core, for calls and for messages.
 
 They come and go together: the one for messages is opened when the core has been told which clients of its own this node has, and
-if either of them is lost, both are made anew.
+if either of them is lost, both are made anew. A network may lose packets without telling either side: a core on another machine
+that has said nothing for a lease is one that is away, or publishers at home there would wait for as long as TCP does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from braidmq.base.errors import Unavailable
 from braidmq.cluster.cores.core_side import CALLS, MESSAGES, WRITE_BYTES_MAX
 from braidmq.cluster.remote.home_link import OUTLET_BYTES_MAX, HomeLink
 from braidmq.net.calls import CallError, Calls
-from braidmq.net.connection import PeerConnection
+from braidmq.net.connection import PING_S, PeerConnection
 from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered
@@ -31,6 +32,8 @@ from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, Reta
 log = logging.getLogger("braidmq.cluster")
 
 CALL_S: Final = 10.0
+_LOOKS_PER_LEASE: Final = 4
+_SILENT_S_MIN: Final = 3 * PING_S  # a core with nothing to say is heard when it is asked for a sign of life
 _ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused
 
 
@@ -78,6 +81,7 @@ class CoreReach:
         self._dialer: Dialer | None = None
         self._registering: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def state(self) -> str:
@@ -91,6 +95,15 @@ class CoreReach:
         """Connect from now on."""
         self._dialer = self._dial(CALLS)
         self._dialer.start()
+        if not isinstance(self.place.address, Path):
+            self._look_for_silence()
+
+    def _look_for_silence(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(self._lease_s / _LOOKS_PER_LEASE, self._look_for_silence)
+        for dialer in (self._dialer, self._messages):
+            connection = None if dialer is None else dialer.connection
+            if connection is not None and connection.silent_s >= max(self._lease_s, _SILENT_S_MIN):
+                connection.abort(f"{self.label} was silent for {connection.silent_s:.0f} s")
 
     def _dial(self, purpose: str) -> Dialer:
         is_calls = purpose == CALLS
@@ -124,6 +137,8 @@ class CoreReach:
     async def close(self) -> None:
         """Leave the core."""
         self._is_stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
         if self._registering is not None:
             self._registering.cancel()
         for dialer in (self._messages, self._dialer):
