@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from braidmq.mqtt.packets import MQTT5, Connack, Connect, Disconnect, Packet, Pingreq, Pingresp
+from braidmq.mqtt.packets import MQTT5, Connack, Connect, Disconnect, Packet, Pingreq, Pingresp, Will
 from braidmq.mqtt.properties import NO_PROPERTIES, Properties
 from tests.durability.campaigns.ledger import Ledger
 from tests.support.clients.wire import Wire
@@ -126,6 +126,10 @@ class DurableClient:
         """Those of CONNECT, for MQTT 5."""
         return Properties(session_expiry_interval=EXPIRY_S)
 
+    def will(self) -> Will | None:
+        """That of CONNECT."""
+        return None
+
     def connected(self) -> None:
         """The broker has let us in; the session is there, or new at the very first time."""
         raise NotImplementedError
@@ -140,7 +144,7 @@ class DurableClient:
         asyncio.get_running_loop().add_reader(wire.transport, self._arrived.set)
         try:
             properties = self.properties() if self.version == MQTT5 else NO_PROPERTIES
-            wire.send(Connect(self.name, self.version, clean_start=False, properties=properties))
+            wire.send(Connect(self.name, self.version, clean_start=False, properties=properties, will=self.will()))
             is_in = False  # not the event: what arrived before a cut is dealt with after it
             while (packets := await self._next_packets(wire)) is not None:
                 for packet in packets:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
 from braidmq.mqtt.reasons import Reason
-from tests.durability.campaigns.client import Scene, ServedPort
+from tests.durability.campaigns.client import DurableClient, Scene, ServedPort
 from tests.durability.campaigns.ledger import Ledger, summarise
 from tests.durability.campaigns.publisher import ROOT, Publisher
 from tests.durability.campaigns.subscriber import Subscriber
@@ -83,19 +83,19 @@ class Campaign:
         self._patience_s = patience_s
         self._served = ServedPorts(random.Random(seed + 1))
         self.ledger = Ledger()
-        self._scene = Scene(seed, self.ledger, self._served, self._count, endings, self._may_publish)
+        self.scene = Scene(seed, self.ledger, self._served, self._count, endings, self._may_publish)
         self._is_held = False  # publishers wait for the slowest subscriber
         self._work_left = 0
         self._is_worked = asyncio.Event()
         self.done: list[str] = []  # the faults
         self._publishers = [
-            Publisher(f"p{qos}v{version}", version, qos, self._scene, window=self._chance.randint(3, 20), drop_one_in=100)
+            Publisher(f"p{qos}v{version}", version, qos, self.scene, window=self._chance.randint(3, 20), drop_one_in=100)
             for version in (MQTT5, MQTT311)
             for qos in (1, 2)
         ]
         self._subscribers = [
             Subscriber(
-                f"s{qos}v{version}", version, qos, f"{ROOT}/#", self._scene,
+                f"s{qos}v{version}", version, qos, f"{ROOT}/#", self.scene,
                 receive_maximum=self._chance.randint(5, 100), drop_one_in=100,
             )
             for version in (MQTT5, MQTT311)
@@ -110,6 +110,7 @@ class Campaign:
                 self._served.add(node)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(client.run()) for client in self._subscribers]
+                tasks += [group.create_task(client.run()) for client in self.others()]
                 await asyncio.gather(*(client.is_subscribed.wait() for client in self._subscribers))
                 tasks += [group.create_task(publisher.run()) for publisher in self._publishers]
                 for _ in range(self._faults):
@@ -121,6 +122,10 @@ class Campaign:
         finally:
             self._cluster.__exit__(None, None, None)
         return self._verdict()
+
+    def others(self) -> list[DurableClient]:
+        """Further clients, which run beside those with the load."""
+        return []
 
     async def _do_harm(self) -> None:
         """One fault, and its repair."""
