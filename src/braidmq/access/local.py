@@ -35,6 +35,7 @@ from braidmq.mqtt.reasons import Reason
 log = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 1.0
+_BANS_NAME = "bans.json"
 
 _THROTTLED = Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many failed logins from this address")
 
@@ -44,6 +45,13 @@ _FAILED_LOGINS = (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED)
 
 def _nothing() -> None:
     pass
+
+
+def read_bans(data_dir: str | os.PathLike[str]) -> list[Ban]:
+    """The operators' bans in the data directory of a node that does not run. Blocks. Raises Corruption."""
+    bans = BanTable(failures_max=0, window_s=0, duration_s=0)
+    _restore_bans(bans, os.path.join(data_dir, _BANS_NAME))
+    return list(bans.list())
 
 
 class BanTables(Protocol):
@@ -82,9 +90,9 @@ class LocalAccess:
         )
         self.refused_banned = self.refused_throttled = 0  # logins that were rejected without a check, by reason
         self.recent_logins = RecentLogins(access.cache_ttl, clock)
-        self._bans_path = os.path.join(settings.node.data_dir, "bans.json")
+        self._bans_path = os.path.join(settings.node.data_dir, _BANS_NAME)
         self._bans_lock = asyncio.Lock()
-        self._restore_bans()
+        _restore_bans(self.bans, self._bans_path)
         self._authenticator = PasswordAuthenticator(
             access.password_file,
             cache_ttl_s=access.cache_ttl,
@@ -340,19 +348,6 @@ class LocalAccess:
         self.refused_banned += 1
         return Refused(Reason.BANNED, f"banned: {ban.reason}" if ban.reason else "banned")
 
-    def _restore_bans(self) -> None:
-        try:
-            with open(self._bans_path, "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise Corruption(f"{self._bans_path} cannot be read: {error.strerror}") from None
-        try:
-            self.bans.restore(data)
-        except Corruption as error:
-            raise Corruption(f"{self._bans_path}: {error}") from None
-
 
 class _CountedExchange:
     """A SCRAM exchange whose user may be banned and whose failure counts. ``is_login``: it belongs to a CONNECT."""
@@ -379,6 +374,20 @@ class _CountedExchange:
 def _describe(ban: Ban) -> str:
     names = {"client id": ban.client_id, "user": ban.user_name, "address": ban.address}
     return ", ".join(f"{kind} {name!r}" for kind, name in names.items() if name is not None)
+
+
+def _restore_bans(bans: BanTable, path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Corruption(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        bans.restore(data)
+    except Corruption as error:
+        raise Corruption(f"{path}: {error}") from None
 
 
 def _write_bans(path: str, data: bytes) -> None:

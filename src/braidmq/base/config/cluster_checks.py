@@ -50,13 +50,19 @@ def _refuse_several_cores(cluster: ClusterSettings, given: Mapping[Path, str], p
 
 def _check_several_cores(settings: Settings) -> list[str]:
     cluster = settings.cluster
-    if not cluster.etcd:
-        raise ConfigError("cluster.etcd", "is empty", 'list the addresses of etcd, such as ["10.0.0.1:2379"]')
-    hosts = [check_target("cluster.etcd", each, "10.0.0.1:2379").host for each in cluster.etcd]
+    notes = check_etcd(cluster)
     if not cluster.rpc_bind:
         raise ConfigError("cluster.rpc_bind", "is empty, and other cores must reach this one", "set an address of this host")
     _check_names(settings.node.name, cluster)
     _check_rpc_address(cluster)
+    return notes
+
+
+def check_etcd(cluster: ClusterSettings) -> list[str]:
+    """Raise ConfigError if etcd cannot be reached with these settings; returns notes for the user."""
+    if not cluster.etcd:
+        raise ConfigError("cluster.etcd", "is empty", 'list the addresses of etcd, such as ["10.0.0.1:2379"]')
+    hosts = [check_target("cluster.etcd", each, "10.0.0.1:2379").host for each in cluster.etcd]
     _check_etcd_files(cluster)
     if cluster.etcd_username and not cluster.etcd_ca_file and not all(map(is_loopback, hosts)):
         return ["cluster.etcd_ca_file is empty: the password of etcd travels over the network without TLS"]

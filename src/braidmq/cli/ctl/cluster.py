@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from braidmq.cli.ctl.app import Ctl, node_command
+from braidmq.cli.ctl.cluster_init import init
 from braidmq.cli.ctl.node import empty, parse_deadline
 from braidmq.cli.ctl.show import printable, show_json, show_table, span
 from braidmq.control.cluster import (
@@ -23,6 +24,9 @@ cluster = click.Group(
     "cluster",
     help="The nodes of a cluster, as its core sees them. A replicant joins by its configuration, which `join` prints.",
 )
+
+
+cluster.add_command(init)
 
 
 @node_command(cluster, "status")

@@ -35,6 +35,7 @@ from braidmq.cluster.membership.embedded_tables import EmbeddedTables
 from braidmq.cluster.membership.leases import TICK_S, Leases, NodeIncarnation
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.members import Admitted, LiveMember, Members, RegistrationRequest
+from braidmq.cluster.membership.moving import check_not_moved
 from braidmq.cluster.membership.node_key import read_or_make_key
 from braidmq.cluster.protocol.roles import CALLS as CALLS
 from braidmq.cluster.protocol.roles import CORE as CORE
@@ -153,6 +154,7 @@ class CoreSide:
             self.incarnation = await self.several.join(key, self)
         else:
             self._store = EmbeddedCoreStore(self._log)
+            await check_not_moved(self._store)
             self._tables = EmbeddedTables(self._store)
             self._members = Members(self._store, _wall_ms)
             admitted = await self._members.register(RegistrationRequest(name, key, CORE))
