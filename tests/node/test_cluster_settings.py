@@ -95,6 +95,8 @@ def test_a_node_whose_file_contradicts_a_setting_is_named(tmp_path: Path) -> Non
         assert float(cluster.replicant.settings.cluster.home_wait) == 20.0
         assert "r1 does not use it" in found.note
         assert any("does not use the settings" in alarm for alarm in status.members[1].alarms)
+        await cluster.core.declare_dead("r1", "for the test")
+        assert cluster.core.administration.troubles == {}
 
     in_cluster(tmp_path, scenario, lease="19s", home_wait="20s")
 
