@@ -383,6 +383,17 @@ _CLUSTER: Final = {
         "cluster.routes_durable",
         is_summed=False,
     ),
+    "retained_intents_count": _gauge(
+        "Retained messages on their way from this core to the homes of their topics.", "cluster.intents", is_summed=False
+    ),
+    "retained_intents_superseded": _counter(
+        "Retained messages that came to the home of their topic late, after a newer one.", "cluster.intents_superseded"
+    ),
+    "retained_removals_count": _gauge(
+        "Topics whose removal this core remembers, because other cores may still send something older.",
+        "cluster.removals",
+        is_summed=False,
+    ),
     "cluster_connections_refused": _counter(
         "Connections of other nodes that were refused, for any reason.", "cluster_connections_refused"
     ),

@@ -99,7 +99,7 @@ class BrokerParts:
         self.users = UserExistence(access, hooks, settings)
         self.statistics = Statistics()
         self._make_lane(settings, clock)
-        self._make_messages(settings, storage)
+        self._make_messages(settings, storage, ports)
         self._make_sessions(settings, ports)
         self._make_connections(settings)
         hooks.on_change = self.routes.refresh
@@ -127,13 +127,22 @@ class BrokerParts:
         self.connections = ConnectionTable(self.loop, self.wheel, self.parts)
         self.decoding = Decoding(self.loop)
 
-    def _make_messages(self, settings: Settings, storage: Storage) -> None:
+    def _make_messages(self, settings: Settings, storage: Storage, ports: NodePorts) -> None:
         self.sessions = SessionTable()
         self.retained = RetainedStore(settings.retained.messages_max, settings.retained.bytes_max)
         resume_publishers = self.connections.resume_publishers
         self.turn_writer = writer = TurnWriter(self.loop, self.lane, storage, self.turn, resume_publishers)
         self.pipeline = MessagePipeline(
-            self.lane, self.routes, writer, self.retained, self.hooks, self.tracer, self.statistics, self.live, self._is_home
+            self.lane,
+            self.routes,
+            writer,
+            self.retained,
+            self.hooks,
+            self.tracer,
+            self.statistics,
+            self.live,
+            self._is_home,
+            ports.retained_homes,
         )
         writer.recorder.outcomes.deliver = self.pipeline.deliver_with_flags
         self.retained.on_expired = self.pipeline.forget_retained_row

@@ -68,7 +68,7 @@ class Broker(BrokerParts):
         """Restore sessions and messages from storage, before the listeners open; ``decides``: see `Restoration.run`."""
         now = time()
         for stored in self.turn_writer.storage.retained.load():
-            self.retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
+            self.pipeline.restore_retained(stored)
         for stored in self.turn_writer.storage.delayed.load():
             self.delayed.restore(stored, now)
         count = self.restoration.run(decides=decides)

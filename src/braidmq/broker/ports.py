@@ -285,8 +285,8 @@ class StoredMessage(Struct):
 class RetainedRows(Protocol):
     """Rows of retained messages, in shard hash(topic)."""
 
-    def put(self, message: Message, user_name: str | None) -> Change:
-        """Keep a message."""
+    def put(self, message: Message, user_name: str | None, stored_at: float = 0.0) -> Change:
+        """Keep a message; one without payload says that the topic has none. ``stored_at``: wall-clock seconds; 0: now."""
         ...
 
     def remove(self, topic: bytes) -> Change:

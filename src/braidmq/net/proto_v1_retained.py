@@ -12,9 +12,10 @@ class _RetainedMessage(msgspec.Struct, frozen=True, tag=True, array_like=True, g
 
 
 class RetainedFilters(_RetainedMessage, frozen=True):
-    """Asks which of these filters have retained messages; most have none."""
+    """Asks which of these filters have retained messages; most have none. ``is_for_intents``: see `RetainedRead`."""
 
     topic_filters: list[bytes]
+    is_for_intents: bool = False
 
 
 class RetainedMatches(_RetainedMessage, frozen=True):
@@ -26,12 +27,14 @@ class RetainedMatches(_RetainedMessage, frozen=True):
 class RetainedRead(_RetainedMessage, frozen=True):
     """Asks for a page of the retained messages that match a filter. ``number``: of the search, from the node's own count.
 
-    ``page``: how many pages of the search the node has.
+    ``page``: how many pages of the search the node has. ``is_for_intents``: of those that are on their way from this core to the
+    homes of their topics, which come later.
     """
 
     number: int
     topic_filter: bytes
     page: int
+    is_for_intents: bool = False
 
 
 class RetainedPage(_RetainedMessage, frozen=True):

@@ -134,7 +134,7 @@ class Node(ServingNode):
         storage = Storage(
             message_log,
             LogSessions(message_log),
-            LogRetained(message_log),
+            LogRetained(message_log, None if self._several is None else self._several.map.led_by(settings.node.name)),
             LogDelayed(message_log),
             LogGroups(message_log, None if self._several is None else self._several.map.led_by(settings.node.name)),
             parse_start,

@@ -218,9 +218,9 @@ def test_c13_a_silent_core_holds_up_a_suback_for_a_second_and_nothing_is_missed(
 
 def test_retained_messages_of_all_cores_are_found_and_a_dead_core_holds_up_only_its_own(cluster: ManyCores) -> None:
     node = cluster.node("one")
+    publisher = node.client("p", expiry=0)
     for name, core in cluster.cores.items():
-        publisher = node.client(cluster.client_of(core, "p"), expiry=0)
-        publisher.publish(f"r/{name}", name.encode(), qos=1, retain=True)
+        publisher.publish(cluster.client_of(core, "r/"), name.encode(), qos=1, retain=True)
     subscriber = node.client("s", expiry=0)
     assert sorted(payloads(subscriber.subscribe("r/#", qos=1))) == [b"core1", b"core2", b"core3"]
 

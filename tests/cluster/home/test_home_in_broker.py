@@ -75,6 +75,9 @@ class CorePort:
     def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
         on_done()
 
+    def when_retained(self, shard: int, on_done: Callable[[], None]) -> None:
+        on_done()
+
     def when_forwarded(self, on_done: Callable[[], None]) -> None:
         on_done()
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.base.errors import Unavailable
-from braidmq.broker.ports import CursorRow, GroupRow, InFlight, SessionRow, StoredMessage, SubscriptionRow
+from braidmq.broker.ports import CursorRow, GroupRow, InFlight, SessionRow, SubscriptionRow
 from braidmq.cluster.home.blocks.operations import (
     DelayedAdded,
     GroupChanged,
     HomeRows,
     NotOwned,
-    RetainedChanged,
+    RetainedSent,
     SessionChanged,
     SessionGone,
     SubscriptionChanged,
@@ -98,7 +98,8 @@ def test_one_operation_that_is_not_allowed_refuses_all_of_its_entry(home: HomeRo
 def test_messages_are_stored_for_the_client_that_has_published_them(home: HomeRows, owner: str | None) -> None:
     retained = RemoteRetained(2).put(message(), None).operation
     delayed = RemoteDelayed(2).put(message(), None, 5.0)[1].operation
-    assert len(home.apply([retained, delayed], "c").changes) == 2
+    found = home.apply([retained, delayed], "c")
+    assert (len(found.changes), len(found.effects)) == (1, 2)
 
     for each in (retained, delayed):
         with pytest.raises(NotOwned):
@@ -106,7 +107,7 @@ def test_messages_are_stored_for_the_client_that_has_published_them(home: HomeRo
 
 
 def test_a_node_stores_messages_of_its_own(home: HomeRows) -> None:
-    assert home.apply([RemoteRetained(2).put(message(""), None).operation], None).changes
+    assert home.apply([RemoteRetained(2).put(message(""), None).operation], None).effects
 
 
 def test_the_home_learns_what_has_changed_and_in_which_order(home: HomeRows) -> None:
@@ -128,10 +129,10 @@ def test_the_home_learns_what_has_changed_and_in_which_order(home: HomeRows) -> 
         SessionGone("c"),
     ]
     group = GroupRow("g", "t", (1,), ())
-    assert home.apply([PutGroup(group), RemoveRetained(b"t")], None).effects == [
-        GroupChanged("g", "t", group),
-        RetainedChanged(b"t", None),
-    ]
+    changed, removed = home.apply([PutGroup(group), RemoveRetained(b"t")], None).effects
+    assert changed == GroupChanged("g", "t", group)
+    assert isinstance(removed, RetainedSent)
+    assert (removed.stored.message.topic, removed.stored.message.payload) == (b"t", b"")
 
 
 def test_messages_that_a_home_stores_come_with_their_users_and_times(home: HomeRows) -> None:
@@ -140,9 +141,8 @@ def test_messages_that_a_home_stores_come_with_their_users_and_times(home: HomeR
 
     first, second = home.apply([retained, delayed], "c").effects
 
-    assert isinstance(first, RetainedChanged)
-    assert isinstance(first.stored, StoredMessage)
-    assert (first.topic, first.stored.message.payload, first.stored.user_name) == (b"t", b"m", "bob")
+    assert isinstance(first, RetainedSent)
+    assert (first.stored.message.topic, first.stored.message.payload, first.stored.user_name) == (b"t", b"m", "bob")
     assert isinstance(second, DelayedAdded)
     assert (second.stored.due, second.stored.row_id, second.stored.user_name) == (5.0, b"id", "bob")
 

@@ -14,8 +14,10 @@ from braidmq.broker.messages.retained import Retained, RetainedStore
 from braidmq.cluster.home import retained_pages
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.remote import retained_filters
-from braidmq.cluster.remote.retained import ASKED_MAX, CoreRetained, CoreSearch, PageAsker
+from braidmq.cluster.remote.live_topics import LiveTopics
+from braidmq.cluster.remote.retained import ASKED_MAX, CoreSearch, PageAsker
 from braidmq.cluster.remote.retained_filters import AskRetained
+from braidmq.cluster.remote.retained_homes import CoreRetained
 from braidmq.lane.path.message import Message
 from braidmq.net.calls import CallError
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
@@ -61,7 +63,12 @@ async def read_all(search: CoreSearch) -> list[bytes]:
 
 
 def search(ask: Callable[[RetainedRead], Awaitable[RetainedPage]]) -> CoreSearch:
-    return CoreSearch(b"t/#", 1, ask)
+    return CoreSearch(b"t/#", 1, ask, LiveTopics(lambda note: None))
+
+
+def node_of(ask: AskRetained) -> CoreRetained:
+    """A node with one core."""
+    return CoreRetained(RetainedStore(0), [ask], LiveTopics(lambda note: None), lambda topic: 0)
 
 
 def asking(served: RetainedPages, asked: list[object] | None = None) -> AskRetained:
@@ -81,7 +88,7 @@ def test_filters_of_one_turn_share_a_question_and_only_those_with_messages_are_s
     asked: list[object] = []
 
     async def run() -> list[list[bytes]]:
-        node = CoreRetained(RetainedStore(0), [asking(pages_of(store_of(b"a")), asked)])
+        node = node_of(asking(pages_of(store_of(b"a")), asked))
         found = [node.match(each) for each in (b"other", b"t/#", b"another", b"t/0")]
         return await asyncio.gather(*(read_all(cast(CoreSearch, each)) for each in found))
 
@@ -105,7 +112,7 @@ def test_filters_that_come_while_a_question_is_under_way_share_the_next_one() ->
         return await ask(request)
 
     async def run() -> None:
-        node = CoreRetained(RetainedStore(0), [busy])
+        node = node_of(busy)
         searches.extend(cast(CoreSearch, node.match(b"%d" % number)) for number in range(4))
         next(searches[0])
         await asyncio.gather(*map(read_all, searches))
@@ -121,7 +128,7 @@ def test_a_question_has_a_bounded_number_and_size_of_filters(monkeypatch: pytest
     filters = [b"1", b"2", b"3", b"4", b"123456", b"123456", b"123456789012", b"5"]
 
     async def run() -> None:
-        node = CoreRetained(RetainedStore(0), [asking(pages_of(store_of()), asked)])
+        node = node_of(asking(pages_of(store_of()), asked))
         await asyncio.gather(*(read_all(cast(CoreSearch, node.match(each))) for each in filters))
 
     asyncio.run(run())
@@ -130,7 +137,7 @@ def test_a_question_has_a_bounded_number_and_size_of_filters(monkeypatch: pytest
 
 def test_a_search_that_is_known_to_find_nothing_says_so_before_it_is_asked() -> None:
     async def run() -> tuple[bool, bool, bool]:
-        node = CoreRetained(RetainedStore(0), [asking(pages_of(store_of(b"a")))])
+        node = node_of(asking(pages_of(store_of(b"a"))))
         empty, full = (cast(CoreSearch, node.match(each)) for each in (b"other", b"t/0"))
         before = empty.is_over
         for each in (empty, full):
@@ -154,7 +161,7 @@ def test_a_filter_about_which_the_core_could_not_be_asked_is_asked_about_again()
         return await ask(request)
 
     async def run() -> list[list[bytes]]:
-        node = CoreRetained(RetainedStore(0), [failing])
+        node = node_of(failing)
         return await asyncio.gather(*(read_all(cast(CoreSearch, node.match(each))) for each in (b"t/#", b"other")))
 
     assert asyncio.run(run()) == [[b"a"], []]
@@ -204,7 +211,7 @@ def test_searches_beyond_what_the_core_serves_at_a_time_wait_for_their_turn() ->
         return answer
 
     async def run() -> list[list[bytes]]:
-        node = CoreRetained(RetainedStore(0), [counting])
+        node = node_of(counting)
         found = [node.match(b"t/#") for _ in range(ASKED_MAX * 3)]
         return await asyncio.gather(*(read_all(cast(CoreSearch, each)) for each in found))
 
@@ -218,7 +225,8 @@ def test_a_closed_search_is_not_asked_for() -> None:
 
     async def run() -> None:
         asker = PageAsker(served)
-        searches = [CoreSearch(b"t/#", number, asker) for number in range(ASKED_MAX + 2)]
+        live = LiveTopics(lambda note: None)
+        searches = [CoreSearch(b"t/#", number, asker, live) for number in range(ASKED_MAX + 2)]
         for each in searches:
             next(each)
         searches[-2].close()

@@ -321,6 +321,9 @@ class Home:
     def withdraw(self, request: ClaimRequest) -> None:
         raise AssertionError("nothing is withdrawn")
 
+    def when_retained(self, shard: int, on_done: Callable[[], None]) -> None:
+        on_done()
+
     def when_forwarded(self, on_done: Callable[[], None]) -> None:
         if self.holds_forward:
             self.waits_forward.append(on_done)
@@ -355,8 +358,11 @@ class Home:
     def may_retain(self, message: Message) -> bool:
         return not self.retained_full
 
-    def retain_on_commit(self, pending: Pending, message: Message, user_name: str | None) -> None:
+    def retain_on_commit(
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None = None
+    ) -> bool:
         """Retained messages have no rows here."""
+        return False
 
     def retain_in_memory(self, message: Message, user_name: str | None) -> None:
         """Nor are they kept."""

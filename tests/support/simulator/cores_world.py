@@ -38,7 +38,7 @@ class CoreWorld(ClusterWorld):
         led = LedShards(self.name, self.cores.leaders, dict.fromkeys(self.cores.shards_of(self.name), term))
         return Home(Member(self.name, term), 2.0, PACE, self.log, led=led, clock=self.loop.time)
 
-    def _group_shards(self) -> Iterable[int]:
+    def _led_shards(self) -> Iterable[int]:
         return self.cores.shards_of(self.name)
 
     def client_id(self, stem: str = "c") -> str:

@@ -6,9 +6,9 @@ The shards are dealt to the cores in turn, by name.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from braidmq.access.local import LocalAccess
 from braidmq.base.errors import Unavailable
@@ -22,9 +22,11 @@ from braidmq.cluster.membership.member import Member
 from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.rlog.agent import PACE
 from braidmq.mqtt.packets import MQTT5
+from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
+from tests.support.simulator.core_calls import SimCalls
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.world import StillLoop, World
 
@@ -110,6 +112,9 @@ class SimCore(World):
     def _restore(self) -> None:
         self.broker.restore(decides=self.home.is_ready)
 
+    def _led_shards(self) -> Iterable[int]:
+        return self.cluster.led[self.name]
+
     async def _make_broker(self, ports: NodePorts) -> Broker:
         term = self._lives + 1
         shards = self.cluster.led[self.name]
@@ -133,6 +138,7 @@ class SimCore(World):
         for node in self.cluster.nodes:
             node.cut(self)
         self.is_up = False
+        self.home.close()
         self.cluster.cut_cores(self)
 
     def start_again(self) -> None:
@@ -192,7 +198,8 @@ class SimNode:
         here_too, there_too = self._wires_between()
         here_too.on_frame, there_too.on_frame = home.receive, peer.receive
         peer.open_messages(there_too)
-        pages = RetainedPages(core.broker.retained, core.broker.pipeline)
+        assert core.home.retained is not None
+        pages = RetainedPages(core.broker.retained, core.broker.pipeline, core.home.retained.sender)
 
         async def ask_retained(request: RetainedRead | RetainedFilters) -> RetainedPage | RetainedMatches:
             if core.name not in self._wires:
@@ -264,6 +271,7 @@ class ManyCores:
         tables = {**tables, "history": {"topics": ["#"], "shards": shards, **tables.get("history", {})}}
         self.cores: dict[str, SimCore] = {}
         self._links: dict[frozenset[str], tuple[Wire, Wire]] = {}
+        self.calls: dict[tuple[str, str], SimCalls] = {}  # by who asks, and who is asked
         for name in names:
             self.cores[name] = SimCore(self, name, **tables)
         self.link_cores()
@@ -276,11 +284,10 @@ class ManyCores:
                 continue
             here, there = Wire(self), Wire(self)
             here.other, there.other = there, here
-            assert one.home.cores is not None
-            assert other.home.cores is not None
             self._links[pair] = here, there
-            here.on_frame = one.home.cores.up(other.name, here).receive
-            there.on_frame = other.home.cores.up(one.name, there).receive
+            calls = self.calls[one.name, other.name], self.calls[other.name, one.name] = SimCalls.pair(self.loop)
+            for core, peer, wire, end in ((one, other, here, calls[0]), (other, one, there, calls[1])):
+                core.home.on_core_up(peer.name, peer.life, end.as_calls, cast(PeerConnection, wire))
         self.settle()
 
     def cut_cores(self, core: SimCore) -> None:
@@ -288,10 +295,11 @@ class ManyCores:
         for pair in [each for each in self._links if core.name in each]:
             for wire in self._links.pop(pair):
                 wire.other = wire.on_frame = None
+            one, other = pair
+            self.calls.pop((one, other)).cut()
+            del self.calls[other, one]
             for name in pair - {core.name}:
-                cores = self.cores[name].home.cores
-                assert cores is not None
-                cores.down(core.name)
+                self.cores[name].home.on_core_down(core.name)
 
     def __enter__(self) -> Self:
         return self

@@ -123,12 +123,14 @@ class World:
         self._nodes.append(node)
         return node
 
-    def _group_shards(self) -> Iterable[int] | None:
+    def _led_shards(self) -> Iterable[int] | None:
+        """Those whose rows this node has; None: all."""
         return None
 
     async def _make_broker(self, ports: NodePorts) -> Broker:
         log = self.log
-        kept = LogSessions(log), LogRetained(log), LogDelayed(log), LogGroups(log, self._group_shards())
+        led = self._led_shards()
+        kept = LogSessions(log), LogRetained(log, led), LogDelayed(log), LogGroups(log, led)
         storage = Storage(log, *kept, parse_start, LogProducers(log))
         access = LocalAccess(self.settings)
         broker = Broker(self.settings, access, hooks.load((), 1.0), storage, self.loop.time, ports)

@@ -20,8 +20,9 @@ from braidmq.broker.messages.flags import HOOK_DELIVER, HOOK_PUBLISH, TRACED
 from braidmq.broker.messages.hooks import Client, Hooks
 from braidmq.broker.messages.producer_books import MessageKey
 from braidmq.broker.messages.retained import Retained, RetainedStore
+from braidmq.broker.messages.retained_homes import RetainedHomes
 from braidmq.broker.persistence import TurnWriter
-from braidmq.broker.ports import Change
+from braidmq.broker.ports import Change, StoredMessage
 from braidmq.broker.statistics import Statistics
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.channel import Channel
@@ -63,8 +64,12 @@ class MessagePipeline:
         statistics: Statistics,
         live: LiveSettings,
         is_home: bool,
+        homes: RetainedHomes | None = None,
     ) -> None:
-        """``is_home``: retained messages are kept on this node. Otherwise ``retained`` has only those of $-topics."""
+        """``is_home``: retained messages are kept on this node. Otherwise ``retained`` has only those of $-topics.
+
+        ``homes``: those of the topics, if there are several cores and this is one; ``retained`` has the topics of this one.
+        """
         self._lane = lane
         self._state = lane.state
         self._routes = routes
@@ -76,6 +81,7 @@ class MessagePipeline:
         self._statistics = statistics
         self._live = live
         self._is_home = is_home
+        self._homes = homes
         # Topics whose retained messages wait for the disk, with their number: delivered after the commit, and delivered before.
         self._retaining: Counter[bytes] = Counter()
         self._storing: Counter[bytes] = Counter()
@@ -126,10 +132,7 @@ class MessagePipeline:
                 pending.is_delivered = False
                 self._retain_on_commit(pending, message, user_name, self._storing)
             elif message.retain:
-                if not is_own:
-                    self._turn_writer.write(self._retained_row(message, user_name))
-                if is_own or self._is_home:
-                    self._retain(message, user_name, is_on_disk=False)
+                self._retain_at_once(message, user_name)
             if packet is None or route.flags & WIDE:
                 self._show(message, publisher, packet)
                 return -1
@@ -160,6 +163,11 @@ class MessagePipeline:
 
     def forget_retained(self, topic: bytes) -> bool:
         """Remove the retained message of a topic; False if there certainly was none."""
+        if self._homes is not None and not topic.startswith(b"$"):
+            removal = Message(topic, b"", 0, True, "")
+            is_known = self._homes.is_elsewhere(removal) or self._retained.get(topic) is not None
+            self._retain_at_once(removal, None)
+            return is_known
         self.forget_retained_row(topic)
         return self._retained.remove(topic) or not (self._is_home or topic.startswith(b"$"))
 
@@ -172,10 +180,61 @@ class MessagePipeline:
         """Whether a retained message of this topic waits for the disk: its row must stay, and must not be shown yet."""
         return topic in self._retaining or topic in self._storing
 
-    def _retain_on_commit(self, pending: Pending, message: Message, user_name: str | None, waiting: Counter[bytes]) -> None:
+    def _retain_at_once(self, message: Message, user_name: str | None) -> None:
+        """Retain a message that does not wait for the disk."""
+        is_own = message.topic.startswith(b"$")
+        homes = None if is_own else self._homes
+        if homes is not None and homes.is_elsewhere(message):
+            intent = homes.intent(message, user_name)
+            self._turn_writer.change((intent.row,), intent.committed, lambda refusal: intent.refused())
+            return
+        stored_at = 0.0 if homes is None else homes.begin(message.topic)
+        if not is_own:
+            self._turn_writer.write(self._retained_row(message, user_name, stored_at))
+        if is_own or self._is_home:
+            self._retain(message, user_name, False, stored_at)
+
+    def _send_on_commit(
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None
+    ) -> None:
+        """Take a retained message to the home of its topic when its record is on disk."""
+        assert self._homes is not None
+        intent = self._homes.intent(message, user_name)
+        self._turn_writer.recorder.change(intent.row)
+        also_on_refused = pending.on_refused
+
+        def on_refused() -> None:
+            intent.refused(on_settled)
+            if also_on_refused is not None:
+                also_on_refused()
+
+        pending.on_commit, pending.on_refused = partial(intent.committed, on_settled), on_refused
+
+    def _retain_on_commit(
+        self,
+        pending: Pending,
+        message: Message,
+        user_name: str | None,
+        waiting: Counter[bytes],
+        on_settled: Callable[[int], None] | None = None,
+    ) -> bool:
+        """Whether ``on_settled`` will be called: another home than that of the record keeps the message."""
+        is_kept = not message.topic.startswith(b"$")
+        if is_kept and self._homes is not None and self._homes.is_elsewhere(message):
+            self._send_on_commit(pending, message, user_name, on_settled)
+            return True
+        stored_at = self._homes.begin(message.topic) if is_kept and self._homes is not None else 0.0
+        self._keep_on_commit(pending, message, user_name, waiting, stored_at)
+        return False
+
+    def _keep_on_commit(
+        self, pending: Pending, message: Message, user_name: str | None, waiting: Counter[bytes], stored_at: float
+    ) -> None:
         is_kept = not message.topic.startswith(b"$")
         if is_kept:
-            self._turn_writer.recorder.change(self._retained_row(message, user_name))
+            self._turn_writer.recorder.change(self._retained_row(message, user_name, stored_at))
+            if self._homes is not None:
+                self._homes.expect(message.topic, stored_at)
         waiting[message.topic] += 1
         reserved = self._retained.bytes_of(message) if is_kept and message.payload else 0
         self._retained.reserved_bytes += reserved
@@ -184,7 +243,7 @@ class MessagePipeline:
 
         def on_commit() -> None:
             on_end()
-            self._retain(message.unrecorded(), user_name, is_kept)
+            self._retain(message.unrecorded(), user_name, is_kept, stored_at)
 
         def on_refused() -> None:
             on_end()
@@ -193,13 +252,29 @@ class MessagePipeline:
 
         pending.on_commit, pending.on_refused = on_commit, on_refused
 
-    def retain_on_commit(self, pending: Pending, message: Message, user_name: str | None) -> None:
-        """Write the retained message of another node's client with its block, and show it from the commit on."""
-        self._retain_on_commit(pending, message, user_name, self._retaining)
+    def retain_on_commit(
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None = None
+    ) -> bool:
+        """Write the retained message of another node's client with its block, and show it from the commit on.
+
+        Whether ``on_settled`` will be called, with the reason code: another home keeps the message (see `retained_homes`).
+        """
+        return self._retain_on_commit(pending, message, user_name, self._retaining, on_settled)
+
+    def retain_here(self, pending: Pending, message: Message, user_name: str | None, stored_at: float) -> None:
+        """Write a retained message that another home has brought, and show it from the commit on."""
+        self._keep_on_commit(pending, message, user_name, self._retaining, stored_at)
 
     def retain_in_memory(self, message: Message, user_name: str | None) -> None:
         """Retain a message of another node's client whose topic has no row."""
-        self._retain(message, user_name, is_on_disk=False)
+        self._retain(message, user_name, False)
+
+    def restore_retained(self, stored: StoredMessage) -> None:
+        """Take over a message found at start."""
+        if stored.message.payload:
+            self._retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
+        elif self._homes is not None:
+            self._homes.note_removed(stored.message.topic, stored.stored_at)
 
     def trace(self, message: Message) -> None:
         """Report a message of another node's client whose topic is traced."""
@@ -210,6 +285,8 @@ class MessagePipeline:
         waiting[topic] -= 1
         if not waiting[topic]:
             del waiting[topic]
+        if self._homes is not None:
+            self._homes.end(topic)
 
     def load_retained(self, held: Retained) -> Retained | None:
         """The message of this topic as it is now, with its payload; None if there is none any more, or it is damaged.
@@ -257,25 +334,35 @@ class MessagePipeline:
             key.recorded()
         return pending
 
-    def _retained_row(self, message: Message, user_name: str | None) -> Change:
-        return self._rows.put(message, user_name) if message.payload else self._rows.remove(message.topic)
+    def _retained_row(self, message: Message, user_name: str | None, stored_at: float) -> Change:
+        if message.payload or self._homes is not None or not self._is_home:
+            return self._rows.put(message, user_name, stored_at)
+        return self._rows.remove(message.topic)
 
-    def may_retain(self, message: Message) -> bool:
-        """Whether there is room for a retained message; counted if not."""
+    def may_retain(self, message: Message, *, is_here: bool = False) -> bool:
+        """Whether there is room for a retained message; counted if not. ``is_here``: this core is the home of its topic."""
         if not message.payload:
             return True
         bytes_max = self._live.now.retained.payload_bytes_max or KEPT_BYTES_MAX
-        if min(bytes_max, KEPT_BYTES_MAX) < len(message.payload) or not self._retained.has_place(message):
+        if min(bytes_max, KEPT_BYTES_MAX) < len(message.payload) or not self._has_place(message, is_here):
             self._statistics.dropped_retained_full += 1
             self._state.drop("retained_full", message.publisher, message.topic)
             return False
         return True
 
-    def _retain(self, message: Message, user_name: str | None, is_on_disk: bool) -> None:
+    def _has_place(self, message: Message, is_here: bool) -> bool:
+        homes = None if is_here or message.topic.startswith(b"$") else self._homes
+        if homes is not None and homes.is_elsewhere(message):
+            return homes.has_room(message)
+        return self._retained.has_place(message)
+
+    def _retain(self, message: Message, user_name: str | None, is_on_disk: bool, stored_at: float = 0.0) -> None:
         if not message.payload:
             self._retained.remove(message.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            if self._homes is not None and not message.topic.startswith(b"$"):
+                self._homes.note_removed(message.topic, stored_at)
             return
-        self._retained.put(message, user_name, is_on_disk=is_on_disk)
+        self._retained.put(message, user_name, stored_at, is_on_disk=is_on_disk)
         self._statistics.retained += 1
 
     def deliver_with_flags(self, message: Message, route: Route, publisher: Flow | None) -> int:

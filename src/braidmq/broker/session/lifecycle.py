@@ -216,7 +216,7 @@ class Lifecycle:
             self._wills.publish(session)
         elif session.will is not None:
             self._sessions.set_will(session, None)
-        session.feeds = None
+        session.end_feeds()
         if session.is_durable:
             self._writer.write(*self._storage.ended(session))
         session.flow.is_over = True
@@ -259,7 +259,7 @@ class Lifecycle:
         session.cancel_timers()
         self._wills.forget(session)
         self._sessions.set_will(session, None)
-        session.feeds = None
+        session.end_feeds()
         session.flow.is_over = True
         self._sessions.remove(session)
         if session.is_durable:

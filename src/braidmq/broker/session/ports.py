@@ -24,6 +24,7 @@ from braidmq.mqtt.producer_protocol import Request
 
 if TYPE_CHECKING:
     from braidmq.broker.messages.retained import Retained
+    from braidmq.broker.messages.retained_homes import RetainedHomes
 
 
 class Claim(Struct, frozen=True, gc=False):
@@ -188,7 +189,7 @@ class RetainedSearch(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the search early. A search without a reader need not be closed."""
+        """End the search early; the reader of a search that has not ended must close it."""
 
 
 class RetainedReads(Protocol):
@@ -237,6 +238,7 @@ class NodePorts(Struct, frozen=True):
     """What a cluster puts in place of the local implementations; None: this node's own.
 
     Routes and retained reads go around the local ones, which they are given: a cluster's add those of other nodes.
+    ``retained_homes``: where retained messages are kept, if there are several cores.
     ``groups``: the home of all shared groups, if it is another node. ``keeps_groups``: stored groups may have members that only
     other nodes know of.
     ``is_home``: this node keeps what has no client: sessions that wait, their wills and timers, and retained messages. Otherwise
@@ -248,5 +250,6 @@ class NodePorts(Struct, frozen=True):
     groups: GroupHome | None = None
     extend_routes: Callable[[Routes], Routes] | None = None
     extend_retained: Callable[[RetainedReads], RetainedReads] | None = None
+    retained_homes: RetainedHomes | None = None
     is_home: bool = True
     keeps_groups: bool = False

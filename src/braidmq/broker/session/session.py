@@ -170,6 +170,12 @@ class Session:
         """Seconds that the will waits for the client to return."""
         return 0 if self.will is None else self.will.properties.will_delay_interval or 0
 
+    def end_feeds(self) -> None:
+        """No retained messages are delivered any more."""
+        feeds, self.feeds = self.feeds, None
+        for feed in (feeds or {}).values():
+            feed.close()
+
     def cancel_timers(self) -> None:
         """The client is back, or the session is over: cancel its expiry and a delayed will."""
         if self.expiry_timer is not None:

@@ -26,6 +26,7 @@ class ClusterFigures:
     outlets_bytes = unanswered_bytes = blocks_refused = entries_fenced = 0
     claims_granted = claims_rejected = claims_taken_over = claims_fenced = 0
     misdirected = in_doubt = doubts = routes_durable = 0
+    intents = intents_superseded = removals = 0
     refusals: Mapping[str, int] = _NO_REFUSALS
 
 
@@ -65,6 +66,9 @@ class CoreFigures(ClusterFigures):
         if home.doubt is not None:
             self.in_doubt, self.doubts = int(home.doubt.is_in_doubt), home.doubt.doubts
         self.routes_durable = home.routes_durable
+        if home.retained is not None:
+            self.intents, self.removals = len(home.retained.sender), home.retained.taker.removals
+            self.intents_superseded = home.retained.taker.superseded
 
     @cached_property
     def refusals(self) -> Mapping[str, int]:  # type: ignore[override]

@@ -34,6 +34,7 @@ from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.holds import PublisherHolds
 from braidmq.cluster.home.node_peer import NodePeer
+from braidmq.cluster.home.retained.homes import CoreRetainedHomes
 from braidmq.cluster.home.sessions.held_session import NodeClaim
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.home.sessions.sessions import HomeSessions
@@ -116,8 +117,10 @@ class Home:
         self.cores: CorePeers | None = None
         self.core_calls = CoreCalls(self.led.others)
         self.doubt: Doubt | None = None
+        self.retained: CoreRetainedHomes | None = None
         if self._durable is not None:
             self._confidence = Confidence(self._position_of)
+            self.retained = CoreRetainedHomes(self.led, log, self.core_calls)
             self._exclusive_rows = ExclusiveRows(self._durable, self.tables, self.led.count, self._ask)
             self._exclusive = ExclusiveGrants(self._exclusive_rows, lambda: self._has_heard_all, self._is_known_since, clock)
             self.cores = CorePeers(self.led, self._durable, self.exchange, self._confidence, clock)
@@ -135,6 +138,7 @@ class Home:
         return NodePorts(
             registry=self.registry,
             exclusive=self._exclusive_rows,
+            retained_homes=self.retained,
             extend_routes=self._extend_routes,
             keeps_groups=self._durable is not None,
         )
@@ -177,6 +181,8 @@ class Home:
                 self._confidence, broker.routes, self._peers.values, self.cores, self._clock, broker.loop, self._note_sure
             )
             self.doubt.start()
+            if self.retained is not None:
+                self.retained.serve(broker)
             self._forget_orphans()
 
     @property
@@ -244,6 +250,8 @@ class Home:
         self.core_calls.up(name, calls)
         if self.cores is not None:
             messages.on_frame = self.cores.up(name, messages).receive
+        if self.retained is not None:
+            self.retained.sender.up(name)
 
     def on_core_down(self, name: str) -> None:
         """The connections to another core are gone."""
@@ -270,6 +278,7 @@ class Home:
         broker, forwarding = self._broker, self._forwarding
         assert broker is not None, "the home has no broker"
         assert forwarding is not None
+        intents = None if self.retained is None else self.retained.sender
         services = BlockServices(
             member,
             registration_id,
@@ -284,6 +293,7 @@ class Home:
             self.doubt,
             self.cores,
             self._exclusive,
+            intents,
         )
         recorder = broker.turn_writer.recorder
         blocks = HomeBlocks(
@@ -309,6 +319,7 @@ class Home:
             self.led,
             self._confidence,
             self._holds.say,
+            intents,
         )
         self._registrations[member] = registration_id
         self._guests[member] = services.guests
@@ -349,6 +360,8 @@ class Home:
         self.registry.close()
         if self.doubt is not None:
             self.doubt.close()
+        if self.retained is not None:
+            self.retained.close()
         if self._sessions is not None:
             self._sessions.close()
 

@@ -10,6 +10,7 @@ from braidmq.access.contract import Refused
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.cluster.home.blocks.producer_batches import ProducerBatches
+from braidmq.cluster.home.retained.sender import IntentSender
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
 from braidmq.cluster.home.sessions.registry import HomeRegistry
@@ -82,14 +83,23 @@ class NodeCalls:
     """What one node asks over its connections for calls, one after the other."""
 
     def __init__(
-        self, member: Member, broker: Broker, registry: HomeRegistry, ask: Callable[[], None], send_message: SendFrame
+        self,
+        member: Member,
+        broker: Broker,
+        registry: HomeRegistry,
+        ask: Callable[[], None],
+        send_message: SendFrame,
+        intents: IntentSender | None,
     ) -> None:
-        """``ask`` asks for ``flush`` at the end of this turn of the loop. ``send_message``: over the connection for messages."""
+        """``ask`` asks for ``flush`` at the end of this turn of the loop. ``send_message``: over the connection for messages.
+
+        ``intents``: retained messages for other homes, if there are several cores.
+        """
         self._member = member
         self._registry = registry
         self._ask = ask
         self._send_message = send_message
-        self._retained = RetainedPages(broker.retained, broker.pipeline)
+        self._retained = RetainedPages(broker.retained, broker.pipeline, intents)
         assert broker.producer_books is not None, "a home has the rows of its producers"
         leads = partial(registry.leads, member, "names of producers")
         self._batches = ProducerBatches(broker.producer_books, broker.turn_writer, leads, broker.loop)

@@ -26,6 +26,7 @@ from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.led_log import LedLog
 from braidmq.cluster.home.lending import Lending, NodeDesk
 from braidmq.cluster.home.node_calls import NodeCalls, NodeConnection
+from braidmq.cluster.home.retained.sender import IntentSender
 from braidmq.cluster.home.scans import HomeScans, ScannedLog
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.membership.led_shards import LedShards
@@ -94,13 +95,15 @@ class NodePeer:
         led: LedShards,
         confidence: Confidence[object] | None,
         hold_elsewhere: Callable[[str, bool], None],
+        intents: IntentSender | None,
     ) -> None:
         """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop.
 
-        ``hold_elsewhere``: the node has no room for what a client publishes, wherever that is; or it has room again.
+        ``hold_elsewhere``: the node has no room for what a client publishes, wherever that is; or it has room again. ``intents``:
+        retained messages for other homes, if there are several cores.
         """
         self.member = member
-        self.calls = NodeCalls(member, broker, registry, ask, self._send)
+        self.calls = NodeCalls(member, broker, registry, ask, self._send, intents)
         self.flow = PeerFlow(member.name, broker.state)
         self.destination = Subscription(self.flow, b"#", 2, retain_as_published=True)
         self._broker = broker

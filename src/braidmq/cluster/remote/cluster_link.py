@@ -25,12 +25,13 @@ from braidmq.cluster.remote.exclusive import NodeExclusiveTopics
 from braidmq.cluster.remote.home_link import HomeLink
 from braidmq.cluster.remote.known_routes import KnownRoutes
 from braidmq.cluster.remote.leases import NodeLeases
+from braidmq.cluster.remote.live_topics import LiveTopics
 from braidmq.cluster.remote.log.merged_scans import MergedScans
 from braidmq.cluster.remote.log.remote_log import BYTES_MAX, RemoteLog
 from braidmq.cluster.remote.log.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
 from braidmq.cluster.remote.producer_names import AskBatch, ProducerNames
 from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
-from braidmq.cluster.remote.retained import CoreRetained
+from braidmq.cluster.remote.retained_homes import CoreRetained
 from braidmq.cluster.remote.topic_homes import TopicHomes
 from braidmq.cluster.remote.uplink import Uplink
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
@@ -144,7 +145,15 @@ class ClusterLink:
         return self._routes
 
     def _extend_retained(self, retained: RetainedReads) -> RetainedReads:
-        return CoreRetained(retained, [home.read_retained for home in self], self.loop)
+        def listen(note: Callable[[bytes], None] | None) -> None:
+            self.broker.state.on_retained = note
+
+        homes = list(self)
+
+        def home_of(topic: bytes) -> int:
+            return homes.index(self._home_of[self.shard_of(topic.decode())])
+
+        return CoreRetained(retained, [home.read_retained for home in homes], LiveTopics(listen), home_of, self.loop)
 
     def serve(self, broker: Broker) -> None:
         """The broker is made: from now on the cores can be connected."""

@@ -1,19 +1,19 @@
-"""Retained messages of other nodes: the cores have them, and send those of a filter in pages.
+"""Retained messages of one core, as a node finds them: page by page, each at the pace of its client.
 
-A message is at the core that leads the shard of its topic, so each search asks all of them. A core that is away holds up nothing
-but its own messages.
+While a page is on its way, or waits here, live messages may come that are newer than what it has: their topics are left out (S9).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from braidmq.base.errors import BraidError, Corruption, Unavailable, UsageError
 from braidmq.broker.messages.retained import Retained
-from braidmq.broker.session.ports import RetainedReads, RetainedSearch
+from braidmq.broker.session.ports import RetainedSearch
+from braidmq.cluster.remote.live_topics import LiveTopics
 from braidmq.cluster.remote.retained_filters import AskRetained, FilterQuestions
 from braidmq.net.proto_v1_retained import RetainedPage, RetainedRead
 from braidmq.storage.rows.messages import MessageRows
@@ -23,29 +23,6 @@ AskPage = Callable[[RetainedRead], Awaitable[RetainedPage]]  # raises Unavailabl
 PAGE_BYTES: Final = 256 * 1024
 ASKED_MAX: Final = 50  # pages under way at a time: half of the calls that a core serves
 _RETRY_S: Final = 1.0
-
-
-class CoreRetained:
-    """Retained messages as a node finds them: those of its own ``$`` topics here, all others at the cores."""
-
-    def __init__(self, local: RetainedReads, asks: Sequence[AskRetained], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """``asks``: for each core, what asks it."""
-        self._local = local
-        self._cores = [(PageAsker(ask), FilterQuestions(ask, loop)) for ask in asks]
-        self._loop = loop
-        self._numbers = 0
-
-    def may_match(self, topic_filter: bytes) -> bool:
-        """False if there is certainly no message for this filter."""
-        return not topic_filter.startswith(b"$") or self._local.may_match(topic_filter)
-
-    def match(self, topic_filter: bytes) -> Iterator[Retained | None]:
-        """The messages that match; those of the cores arrive page by page."""
-        if topic_filter.startswith(b"$"):
-            return self._local.match(topic_filter)
-        self._numbers += 1
-        searches = [CoreSearch(topic_filter, self._numbers, ask, self._loop, filters) for ask, filters in self._cores]
-        return searches[0] if len(searches) == 1 else MergedSearch(searches)
 
 
 class PageAsker:
@@ -71,11 +48,20 @@ class CoreSearch(RetainedSearch):
         topic_filter: bytes,
         number: int,
         ask: AskPage,
+        live: LiveTopics,
         loop: asyncio.AbstractEventLoop | None = None,
         filters: FilterQuestions | None = None,
+        *,
+        is_for_intents: bool = False,
     ) -> None:
-        """``loop``: on which ``ask`` runs; None: the running one. ``filters``: is asked first whether there is anything."""
+        """``loop``: on which ``ask`` runs; None: the running one. ``filters``: is asked first whether there is anything.
+
+        ``is_for_intents``: see `RetainedRead`.
+        """
         self._loop = loop
+        self._live = live
+        self._is_for_intents = is_for_intents
+        self._asked = self._held_since = 0  # numbers of ``live``
         self._filters = filters  # None: there may be messages
         self._is_filter_asked = False
         self._problem: Unavailable | None = None
@@ -91,22 +77,24 @@ class CoreSearch(RetainedSearch):
 
     def __next__(self) -> Retained | None:
         """The next message; None while a page is on its way. Raises Unavailable if the core does not answer."""
-        if self._page:
-            return self._page.popleft()
         if self._asking is not None and self._asking.done():
             self._take_page()
-            return self._page.popleft() if self._page else None
-        if self._is_last:
-            raise StopIteration
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
+        if self._page:
+            held = self._page.popleft()
+            return held if self._live.release(held.message.topic, self._held_since) else None
+        if self._is_last:
+            raise StopIteration
         if self._filters is not None:
             if not self._is_filter_asked:
                 self._is_filter_asked = True
                 self._filters.add(self._topic_filter, self._on_match)
         elif self._asking is None:
-            request = RetainedRead(self._number, self._topic_filter, self._pages)
+            request = RetainedRead(self._number, self._topic_filter, self._pages, self._is_for_intents)
+            if not self._part:  # else the message is as old as its first part
+                self._asked = self._live.ask()
             self._asking = asyncio.ensure_future(self._ask(request), loop=self._loop)
             self._asking.add_done_callback(self._on_answer)
         return None
@@ -118,7 +106,7 @@ class CoreSearch(RetainedSearch):
 
     @property
     def is_over(self) -> bool:
-        return self._is_last and not self._page and self._asking is None
+        return self._is_last and not self._page and self._asking is None and self._problem is None
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Call back once, when the answer has arrived."""
@@ -128,8 +116,15 @@ class CoreSearch(RetainedSearch):
         """End the search early."""
         self._callback = None
         self._is_last = True
-        if self._asking is not None:
-            self._asking.cancel()
+        asking, self._asking = self._asking, None
+        if asking is not None or self._part:
+            self._part = b""
+            self._live.arrive()
+        if asking is not None:
+            asking.cancel()
+        page, self._page = self._page, None
+        for held in page or ():
+            self._live.release(held.message.topic, self._held_since)
 
     def _on_match(self, found: bool | Unavailable) -> None:
         self._is_filter_asked = False
@@ -142,7 +137,9 @@ class CoreSearch(RetainedSearch):
         self._call_back()
 
     def _on_answer(self, task: asyncio.Task[RetainedPage]) -> None:
-        if not task.cancelled():
+        if task is self._asking:
+            self._take_page()
+        elif not task.cancelled():
             task.exception()  # an exception that is never retrieved would be logged
         self._call_back()
 
@@ -154,14 +151,20 @@ class CoreSearch(RetainedSearch):
     def _take_page(self) -> None:
         asking, self._asking = self._asking, None
         assert asking is not None
-        if asking.cancelled():
-            raise Unavailable("the core was not asked", _RETRY_S)
-        problem = asking.exception()
-        if isinstance(problem, Unavailable):
-            raise problem
-        if isinstance(problem, BraidError):
-            raise Unavailable(str(problem), _RETRY_S)
-        page = asking.result()
+        had_part = bool(self._part)
+        found: list[Retained] = []
+        try:
+            page = _page_of(asking)
+            if had_part or self._live.knows(self._asked):
+                found = self._read(page)
+        except Unavailable as problem:
+            self._problem = problem
+        self._page = deque(each for each in found if not self._live.is_newer(each.message.topic, self._asked))
+        self._held_since = self._live.hold(each.message.topic for each in self._page)
+        if not self._part:
+            self._live.arrive()
+
+    def _read(self, page: RetainedPage) -> list[Retained]:
         self._pages += 1
         self._is_last = page.is_last
         values = list(page.values)
@@ -169,76 +172,19 @@ class CoreSearch(RetainedSearch):
             values[0] = self._part + values[0]
             self._part = values.pop() if page.is_part else b""
         rows = MessageRows()
-        found: deque[Retained] = deque()
-        for value in values:
-            try:
-                stored = rows.message_of(value, "a retained message")
-            except (Corruption, UsageError) as broken:
-                raise Unavailable(str(broken), _RETRY_S) from None
-            found.append(Retained(stored.message, stored.user_name, stored.stored_at))
-        self._page = found
+        try:
+            found = [rows.message_of(value, "a retained message") for value in values]
+        except (Corruption, UsageError) as broken:
+            raise Unavailable(str(broken), _RETRY_S) from None
+        return [Retained(stored.message, stored.user_name, stored.stored_at) for stored in found]
 
 
-class MergedSearch(RetainedSearch):
-    """The retained messages of one filter at several cores, in no particular order.
-
-    What a core that fails still has comes last: the search raises Unavailable only when nothing else is left.
-    """
-
-    def __init__(self, searches: Sequence[CoreSearch]) -> None:
-        self._left = deque(searches)
-        self._failed: list[CoreSearch] = []  # asked again when the others are through
-        self._problem = Unavailable("no core was asked", _RETRY_S)
-        self._callback: Callable[[], None] | None = None
-
-    def __next__(self) -> Retained | None:
-        """The next message; None while pages are on their way. Raises Unavailable if only cores that do not answer are left."""
-        for _ in range(len(self._left)):
-            search = self._left[0]
-            try:
-                found = next(search)
-            except StopIteration:
-                self._left.popleft()
-                continue
-            except Unavailable as problem:
-                self._problem = problem
-                self._failed.append(self._left.popleft())
-                continue
-            if found is not None:
-                return found
-            self._left.rotate(-1)
-        if self._left:
-            return None
-        if not self._failed:
-            raise StopIteration
-        self._left.extend(self._failed)
-        self._failed.clear()
-        raise self._problem
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether nothing has arrived."""
-        return bool(self._left) and all(search.is_waiting for search in self._left)
-
-    @property
-    def is_over(self) -> bool:
-        return not self._failed and all(search.is_over for search in self._left)
-
-    def when_ready(self, callback: Callable[[], None]) -> None:
-        """Call back once, when a page of any core has arrived."""
-        self._callback = callback
-        for search in self._left:
-            search.when_ready(self._on_ready)
-
-    def _on_ready(self) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback()
-
-    def close(self) -> None:
-        """End the search early."""
-        self._callback = None
-        for search in (*self._left, *self._failed):
-            search.close()
-        self._left.clear()
-        self._failed.clear()
+def _page_of(asking: asyncio.Task[RetainedPage]) -> RetainedPage:
+    if asking.cancelled():
+        raise Unavailable("the core was not asked", _RETRY_S)
+    problem = asking.exception()
+    if isinstance(problem, Unavailable):
+        raise problem
+    if isinstance(problem, BraidError):
+        raise Unavailable(str(problem), _RETRY_S)
+    return asking.result()

@@ -25,9 +25,10 @@ _RETRY_S: Final = 1.0
 class FilterQuestions:
     """The filters that wait for one core's answer."""
 
-    def __init__(self, ask: AskRetained, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """``loop``: on which ``ask`` runs; None: the running one."""
+    def __init__(self, ask: AskRetained, loop: asyncio.AbstractEventLoop | None = None, *, is_for_intents: bool = False) -> None:
+        """``loop``: on which ``ask`` runs; None: the running one. ``is_for_intents``: see `RetainedRead`."""
         self._ask = ask
+        self._is_for_intents = is_for_intents
         self._loop = loop
         self._waiting: deque[tuple[bytes, OnMatch]] = deque()
         self._asked: list[OnMatch] = []
@@ -50,7 +51,7 @@ class FilterQuestions:
             filters.append(topic_filter)
             self._asked.append(on_answer)
             size += len(topic_filter)
-        asking = asyncio.ensure_future(self._ask(RetainedFilters(filters)), loop=self._loop)
+        asking = asyncio.ensure_future(self._ask(RetainedFilters(filters, self._is_for_intents)), loop=self._loop)
         asking.add_done_callback(self._on_answer)
 
     def _on_answer(self, asking: asyncio.Future[RetainedPage | RetainedMatches]) -> None:

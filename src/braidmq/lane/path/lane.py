@@ -67,6 +67,8 @@ class Lane:
         counters = state.counters
         reached = 0
         given = message
+        if message.retain and state.on_retained is not None:
+            state.on_retained(message.topic)
         subscription: Subscription | None
         for subscription in route.targets:
             # Most subscriptions are neither behind nor have No Local; only the others cost a call.
@@ -106,6 +108,8 @@ class Lane:
         client_id = publisher.client_id
         unchanged = parser.alias_at < 0 and not parser.retain
         state.sender_shard = publisher.home_shard
+        if parser.retain and state.on_retained is not None:
+            state.on_retained(route.topic)
         subscription: Subscription | None
         for subscription in route.targets:
             flow = subscription.flow

@@ -16,7 +16,7 @@ cdef class State:
     cdef public list dirty, late, marks, changed, unready, deferring
     cdef public long long turn
     cdef public bint turn_is_open
-    cdef public object congested, make_room, on_deferring, on_drop, on_pressed, on_turn, on_unready
+    cdef public object congested, make_room, on_deferring, on_drop, on_pressed, on_retained, on_turn, on_unready
     cdef public dict heavy
     cdef public bint is_pressed
     cdef public long long held_bytes, held_bytes_max, unread_bytes, unread_bytes_max

@@ -46,9 +46,9 @@ class State:
     __slots__ = (
         "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "encoded", "encoded_value", "heavy",
         "held_bytes", "held_bytes_max", "is_deferring", "is_pressed", "late", "make_room", "marks", "now", "on_deferring",
-        "on_drop", "on_pressed", "on_turn", "on_unready", "outbox_bytes_max", "part_number", "part_shard", "part_timestamp",
-        "queued_bytes", "queued_messages", "sender_shard", "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready",
-        "unshown", "work", "work_max",
+        "on_drop", "on_pressed", "on_retained", "on_turn", "on_unready", "outbox_bytes_max", "part_number", "part_shard",
+        "part_timestamp", "queued_bytes", "queued_messages", "sender_shard", "turn", "turn_is_open", "unread_bytes",
+        "unread_bytes_max", "unready", "unshown", "work", "work_max",
     )  # fmt: skip
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
@@ -61,6 +61,7 @@ class State:
         self.on_turn: Callable[[], None] | None = None  # requests ``Lane.end_turn`` after the running callbacks
         self.congested: SessionQueue | None = None  # the session whose queue the last message filled
         self.on_drop: Callable[[str, str, bytes], None] | None = None  # reason, client id, topic
+        self.on_retained: Callable[[bytes], None] | None = None  # topic of a message with the retain flag that is being delivered
         self.outbox_bytes_max = outbox_bytes_max
         self.queued_messages = self.queued_bytes = 0  # in the queues of all sessions
         self.unread_bytes = 0  # in the outboxes of clients that do not read now

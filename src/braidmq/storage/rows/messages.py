@@ -19,10 +19,14 @@ class MessageRows:
         self._wall = wall
         self._now = now
 
-    def row_of(self, message: Message, user_name: str | None) -> bytes:
-        """The value of the message's row; raises UsageError if the message is too large to be stored."""
+    def row_of(self, message: Message, user_name: str | None, stored_at: float = 0.0) -> bytes:
+        """The value of the message's row, stored at these wall-clock seconds (0: now).
+
+        Raises UsageError if the message is too large to be stored.
+        """
         wall = self._wall()
-        return encode_message(message, user_name, to_wall(message.expires_at, wall - self._now()), round(wall * 1e6))
+        put_at = round((stored_at or wall) * 1e6)
+        return encode_message(message, user_name, to_wall(message.expires_at, wall - self._now()), put_at)
 
     def message_of(self, value: bytes, name: str) -> StoredMessage:
         """The message of a row's value, expired or not; errors refer to it by ``name``.

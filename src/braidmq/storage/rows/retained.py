@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from braidmq.base.errors import Corruption
 from braidmq.broker.ports import StoredMessage
@@ -18,14 +18,22 @@ class LogRetained:
     """The rows of retained messages; implements `broker.ports.RetainedRows`."""
 
     def __init__(
-        self, log: DurableLog, *, wall: Callable[[], float] = time.time, now: Callable[[], float] = time.monotonic
+        self,
+        log: DurableLog,
+        shards: Iterable[int] | None = None,
+        *,
+        wall: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``shards``: those that may have rows; None: all. Each of several cores has the topics of the shards that it leads."""
         self._log = log
+        self._shards = range(log.shards) if shards is None else sorted(shards)
         self._messages = MessageRows(wall, now)
 
-    def put(self, message: Message, user_name: str | None) -> Put:
+    def put(self, message: Message, user_name: str | None, stored_at: float = 0.0) -> Put:
         """Set the retained message of its topic; raises UsageError if it is too large to be stored."""
-        return Put(self._shard_of(message.topic), retained_key(message.topic), self._messages.row_of(message, user_name))
+        row = self._messages.row_of(message, user_name, stored_at)
+        return Put(self._shard_of(message.topic), retained_key(message.topic), row)
 
     def remove(self, topic: bytes) -> Delete:
         """Remove the retained message of a topic, if there is one."""
@@ -36,7 +44,7 @@ class LogRetained:
 
         Raises UsageError if a newer version wrote a row, Corruption if a row is invalid.
         """
-        for shard in range(self._log.shards):
+        for shard in self._shards:
             for key, value in self._log.rows(shard, RETAINED_PREFIX, RETAINED_END):
                 yield self._stored(key[len(RETAINED_PREFIX) :], value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from braidmq.cluster.home.blocks.block_ports import ChannelClient, NodePort
-from braidmq.cluster.home.blocks.operations import AppliedRows, DelayedAdded, NotFree, NotOwned
+from braidmq.cluster.home.blocks.operations import AppliedRows, DelayedAdded, NotFree, NotOwned, RetainedSent
 from braidmq.cluster.home.blocks.publishing import NodeMessage, read_message
 from braidmq.cluster.protocol import operations
 from braidmq.cluster.protocol.claims import ClaimRequest, Ending
@@ -81,6 +81,9 @@ def judge(block: BlockBody, node: NodePort) -> JudgedBlock:
                 if any(isinstance(effect, DelayedAdded) for effect in applied.effects):
                     raise BadOperation("a delayed message has no entry of its own")
                 judged.rows[index] = applied
+                retained = [effect.stored.message for effect in applied.effects if isinstance(effect, RetainedSent)]
+                if retained:  # in the order of the client's messages
+                    messages.append(NodeEntry(index, entry, retained[0], b"", client, False))
             except NotOwned:
                 judged.fenced.append(index)
             except NotFree:

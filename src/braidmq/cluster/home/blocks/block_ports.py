@@ -43,6 +43,9 @@ class HomePublisher(Protocol):
     ) -> Published:
         """Retain, record and route a message; ``waiter`` is settled with its ``number`` when it has been shown."""
 
+    def retain(self, message: Message, user_name: str | None) -> None:
+        """Set or remove a retained message that has reached its subscribers on another way."""
+
     def show(self, message: Message, waiter: Outlet, number: int) -> None:
         """Show a message that is not recorded; ``waiter`` is settled with its ``number``."""
 
@@ -80,6 +83,9 @@ class NodePort(Protocol):
 
     def when_known(self, effects: list[Effect], on_done: Callable[[], None]) -> None:
         """Call back, perhaps at once, when the homes of all publishers know of what these effects have brought."""
+
+    def when_retained(self, shard: int, on_done: Callable[[], None]) -> None:
+        """Call back when the homes of their topics have the retained messages of a shard, or do not answer."""
 
     def reserve(self, message: Message) -> bool:
         """Make room for a delayed message that is about to be written; False if there is none."""

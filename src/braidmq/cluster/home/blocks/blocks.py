@@ -26,7 +26,7 @@ import msgspec
 from braidmq.base.errors import Unavailable
 from braidmq.cluster.home.blocks.block_entries import Delay, JudgedBlock, Notice, judge, notice_of
 from braidmq.cluster.home.blocks.block_ports import BlockRecorder, ChannelClient, HomePublisher, NodePort
-from braidmq.cluster.home.blocks.operations import AppliedRows, Effect
+from braidmq.cluster.home.blocks.operations import AppliedRows, Effect, RetainedSent
 from braidmq.cluster.home.blocks.producer_entries import MarkedEntry, ProducerEntries, ProducerPort
 from braidmq.cluster.home.blocks.publishing import NodeMessage, Published
 from braidmq.cluster.home.blocks.repeats import RepeatedBlocks
@@ -53,7 +53,16 @@ from braidmq.lane.path.message import Message
 from braidmq.lane.peers.node_entries import END, FIRST, EntryWaiter, NodeEntry
 from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame, FrameKind
-from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, DelayEntry, PublishEntry, ReleaseEntry, WithdrawEntry
+from braidmq.net.proto_v1 import (
+    AnswerBody,
+    BlockBody,
+    BlockEntry,
+    DelayEntry,
+    PublishEntry,
+    ReleaseEntry,
+    RowsEntry,
+    WithdrawEntry,
+)
 
 UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -237,6 +246,9 @@ class HomeBlocks:
                 break
             sent = messages[place]
             index = sent.index
+            if isinstance(sent.entry, RowsEntry):
+                self._retain(judged.rows[index])
+                continue
             if index in judged.delays:
                 outcome = self._delay(shard, sent.entry, sent.client, judged.delays[index], waiter)
                 if outcome == RECORDED:
@@ -248,7 +260,7 @@ class HomeBlocks:
             published = self._publish_one(shard, sent, waiter)
             if published.is_shown:
                 waiter.is_forwarded = True
-            else:
+            elif not published.is_sent:
                 waiter.left -= 1
             if published.outcome != RECORDED:
                 waiter.outcomes[index] = published.outcome
@@ -297,6 +309,11 @@ class HomeBlocks:
         if marked:
             waiter.marked.append(marked)
         return outcome
+
+    def _retain(self, applied: AppliedRows) -> None:
+        for effect in applied.effects:
+            if isinstance(effect, RetainedSent):
+                self._publisher.retain(effect.stored.message, effect.stored.user_name)
 
     def _keep(self, applied: AppliedRows, waiter: NodeBlockWaiter) -> None:
         for change in applied.changes:
@@ -383,4 +400,9 @@ class HomeBlocks:
         receiver = self._receivers[shard]
         outcomes = receiver.answer(block.number).outcomes
         self._producers.note_refused(block.entries, outcomes)
-        self._repeats.show(shard, block, outcomes, lambda: self._answer(shard, receiver.answer(block.number)))
+
+        def answer() -> None:
+            self._answer(shard, receiver.answer(block.number))
+
+        # What the homes of topics were still to be given is settled first, as it was for the first answer (C14).
+        self._repeats.show(shard, block, outcomes, lambda: self._node.when_retained(shard, answer))

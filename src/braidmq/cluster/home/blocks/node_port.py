@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import time
 from typing import assert_never
 
@@ -22,7 +22,7 @@ from braidmq.cluster.home.blocks.operations import (
     MemberJoined,
     MemberLeft,
     NotOwned,
-    RetainedChanged,
+    RetainedSent,
     SessionChanged,
     SessionGone,
     SubscriptionChanged,
@@ -32,6 +32,7 @@ from braidmq.cluster.home.doubt import Doubt
 from braidmq.cluster.home.exclusive import ExclusiveGrants, ExclusiveOnNode
 from braidmq.cluster.home.forwarding import Forwarding
 from braidmq.cluster.home.guests import Guests
+from braidmq.cluster.home.retained.sender import IntentSender
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.home.sessions.sessions import HomeSessions
 from braidmq.cluster.membership.led_shards import LedShards, Misdirected
@@ -62,6 +63,7 @@ class BlockServices:
         doubt: Doubt | None,
         cores: CorePeers | None,
         exclusive: ExclusiveGrants | None,
+        retained: IntentSender | None,
     ) -> None:
         self._member = member
         self._registration_id = registration_id
@@ -75,6 +77,7 @@ class BlockServices:
         self._misdirected = misdirected
         self._doubt = doubt
         self._cores = cores
+        self._retained = retained
         self.guests = Guests(member, sessions.lending, led)
         topics = None if exclusive is None else ExclusiveOnNode(member, exclusive, led.has)
         self._rows = HomeRows(broker.turn_writer.storage, live=sessions, guests=self.guests, topics=topics)
@@ -99,11 +102,10 @@ class BlockServices:
         """Storage's changes for these operations, and what to do once they are committed."""
         applied = self._rows.apply(found, client_id)
         if not self._led.is_all:
-            for change in applied.changes:
-                assert isinstance(change, Put | Delete)  # the core's own storage has made them
-                if change.shard not in self._led:
-                    self._misdirected.note("rows", self._member.name, change.shard)
-                    raise NotOwned(f"a row of shard {change.shard}, which another core leads")
+            for shard in _shards_of(applied, self._led):
+                if shard not in self._led:
+                    self._misdirected.note("rows", self._member.name, shard)
+                    raise NotOwned(f"a row of shard {shard}, which another core leads")
         return applied
 
     def may_take(self, shard: int) -> bool:
@@ -121,7 +123,7 @@ class BlockServices:
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
-        sessions, retained = self._sessions, self._broker.retained
+        sessions = self._sessions
         match effect:
             case SessionChanged(row):
                 sessions.session_written(row.client_id)
@@ -129,11 +131,6 @@ class BlockServices:
                 sessions.subscription_written(client_id, written, row)
             case SessionGone(client_id):
                 sessions.session_removed(client_id)
-            case RetainedChanged(topic, None):
-                retained.remove(topic)
-            case RetainedChanged(_, stored):
-                assert stored is not None  # the case above
-                retained.put(stored.message, stored.user_name, stored.stored_at, is_on_disk=True)
             case DelayedAdded(stored):
                 self._broker.delayed.await_reserved(stored, time())
             case MemberJoined(asked) if asked.channel:
@@ -146,8 +143,8 @@ class BlockServices:
                 self.guests.release(asked)
             case MemberLeft(asked):
                 sessions.lending.leave(asked.client_id, asked.name, asked.topic_filter)
-            case WillChanged() | GroupChanged():
-                pass  # the rows are read when the session or the group comes back
+            case WillChanged() | GroupChanged() | RetainedSent():
+                pass  # the rows are read when the session or the group comes back; the last one is done with the messages
             case _:
                 assert_never(effect)
 
@@ -158,6 +155,13 @@ class BlockServices:
             on_done()
         else:
             self._cores.when_known(on_done)
+
+    def when_retained(self, shard: int, on_done: Callable[[], None]) -> None:
+        """Call back when the homes of their topics have the retained messages of a shard, or do not answer."""
+        if self._retained is None:
+            on_done()
+        else:
+            self._retained.when_settled(on_done, shard)
 
     def reserve(self, message: Message) -> bool:
         """Make room for a delayed message that is about to be written; False if there is none."""
@@ -198,3 +202,12 @@ class BlockServices:
     def is_congested(self) -> bool:
         """Whether publishers should wait for the core's log."""
         return self._broker.turn_writer.recorder.is_congested
+
+
+def _shards_of(applied: AppliedRows, led: LedShards) -> Iterator[int]:
+    for change in applied.changes:
+        assert isinstance(change, Put | Delete)  # the core's own storage has made them
+        yield change.shard
+    for effect in applied.effects:
+        if isinstance(effect, RetainedSent) and not effect.stored.message.publisher:  # a client's goes by way of its home
+            yield led.shard_of(effect.stored.message.topic.decode())

@@ -42,6 +42,7 @@ from braidmq.cluster.protocol.operations import (
     decode_will,
     is_of_guest,
 )
+from braidmq.lane.path.message import Message
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.topics import SHARE_PREFIX, parse_subscription
 from braidmq.storage.rows.messages import MessageRows
@@ -85,11 +86,10 @@ class SessionGone(NamedTuple):
     client_id: str
 
 
-class RetainedChanged(NamedTuple):
-    """The retained message of a topic was set, or removed if ``stored`` is None."""
+class RetainedSent(NamedTuple):
+    """A retained message is to be set, or removed if it has no payload: in the order of the block's messages."""
 
-    topic: bytes
-    stored: StoredMessage | None
+    stored: StoredMessage
 
 
 class DelayedAdded(NamedTuple):
@@ -129,7 +129,7 @@ Effect = (
     | SubscriptionChanged
     | WillChanged
     | SessionGone
-    | RetainedChanged
+    | RetainedSent
     | DelayedAdded
     | GroupChanged
     | MemberJoined
@@ -199,7 +199,6 @@ class HomeRows:
         self._topics = topics
         self._guests = guests
         self._sessions = storage.sessions
-        self._retained = storage.retained
         self._delayed = storage.delayed
         self._groups = storage.groups
         self._messages = messages or MessageRows()
@@ -226,12 +225,12 @@ class HomeRows:
             case PutRetained(value):
                 stored = self._messages.message_of(value, "a retained message")
                 _check_publisher(stored, client_id)
-                effects.append(RetainedChanged(stored.message.topic, stored))
-                return [self._retained.put(stored.message, stored.user_name)]
+                effects.append(RetainedSent(stored))
+                return []
             case RemoveRetained(topic):
                 _check_topic(topic)
-                effects.append(RetainedChanged(topic, None))
-                return [self._retained.remove(topic)]
+                effects.append(RetainedSent(StoredMessage(Message(topic, b"", 0, True, ""), None)))
+                return []
             case PutDelayed(value, due):
                 stored = self._messages.message_of(value, "a delayed message")
                 _check_publisher(stored, client_id)

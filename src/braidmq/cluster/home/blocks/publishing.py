@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ from braidmq.mqtt.reasons import Reason
 from braidmq.net.frames import BadFrame
 
 _EXPIRY_BYTES: Final = 4
+_NO_MESSAGE: Final = Message(b"", b"", 0, False, "")
 
 FindKey = Callable[[], NewKey | None]  # None: a message with this key is recorded; may raise Unavailable
 
@@ -32,8 +34,13 @@ class EntryPipeline(Protocol):
     def may_retain(self, message: Message) -> bool:
         """Whether there is room for a retained message; counted if not."""
 
-    def retain_on_commit(self, pending: Pending, message: Message, user_name: str | None) -> None:
-        """Write the retained message with its block, and show it to subscribers from the commit on."""
+    def retain_on_commit(
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None = None
+    ) -> bool:
+        """Write the retained message with its block, and show it to subscribers from the commit on.
+
+        Whether ``on_settled`` will be called, with a reason code: another home keeps it.
+        """
 
     def retain_in_memory(self, message: Message, user_name: str | None) -> None:
         """Retain a message that has no row."""
@@ -57,11 +64,15 @@ class NodeMessage(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What was decided: the outcome of the entry, and whether it waits for the block's write or to be shown."""
+    """What was decided: the outcome of the entry, and whether it waits for the block's write or to be shown.
+
+    ``is_sent``: it also waits until another home has its retained message.
+    """
 
     outcome: int
     is_written: bool
     is_shown: bool
+    is_sent: bool = False
 
 
 def read_message(value: bytes, client_id: str) -> NodeMessage:
@@ -119,9 +130,9 @@ class EntryPublisher:
     ) -> Published:
         """Retain, record and route a message; ``flush`` must follow.
 
-        ``waiter`` is settled with this number when the message has been shown: with QoS 1, or with QoS 0 after its commit if
-        it is written. ``find_key``: that of a producer's message; one that is recorded already is not recorded again. Raises
-        what that raises, and has done nothing then.
+        ``waiter`` is settled with this number when the message has been shown: with QoS 1, or with QoS 0 after its commit if it
+        is written; and with QoS 1 once more for what ``is_sent``. ``find_key``: that of a producer's message; one that is
+        recorded already is not recorded again. Raises what that raises, and has done nothing then.
         """
         message = sent.message
         route = self._routes.resolve(message.topic)
@@ -156,9 +167,16 @@ class EntryPublisher:
                 self._pipeline.retain_in_memory(message, user_name)
             self._show.show(message, None, waiter, 1, number)
             return Published(NOT_RECORDED, False, True)
-        if message.retain:
+        on_settled = partial(waiter.settle, None, 1, number)
+        is_sent = message.retain and self._pipeline.retain_on_commit(pending, message, user_name, on_settled)
+        return Published(outcome, True, False, is_sent)
+
+    def retain(self, message: Message, user_name: str | None) -> None:
+        """Set or remove a retained message that has reached its subscribers on another way, with the recorder's block."""
+        if self._pipeline.may_retain(message):
+            pending = self._recorder.await_rows(_NO_MESSAGE, None, None, 0, 0)
+            pending.is_delivered = False
             self._pipeline.retain_on_commit(pending, message, user_name)
-        return Published(outcome, True, False)
 
     def show(self, message: Message, waiter: Outlet, number: int) -> None:
         """Show a message that is not recorded; ``flush`` must follow, and ``waiter`` is settled with this number."""

@@ -121,10 +121,13 @@ class RemoteRetained:
         self._shards = shards
         self._messages = MessageRows(wall, now)
 
-    def put(self, message: Message, user_name: str | None) -> NodeChange:
-        """Set the retained message of its topic; raises UsageError if it is too large to be stored."""
-        operation = PutRetained(self._messages.row_of(message, user_name))
-        return NodeChange(self._shard_of(message.topic), message.publisher, operation)
+    def put(self, message: Message, user_name: str | None, stored_at: float = 0.0) -> NodeChange:
+        """Let the publisher's home set or remove the retained message of its topic; raises UsageError if it is too large.
+
+        It goes the way of everything that the client publishes, so the client's messages keep their order.
+        """
+        operation = PutRetained(self._messages.row_of(message, user_name, stored_at))
+        return NodeChange(shard_of(message.publisher, self._shards), message.publisher, operation)
 
     def remove(self, topic: bytes) -> NodeChange:
         """Remove the retained message of a topic, if there is one."""

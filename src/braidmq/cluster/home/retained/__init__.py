@@ -1,0 +1,1 @@
+"""Retained messages over several cores: intents, the homes of topics, and what nodes read."""
