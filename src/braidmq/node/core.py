@@ -381,9 +381,9 @@ class Node(ServingNode):
         """All cores, if there are several."""
         return [] if self._several is None or self._core_side is None else describe_cores(self._several, self._core_side)
 
-    def core_of(self, client_id: str) -> str | None:
-        """The other core that is the home of a client id; None: this one is."""
-        return self._cluster()[1].core_of(client_id)
+    def core_of(self, name: str) -> str | None:
+        """The other core that is the home of a client id or topic; None: this one is."""
+        return self._cluster()[1].core_of(name)
 
     def node_of(self, client_id: str) -> str | None:
         """The node that has the session of a client id."""

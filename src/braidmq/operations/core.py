@@ -190,13 +190,11 @@ class CoreOperations(MemberOperations):
         return _merge(page, own, answers, lambda each: each.topic, _newer_retained)
 
     async def retained_remove(self, topic: str) -> bool:
-        """Remove the retained message of a topic; False if there is none. Raises Unavailable if a core may still have it."""
-        is_removed = await super().retained_remove(topic)
-        answers = await self._asking.ask_cores("retained_remove", topic, bool)
-        silent = silences(answers)
-        if silent:
-            raise Unavailable(f"it may still be at a core that does not answer: {'; '.join(silent.values())}")
-        return is_removed or any(each is True for each in answers.values())
+        """Remove the retained message of a topic, at its home; False if there is none. Raises Unavailable."""
+        core = None if topic.startswith("$") else self._core.core_of(topic)
+        if core is None:
+            return await super().retained_remove(topic)
+        return await self._asking.ask_core(core, "retained_remove", topic, bool)
 
     # Bans
 

@@ -241,9 +241,9 @@ class Home:
 
     # Other cores
 
-    def core_of(self, client_id: str) -> str | None:
-        """The other core that is the home of a client id; None: this one is."""
-        return None if self.led.has(client_id) else self.led.leaders[self.led.shard_of(client_id)]
+    def core_of(self, name: str) -> str | None:
+        """The other core that is the home of a client id or topic; None: this one is."""
+        return None if self.led.has(name) else self.led.leaders[self.led.shard_of(name)]
 
     def on_core_up(self, name: str, incarnation: int, calls: Calls, messages: PeerConnection) -> None:
         """There is a pair of connections to another core, which may have restarted. An older pair counts no more."""
