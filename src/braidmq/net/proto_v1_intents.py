@@ -33,9 +33,9 @@ class TakeIntents(_IntentMessage, frozen=True):
 
 
 class IntentsTaken(_IntentMessage, frozen=True):
-    """What became of each: 0, or the reason code for its publisher."""
+    """How many need not be sent again: the topic has them on disk, or something newer, or there is no room for them."""
 
-    codes: list[int]
+    count: int
 
 
 class IntentPiece(_IntentMessage, frozen=True):

@@ -359,7 +359,7 @@ class Home:
         return not self.retained_full
 
     def retain_on_commit(
-        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None = None
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[], None] | None = None
     ) -> bool:
         """Retained messages have no rows here."""
         return False

@@ -195,7 +195,7 @@ class MessagePipeline:
             self._retain(message, user_name, False, stored_at)
 
     def _send_on_commit(
-        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[], None] | None
     ) -> None:
         """Take a retained message to the home of its topic when its record is on disk."""
         assert self._homes is not None
@@ -216,7 +216,7 @@ class MessagePipeline:
         message: Message,
         user_name: str | None,
         waiting: Counter[bytes],
-        on_settled: Callable[[int], None] | None = None,
+        on_settled: Callable[[], None] | None = None,
     ) -> bool:
         """Whether ``on_settled`` will be called: another home than that of the record keeps the message."""
         is_kept = not message.topic.startswith(b"$")
@@ -253,11 +253,11 @@ class MessagePipeline:
         pending.on_commit, pending.on_refused = on_commit, on_refused
 
     def retain_on_commit(
-        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None = None
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[], None] | None = None
     ) -> bool:
         """Write the retained message of another node's client with its block, and show it from the commit on.
 
-        Whether ``on_settled`` will be called, with the reason code: another home keeps the message (see `retained_homes`).
+        Whether ``on_settled`` will be called: another home keeps the message (see `retained_homes`).
         """
         return self._retain_on_commit(pending, message, user_name, self._retaining, on_settled)
 

@@ -16,14 +16,13 @@ class RetainedIntent(Protocol):
     def row(self) -> Change:
         """To be written with the record."""
 
-    def committed(self, on_settled: Callable[[int], None] | None = None) -> None:
+    def committed(self, on_settled: Callable[[], None] | None = None) -> None:
         """The row is on disk: take the message to the home of its topic.
 
-        ``on_settled`` is called once, with the reason code for the publisher, when that has it; or does not answer, and gets it
-        later.
+        ``on_settled`` is called once, when that has it; or does not answer, and gets it later.
         """
 
-    def refused(self, on_settled: Callable[[int], None] | None = None) -> None:
+    def refused(self, on_settled: Callable[[], None] | None = None) -> None:
         """The row could not be written."""
 
 

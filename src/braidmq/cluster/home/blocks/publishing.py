@@ -35,11 +35,11 @@ class EntryPipeline(Protocol):
         """Whether there is room for a retained message; counted if not."""
 
     def retain_on_commit(
-        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[int], None] | None = None
+        self, pending: Pending, message: Message, user_name: str | None, on_settled: Callable[[], None] | None = None
     ) -> bool:
         """Write the retained message with its block, and show it to subscribers from the commit on.
 
-        Whether ``on_settled`` will be called, with a reason code: another home keeps it.
+        Whether ``on_settled`` will be called: another home keeps it.
         """
 
     def retain_in_memory(self, message: Message, user_name: str | None) -> None:
@@ -167,7 +167,7 @@ class EntryPublisher:
                 self._pipeline.retain_in_memory(message, user_name)
             self._show.show(message, None, waiter, 1, number)
             return Published(NOT_RECORDED, False, True)
-        on_settled = partial(waiter.settle, None, 1, number)
+        on_settled = partial(waiter.settle, None, 1, number, 0)
         is_sent = message.retain and self._pipeline.retain_on_commit(pending, message, user_name, on_settled)
         return Published(outcome, True, False, is_sent)
 

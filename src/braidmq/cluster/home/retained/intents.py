@@ -19,7 +19,7 @@ from msgspec import Struct
 BATCH_BYTES: Final = 512 * 1024
 _BATCH_COUNT: Final = 256
 
-OnSettled = Callable[[int], None]  # with the reason code for the publisher; 0: it is taken, or waiting has no use any longer
+OnSettled = Callable[[], None]  # it is taken, or waiting has no use any longer
 
 
 class OpenIntent(Struct, gc=False, eq=False):
@@ -35,11 +35,11 @@ class OpenIntent(Struct, gc=False, eq=False):
     is_asked: bool = False  # the home may be taking it now
     waiters: list[OnSettled] | None = None  # None: settled
 
-    def settle(self, code: int) -> None:
+    def settle(self) -> None:
         """Tell who waits."""
         waiters, self.waiters = self.waiters, None
         for waiter in waiters or ():
-            waiter(code)
+            waiter()
 
 
 class IntentQueue:
@@ -68,11 +68,11 @@ class IntentQueue:
         self.size_bytes += intent.size
         if self.is_away:
             intent.is_late = True
-            intent.settle(0)
+            intent.settle()
         if older is None or not older.is_late or older.is_asked:
             return None
         self._remove(older)
-        older.settle(0)
+        older.settle()
         return older
 
     def newest(self, source: int, topic: bytes) -> OpenIntent | None:
@@ -95,12 +95,12 @@ class IntentQueue:
             found.append(intent)
         return found
 
-    def taken(self, batch: Sequence[OpenIntent], codes: Sequence[int]) -> None:
-        """The home has answered."""
+    def taken(self, batch: Sequence[OpenIntent]) -> None:
+        """The home has them."""
         self.is_away = False
-        for intent, code in zip(batch, codes, strict=True):
+        for intent in batch:
             self._remove(intent)
-            intent.settle(code)
+            intent.settle()
 
     def failed(self, value_bytes_max: int) -> None:
         """The home has not answered, or cannot take anything now. Longer values than that are not kept in memory."""
@@ -111,7 +111,7 @@ class IntentQueue:
             if intent.size > value_bytes_max:
                 intent.value = None
         for intent in self.unsettled():
-            intent.settle(0)
+            intent.settle()
 
     def _remove(self, intent: OpenIntent) -> None:
         del self._open[intent.source, intent.number]

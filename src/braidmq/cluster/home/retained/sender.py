@@ -60,7 +60,7 @@ class NewIntent:
     def refused(self, on_settled: OnSettled | None = None) -> None:
         """The row could not be written."""
         if on_settled is not None:
-            on_settled(0)
+            on_settled()
 
 
 class _Running(NamedTuple):
@@ -192,18 +192,18 @@ class IntentSender:
         queue = self._queues[core]
         while batch := queue.batch():
             try:
-                answer = await self._send(core, batch, running.ask)
+                await self._send(core, batch, running.ask)
             except BraidError as problem:
                 if not queue.is_away:
                     log.warning("retained messages wait for core %s: %s", core, problem)
                 queue.failed(_MEMORY_BYTES)
                 return
             self._remove_rows(running.writer, batch)
-            queue.taken(batch, answer.codes)
+            queue.taken(batch)
             for intent in batch:
                 self._reindex(intent)
 
-    async def _send(self, core: str, batch: list[OpenIntent], ask: AskTopicHome) -> IntentsTaken:
+    async def _send(self, core: str, batch: list[OpenIntent], ask: AskTopicHome) -> None:
         sent: list[SentIntent] = []
         for intent in batch:
             value = intent.value or self._rows.value(intent.source, intent.target, intent.number)
@@ -221,9 +221,8 @@ class IntentSender:
             found = _taken.decode(answer)
         except msgspec.MsgspecError as problem:
             raise Unavailable(f"the answer of core {core} cannot be read: {problem}", _AGAIN_S) from None
-        if len(found.codes) != len(batch):
-            raise Unavailable(f"core {core} has answered for {len(found.codes)} of {len(batch)} retained messages", _AGAIN_S)
-        return found
+        if found.count != len(batch):
+            raise Unavailable(f"core {core} has answered for {found.count} of {len(batch)} retained messages", _AGAIN_S)
 
     def _remove_rows(self, writer: TurnWriter, intents: list[OpenIntent]) -> None:
         changes: list[Change] = [self._rows.remove(each.source, each.target, each.number) for each in intents]
@@ -277,7 +276,7 @@ class IntentSender:
             callback()
             return
 
-        def settled(code: int) -> None:
+        def settled() -> None:
             nonlocal left
             left -= 1
             if not left:

@@ -23,7 +23,6 @@ from braidmq.cluster.home.retained.intent_rows import IntentRows
 from braidmq.cluster.home.retained.sender import AskTopicHome
 from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.lane.path.message import Message
-from braidmq.mqtt.reasons import Reason
 from braidmq.net.proto_v1_intents import AskFloor, IntentFloor, IntentPiece, IntentsTaken, SentIntent, TakeIntents
 from braidmq.storage.format.record import VALUE_BYTES_MAX
 from braidmq.storage.log import DurableLog
@@ -127,9 +126,10 @@ class IntentTaker:
         asked = _decode(_take, arguments)
         lock = self._locks.setdefault(asked.core, asyncio.Lock())
         async with lock:  # an earlier batch may still be on its way to the disk, and its core has given up waiting for it
-            return _encode(IntentsTaken(await self._take_batch(asked)))
+            await self._take_batch(asked)
+        return _encode(IntentsTaken(len(asked.intents)))
 
-    async def _take_batch(self, asked: TakeIntents) -> list[int]:
+    async def _take_batch(self, asked: TakeIntents) -> None:
         broker = self._broker
         if broker is None:
             raise Unavailable("this core does not take retained messages yet", _RETRY_S)
@@ -138,31 +138,27 @@ class IntentTaker:
             if each.target not in self._led:
                 raise UsageError(f"another core than {self._led.local} leads shard {each.target}")
         noted: dict[tuple[int, int], int] = {}
-        codes: list[int] = []
         for each, value in zip(asked.intents, values, strict=True):
             if each.number <= max(self._taken.get((each.target, each.source), 0), noted.get((each.target, each.source), 0)):
-                codes.append(0)
                 continue
-            codes.append(self._take_one(broker, each, value, is_late=asked.is_late))
+            self._take_one(broker, each, value, is_late=asked.is_late)
             noted[each.target, each.source] = each.number
         if noted:
             await self._commit(broker, noted)
-        return codes
 
-    def _take_one(self, broker: Broker, sent: SentIntent, value: bytes, *, is_late: bool) -> int:
+    def _take_one(self, broker: Broker, sent: SentIntent, value: bytes, *, is_late: bool) -> None:
         stored = self._messages.message_of(value, "a retained message from another core")
         message = stored.message
         if self._led.shard_of(message.topic.decode()) != sent.target:
             raise UsageError(f"the topic of a retained message is not in shard {sent.target}")
         if is_late and self._number(message.topic) >= sent.number:
             self.superseded += 1
-            return 0
+            return
         if not broker.pipeline.may_retain(message, is_here=True):
-            return Reason.QUOTA_EXCEEDED
+            return  # it is recorded and delivered: an error would make its publisher send it again
         pending = broker.turn_writer.recorder.await_rows(_NO_MESSAGE, None, None, 0, 0)
         pending.is_delivered = False
         broker.pipeline.retain_here(pending, message, stored.user_name, sent.number / 1e6)
-        return 0
 
     async def _commit(self, broker: Broker, noted: dict[tuple[int, int], int]) -> None:
         """Write how far each publisher's shard was taken, in the batch of what it has set, and wait for the disk."""
