@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.connection import Connection
 
 from braidmq.mqtt.packets import MQTT5, MQTT311
@@ -199,9 +199,9 @@ ATTACKS: tuple[Callable[[int], Attacker], ...] = (
 SPEAKING = 60  # connections of all of them at a time that have sent a CONNECT, at most
 
 
-def _run(port: int, seconds: float, result: Connection) -> None:
+def _run(port: int, seconds: float, result: Connection, chosen: Collection[str]) -> None:
     os.nice(19)
-    attackers = [attack(port) for attack in ATTACKS]
+    attackers = [attacker for each in ATTACKS if type(attacker := each(port)).__name__ in chosen or not chosen]
     threads = [threading.Thread(target=attacker.run, daemon=True) for attacker in attackers]
     for thread in threads:
         thread.start()
@@ -214,13 +214,13 @@ def _run(port: int, seconds: float, result: Connection) -> None:
 
 
 @contextlib.contextmanager
-def attack(port: int, seconds: float) -> Iterator[Callable[[], dict[str, int]]]:
-    """Run every attack for so long beside the block, each in a thread of one process; the yielded call waits for their
-    end, and gives the strikes that each has completed.
+def attack(port: int, seconds: float, chosen: Collection[str] = ()) -> Iterator[Callable[[], dict[str, int]]]:
+    """Run every attack for so long beside the block, or those with these names, each in a thread of one process; the yielded call
+    waits for their end, and gives the strikes that each has completed.
     """
     forking = multiprocessing.get_context("fork")
     receiving, sending = forking.Pipe(duplex=False)
-    process = forking.Process(target=_run, args=(port, seconds, sending), daemon=True)
+    process = forking.Process(target=_run, args=(port, seconds, sending, chosen), daemon=True)
     process.start()
 
     def completed() -> dict[str, int]:
