@@ -163,7 +163,7 @@ class Routes(Protocol):
 class RetainedSearch(ABC):
     """A search that may have to wait for its source. After Unavailable, ``next`` goes on where it was."""
 
-    # A base class and no Protocol: each subscription asks whether its search is one, and checking a Protocol takes 10 us.
+    # A base class and no Protocol: each subscription asks whether its search is one, and checking a Protocol takes 7 us.
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Retained | None]:
