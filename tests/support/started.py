@@ -88,6 +88,14 @@ class Started:
             if found := re.search(pattern, line):
                 return found
 
+    def arrived(self) -> list[str]:
+        """The lines from now on that are there already."""
+        found: list[str] = []
+        while not self._lines.empty() and (line := self._lines.get()) is not None:
+            found.append(line)
+        self.log += found
+        return found
+
     def await_port(self) -> int:
         """The port of the default TCP listener, once it listens."""
         return int(self.await_line(r"tcp:default listens on [\d.]+:(\d+)")[1])

@@ -69,7 +69,7 @@ def expect_alone(node: NodeProcess, publisher: Wire, live: Wire) -> None:
     for _ in range(3):
         node.process.await_line(r"the connection to core core\d has ended: (closed|core core\d was silent)")
     publisher.send(Publish("t/lost", b"lost", 1, False, False, 9))
-    publisher.publish("live/x", b"live", 0)
+    publisher.send(Publish("live/x", b"live", 0))
     assert live.receive_publish(timeout_s=PATIENCE_S).payload == b"live"
     answer = publisher.receive(Puback, PATIENCE_S)
     assert (answer.packet_id, answer.reason) == (9, Reason.QUOTA_EXCEEDED)
