@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from braidmq.base.errors import ConfigError, UsageError
+from braidmq.cluster.cores import core_side
+from braidmq.cluster.remote import replicant_side
+from braidmq.cluster.remote.core_reach import CoreReach
 from braidmq.control.cluster import DrainRequest, ShardLeader
 from braidmq.mqtt.packets import Disconnect
+from braidmq.net.handshake import hello
 from tests.node.core_cluster import Cluster, in_cluster
+from tests.support.joined import replicant_of
 
 
 async def left(cluster: Cluster) -> str:
@@ -62,6 +68,35 @@ def test_a_plan_for_joining_names_what_the_new_node_needs(tmp_path: Path) -> Non
             await cluster.operations.plan_joining("r/2", "replicant")
         with pytest.raises(UsageError, match=r"fixed \(core1\), because shards cannot move"):
             await cluster.operations.plan_joining("core2", "core")
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_c35_a_cluster_uses_a_version_once_all_speak_it_and_refuses_older_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_side, "VERSION", 2)
+    monkeypatch.setattr(replicant_side, "hello", partial(hello, versions=(1, 2)))
+
+    async def scenario(cluster: Cluster) -> None:
+        side = cluster.replicant._side
+        told = asyncio.Event()
+        on_registered = side.on_registered
+
+        def note(reach: CoreReach, is_new: bool) -> None:
+            on_registered(reach, is_new)
+            if side.cluster_version == 2:
+                told.set()
+
+        side.on_registered = note  # type: ignore[method-assign]
+        if side.cluster_version < 2:
+            async with asyncio.timeout(20):
+                await told.wait()
+        assert (await cluster.operations.cluster()).version == 2
+        monkeypatch.undo()
+
+        with pytest.raises(UsageError, match=r"this node speaks version 1 .* the cluster has used version 2"):
+            await replicant_of(tmp_path, cluster.core, "old").start()
 
     in_cluster(tmp_path, scenario)
 

@@ -109,8 +109,12 @@ class CoreInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as the core that was asked sees it; this core comes first. ``cores``: all of them, if there are several."""
+    """The cluster as the core that was asked sees it; this core comes first. ``cores``: all of them, if there are several.
+
+    ``version``: of rows and messages, which all members understand.
+    """
 
     cluster: str
     members: list[MemberInfo]
     cores: list[CoreInfo] = []
+    version: int = 1

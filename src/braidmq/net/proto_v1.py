@@ -144,7 +144,8 @@ class CoreEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Registered(_NodeMessage, frozen=True):
     """The node is a member. ``core_incarnation`` is new at every start of the core; ``shards`` is how many there are.
 
-    ``cores``: all cores of the cluster, by name. Each shard is led by one of them.
+    ``cores``: all cores of the cluster, by name. Each shard is led by one of them. ``cluster_version``: the version that all
+    members speak; formats and operations of later ones are not used. A node is asked to register again when it rises.
     """
 
     registration_id: int
@@ -153,6 +154,7 @@ class Registered(_NodeMessage, frozen=True):
     log_id: bytes
     shards: int
     cores: list[CoreEntry]
+    cluster_version: int = 1
 
 
 class RenewLease(_NodeMessage, frozen=True):

@@ -377,6 +377,11 @@ class Node(ServingNode):
         return self._cluster()[0].incarnation
 
     @property
+    def cluster_version(self) -> int:
+        """The version of rows and messages that all members understand."""
+        return self._cluster()[0].view.version
+
+    @property
     def core_list(self) -> list[CoreInfo]:
         """All cores, if there are several."""
         return [] if self._several is None or self._core_side is None else describe_cores(self._several, self._core_side)

@@ -33,6 +33,8 @@ class RunningCore(RunningNode, Protocol):
     @property
     def incarnation(self) -> int: ...
     @property
+    def cluster_version(self) -> int: ...
+    @property
     def core_list(self) -> list[CoreInfo]: ...
     def core_of(self, client_id: str) -> str | None:
         """The other core that is the home of a client id; None: this one is."""
@@ -85,7 +87,12 @@ class MemberOperations(NodeOperations):
         )
         nodes = self._core.questions.nodes()
         members = [self._member(node, statuses.get(node.name, Silence("it has just joined"))) for node in nodes]
-        return ClusterStatus(cluster=settings.node.cluster, members=[core, *members], cores=self._core.core_list)
+        return ClusterStatus(
+            cluster=settings.node.cluster,
+            members=[core, *members],
+            cores=self._core.core_list,
+            version=self._core.cluster_version,
+        )
 
     def _member(self, node: KnownNode, found: Status | Silence) -> MemberInfo:
         view = self._core.peer_view(node.name)

@@ -230,7 +230,8 @@ def test_the_members_of_a_cluster_are_listed(node: ApiNode, ctl: Ctl) -> None:
     _, output, _ = ctl("cluster", "status")
     _, document, _ = ctl("cluster", "status", "--json")
 
-    header, core, replicant = output.splitlines()
+    header, core, replicant, _, version = output.splitlines()
+    assert version == "cluster braidmq, version 1"
     assert header.split()[:4] == ["NODE", "ROLE", "STATE", "CLIENTS"]
     assert core.split()[:4] == ["core1", "core", "serving", "1"]
     assert "4 s behind" in replicant

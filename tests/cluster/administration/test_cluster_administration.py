@@ -12,8 +12,9 @@ from braidmq.base.errors import ConfigError
 from braidmq.cluster.administration.cluster_administration import ClusterAdministration
 from braidmq.cluster.administration.node_copies import CopyOf, NewestCopy
 from braidmq.cluster.membership.administration_rows import BANS, SETTINGS, AdministrationTables
-from braidmq.cluster.membership.cluster_view import ClusterView, plan_write_back
+from braidmq.cluster.membership.cluster_view import ClusterView, ViewChanges, plan_write_back
 from braidmq.cluster.membership.embedded_tables import EmbeddedTables
+from braidmq.cluster.membership.members import Members
 from tests.support.fakes.core_store import FakeCoreStore
 
 
@@ -26,15 +27,23 @@ class Core:
         self.stored: list[int] = []  # how many bans were in the file when it was written
         self.used: list[dict[str, object]] = []
         self.refusal: Exception | None = None
-        self.tables = EmbeddedTables(store)
+        self.is_loaded = False
+        self.tables = EmbeddedTables(store, Members(store, lambda: 1), self)
         self.administration = ClusterAdministration(store, self.tables.view, self, self.use)
 
     async def start(self) -> None:
         await self.tables.load()
         self.administration.load()
-        self.tables.on_changes = self.administration.take
+        self.is_loaded = True
         self.tables.start()
         self.administration.start()
+
+    def on_version(self) -> None:
+        """All nodes speak the same."""
+
+    def on_administered(self, changes: ViewChanges) -> None:
+        if self.is_loaded:
+            self.administration.take(changes)
 
     def stop(self) -> None:
         self.tables.stop()

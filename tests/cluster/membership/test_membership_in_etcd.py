@@ -95,6 +95,9 @@ class Core:
     def on_alone(self) -> None:
         self._note("alone")
 
+    def on_version(self) -> None:
+        self._note("version")
+
     def on_administered(self, changes: ViewChanges) -> None:
         self._note("administered")
 

@@ -84,6 +84,9 @@ class NotingPort:
     def on_alone(self) -> None:
         self.events.append("alone")
 
+    def on_version(self) -> None:
+        self.events.append("version")
+
     def on_administered(self, changes: ViewChanges) -> None:
         self.events.append("administered")
 

@@ -122,13 +122,3 @@ def test_the_version_of_a_cluster_rises_to_what_all_understand_and_never_falls(c
     assert found >= current
     assert found == current or all(version >= found for version in versions)
     assert not versions or found >= min(versions)
-
-
-def test_a_cluster_takes_a_higher_version_once_all_members_announce_it() -> None:
-    async def scenario() -> None:
-        tables = ClusterTables(FakeCoreStore())
-        await tables.create(MAP, 1)
-
-        assert [await tables.raise_version(each) for each in ([2, 1, 2], [2, 3], [1])] == [1, 2, 2]
-
-    asyncio.run(scenario())

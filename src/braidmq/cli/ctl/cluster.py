@@ -44,6 +44,7 @@ def status(ctl: Ctl) -> None:
     found = ctl.node.get("/cluster", ClusterStatus)
     columns = ("node", "role", "state", "clients", "filters", "feed", "routes", "incarnation", "address", "alarms")
     show_table(columns, map(_row, found.members), nothing="no members")
+    click.echo(f"\ncluster {printable(found.cluster)}, version {found.version}")
     if found.cores:
         click.echo()
         show_table(("core", "state", "incarnation", "address", "shards (terms)"), map(_core_row, found.cores), nothing="no cores")

@@ -33,7 +33,7 @@ class CoreAdministration:
         self._settings = SettingsForNodes(side.questions, self._source, lambda: cluster.settings)
         self._copies = Copies(side.questions, [self._bans.copies, self._settings.copies])
         cluster.load()
-        side.when_administered = cluster.take
+        side.on_administered = cluster.take
         cluster.on_settings = self._settings.copies.note
         access.cluster, access.on_ban = cluster, self._bans.note
 

@@ -44,7 +44,7 @@ from braidmq.cluster.protocol.roles import REPLICANT as REPLICANT
 from braidmq.cluster.protocol.roles import WORKER as WORKER
 from braidmq.net.acceptor import Acceptor
 from braidmq.net.connection import PeerConnection
-from braidmq.net.proto_v1 import CoreEntry, LeaseRenewed, Registered
+from braidmq.net.proto_v1 import VERSION, CoreEntry, LeaseRenewed, Registered
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -95,7 +95,7 @@ class CoreSide:
         self._told: list[CoreEntry] = []  # what nodes know of the cores
         self._store: CoreStore | None = None
         self._tables: EmbeddedTables | None = None  # of the only core
-        self.when_administered: Callable[[ViewChanges], None] = _ignore  # settings or bans have changed
+        self.on_administered: Callable[[ViewChanges], None] = _ignore  # settings or bans have changed
 
     @property
     def store(self) -> CoreStore:
@@ -115,7 +115,6 @@ class CoreSide:
         """Follow the tables of the only core; one of several does so from its start."""
         if self._tables is not None:
             await self._tables.load()
-            self._tables.on_changes = self.on_administered
             self._tables.start()
 
     @property
@@ -155,9 +154,9 @@ class CoreSide:
         else:
             self._store = EmbeddedCoreStore(self._log)
             await check_not_moved(self._store)
-            self._tables = EmbeddedTables(self._store)
             self._members = Members(self._store, _wall_ms)
-            admitted = await self._members.register(RegistrationRequest(name, key, CORE))
+            self._tables = EmbeddedTables(self._store, self._members, self)
+            admitted = await self._members.register(RegistrationRequest(name, key, CORE, version=VERSION))
             if not isinstance(admitted, Admitted):
                 raise UsageError(admitted.reason)
             self.incarnation = admitted.incarnation
@@ -265,7 +264,9 @@ class CoreSide:
             self._leases.add(node)
         log.info("%s is member %d (incarnation %d)", request.name, decision.registration_id, decision.incarnation)
         log_id, shards = self._log.log_id, self._log.shards
-        return Registered(decision.registration_id, decision.incarnation, self.incarnation, log_id, shards, self._cores())
+        return Registered(
+            decision.registration_id, decision.incarnation, self.incarnation, log_id, shards, self._cores(), self.view.version
+        )
 
     def _cores(self) -> list[CoreEntry]:
         if self.several is not None:
@@ -400,9 +401,10 @@ class CoreSide:
         if self.several is not None and self.links is not None:
             self.links.update(self.several.view.addresses)
 
-    def on_administered(self, changes: ViewChanges) -> None:
-        """Settings or bans of the cluster have changed."""
-        self.when_administered(changes)
+    def on_version(self) -> None:
+        """The cluster uses a higher version: nodes have to register again, which tells them."""
+        if self._doors is not None:
+            self._doors.close_calls(f"the cluster uses version {self.view.version}")
 
     def on_alone(self) -> None:
         """Act on nothing that other nodes send, and refuse them until this core is back."""

@@ -20,7 +20,6 @@ from braidmq.cluster.membership.shard_map import (
     TermRow,
     decode_map,
     next_term,
-    next_version,
     shard_key,
 )
 
@@ -84,17 +83,3 @@ class ClusterTables:
         row = await self._store.get(CORES, core.encode())
         if row is None or row.value != value:
             await self._store.commit([], [PutRow(CORES, core.encode(), value)])
-
-    async def raise_version(self, versions: Iterable[int]) -> int:
-        """Raise the cluster's version to the lowest of its live members; the version as it is now."""
-        listed = list(versions)
-        for _ in range(_ATTEMPTS_MAX):
-            row = await self._store.get(CLUSTER, VERSION_KEY)
-            current = 1 if row is None else int.from_bytes(row.value, "big")
-            wanted = next_version(current, listed)
-            if wanted == current:
-                return current
-            condition = Condition(CLUSTER, VERSION_KEY, revision_of(row))
-            if await self._store.commit([condition], [PutRow(CLUSTER, VERSION_KEY, wanted.to_bytes(8, "big"))]) is not None:
-                return wanted
-        raise Unavailable("too many cores raise the version of the cluster at once")

@@ -24,6 +24,7 @@ from braidmq.cluster.corestore.contract import (
     revision_of,
 )
 from braidmq.cluster.membership.administration_rows import BANS, NUMBER_KEY, SETTINGS, change_number, number_of
+from braidmq.cluster.membership.cluster_version import RAISING_KEY, version_of
 from braidmq.cluster.membership.members import (
     COUNTERS,
     DEATHS,
@@ -48,6 +49,7 @@ from braidmq.cluster.membership.shard_map import (
     decode_map,
     decode_term,
     decode_terms,
+    next_version,
 )
 
 FOLLOWED: Final = (CLUSTER, CORES, TERMS, MEMBERS, DEATHS, LEASES, SETTINGS, BANS)
@@ -61,6 +63,7 @@ class ViewChanges(Struct):
     joined: list[LiveMember]
     unkept: list[LiveMember]
     are_cores_changed: bool = False
+    is_version_changed: bool = False
     are_settings_changed: bool = False
     bans: list[bytes] = []  # keys of rows that were written or removed
 
@@ -88,8 +91,14 @@ class ClusterView:
     @property
     def version(self) -> int:
         """The version that all members understand."""
-        row = self.tables[CLUSTER].get(VERSION_KEY)
-        return 1 if row is None else int.from_bytes(row.value, "big")
+        return version_of(self.tables[CLUSTER].get(VERSION_KEY))
+
+    @property
+    def must_decide_version(self) -> bool:
+        """Whether the version can be raised, or a core has begun to do so, as far as this core knows."""
+        if RAISING_KEY in self.tables[CLUSTER]:
+            return True
+        return next_version(self.version, [member.version for member in self._alive.values()]) > self.version
 
     @property
     def administration_number(self) -> int:
@@ -125,7 +134,7 @@ class ClusterView:
 
         Nodes that no core keeps are not named in ``unkept``: when their leases ended is not known.
         """
-        before = self.addresses
+        before, version = self.addresses, self.version
         settings, bans = self.tables[SETTINGS], self.tables[BANS]
         names = {key for table in (MEMBERS, DEATHS) for key in self.tables[table]}
         for table, listing in listings.items():
@@ -135,6 +144,7 @@ class ClusterView:
         for key in self.tables[LEASES]:
             self._note_kept(kept_node(key), 1)
         changes = self._judge(names | {key for table in (MEMBERS, DEATHS) for key in self.tables[table]})
+        changes.is_version_changed = version != self.version
         changes.are_settings_changed = settings != self.tables[SETTINGS]
         changes.bans = [key for key in bans | self.tables[BANS] if bans.get(key) != self.tables[BANS].get(key)]
         self._note_cores(before, changes)
@@ -143,6 +153,7 @@ class ClusterView:
     def take(self, commit: CoreCommit) -> ViewChanges:
         """A commit, in the order of their positions."""
         before = self.addresses if any(write.table == CORES for write in commit.writes) else {}
+        version = self.version
         names: set[bytes] = set()
         lost: set[str] = set()
         is_cores = are_settings = False
@@ -171,6 +182,7 @@ class ClusterView:
         changes.unkept = [self._alive[name] for name in sorted(lost) if name in self._alive and not self.is_kept(name)]
         if is_cores:
             self._note_cores(before, changes)
+        changes.is_version_changed = version != self.version
         changes.are_settings_changed, changes.bans = are_settings, bans
         return changes
 

@@ -19,7 +19,7 @@ Read the rows that `MemberReading` names, plan, commit. If the commit's conditio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from braidmq.base.errors import Corruption, Unavailable
 from braidmq.cluster.corestore.contract import ABSENT, Condition, CoreRow, CoreStore, DeleteRow, PutRow, RowWrite, revision_of
+from braidmq.cluster.membership.cluster_version import ClusterVersion
 
 MEMBERS: Final = "members"
 DEATHS: Final = "deaths"
@@ -245,18 +246,22 @@ class Members:
         self._store = store
         self._wall_ms = wall_ms
         self._cores = tuple(cores)
+        self._version = ClusterVersion(store)
 
     async def register(self, request: RegistrationRequest, hearing: HearingCore | None = None) -> Admitted | NotAdmitted:
         """Make a node a member, or say why not. With ``hearing`` it is kept by that core, whose lease must not have ended."""
         for _ in range(_ATTEMPTS_MAX):
-            read = await self._read(request.name)
+            read, versions = await self._read(request.name), await self._version.read()
+            refusal = versions.refusal(request.version)
+            if refusal is not None:
+                return NotAdmitted(refusal)
             decision = plan_registration(read, request, self._wall_ms(), hearing)
             if not isinstance(decision, Admitted):
                 return decision
             if not decision.writes:
                 if hearing is None or await self.keep(request.name, decision.incarnation, hearing):
                     return decision
-            elif await self._store.commit(read.conditions(), decision.writes) is not None:
+            elif await self._store.commit([*read.conditions(), *versions.conditions()], decision.writes) is not None:
                 return decision
         raise Unavailable("too many nodes register at once, or the lease of this core has ended")
 
@@ -323,6 +328,14 @@ class Members:
         """The latest incarnation of a node; 0 if there was none."""
         member = (await self._read(name)).member
         return 0 if member is None else member.incarnation
+
+    async def raise_version(self, known: Iterable[int]) -> None:
+        """Raise the cluster's version if all live members speak a higher one. ``known``: what they speak, as far as is known."""
+
+        async def read_all() -> list[int]:
+            return [member.version for member in await self.alive()]
+
+        await self._version.raise_to(known, read_all)
 
     async def alive(self) -> list[LiveMember]:
         """All nodes that are alive, by name."""

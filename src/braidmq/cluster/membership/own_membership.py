@@ -21,7 +21,6 @@ from braidmq.base.deadline_clock import time_since_boot
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.corestore.contract import CommitsMissed, CoreCommit, CoreRow, TableRows
 from braidmq.cluster.corestore.guarded import GuardedStore
-from braidmq.cluster.membership.cluster_tables import ClusterTables
 from braidmq.cluster.membership.cluster_view import LISTED, ClusterView, ViewChanges, plan_write_back
 from braidmq.cluster.membership.leases import NodeIncarnation
 from braidmq.cluster.membership.members import (
@@ -35,7 +34,6 @@ from braidmq.cluster.membership.members import (
     lease_key,
 )
 from braidmq.cluster.membership.own_lease import LeaseState, OwnLease, margin_of
-from braidmq.cluster.membership.shard_map import next_version
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -59,6 +57,10 @@ class MembershipPort(Protocol):
 
     def on_cores(self) -> None:
         """A core is reached at another address, or has been started for the first time."""
+        ...
+
+    def on_version(self) -> None:
+        """The cluster uses a higher version from now on."""
         ...
 
     def on_administered(self, changes: ViewChanges) -> None:
@@ -96,7 +98,6 @@ class ClusterMembership:
         self.incarnation = 0
         self._store = store
         self._members = members
-        self._tables = ClusterTables(store)
         self._name = name
         self._lease_s = lease_s
         self._port = port
@@ -333,6 +334,8 @@ class ClusterMembership:
             self._note_unkept(member)
         if changes.are_cores_changed:
             self._port.on_cores()
+        if changes.is_version_changed:
+            self._port.on_version()
         if changes.are_settings_changed or changes.bans:
             self._port.on_administered(changes)
         self._changed.set()
@@ -392,9 +395,8 @@ class ClusterMembership:
             self._unkept.pop(node, None)  # also if another core was faster or keeps it, which the tables will say
 
     async def _raise_version(self) -> None:
-        versions = [member.version for member in self.view.alive.values()]
-        if next_version(self.view.version, versions) > self.view.version:
-            await self._tables.raise_version(versions)
+        if self.view.must_decide_version:
+            await self._members.raise_version([member.version for member in self.view.alive.values()])
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -80,6 +80,11 @@ class ReplicantSide:
         return "; ".join(filter(None, (reach.state for reach in (*self._reaches.values(), *self._seeds))))
 
     @property
+    def cluster_version(self) -> int:
+        """The version that all members speak: formats and operations of later ones must not be used (C35)."""
+        return 1 if self.registered is None else self.registered.cluster_version
+
+    @property
     def states(self) -> dict[str, str]:
         """The same by core, of those that are known by name."""
         return {name: reach.state for name, reach in self._reaches.items()}
@@ -232,6 +237,8 @@ class ReplicantSide:
         incarnation = self.registered.incarnation if self.registered is not None else 0
         answer = await calls.call(Register(self._settings.node.name, self._key, incarnation), CALL_S)
         assert isinstance(answer, Registered)
+        if self.registered is not None and answer.cluster_version > self.cluster_version:
+            log.info("the cluster uses version %d from now on", answer.cluster_version)
         self.registered = answer
         return answer
 
