@@ -211,6 +211,39 @@ def test_a_core_that_takes_the_node_while_others_serve_it_already_serves_it_too(
     asyncio.run(scenario())
 
 
+def test_a_new_member_serves_nobody_for_a_lease_while_it_cannot_reach_a_core(tmp_path: Path) -> None:
+    """By then that core knows it from the store, or has no lease any more: it cannot be sure of all routes without this node."""
+
+    class PatientLink(QuietLink):
+        def __init__(self) -> None:
+            self.left_out = asyncio.Event()
+
+        def leave_out(self) -> None:
+            self.left_out.set()
+
+    async def scenario() -> None:
+        async with two_cores(tmp_path) as cores, asyncio.timeout(DEADLINE_S):
+            for core in cores:
+                core.entries = [core.entries[0], msgspec.structs.replace(core.entries[1], address="")]
+            side = side_of(tmp_path, cores[:1])
+            await reach(side, 1)
+            link = PatientLink()
+            side._link = cast("ClusterLink", link)
+            began = asyncio.get_running_loop().time()
+
+            serving = asyncio.ensure_future(side.serve(cast("Broker", None)))
+            await link.left_out.wait()
+
+            assert asyncio.get_running_loop().time() - began >= 1.0
+            assert not serving.done()
+            serving.cancel()
+            await side.stop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CoreReach, "serve", lambda self, home: None)
+        asyncio.run(scenario())
+
+
 def test_a_core_that_goes_is_named(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two_cores(tmp_path) as cores, asyncio.timeout(DEADLINE_S):
