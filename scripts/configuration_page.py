@@ -42,7 +42,7 @@ The environment takes precedence over values set at run time, these over the fil
 | source | how |
 |---|---|
 | environment | `BRAIDMQ_SESSION__QUEUE_WAIT=2s`: the key in capitals, two underscores for each dot; TOML or plain text |
-| run time | `braidmq ctl conf set session.queue_wait 2s`, kept in `data_dir/overrides.toml` and for all nodes of a cluster; not for `node.*` |
+| run time | `braidmq ctl conf set session.queue_wait 2s`, kept in `data_dir/overrides.toml`; for all nodes of a cluster |
 | file | `braidmq start -c FILE` |
 
 `braidmq ctl conf show` shows the origin of each value. Relative file names are relative to the working directory of the node.
@@ -68,9 +68,9 @@ The environment takes precedence over values set at run time, these over the fil
 `SIGHUP` makes the node reread its file. Clients that are still allowed stay connected. Keys marked **restart** below take
 effect after a restart; the log names those that a reload has changed. An invalid file changes nothing, and the log says why.
 
-What `braidmq ctl conf set` sets on a core with workers, replicants or other cores holds for **the whole cluster**: on nodes that are away now,
-and on those that start later ([cluster.md](cluster.md#administration)). Keys marked **per node**, and all keys of `node`, `listeners`, `api` and `hooks`, are
-names, addresses and files of one node; set them in each node's file.
+What `braidmq ctl conf set` sets on a core with workers, replicants or other cores holds for **the whole cluster**: on nodes that
+are away now, and on those that start later ([cluster.md](cluster.md#administration)). Keys marked **per node**, and all keys of
+`node`, `listeners`, `api` and `hooks`, are names, addresses and files of one node; set them in each node's file.
 
 ## Keys
 """
