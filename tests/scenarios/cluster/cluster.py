@@ -76,6 +76,12 @@ class NodeProcess:
             self._started.__exit__(None, None, None)
             self._started = None
 
+    def await_loss_of(self, *cores: str) -> None:
+        """Wait until it has said, from now on, that it has lost each of these cores."""
+        left = set(cores)
+        while left:
+            left.discard(self.process.await_line(r"the connection to core (\w+) has ended")[1])
+
     def client(self, client_id: str, **fields: object) -> Wire:
         """A connected client."""
         return Wire(self.host, self.port).connect(client_id, **fields)

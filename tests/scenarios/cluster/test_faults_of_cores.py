@@ -130,8 +130,7 @@ def test_the_death_of_the_leader_of_etcd_stops_nothing_and_without_a_quorum_all_
 
         two.process.arrived()
         next(member for member in cluster.etcd.members if member is not leader).kill()
-        for _ in cluster.cores:
-            two.process.await_line(r"the connection to core core\d has ended")
+        two.await_loss_of("core1", "core2", "core3")
         idle.send(Publish("t/x", b"refused", 1, False, False, 9))
         idle.send(Publish("live", b"live", 0))
         assert live.receive_publish(timeout_s=PATIENCE_S).payload == b"live"
