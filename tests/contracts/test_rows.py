@@ -22,10 +22,11 @@ from braidmq.broker.ports import (
     SessionRow,
     SessionStore,
     Storage,
+    StoredMessage,
     StoredSession,
     SubscriptionRow,
 )
-from braidmq.cluster.home.blocks.operations import HomeRows
+from braidmq.cluster.home.blocks.operations import HomeRows, RetainedSent
 from braidmq.cluster.protocol.operations import decode, encode
 from braidmq.cluster.remote.log.rows import (
     OWN,
@@ -92,8 +93,16 @@ class RemoteStores(Stores):
         for change in changes:
             assert isinstance(change, NodeChange)
             done = self._home.apply(decode(encode([change.operation])), None if change.client_id == OWN else change.client_id)
-            assert {each.shard for each in done.changes if isinstance(each, Put | Delete)} == {change.shard}
+            sent = [effect.stored for effect in done.effects if isinstance(effect, RetainedSent)]
+            if sent:  # its row is written by the home of the topic, in the order of the messages
+                super().write(*(self._retain(each) for each in sent))
+            else:
+                assert {each.shard for each in done.changes if isinstance(each, Put | Delete)} == {change.shard}
             super().write(*done.changes)
+
+    def _retain(self, stored: StoredMessage) -> Change:
+        message, rows = stored.message, self.kept.retained
+        return rows.put(message, stored.user_name) if message.payload else rows.remove(message.topic)
 
 
 @pytest.fixture(params=[Stores, RemoteStores], ids=["log", "home"])
