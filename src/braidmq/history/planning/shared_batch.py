@@ -69,9 +69,7 @@ class SharedBatch:
 
     def next_share(self) -> CoreShare | None:
         """The next core to ask, and its limits; None if the batch is complete."""
-        if not self._shares:
-            self._divide()
-        while self._shares:
+        while self._shares or self._divide():
             core, rows, size_bytes = self._shares.popleft()
             # A record larger than its share has used up part of what is left for the others.
             rows, size_bytes = min(rows, self._rows_left), min(size_bytes, self._bytes_left)
@@ -79,11 +77,11 @@ class SharedBatch:
                 return CoreShare(core, rows, size_bytes, may_exceed=not self.rows)
         return None
 
-    def _divide(self) -> None:
-        """Begin the next round, unless nothing can be taken any more."""
+    def _divide(self) -> bool:
+        """Begin the next round; False if nothing can be taken any more."""
         going = [core for core, steps in self._found.items() if steps.left.rows]
         if not going or not self._has_moved or self._rounds == _ROUNDS_MAX or not self._rows_left or not self._bytes_left:
-            return
+            return False
         self._rounds += 1
         self._has_moved = False
         going.sort(key=self._behind)
@@ -92,6 +90,7 @@ class SharedBatch:
         if sum(rows.values()) > self._rows_left or sum(sizes.values()) > self._bytes_left:
             rows, sizes = shares_of(self._rows_left, rows), shares_of(self._bytes_left, sizes)
         self._shares.extend((core, rows[core], sizes[core]) for core in going)
+        return True
 
     def _behind(self, core: str) -> tuple[int, str]:
         return min(self._found[core].end.values(), default=0), core
