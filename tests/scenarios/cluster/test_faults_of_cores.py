@@ -57,7 +57,7 @@ def any_says(nodes: list[NodeProcess], pattern: str) -> bool:
     while time.monotonic() < until:
         if any(re.search(pattern, line) for node in nodes for line in node.process.arrived()):
             return True
-        time.sleep(0.05)
+        time.sleep(0.05)  # lines of several processes have no common event
     return False
 
 

@@ -63,6 +63,13 @@ def take_back(data_dir: Path, copy: Path) -> None:
     (data_dir / "log.mark").unlink()
 
 
+def renew(log: DurableLog) -> None:
+    """Let a new ceiling be written and used."""
+    log.check()
+    wait_for_renewal(log)
+    log.check()
+
+
 def wait_for_renewal(log: DurableLog) -> None:
     thread = log._ceiling._renewal
     if thread is not None:
@@ -99,9 +106,7 @@ def test_the_ceiling_is_on_disk_before_a_record_is_stamped_and_stays_ahead(tmp_p
         for _ in range(10):
             assert on_disk(tmp_path) >= await append(log)
             hands.move(1_000_000)
-            log.check()
-            wait_for_renewal(log)
-            log.check()
+            renew(log)
         assert on_disk(tmp_path) - log.now() > stamps.AHEAD_US - 3_000_000
         log.close()
 
@@ -116,9 +121,7 @@ def test_a_pause_longer_than_the_ceiling_refuses_nothing(tmp_path: Path) -> None
         hands.move(60_000_000)
         first, second = await append(log), await append(log)
         assert first < second <= on_disk(tmp_path) < log.now()
-        log.check()
-        wait_for_renewal(log)
-        log.check()
+        renew(log)
         assert await append(log) == log.now()
         log.close()
 
@@ -148,9 +151,7 @@ def test_without_stamps_below_the_ceiling_messages_are_refused(
             wait_for_renewal(log)
         assert caplog.text.count("cannot write the ceiling for timestamps") == 1
         hands.move(1_000_000)
-        log.check()
-        wait_for_renewal(log)
-        log.check()
+        renew(log)
         assert await append(log) == log.now()
         log.close()
 

@@ -3,26 +3,22 @@
 With ``history.durability = "os"`` a power cut takes the last records, while clients, other cores and Spark keep positions behind
 them. The ceiling is a small file beside the log that is synced although the log is not: after a start, timestamps begin above
 it, so none is used twice.
-
-Two slots with checksums are written alternately, so that one of them is always valid.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import zlib
 from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import Unavailable
 from braidmq.storage.engine.folders import sync_folder
+from braidmq.storage.engine.slots import read_slots, write_slot
 
-# Magic, turn and ceiling; then crc32 of it all.
+# Magic, turn and ceiling.
 _SLOT: Final = struct.Struct(">8sQQ")
-_CHECK: Final = struct.Struct(">I")
 _MAGIC: Final = b"BMQCEIL1"
-_SLOT_BYTES: Final = 512  # a sector: it is written as a whole
 
 
 def ceiling_path(log_path: Path) -> Path:
@@ -44,13 +40,9 @@ class CeilingFile:
             return
         except OSError as problem:
             raise Unavailable(f"cannot read {path}, above which the timestamps of the log continue: {problem}") from problem
-        for first in (0, _SLOT_BYTES):
-            fields = data[first : first + _SLOT.size]
-            check = data[first + _SLOT.size : first + _SLOT.size + _CHECK.size]
-            if len(check) == _CHECK.size and _CHECK.unpack(check)[0] == zlib.crc32(fields):
-                magic, turn, value = _SLOT.unpack(fields)
-                if magic == _MAGIC and turn > self._turn:
-                    self._turn, self.value = turn, value
+        for magic, turn, value in read_slots(data, _SLOT):
+            if magic == _MAGIC and turn > self._turn:
+                self._turn, self.value = turn, value
 
     def put(self, value: int) -> None:
         """Write a ceiling, and wait until it is on disk; raises OSError."""
@@ -59,7 +51,7 @@ class CeilingFile:
         fields = _SLOT.pack(_MAGIC, turn, value)
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(file, fields + _CHECK.pack(zlib.crc32(fields)), turn % 2 * _SLOT_BYTES)
+            write_slot(file, turn, fields)
             os.fsync(file)
         finally:
             os.close(file)

@@ -7,7 +7,7 @@ to be on disk (`Database.sequence`) is written to a small file beside the log, a
 - It may lag behind. It is written without an fsync of its own, 10 ms after the last commit or, under constant load, every 50 ms:
   a killed process leaves it exact or that much behind, a power cut leaves what the kernel had written.
 - With ``history.durability = "os"`` nothing is synced while the node runs: the mark describes the last start or orderly stop.
-- Two slots with checksums are written alternately, so that one of them is always valid.
+- It has two slots (`slots`), so that one of them is always valid.
 
 An older file of the write-ahead log may be missing while the newest is there, and then RocksDB starts without a word. So the mark
 lists those files, too, and a start compares: what RocksDB still needs by its MANIFEST must be there. A file is listed once it was
@@ -22,7 +22,6 @@ import logging
 import os
 import struct
 import time
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -34,15 +33,14 @@ from braidmq.storage.engine.database import Database
 from braidmq.storage.engine.folders import sync_folder
 from braidmq.storage.engine.manifest import oldest_journal
 from braidmq.storage.engine.rocksdb import Tuning
+from braidmq.storage.engine.slots import SLOT_BYTES, read_slots, write_slot
 
 log = logging.getLogger("braidmq.storage")
 
 _MAGIC: Final = b"BMQMARK2"
 _JOURNALS_MAX: Final = 50
-# Magic, turn, log id, sequence, newest log file and its length, log files that are there or zeros; then crc32 of it all.
+# Magic, turn, log id, sequence, newest log file and its length, log files that are there or zeros.
 _SLOT: Final = struct.Struct(f">8sQ16sQQQ{_JOURNALS_MAX}Q")
-_SLOT_BYTES: Final = 512  # a sector: it is written as a whole
-_CHECK: Final = struct.Struct(">I")
 _LAG_S: Final = 0.05
 _AGAIN_S: Final = 1.0  # after which to try again when the mark could not be written
 _LOOK_S: Final = 1.0  # between two looks at the names of the log files
@@ -85,13 +83,9 @@ def _read_slots(path: Path) -> list[tuple[int, Mark]] | None:
     except OSError:
         return []
     slots = []
-    for first in (0, _SLOT_BYTES):
-        fields = data[first : first + _SLOT.size]
-        check = data[first + _SLOT.size : first + _SLOT.size + _CHECK.size]
-        if len(check) == _CHECK.size and _CHECK.unpack(check)[0] == zlib.crc32(fields):
-            magic, turn, log_id, sequence, journal, length, *journals = _SLOT.unpack(fields)
-            if magic == _MAGIC:
-                slots.append((turn, Mark(log_id, sequence, journal, length, tuple(filter(None, journals)))))
+    for magic, turn, log_id, sequence, journal, length, *journals in read_slots(data, _SLOT):
+        if magic == _MAGIC:
+            slots.append((turn, Mark(log_id, sequence, journal, length, tuple(filter(None, journals)))))
     return slots
 
 
@@ -171,7 +165,7 @@ class MarkFile:
         partial = self._path.with_name(f"{self._path.name}.partial")
         try:
             self._file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            os.pwrite(self._file, bytes(2 * _SLOT_BYTES), 0)
+            os.pwrite(self._file, bytes(2 * SLOT_BYTES), 0)
             self._write()
             os.fsync(self._file)
             partial.rename(self._path)
@@ -239,7 +233,7 @@ class MarkFile:
         journals = self._journals[-_JOURNALS_MAX:]
         unused = (0,) * (_JOURNALS_MAX - len(journals))
         fields = _SLOT.pack(_MAGIC, self._turn, self._log_id, self._sequence, *self._journal, *journals, *unused)
-        os.pwrite(self._file, fields + _CHECK.pack(zlib.crc32(fields)), self._turn % 2 * _SLOT_BYTES)
+        write_slot(self._file, self._turn, fields)
         self._written = self._sequence
 
     def _put_off(self, problem: OSError) -> None:
