@@ -103,6 +103,12 @@ def test_several_cores_come_with_an_etcd_of_their_own() -> None:
             assert subscriber.receive_publish(DEADLINE_S).payload == b"hello"
         assert (core1["role"], core2["role"], replicant["role"]) == ("core", "core", "replicant")
         assert [member["name"] for member in found["etcd"]] == ["etcd1"]
+        watched = os.pidfd_open(found["etcd"][0]["pid"])
+
+        process.kill()
+
+        assert has_ended(watched), "etcd outlives the command"
+        os.close(watched)
 
 
 def test_ports_follow_each_other() -> None:

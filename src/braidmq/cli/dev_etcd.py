@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import UsageError
+from braidmq.base.parent import tied_to_parent
 from braidmq.cli.errors import CommandFailed
 from braidmq.client.errors import EXIT_FAILED
 from braidmq.cluster.corestore.etcd.program import EtcdAddresses, etcd_command, etcd_version, find_etcd
@@ -51,7 +52,7 @@ class DevEtcd:
             output = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 self._processes[name] = await asyncio.create_subprocess_exec(
-                    *command,
+                    *tied_to_parent(command),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

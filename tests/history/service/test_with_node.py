@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -198,6 +199,23 @@ def test_the_service_ends_with_its_node_even_if_that_is_killed(tmp_path: Path) -
         kill(node)
 
         await_that("the child is gone", lambda: not is_alive(child))
+
+
+def test_a_service_that_hangs_ends_with_its_node_too(tmp_path: Path) -> None:
+    with start(write_config(tmp_path), "127.0.0.1:0") as node:
+        history_port_of(node)
+        child = child_of(node.pid)
+        watched = os.pidfd_open(child)
+        os.kill(child, signal.SIGSTOP)
+
+        os.kill(node.pid, signal.SIGKILL)
+
+        try:
+            assert select.select([watched], [], [], 20)[0], "the stopped process is still there"
+        finally:
+            if is_alive(child):
+                os.kill(child, signal.SIGKILL)
+            os.close(watched)
 
 
 def test_ctrl_c_ends_both_without_complaints(tmp_path: Path) -> None:

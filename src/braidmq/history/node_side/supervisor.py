@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
 import socket
 import sys
 from contextlib import suppress
@@ -227,6 +228,7 @@ class HistoryService:
                 "-m",
                 "braidmq.history.service.child",
                 str(theirs.fileno()),
+                str(os.getpid()),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
             )

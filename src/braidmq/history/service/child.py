@@ -1,6 +1,7 @@
-"""The process of the history service: `python -m braidmq.history.service.child FD`, where FD is a socket to the node.
+"""The process of the history service: `python -m braidmq.history.service.child FD PARENT`, where FD is a socket to the node.
 
-It runs with the lowest priority and exits when the node closes its end of the socket, also by crashing.
+It runs with the lowest priority. It exits when the node closes its end of the socket, also by crashing; on Linux the kernel ends
+it with the node even if it hangs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from braidmq.base import logs
+from braidmq.base.parent import die_with_parent
 from braidmq.history import messages
 from braidmq.history.service.connection_limit import ConnectionLimit
 from braidmq.history.service.node_link import NodeLink
@@ -27,8 +29,10 @@ _NICENESS: Final = 19
 _TELL_EVERY_S: Final = 1.0
 
 
-def main(descriptor: int) -> NoReturn:
+def main(descriptor: int, parent_pid: int) -> NoReturn:
     """Serve until the node exits."""
+    if sys.platform == "linux":
+        die_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the node decides when to exit
     _step_back()
     node = NodeLink(socket.socket(fileno=descriptor))
@@ -86,4 +90,4 @@ def _refuse_taken(host: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
