@@ -127,6 +127,18 @@ def test_a_phase_that_was_run_early_does_not_run_again_at_the_end(loop: Loop, ph
     assert phases.ran == [Phase.STEPS, Phase.WRITE]
 
 
+def test_a_phase_that_was_asked_for_can_be_run_before_the_end_and_others_wait(loop: Loop, phases: Phases) -> None:
+    phases.turn.ask(Phase.WRITE)
+    phases.turn.ask(Phase.PEERS)
+
+    phases.turn.run_asked(Phase.SEND)
+    phases.turn.run_asked(Phase.PEERS)
+
+    assert phases.ran == [Phase.PEERS]
+    loop.turns(2)
+    assert phases.ran == [Phase.PEERS, Phase.WRITE]
+
+
 def test_a_phase_has_one_step(phases: Phases) -> None:
     with pytest.raises(AssertionError, match="WRITE"):
         phases.turn.at_end(Phase.WRITE, lambda: None)

@@ -75,6 +75,23 @@ def test_frames_of_one_turn_are_written_together(path: Path) -> None:
     run(work())
 
 
+def test_frames_can_be_written_before_the_end_of_the_turn(path: Path) -> None:
+    async def work() -> None:
+        async with core_at(path) as core:
+            peer = await RawPeer.join(path)
+            owner = await core.owners.get()
+            owner.connection.send(FrameKind.FEED, 1, b"x")
+            owner.connection.send(FrameKind.FEED, 2, b"y")
+
+            owner.connection.flush()
+
+            frames = frames_in(peer.socket.recv(65536))  # without a turn of the loop
+            assert [frame.destination for frame in frames] == [1, 2]
+            peer.close()
+
+    run(work())
+
+
 def test_many_frames_in_one_read_are_handed_out_over_several_turns(path: Path) -> None:
     async def work() -> None:
         async with core_at(path) as core:

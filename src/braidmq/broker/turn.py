@@ -65,6 +65,11 @@ class Turn:
         self._asked &= ~phase
         self._steps[phase]()
 
+    def run_asked(self, phase: Phase) -> None:
+        """Run the phase now if it was asked for, at the end of a callback whose results should not wait for the next reads."""
+        if self._asked & phase:
+            self.run_now(phase)
+
     def _end(self) -> None:
         asked = self._asked
         while asked:

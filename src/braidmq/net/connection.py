@@ -162,6 +162,10 @@ class PeerConnection:
                 logger.warning("%s: connection closed: the peer reads too slowly, %d bytes wait for it", self.name, waiting)
                 self.abort(f"the peer reads too slowly: {waiting} bytes wait for it")
 
+    def flush(self) -> None:
+        """Write now what was sent."""
+        self._duplex.flush()
+
     def pause_reading(self) -> None:
         """Hand out no more frames, and read no more, until ``resume_reading``."""
         self._is_paused = True

@@ -83,6 +83,11 @@ class Duplex:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_in_turn)
 
+    def flush(self) -> None:
+        """Write what was appended now: the end of the turn may be a round of reading away."""
+        if not self._is_writing and self._queue.waiting:
+            self._flush()
+
     def read(self, wanted: bool) -> None:
         """Go on reading, or stop for a while."""
         self._wants_to_read = wanted

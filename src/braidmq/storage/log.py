@@ -87,6 +87,7 @@ class DurableLog:
         self.clock_alarm: ClockAlarm | None = None
         self.fences = FenceTable()
         self._store = store
+        self.on_reported: Callable[[], None] = _ignore  # called when those who waited for a commit have heard of it
         self._clock = clock
         self._options = options
         self._classes = table = ClassTable(classes)
@@ -273,6 +274,7 @@ class DurableLog:
         self._followers.hand_out([(shard, records) for shard, records in news if records])
         for group in done:
             self._queue.acknowledge(group)
+        self.on_reported()
 
     def check(self) -> Health:
         """Check the store and the clock; call it every second. Waiters for a failed commit are told that it is in doubt."""
@@ -397,3 +399,7 @@ class DurableLog:
     def stats(self) -> LogStats:
         """Statistics of the whole log and of each shard."""
         return log_stats(self._store, self._shards, self._classes, self._queue)
+
+
+def _ignore() -> None:
+    """What ``on_reported`` is unless it is set."""

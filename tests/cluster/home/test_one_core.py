@@ -45,6 +45,19 @@ def test_a_message_reaches_a_subscriber_on_any_node(world: ClusterWorld, qos: in
     assert payloads(subscriber.acknowledge_all()) == [b"m"]
 
 
+def test_a_node_is_answered_as_soon_as_its_block_is_on_disk(world: ClusterWorld) -> None:
+    node = world.replicant("one")
+    publisher = node.client("p", expiry=0)
+    publisher.send(Publish("a", b"m", 1, False, packet_id=1))
+    while not world.is_writing:
+        world.turn()
+    assert not node.messages_wire.has_arrivals
+
+    world.sync()  # in the callback of the commit, before the core reads anything else
+
+    assert node.messages_wire.has_arrivals
+
+
 def test_messages_of_the_core_reach_subscribers_on_a_replicant(world: ClusterWorld) -> None:
     subscriber = world.replicant("one").client("s", expiry=0)
     subscriber.subscribe("a/#", qos=1)

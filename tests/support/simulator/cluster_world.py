@@ -47,6 +47,11 @@ class NodeWire:
         self._arrived.append((kind, flags, destination, body))
         self._schedule()
 
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether frames have arrived that were not handed out."""
+        return bool(self._arrived)
+
     def _schedule(self) -> None:
         if self._arrived and not self._is_paused and not self._is_scheduled:
             self._is_scheduled = True
@@ -59,6 +64,9 @@ class NodeWire:
             self._world.frames += 1
             self.on_frame(kind, flags, destination, memoryview(body))
         self._schedule()
+
+    def flush(self) -> None:
+        """What was sent is on its way already."""
 
     def pause_reading(self) -> None:
         self._is_paused = True

@@ -73,6 +73,9 @@ class Wire:
             self.on_frame(kind, flags, destination, memoryview(body))
         self._schedule()
 
+    def flush(self) -> None:
+        """What was sent is on its way already."""
+
     def pause_reading(self) -> None:
         self._is_paused = True
 

@@ -35,6 +35,9 @@ class NodeConnection(Protocol):
     def send(self, kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> None:
         """Send a frame."""
 
+    def flush(self) -> None:
+        """Write now what was sent."""
+
     def pause_reading(self) -> None:
         """Hand out no more frames."""
 

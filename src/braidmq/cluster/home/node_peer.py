@@ -308,6 +308,7 @@ class NodePeer:
         marks = feed.take_marks()
         if marks is not None:
             connection.send(FrameKind.MARKS, 0, _encode(Marks(self._led.told(marks), self._clock(), self._new_floors())))
+        connection.flush()
         outlet.note_unwritten(connection.waiting_bytes)
         if desk is not None:
             desk.note_unwritten(connection.waiting_bytes)

@@ -52,6 +52,9 @@ class CoreConnection(Protocol):
     def send(self, kind: FrameKind, destination: int, body: bytes, flags: int = 0) -> None:
         """Send a frame."""
 
+    def flush(self) -> None:
+        """Write now what was sent."""
+
     def pause_reading(self) -> None:
         """Hand out no more frames."""
 
@@ -129,7 +132,7 @@ class HomeLink:
         self.rlog: RlogLink | None = None
         self.outlet: PeerOutlet | None = None
         self.is_fed = False  # the core has said where the feed starts
-        self.blocks = CoreBlocks(shards, self._send, node.loop.call_later, home_wait_s, bytes_max)
+        self.blocks = CoreBlocks(shards, self._send_block, node.loop.call_later, home_wait_s, bytes_max)
         self.scans = RemoteScans(self._send, shards=self.blocks.shards)
         self.leases: CoreLeases = node.leases.open(self._send, shards)
         self._node = node
@@ -213,6 +216,10 @@ class HomeLink:
     def _send(self, kind: FrameKind, destination: int, body: bytes, flags: int) -> None:
         if self._messages is not None:
             self._messages.send(kind, destination, body, flags)
+
+    def _send_block(self, kind: FrameKind, destination: int, body: bytes, flags: int) -> None:
+        self._send(kind, destination, body, flags)
+        self._node.ask()  # to have it written with what else the turn has
 
     def receive(self, kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
         """A frame of the connection for messages. Raises BraidError if a core does not send such frames."""
@@ -324,6 +331,7 @@ class HomeLink:
             return
         for kind, flags, destination, body in outlet.take_frames():
             connection.send(FrameKind(kind), destination, body, flags)
+        connection.flush()
         outlet.note_unwritten(connection.waiting_bytes)
 
     def note_room(self) -> None:
