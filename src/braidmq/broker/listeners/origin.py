@@ -7,12 +7,14 @@ A connection is made for a ``ListenerInfo`` and owes it two calls: ``describe_pe
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Literal, Protocol
 
 import msgspec
 
 from braidmq.base.config.settings import ListenerSettings
 from braidmq.base.file_descriptors import Room
+from braidmq.base.listening.tcp_info import PollTimes, TcpSocket, spoke_at
 from braidmq.broker.listeners.certificate_name import certificate_name
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader
 
@@ -22,7 +24,10 @@ WEBSOCKET_KINDS: tuple[ListenerKind, ...] = ("ws", "wss")
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The peer of a connection; with a proxy, the client behind it."""
+    """The peer of a connection; with a proxy, the client behind it.
+
+    ``spoke_at``: when the peer, or the proxy, was last heard before the connection was accepted, by the monotonic clock.
+    """
 
     listener: str  # "tcp:default"
     kind: ListenerKind
@@ -31,12 +36,13 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     certificate_name: str | None  # verified, and only if the listener takes user names from certificates
     anonymous_allowed: bool
     secure: bool
+    spoke_at: float = 0.0
 
 
 class ListenerInfo:
     """A listener as its connections see it; ``live`` counts its connections, including those in a handshake."""
 
-    __slots__ = ("_room", "id", "is_on_loopback", "kind", "live", "secure", "settings")
+    __slots__ = ("_room", "id", "is_on_loopback", "kind", "live", "polls", "secure", "settings")
 
     def __init__(
         self, kind: ListenerKind, name: str, settings: ListenerSettings, *, is_on_loopback: bool, room: Room | None = None
@@ -48,6 +54,7 @@ class ListenerInfo:
         self.secure = kind in TLS_KINDS
         self.is_on_loopback = is_on_loopback
         self.live = 0
+        self.polls: PollTimes | None = None  # where the system cannot say when a peer spoke
         self._room = room or Room()
 
     @property
@@ -66,7 +73,23 @@ class ListenerInfo:
     def describe(self, transport: asyncio.BaseTransport) -> Origin:
         """The origin of a connection without a proxy."""
         host, port = peer_address(transport)
-        return Origin(self.id, self.kind, host, port, self._certificate_name(transport), self.anonymous_allowed, self.secure)
+        return Origin(
+            self.id,
+            self.kind,
+            host,
+            port,
+            self._certificate_name(transport),
+            self.anonymous_allowed,
+            self.secure,
+            self._spoke_at(transport),
+        )
+
+    def spoke_at(self, connected: TcpSocket) -> float:
+        """When the peer of this socket was last heard, by the monotonic clock (R4)."""
+        found = spoke_at(connected)
+        if found is not None:
+            return found
+        return monotonic() if self.polls is None else self.polls.before
 
     def take(self) -> bool:
         """Take a place for a new connection if the node has one."""
@@ -79,6 +102,10 @@ class ListenerInfo:
         """Release the connection's slot."""
         self.live -= 1
         self._room.give_back()
+
+    def _spoke_at(self, transport: asyncio.BaseTransport) -> float:
+        connected = transport.get_extra_info("socket")
+        return monotonic() if connected is None else self.spoke_at(connected)
 
     def _certificate_name(self, transport: asyncio.BaseTransport) -> str | None:
         form = self.settings.user_from_certificate
@@ -93,9 +120,10 @@ class Arrival(ListenerInfo):
     ``is_met`` turns true when the connection asks who its peer is. ``release`` may come twice.
     """
 
-    __slots__ = ("_listener", "header", "is_met")
+    __slots__ = ("_accepted_spoke_at", "_listener", "header", "is_met")
 
-    def __init__(self, listener: ListenerInfo, header: ProxyHeader | None = None) -> None:
+    def __init__(self, listener: ListenerInfo, header: ProxyHeader | None = None, *, spoke_at: float = 0.0) -> None:
+        """``spoke_at``: when the peer was last heard, as the connection was accepted."""
         self.id = listener.id
         self.kind = listener.kind
         self.settings = listener.settings
@@ -104,7 +132,9 @@ class Arrival(ListenerInfo):
         self.live = 1
         self.header = header
         self.is_met = False
+        self.polls = listener.polls
         self._listener = listener
+        self._accepted_spoke_at = spoke_at
 
     def describe(self, transport: asyncio.BaseTransport) -> Origin:
         """The origin of this connection, as the proxy told it if there is one."""
@@ -124,6 +154,9 @@ class Arrival(ListenerInfo):
             certificate_name=name,
             secure=origin.secure or header.secure,
         )
+
+    def _spoke_at(self, transport: asyncio.BaseTransport) -> float:
+        return self._accepted_spoke_at  # the handshake, which may have had to wait, makes no connection newer
 
     def release(self) -> None:
         """Release the slot, once."""

@@ -32,8 +32,16 @@ from braidmq.base.listening.sockets import (
     parse_networks,
     reach_this_machine_only,
 )
+from braidmq.base.listening.tcp_info import PollTimes, needs_poll_times
 from braidmq.broker.listeners.handshakes import Handshakes
-from braidmq.broker.listeners.origin import TLS_KINDS, Arrival, ListenerInfo, ListenerKind, MakeConnection
+from braidmq.broker.listeners.origin import (
+    TLS_KINDS,
+    WEBSOCKET_KINDS,
+    Arrival,
+    ListenerInfo,
+    ListenerKind,
+    MakeConnection,
+)
 from braidmq.broker.listeners.proxy_protocol import ProxyHeader, header_bytes_needed, parse_header
 from braidmq.broker.listeners.tls import TlsContexts, handshake_failure
 
@@ -88,6 +96,7 @@ class ListenerServer:
         self._accepts = accepts
         self._sockets: list[socket.socket] = []
         self._doors: list[Door] = []
+        self._polls: PollTimes | None = None
         self._arriving: dict[asyncio.Task[None], Arrival] = {}
 
     @property
@@ -102,6 +111,9 @@ class ListenerServer:
         self.info = ListenerInfo(self._kind, self._name, self.settings, is_on_loopback=is_on_loopback, room=self._room)
         if not self._accepts:
             return
+        if needs_poll_times(sockets[0]):
+            self.info.polls = self._polls = PollTimes(asyncio.get_running_loop())
+            self._polls.start()
         take = self._take_directly if self.tls is None and not self.settings.proxy_protocol else self._take
         self._doors = [Door(self.key, listening, self._has_room, take) for listening in sockets]
         for door in self._doors:
@@ -122,6 +134,8 @@ class ListenerServer:
         """Accept no more and drop connections in their header or handshake; their owner closes the others."""
         for door in self._doors:
             door.close()
+        if self._polls is not None:
+            self._polls.stop()
         for each in self._sockets:
             each.close()
         for task, arrival in self._arriving.items():
@@ -146,7 +160,11 @@ class ListenerServer:
         return False
 
     def _take_directly(self, accepted: socket.socket, peer: Any) -> None:
-        attach(accepted, self._make_directly, partial(self._let_go, peer[0]))
+        make = self._make_directly
+        if self._kind in WEBSOCKET_KINDS:  # MQTT begins after the upgrade: note now when the peer spoke
+            assert self.info is not None
+            make = partial(self._protocol_for, Arrival(self.info, spoke_at=self.info.spoke_at(accepted)))
+        attach(accepted, make, partial(self._let_go, peer[0]))
 
     def _make_directly(self) -> asyncio.BaseProtocol:
         assert self.info is not None
@@ -160,7 +178,7 @@ class ListenerServer:
 
     def _take(self, accepted: socket.socket, peer: Any) -> None:
         assert self.info is not None
-        arrival = Arrival(self.info)
+        arrival = Arrival(self.info, spoke_at=self.info.spoke_at(accepted))
         task = asyncio.get_running_loop().create_task(self._receive(accepted, peer[0], arrival))
         self._arriving[task] = arrival
         task.add_done_callback(self._arriving.pop)

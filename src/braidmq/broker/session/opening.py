@@ -20,6 +20,12 @@ class Newcomer(Claim, frozen=True, gc=False):
         origin = self.connection.origin
         return "" if origin is None else origin.peer_host
 
+    @property
+    def spoke_at(self) -> float:
+        """When the client was last heard before its connection was accepted, by the monotonic clock."""
+        origin = self.connection.origin
+        return 0.0 if origin is None else origin.spoke_at
+
 
 class Opening(Struct, frozen=True, gc=False):
     """A session that a newcomer holds; the newcomer's terms become the session's when it is committed."""

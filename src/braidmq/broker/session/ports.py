@@ -42,6 +42,11 @@ class Claim(Struct, frozen=True, gc=False):
         """The client's address; empty if it is not known."""
         return ""
 
+    @property
+    def spoke_at(self) -> float:
+        """When the client was last heard before its connection was accepted, by the monotonic clock (R4)."""
+        return 0.0
+
 
 class Grant(Struct, frozen=True, gc=False):
     """A granted claim: the right of one connection to a client id. Of two grants, the one with the higher guard is the newer.
