@@ -55,9 +55,8 @@ The environment takes precedence over values set at run time, these over the fil
 - A listener that other machines can reach needs `access.password_file`, or client certificates as user names
   (`verify = "required"` with `user_from_certificate`), or an explicit `allow_anonymous = true`. A listener behind a proxy counts
   as reachable by others.
-- `registry` and `links`
-  belong to features that are not implemented yet. Their default values are accepted, with a note at start; other values are
-  rejected.
+- Keys of `links` belong to a feature that is not implemented yet. Its default values are accepted, with a note at start; other
+  values are rejected.
 - The keys of `cluster` are for workers, replicants and cores ([workers.md](workers.md), [cluster.md](cluster.md)). With
   `cluster.store = "etcd"` the node is one of several cores and needs `cluster.etcd`, `cluster.rpc_bind` and, to create the
   cluster, `cluster.initial_cores`; with `"embedded"` the keys of several cores are rejected.

@@ -369,6 +369,20 @@ _CLUSTER: Final = {
         "Client ids taken from a client of a worker or replicant by a newer connection.", "cluster.claims_taken_over"
     ),
     "claims_fenced": _counter("Of these, the ones whose node did not release the client id in time.", "cluster.claims_fenced"),
+    "registry_locks_count": _gauge(
+        'Locks of client ids that nodes with `registry.mode = "eventual"` have from this core, or wait for.',
+        "cluster.locks",
+        is_summed=False,
+    ),
+    "registry_locks_overdue": _counter("Such locks that were held for `registry.lock_timeout`.", "cluster.locks_overdue"),
+    "registry_locks_refused": _counter("Such locks that there was no room for.", "cluster.locks_refused"),
+    "registry_locks_missed": _counter(
+        "CONNECTs on this node that did not get their lock within `cluster.home_wait`.", "cluster.locks_missed"
+    ),
+    "registry_ends_missed": _counter(
+        "Channels whose nodes did not say within `cluster.takeover_wait` that they have ended.", "cluster.ends_missed"
+    ),
+    "registry_bag_count": _gauge("Client ids of this node in the replicated bag.", "cluster.bag", is_summed=False),
     "misdirected": _counter(
         "Claims, blocks and rows that nodes sent here although another core leads their shards.", "cluster.misdirected"
     ),

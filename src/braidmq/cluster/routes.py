@@ -14,23 +14,23 @@ from typing import Final
 
 from braidmq.broker.session.ports import Routes
 from braidmq.cluster.rlog.origin_log import Entry
+from braidmq.cluster.rlog.origins import ROUTES
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.lane.routing.routes import RouteTable
 from braidmq.lane.routing.subscription import Subscription
 
 LIVE: Final = b"l"  # the kind of a filter with subscribers that are connected
 GROUP: Final = b"g"  # of one that only shared groups have, as far as its first subscriber says
-_PREFIX: Final = "routes/"
 
 
 def origin_of(name: str) -> str:
     """The origin of a node's routes."""
-    return _PREFIX + name
+    return ROUTES + name
 
 
 def node_of(origin: str) -> str | None:
     """The node whose routes these are; None if the origin has other rows."""
-    return origin.removeprefix(_PREFIX) if origin.startswith(_PREFIX) else None
+    return origin.removeprefix(ROUTES) if origin.startswith(ROUTES) else None
 
 
 def count_routes(tables: Tables, own: str) -> tuple[int, int]:

@@ -48,6 +48,7 @@ class FrameKind(IntEnum):
     PROBE = 18  # a core asks how far the receiver's logs of routes have come; the destination is the number of the probe
     PROBE_ANSWER = 19  # the answer to the probe of this number
     HOLD = 20  # a publisher, named by the body, fills the queue of a subscriber elsewhere and has to wait; flag 1: no longer
+    EVENTUAL = 21  # locks of client ids and channels to be ended, while a node does not decide by the linear registry alone
 
 
 class BadFrame(BraidError):

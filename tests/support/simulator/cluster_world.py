@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braidmq.access.local import LocalAccess
+from braidmq.base.config.cluster_settings import ClusterSettings, RegistrySettings
 from braidmq.base.errors import Unavailable
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages import hooks
@@ -94,7 +95,9 @@ class Replicant:
         self.name = name
         self._number = number
         self.member = Member(name, number)
-        self.node = ClusterLink(self.member, {"core1": range(world.log.shards)}, world.loop, 15.0)
+        self.node = ClusterLink(
+            self.member, {"core1": range(world.log.shards)}, world.loop, ClusterSettings(), RegistrySettings()
+        )
         self.link = self.node.home("core1")
         self.link.ask_retained = self._ask_retained
         self._pages: RetainedPages | None = None

@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any, Self, cast
 
 from braidmq.access.local import LocalAccess
+from braidmq.base.config.cluster_settings import ClusterSettings
 from braidmq.base.errors import Unavailable
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages import hooks
@@ -30,7 +31,7 @@ from tests.support.simulator.core_calls import SimCalls
 from tests.support.simulator.peer import Peer
 from tests.support.simulator.world import StillLoop, World
 
-HOME_WAIT_S = 15.0
+HOME_WAIT_S = ClusterSettings().home_wait
 _TURNS_MAX = 20_000
 _QUIET_TURNS = 12
 
@@ -168,7 +169,8 @@ class SimNode:
         self.name = name
         self._number = number
         self.member = Member(name, number)
-        self.link = ClusterLink(self.member, cluster.led, cluster.loop, HOME_WAIT_S)
+        settings = next(iter(cluster.cores.values())).settings
+        self.link = ClusterLink(self.member, cluster.led, cluster.loop, settings.cluster, settings.registry)
         self._wires: dict[str, list[Wire]] = {}
         self._met: dict[str, int] = {}  # which life of each core this node has met
         self.is_ready = False
@@ -193,8 +195,14 @@ class SimNode:
         self._met[core.name] = core.life
         peer = core.home.join(self.member, self._number)
         here, there = self._wires_between()
-        here.on_frame = lambda kind, flags, destination, body: home.receive_claims(flags, body)
-        there.on_frame = lambda kind, flags, destination, body: peer.calls.receive_claims(flags, body)
+
+        def receive_here(kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
+            (home.receive_claims if kind is FrameKind.CLAIMS else home.receive_eventual)(flags, body)
+
+        def receive_there(kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
+            (peer.calls.receive_claims if kind is FrameKind.CLAIMS else peer.calls.receive_eventual)(flags, body)
+
+        here.on_frame, there.on_frame = receive_here, receive_there
         peer.calls.open(there)
         self.cluster.settle()  # what the core says before the node knows that it is registered
         peer.calls.declare(home.open_calls(here))

@@ -29,7 +29,6 @@ WEBSOCKET_KEYS = ("path", "origins")
 
 # Tables and keys of features that do not exist yet, with the words that name the feature.
 _NOT_YET: dict[Path, str] = {
-    ("registry",): "the cluster's client registry",
     ("links",): "linking of clusters",
 }
 # The link of the documented sample is accepted, so that a node starts with the unchanged sample.

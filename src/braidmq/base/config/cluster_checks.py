@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from braidmq.base.config.addresses import is_any_host, is_loopback
+from braidmq.base.config.cluster_settings import ClusterSettings
 from braidmq.base.config.keys import Path, dotted, leaves
-from braidmq.base.config.settings import ClusterSettings, Settings
+from braidmq.base.config.settings import Settings
 from braidmq.base.config.single_values import check_address, check_name, check_pair, check_readable, check_target
 from braidmq.base.errors import ConfigError
 

@@ -2,43 +2,23 @@
 
 Values only; ``sources.py`` decides where they come from (file, environment, run time). The names are those that users write:
 ``[session] queue_messages_max`` is ``Settings.session.queue_messages_max``, or ``BRAIDMQ_SESSION__QUEUE_MESSAGES_MAX``.
-The sentence beside a key is its documentation: ``docs/configuration.md`` is generated from it.
+The sentence beside a key is its documentation: ``docs/configuration.md`` is generated from it. ``cluster_settings.py`` has the
+tables of a cluster.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
-
+from braidmq.base.config.cluster_settings import ClusterSettings, RegistrySettings
+from braidmq.base.config.tables import Table, key
 from braidmq.base.units import Bytes, Seconds
 
 MIB = 1024 * 1024
 PACKET_BYTES_MOST = 5 + 268_435_455  # the fixed header and the largest remaining length that MQTT can encode
 
 
-def key(
-    meaning: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    restart: bool = False,
-    secret: bool = False,
-    per_node: bool = False,
-) -> msgspec.Meta:
-    """The description of a key; ``restart``: a change needs a restart; ``secret``: its value is never shown.
-
-    ``per_node``: a name, address or file of one node, which cannot be set at run time for a whole cluster.
-    """
-    extra = {"least": least, "most": most, "restart": restart, "secret": secret, "per_node": per_node}
-    return msgspec.Meta(description=meaning, extra=extra)
-
-
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A TOML table; unknown keys are rejected."""
-
-
-class NodeSettings(_Table, frozen=True):
+class NodeSettings(Table, frozen=True):
     """The node's identity and the location of its files."""
 
     name: Annotated[str, key("name of this node, unique in its cluster", restart=True)] = "core1"
@@ -49,14 +29,14 @@ class NodeSettings(_Table, frozen=True):
     data_dir: Annotated[str, key("directory for the node's files, created if missing", restart=True)] = "data"
 
 
-class CertificateSettings(_Table, frozen=True):
+class CertificateSettings(Table, frozen=True):
     """A server certificate for one SNI name."""
 
     cert_file: Annotated[str, key("certificate chain (PEM) for clients that request this name")]
     key_file: Annotated[str, key("its private key (PEM)")]
 
 
-class ListenerSettings(_Table, frozen=True):
+class ListenerSettings(Table, frozen=True):
     """One address to listen on. The TLS keys belong to ``tls`` and ``wss``, ``path`` and ``origins`` to ``ws`` and ``wss``."""
 
     bind: Annotated[str, key("address: `127.0.0.1:1883`, `[::1]:1883`, or `:1883` for all addresses", restart=True)]
@@ -89,7 +69,7 @@ class ListenerSettings(_Table, frozen=True):
     ] = ()
 
 
-class Listeners(_Table, frozen=True):
+class Listeners(Table, frozen=True):
     """All listeners by kind and name."""
 
     tcp: dict[str, ListenerSettings] = {}
@@ -98,7 +78,7 @@ class Listeners(_Table, frozen=True):
     wss: dict[str, ListenerSettings] = {}
 
 
-class MqttSettings(_Table, frozen=True):
+class MqttSettings(Table, frozen=True):
     """Protocol limits that MQTT leaves to the server."""
 
     # A payload of 1 MiB, plus the longest topic or properties of that size.
@@ -131,7 +111,7 @@ class MqttSettings(_Table, frozen=True):
     ] = "ignore"  # fmt: skip
 
 
-class SessionSettings(_Table, frozen=True):
+class SessionSettings(Table, frozen=True):
     """Sessions, their queues and their limits."""
 
     expiry_max: Annotated[Seconds, key("longest session expiry granted")] = Seconds(7 * 86400)
@@ -155,7 +135,7 @@ class SessionSettings(_Table, frozen=True):
     queue_qos0: Annotated[bool, key("also queue QoS 0 messages for clients that are offline")] = False
 
 
-class LimitSettings(_Table, frozen=True):
+class LimitSettings(Table, frozen=True):
     """Limits that protect clients from each other; for rates, 0 means no limit."""
 
     connect_timeout: Annotated[Seconds, key("time a new connection has to send its CONNECT", least=0.1, most=3600)] = Seconds(10)
@@ -186,7 +166,7 @@ class LimitSettings(_Table, frozen=True):
     authentications_max: Annotated[int, key("maximum CONNECTs that wait for an authenticator", least=1)] = 1000
 
 
-class AccessSettings(_Table, frozen=True):
+class AccessSettings(Table, frozen=True):
     """Authentication and authorisation."""
 
     password_file: Annotated[
@@ -204,7 +184,7 @@ class AccessSettings(_Table, frozen=True):
     ban_duration: Annotated[Seconds, key("how long an address stays banned")] = Seconds(300)
 
 
-class RetainedSettings(_Table, frozen=True):
+class RetainedSettings(Table, frozen=True):
     """Limits of the retained message store; 0 means no limit."""
 
     messages_max: Annotated[int, key("maximum retained messages; 0: no limit", least=0)] = 0
@@ -217,7 +197,7 @@ class RetainedSettings(_Table, frozen=True):
     )
 
 
-class SharedSettings(_Table, frozen=True):
+class SharedSettings(Table, frozen=True):
     """How a shared subscription selects a member."""
 
     strategy: Annotated[
@@ -226,7 +206,7 @@ class SharedSettings(_Table, frozen=True):
     ] = "round_robin"
 
 
-class DelayedSettings(_Table, frozen=True):
+class DelayedSettings(Table, frozen=True):
     """Limits of ``$delayed/SECONDS/topic``."""
 
     messages_max: Annotated[int, key("maximum delayed messages on this node", least=0)] = 100_000
@@ -236,14 +216,14 @@ class DelayedSettings(_Table, frozen=True):
     delay_max: Annotated[Seconds, key("longest delay")] = Seconds(49 * 86400)
 
 
-class SysSettings(_Table, frozen=True):
+class SysSettings(Table, frozen=True):
     """The ``$SYS`` topics."""
 
     interval: Annotated[Seconds, key("interval between `$SYS` updates; 0: none")] = Seconds(10)
     presence: Annotated[bool, key("publish client connects and disconnects below `$SYS/brokers/`")] = True
 
 
-class LogSettings(_Table, frozen=True):
+class LogSettings(Table, frozen=True):
     """Log level and format."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], key("lowest severity that is logged")] = "info"
@@ -252,7 +232,7 @@ class LogSettings(_Table, frozen=True):
     lines_per_s_max: Annotated[int, key("maximum lines of one kind per second; further lines are only counted", least=1)] = 100
 
 
-class HooksSettings(_Table, frozen=True):
+class HooksSettings(Table, frozen=True):
     """Python hooks that the broker calls at defined points."""
 
     load: Annotated[
@@ -260,7 +240,7 @@ class HooksSettings(_Table, frozen=True):
     ] = ()
 
 
-class ApiSettings(_Table, frozen=True):
+class ApiSettings(Table, frozen=True):
     """The HTTP listener for metrics and status."""
 
     bind: Annotated[str, key("address of `/metrics`, `/status` and `/ready`; empty: none", restart=True)] = "127.0.0.1:18083"
@@ -274,7 +254,7 @@ class ApiSettings(_Table, frozen=True):
     ] = ()
 
 
-class HistoryClassSettings(_Table, frozen=True):
+class HistoryClassSettings(Table, frozen=True):
     """Recorded topics with a retention of their own. The filters of two classes must not overlap."""
 
     topics: Annotated[tuple[str, ...], key("topic filters that belong to the class", restart=True)]
@@ -282,7 +262,7 @@ class HistoryClassSettings(_Table, frozen=True):
     retention_bytes: Annotated[str, key("maximum size of the records of this class; empty: no limit", restart=True)] = ""
 
 
-class HistorySettings(_Table, frozen=True):
+class HistorySettings(Table, frozen=True):
     """The durable log."""
 
     topics: Annotated[tuple[str, ...], key("topic filters whose messages are recorded", restart=True)] = ("#",)
@@ -336,85 +316,14 @@ class HistorySettings(_Table, frozen=True):
     classes: dict[str, HistoryClassSettings] = {}
 
 
-class ClusterSettings(_Table, frozen=True):
-    """How the nodes of a cluster find and authenticate each other."""
-
-    store: Annotated[
-        Literal["embedded", "etcd"],
-        key("where the cluster keeps its tables; `etcd`: it has several cores", restart=True, per_node=True),
-    ] = "embedded"
-    etcd: Annotated[tuple[str, ...], key("addresses of etcd", restart=True, per_node=True)] = ("127.0.0.1:2379",)
-    etcd_username: Annotated[str, key("user of etcd; empty: no login", restart=True, per_node=True)] = ""
-    etcd_password_file: Annotated[str, key("file with its password", restart=True, per_node=True)] = ""
-    etcd_ca_file: Annotated[str, key("CA certificates (PEM) that verify etcd; empty: no TLS", restart=True, per_node=True)] = ""
-    etcd_cert_file: Annotated[
-        str, key("certificate (PEM) that this node shows etcd; empty: none", restart=True, per_node=True)
-    ] = ""
-    etcd_key_file: Annotated[str, key("its private key (PEM)", restart=True, per_node=True)] = ""
-    initial_cores: Annotated[
-        tuple[str, ...],
-        key("names of all cores of a cluster with several cores, fixed when it is created", restart=True, per_node=True),
-    ] = ()
-    rpc_address: Annotated[
-        str, key("address by which other nodes reach `rpc_bind`; empty: that of `rpc_bind`", restart=True, per_node=True)
-    ] = ""
-    rpc_bind: Annotated[
-        str,
-        key("address on which replicants on other hosts reach this core; empty: they cannot join", restart=True, per_node=True),
-    ] = ""
-    core_nodes: Annotated[tuple[str, ...], key("for a replicant: addresses of its core nodes", restart=True, per_node=True)] = ()
-    secret: Annotated[
-        str,
-        key(
-            "secret shared by the nodes; required unless `rpc_bind` is a loopback address",
-            restart=True,
-            secret=True,
-            per_node=True,
-        ),
-    ] = ""
-    cert_file: Annotated[
-        str, key("certificate chain (PEM) for TLS between nodes; empty: no TLS", restart=True, per_node=True)
-    ] = ""
-    key_file: Annotated[str, key("its private key (PEM)", restart=True, per_node=True)] = ""
-    ca_file: Annotated[
-        str, key("CA certificates (PEM) that verify the certificates of other nodes", restart=True, per_node=True)
-    ] = ""
-    lease: Annotated[
-        Seconds, key("how long a replicant without a connection to its core counts as alive", least=1, most=3600, restart=True)
-    ] = Seconds(10)
-    takeover_wait: Annotated[
-        Seconds, key("how long a node may take to release a client id that another node claims", least=0.1, most=60)
-    ] = Seconds(2)
-    home_wait: Annotated[
-        Seconds, key("how long publishers and new clients wait for a core that is away; longer than `lease`", least=1, most=3600)
-    ] = Seconds(15)
-    server_reference: Annotated[
-        str, key("Server Reference in the DISCONNECT to MQTT 5 clients of a drained node; empty: none")
-    ] = ""
-    switchover_entries_max: Annotated[
-        int,
-        key(
-            "maximum entries of the replication log that a node lacks when its core begins to send it new ones directly", least=1
-        ),
-    ] = 1000
-
-
-class RegistrySettings(_Table, frozen=True):
-    """How the owner of a client id is decided."""
-
-    mode: Annotated[Literal["linear", "both", "eventual"], key("how nodes agree on who owns a client id", restart=True)] = (
-        "linear"
-    )
-
-
-class LinkSettings(_Table, frozen=True):
+class LinkSettings(Table, frozen=True):
     """A link to another cluster."""
 
     server: Annotated[str, key("address of the other cluster")]
     topics: Annotated[tuple[str, ...], key("topic filters to fetch from there")] = ()
 
 
-class Settings(_Table, frozen=True):
+class Settings(Table, frozen=True):
     """The whole configuration of a node."""
 
     node: NodeSettings = NodeSettings()

@@ -25,6 +25,7 @@ class ClusterFigures:
     rlog_lag_p50 = rlog_lag_p99 = rlog_lag_max = 0
     outlets_bytes = unanswered_bytes = blocks_refused = entries_fenced = 0
     claims_granted = claims_rejected = claims_taken_over = claims_fenced = 0
+    locks = locks_overdue = locks_refused = locks_missed = ends_missed = bag = 0
     misdirected = in_doubt = doubts = routes_durable = 0
     intents = intents_superseded = removals = 0
     refusals: Mapping[str, int] = _NO_REFUSALS
@@ -62,6 +63,9 @@ class CoreFigures(ClusterFigures):
         self.claims_rejected = registry.claims_rejected
         self.claims_taken_over = registry.claims_taken_over
         self.claims_fenced = registry.claims_fenced
+        if (locks := home.eventual.locks) is not None:
+            table = locks.table
+            self.locks, self.locks_overdue, self.locks_refused = len(table), table.overdue, table.refused
         self.misdirected = sum(home.misdirected.counts.values())
         if home.doubt is not None:
             self.in_doubt, self.doubts = int(home.doubt.is_in_doubt), home.doubt.doubts
@@ -84,6 +88,9 @@ class ReplicantFigures(ClusterFigures):
         self.scans = link.scans
         self.outlets_bytes = link.outlet_bytes
         self.unanswered_bytes = link.log.unanswered_bytes
+        if link.eventual is not None:
+            self.locks_missed, self.ends_missed = link.eventual.locks_missed, link.eventual.ends_missed
+        self.bag = 0 if link.bag is None else len(link.bag)
 
 
 def _spread(views: list[PeerView]) -> tuple[int, int, int]:

@@ -74,6 +74,8 @@ class CallsOfNode:
     def _receive(self, kind: FrameKind, flags: int, destination: int, body: memoryview) -> None:
         if kind is FrameKind.CLAIMS:
             self._member().calls.receive_claims(flags, body)
+        elif kind is FrameKind.EVENTUAL:
+            self._member().calls.receive_eventual(flags, body)
         else:
             self._calls.receive(kind, flags, destination, body)
 

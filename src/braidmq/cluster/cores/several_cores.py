@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from braidmq.base.config.settings import ClusterSettings, Settings
+from braidmq.base.config.cluster_settings import ClusterSettings
+from braidmq.base.config.settings import Settings
 from braidmq.base.errors import ConfigError, Unavailable
 from braidmq.cluster.corestore.etcd.client import EtcdTls
 from braidmq.cluster.corestore.etcd.failures import EtcdUser

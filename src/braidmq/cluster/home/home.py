@@ -23,6 +23,7 @@ from braidmq.cluster.cores.core_peers import CorePeers
 from braidmq.cluster.cores.durable_routes import DurableRoutes, NotedRoutes, RoutesElsewhere
 from braidmq.cluster.cores.exclusive_rows import ExclusiveRows
 from braidmq.cluster.cores.groups_elsewhere import GroupsElsewhere
+from braidmq.cluster.eventual.core_side import EventualCore
 from braidmq.cluster.home.blocks.block_marks import BlockMarks
 from braidmq.cluster.home.blocks.blocks import HomeBlocks
 from braidmq.cluster.home.blocks.node_port import BlockServices
@@ -129,6 +130,7 @@ class Home:
         self._noted: NotedRoutes | None = None
         self._sessions: HomeSessions | None = None
         self._forwarding: Forwarding | None = None
+        self.eventual = EventualCore(lambda member: member in self._peers)
         self._has_heard_all = False  # since this core was started
         self.blocks_refused = self.entries_fenced = 0  # of nodes that are dead
 
@@ -169,6 +171,7 @@ class Home:
         self._sessions = HomeSessions(broker, broker.users.exist, sessions_max, close_channel, self._noted, self.led)
         self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time, self._holds.end_of)
         SlowSubscribers(broker, self._holds.say)
+        self.eventual.serve(broker.loop, broker.live.now.registry.lock_timeout)
         self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
         if self.cores is not None and self._confidence is not None:
             self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
@@ -322,6 +325,7 @@ class Home:
             self._confidence,
             self._holds.say,
             intents,
+            self.eventual,
         )
         self._registrations[member] = registration_id
         self._guests[member] = services.guests
@@ -346,6 +350,7 @@ class Home:
         if self._exclusive is not None:
             self._exclusive.dead(member)
         self.registry.dead(member)
+        self.eventual.dead(member)
         self._ask()
 
     def remove_marks_except(self, living: Sequence[tuple[int, int]]) -> None:
@@ -360,6 +365,7 @@ class Home:
     def close(self) -> None:
         """The core stops: its log is about to be closed."""
         self.registry.close()
+        self.eventual.close()
         if self.doubt is not None:
             self.doubt.close()
         if self.retained is not None:

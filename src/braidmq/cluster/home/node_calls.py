@@ -9,15 +9,18 @@ from typing import Protocol
 from braidmq.access.contract import Refused
 from braidmq.broker.broker import Broker
 from braidmq.broker.messages.producer_books import NotTaken
+from braidmq.cluster.eventual.core_side import EventualCore
+from braidmq.cluster.eventual.frames import EventualFrames
 from braidmq.cluster.home.blocks.producer_batches import ProducerBatches
 from braidmq.cluster.home.retained.sender import IntentSender
 from braidmq.cluster.home.retained_pages import RetainedPages
 from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.membership.member import Member
-from braidmq.cluster.protocol.claim_frames import BadClaims, ClaimFrames, SendFrame
+from braidmq.cluster.protocol.claim_frames import BadClaims, ClaimFrames
 from braidmq.cluster.protocol.claims import ClaimRequest, Declaration
 from braidmq.cluster.protocol.operations import decode_will
+from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.protocol.producer_messages import decode_request, encode_start
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId
@@ -55,7 +58,7 @@ class _Answers:
     its client would get messages that belong to the session's new owner.
     """
 
-    def __init__(self, frames: ClaimFrames, send_message: SendFrame) -> None:
+    def __init__(self, frames: ClaimFrames, send_message: Send) -> None:
         self.frames = frames
         self._messages = ClaimFrames(send_message, lambda: None)
 
@@ -91,8 +94,9 @@ class NodeCalls:
         broker: Broker,
         registry: HomeRegistry,
         ask: Callable[[], None],
-        send_message: SendFrame,
+        send_message: Send,
         intents: IntentSender | None,
+        eventual: EventualCore,
     ) -> None:
         """``ask`` asks for ``flush`` at the end of this turn of the loop. ``send_message``: over the connection for messages.
 
@@ -100,6 +104,7 @@ class NodeCalls:
         """
         self._member = member
         self._registry = registry
+        self._eventual = eventual
         self._ask = ask
         self._send_message = send_message
         self._retained = RetainedPages(broker.retained, broker.pipeline, intents)
@@ -107,6 +112,7 @@ class NodeCalls:
         leads = partial(registry.leads, member, "names of producers")
         self._batches = ProducerBatches(broker.producer_books, broker.turn_writer, leads, broker.loop)
         self._answers: _Answers | None = None
+        self._eventual_frames: EventualFrames | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -116,6 +122,8 @@ class NodeCalls:
     def open(self, connection: NodeConnection) -> None:
         """The node has connected; it is told nothing before it has declared its channels."""
         self._answers = _Answers(ClaimFrames(connection.send, self._ask), self._send_message)
+        self._eventual_frames = EventualFrames(connection.send, self._ask)
+        self._eventual.connected(self._member, self._eventual_frames.say)
 
     def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
         """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
@@ -124,6 +132,12 @@ class NodeCalls:
             if not isinstance(message, ClaimId):
                 raise BadClaims(f"a node does not send {type(message).__name__}")
             self._registry.ask(self._member, claim_of(message))
+
+    def receive_eventual(self, flags: int, body: bytes | memoryview) -> None:
+        """A frame of kind EVENTUAL. Raises BraidError if it cannot be read."""
+        assert self._eventual_frames is not None  # frames come after ``open``
+        for message in self._eventual_frames.receive(flags, body):
+            self._eventual.receive(self._member, message)
 
     def declare(self, message: Declare) -> None:
         """The node names its channels and its unanswered claims. Raises BraidError if that cannot be read."""
@@ -155,10 +169,15 @@ class NodeCalls:
         """Send the decisions of this turn."""
         if self._answers is not None:
             self._answers.frames.flush()
+        if self._eventual_frames is not None:
+            self._eventual_frames.flush()
 
     def lose(self) -> None:
         """The connection has ended."""
         self._retained.close()
+        frames, self._eventual_frames = self._eventual_frames, None
+        if frames is not None:
+            self._eventual.lost(self._member, frames.say)
         answers, self._answers = self._answers, None
         if answers is not None:
             self._registry.lost(self._member, answers)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.cluster.cores.core_peers import decode_probe_answer
+from braidmq.cluster.eventual.core_side import EventualCore
 from braidmq.cluster.home.blocks.blocks import HomeBlocks
 from braidmq.cluster.home.confidence import Confidence
 from braidmq.cluster.home.feeds import FeedNeeds, NodeFeed
@@ -34,6 +35,7 @@ from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.lease_frames import STATEMENT, decode_results, decode_statement
 from braidmq.cluster.protocol.parts import BodyParts, split
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
+from braidmq.cluster.rlog.origins import written_with
 from braidmq.cluster.routes import origin_of
 from braidmq.cluster.slow_subscribers import RELEASED
 from braidmq.lane.path.message import Message
@@ -96,6 +98,7 @@ class NodePeer:
         confidence: Confidence[object] | None,
         hold_elsewhere: Callable[[str, bool], None],
         intents: IntentSender | None,
+        eventual: EventualCore,
     ) -> None:
         """``clock``: that of the log, in microseconds. ``ask`` asks for ``flush`` at the end of this turn of the loop.
 
@@ -103,7 +106,7 @@ class NodePeer:
         retained messages for other homes, if there are several cores.
         """
         self.member = member
-        self.calls = NodeCalls(member, broker, registry, ask, self._send, intents)
+        self.calls = NodeCalls(member, broker, registry, ask, self._send, intents, eventual)
         self.flow = PeerFlow(member.name, broker.state)
         self.destination = Subscription(self.flow, b"#", 2, retain_as_published=True)
         self._broker = broker
@@ -147,7 +150,7 @@ class NodePeer:
         self._receiver = PeerReceiver(broker.lane, outcomes, self.flow, VALUE_BYTES_MAX)
         self._receiver.on_slow = self._publish_slow
         name = origin_of(self.member.name)
-        self._link = self._exchange.open(self._send, name.__eq__)
+        self._link = self._exchange.open(self._send, written_with(name).__contains__)
         self._link.watch()
         self._feed = NodeFeed(self.member.name, self.flow, outlet, FeedNeeds(broker), self._filters)
         self._desk = self._lending.open(self.member, self._ask, OUTLET_BYTES_MAX)

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from braidmq.base.config.cluster_settings import ClusterSettings, RegistrySettings
 from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Storage
-from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
+from braidmq.broker.session.ports import NodePorts, Registry, RetainedReads, Routes
 from braidmq.broker.shared.membership import Memberships
 from braidmq.broker.turn import Phase
+from braidmq.cluster.eventual.bag import Bag
+from braidmq.cluster.eventual.node_side import EventualNode
+from braidmq.cluster.eventual.registry import EventualRegistry
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.node_claims import NodeClaims
 from braidmq.cluster.protocol.parts import Send
@@ -35,10 +39,12 @@ from braidmq.cluster.remote.retained_homes import CoreRetained
 from braidmq.cluster.remote.topic_homes import TopicHomes
 from braidmq.cluster.remote.uplink import Uplink
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
+from braidmq.cluster.rlog.origins import written_with
 from braidmq.cluster.rlog.tables import RowChange, Tables
 from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin_of
 from braidmq.cluster.slow_subscribers import SlowSubscribers
 from braidmq.lane.peers.peer import PeerFlow
+from braidmq.mqtt.reasons import Reason
 from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
 from braidmq.storage.reading.positions import parse_start
 
@@ -52,9 +58,15 @@ class ClusterLink:
     """``storage`` and ``ports`` are for the broker; ``serve`` follows with the broker, then the cores may be connected."""
 
     def __init__(
-        self, member: Member, cores: Mapping[str, Sequence[int]], loop: asyncio.AbstractEventLoop, home_wait_s: float
+        self,
+        member: Member,
+        cores: Mapping[str, Sequence[int]],
+        loop: asyncio.AbstractEventLoop,
+        cluster: ClusterSettings,
+        registry: RegistrySettings,
     ) -> None:
         """``member``: this node. ``cores``: by name, the shards that each leads; one of them leads each shard."""
+        home_wait_s = cluster.home_wait
         shards = sum(map(len, cores.values()))
         self.loop = loop
         self.on_ready: Callable[[], None] | None = None  # called once, when clients can be served
@@ -66,6 +78,7 @@ class ClusterLink:
         )
         self._member = member
         self._origin = origin_of(member.name)
+        self._written = written_with(self._origin)
         self._broker: Broker | None = None
         self._uplink: Uplink | None = None
         self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
@@ -99,6 +112,21 @@ class ClusterLink:
         self._tables = Tables(self._on_rows)
         self._tables.open(self._origin, member.incarnation)
         self._exchange = RlogExchange(self._tables, self._origin, is_core=False, ask=self.ask, on_applied=self._on_applied)
+        self.eventual: EventualNode | None = None
+        self.bag: Bag | None = None
+        self._claimed: Registry = self._names or self.registry
+        if registry.mode == "eventual":
+            self.eventual = EventualNode(
+                list(cores),
+                loop,
+                registry,
+                home_of=lambda client_id: self._home_of[self.shard_of(client_id)].name,
+                close=self._end_channel,
+                lock_wait_s=home_wait_s,
+                end_wait_s=cluster.takeover_wait,
+            )
+            self.bag = Bag(self._tables, member.name, member.incarnation, self.ask)
+            self._claimed = EventualRegistry(self._claimed, self.eventual, self.bag, self.registry.of_client)
         self._is_patient_no_more = False
         self._known = KnownRoutes(list(cores), loop.call_later, loop.time, self._wake_readers)
         self._routes: OwnRoutes | None = None
@@ -131,7 +159,7 @@ class ClusterLink:
     def ports(self) -> NodePorts:
         """What the node's broker uses in place of its own parts."""
         return NodePorts(
-            registry=self._names or self.registry,
+            registry=self._claimed,
             groups=self.leases,
             exclusive=self._exclusive if self._exclusive is not None else self._topic_homes,
             extend_routes=self._extend_routes,
@@ -226,6 +254,11 @@ class ClusterLink:
             session.connection.close(reason, detail)
             broker.lane.flush()
 
+    def _end_channel(self, client_id: str, channel: int) -> None:
+        """Another node takes the client id, and has found this channel in the bag."""
+        if self.registry.of_client(client_id) == channel:
+            self._close_client(client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+
     # What the links ask
 
     def declaration(self, home: HomeLink) -> Declare:
@@ -234,7 +267,7 @@ class ClusterLink:
 
     def watch(self, home: HomeLink, send: Send) -> RlogLink:
         """A core is connected: tell it this node's routes, and ask it for those of all others unless another core is asked."""
-        link = self._exchange.open(send, lambda origin: origin != self._origin)
+        link = self._exchange.open(send, lambda origin: origin not in self._written)
         if self._watched is None:
             self._watched = home
             link.watch()
@@ -411,4 +444,6 @@ class ClusterLink:
 
     def close(self) -> None:
         """The node stops."""
+        if self.eventual is not None:
+            self.eventual.close()
         self.log.close()

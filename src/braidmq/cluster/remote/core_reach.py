@@ -157,6 +157,9 @@ class CoreReach:
             if kind is FrameKind.CLAIMS:
                 assert self._home is not None  # a core answers claims, which come later
                 self._home.receive_claims(flags, body)
+            elif kind is FrameKind.EVENTUAL:
+                assert self._home is not None
+                self._home.receive_eventual(flags, body)
             else:
                 calls.receive(kind, flags, destination, body)
 

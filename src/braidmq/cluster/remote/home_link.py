@@ -16,6 +16,8 @@ import msgspec
 
 from braidmq.base.errors import BraidError, Unavailable
 from braidmq.broker.broker import Broker
+from braidmq.cluster.eventual.frames import EventualFrames
+from braidmq.cluster.eventual.node_side import EventualNode
 from braidmq.cluster.protocol.claim_frames import ClaimFrames
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.remote.leases import CoreLeases, NodeLeases
@@ -71,6 +73,10 @@ class LinkOwner(Protocol):
     def broker(self) -> Broker: ...
     @property
     def registry(self) -> NodeRegistry: ...
+    @property
+    def eventual(self) -> EventualNode | None:
+        """Locks and ends of channels, unless the linear registry alone decides."""
+
     @property
     def leases(self) -> NodeLeases: ...
     @property
@@ -137,6 +143,7 @@ class HomeLink:
         self.leases: CoreLeases = node.leases.open(self._send, shards)
         self._node = node
         self._calls: ClaimFrames | None = None
+        self._eventual: EventualFrames | None = None
         self._messages: CoreConnection | None = None
         self._fences: ClaimFrames | None = None  # claims on the connection for messages: the ends of fenced channels
         self._receiver: PeerReceiver | None = None
@@ -149,6 +156,9 @@ class HomeLink:
     def open_calls(self, connection: CoreConnection) -> Declare:
         """The node is connected for calls; what the core has to be told before the connection for messages is opened."""
         self._calls = ClaimFrames(connection.send, self._node.ask)
+        if self._node.eventual is not None:
+            self._eventual = EventualFrames(connection.send, self._node.ask)
+            self._node.eventual.up(self.name, self._eventual.say)
         return self._node.declaration(self)
 
     def receive_claims(self, flags: int, body: bytes | memoryview) -> None:
@@ -157,6 +167,13 @@ class HomeLink:
         for message in self._calls.receive(flags, body):
             self._node.registry.receive(message)
 
+    def receive_eventual(self, flags: int, body: bytes | memoryview) -> None:
+        """A frame of kind EVENTUAL. Raises BraidError if it cannot be read, or this node has asked for no such thing."""
+        if self._eventual is None or self._node.eventual is None:
+            raise BraidError("this node takes no locks")
+        for message in self._eventual.receive(flags, body):
+            self._node.eventual.receive(self.name, message)
+
     def say_claim(self, message: ClaimId) -> None:
         """Ask for a client id that is at home here; nothing while the core is away: the declaration has it."""
         if self._calls is not None:
@@ -164,7 +181,9 @@ class HomeLink:
 
     def lose_calls(self) -> None:
         """The connection for calls has ended."""
-        self._calls = None
+        self._calls = self._eventual = None
+        if self._node.eventual is not None:
+            self._node.eventual.down(self.name)
 
     def meet_new_core(self) -> None:
         """The core has restarted: it has to be told this node's routes again."""
@@ -325,6 +344,8 @@ class HomeLink:
         """Send what this turn has for the core."""
         if self._calls is not None:
             self._calls.flush()
+        if self._eventual is not None:
+            self._eventual.flush()
         self.leases.flush()
         connection, outlet = self._messages, self.outlet
         if connection is None or outlet is None:

@@ -14,6 +14,7 @@ import msgspec
 
 from braidmq.base.errors import BraidError
 from braidmq.cluster.rlog.agent import PACE, AgentPace
+from braidmq.cluster.rlog.origins import written_with
 from braidmq.cluster.rlog.replica import Replica, ReplicaState
 from braidmq.cluster.rlog.server import RlogServer
 from braidmq.cluster.rlog.tables import Tables
@@ -94,13 +95,13 @@ class RlogExchange:
         pace: AgentPace = PACE,
         writes: Callable[[str], bool] | None = None,
     ) -> None:
-        """``own``: the origin that this node writes. ``ask`` asks for ``run`` at the end of this turn of the loop.
+        """``own``: the origin of the routes that this node writes. ``ask`` asks for ``run`` at the end of this turn of the loop.
 
         ``on_applied``: a peer has this much of an origin. ``writes``: the origins that other cores get here; None: ``own``.
         """
         self.tables = tables
         self.ask = ask
-        self.server: RlogServer[RlogLink] = RlogServer(tables, writes or own.__eq__, on_applied, pace)
+        self.server: RlogServer[RlogLink] = RlogServer(tables, writes or written_with(own).__contains__, on_applied, pace)
         self._own = own
         self._is_core = is_core
         self._later: Later | None = None

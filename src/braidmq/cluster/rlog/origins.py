@@ -1,10 +1,17 @@
-"""The names of origins that only cores write and copy."""
+"""The names of origins. One node writes those of its routes and of its channels, in the same incarnation: they end together."""
 
 from __future__ import annotations
 
 from typing import Final
 
+ROUTES: Final = "routes/"
+CHANNELS: Final = "channels/"
 _DURABLE_PREFIX: Final = "durable/"
+
+
+def written_with(origin: str) -> tuple[str, ...]:
+    """The origins that a node writes which has these routes; just the origin if it has other rows."""
+    return (origin, CHANNELS + origin.removeprefix(ROUTES)) if origin.startswith(ROUTES) else (origin,)
 
 
 def durable_origin(shard: int) -> str:

@@ -16,6 +16,7 @@ from enum import Enum
 
 from braidmq.base.errors import BraidError
 from braidmq.cluster.rlog.origin_log import Entry, wire_size
+from braidmq.cluster.rlog.origins import written_with
 from braidmq.cluster.rlog.tables import Loading, Tables
 from braidmq.net.proto_v1 import Applied, CaughtUp, Entries, NotWatched, Position, RlogMessage, RlogWatch, Snapshot
 
@@ -44,11 +45,12 @@ class Replica:
     """The watching side. Replies are pairs of a watch's number and a message."""
 
     def __init__(self, tables: Tables, own: str, *, is_core: bool, accepts: Callable[[str], bool]) -> None:
-        """``own``: the origin that this node writes itself. ``accepts``: which origins this server may send."""
+        """``own``: the origin of the routes that this node writes itself. ``accepts``: which origins this server may send."""
         self.state = ReplicaState.DISCONNECTED
         self.watch = 0
         self._tables = tables
         self._own = own
+        self._written = written_with(own)
         self._is_core = is_core
         self._accepts = accepts
         self._loads: dict[str, Loading] = {}
@@ -112,7 +114,7 @@ class Replica:
         return Applied(origin, position, wire_size(message.keys, message.values))
 
     def _check(self, origin: str) -> None:
-        if origin == self._own or not self._accepts(origin):
+        if origin in self._written or not self._accepts(origin):
             raise ForeignRows(origin)
 
     def _judge(self) -> None:

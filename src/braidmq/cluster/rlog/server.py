@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from braidmq.cluster.rlog.agent import PACE, Agent, AgentPace, message_of
 from braidmq.cluster.rlog.origin_log import OriginLog
-from braidmq.cluster.rlog.origins import is_durable_origin
+from braidmq.cluster.rlog.origins import is_durable_origin, written_with
 from braidmq.cluster.rlog.tables import Tables
 from braidmq.net.proto_v1 import Applied, Entries, NotWatched, Position, RlogMessage, RlogWatch
 
@@ -75,8 +75,8 @@ class RlogServer(Generic[Watcher]):
         """A core gets each origin from its writer (C7), a replicant what concerns it, but not what it writes itself."""
         if watch.is_core:
             return self._writes
-        own = watch.own
-        return lambda origin: origin != own and not is_durable_origin(origin)
+        own = written_with(watch.own)
+        return lambda origin: origin not in own and not is_durable_origin(origin)
 
     def round(self) -> Iterator[tuple[Watcher, int, RlogMessage]]:
         """What is new since the last round, for every replica."""

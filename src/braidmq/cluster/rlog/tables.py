@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from braidmq.cluster.rlog.origin_log import ENTRIES_MAX, Entry, OriginLog
+from braidmq.cluster.rlog.origins import written_with
 from braidmq.net.proto_v1 import Position
 
 STORE: Final = "store"  # the origin of the core store's tables
@@ -118,7 +119,8 @@ class Tables:
         if origin == STORE or origin.startswith(_STORE_PREFIX):
             for key, value in changes:
                 if value is not None and key.startswith(_DEATH):
-                    self.fence(key.removeprefix(_DEATH).decode(), int(value))
+                    for each in written_with(key.removeprefix(_DEATH).decode()):
+                        self.fence(each, int(value))
         if changes:
             self._on_change([RowChange(origin, key, value) for key, value in changes])
 

@@ -1,0 +1,95 @@
+"""The bag: which channels have a client id, as far as this node has heard.
+
+Each node writes its own channels into its part of the replication log, and reads those of all nodes in its copy. A CONNECT does
+not wait for rows to arrive: a node may see a channel that has ended, or miss one that has begun. The rows of a dead node end with
+its routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from braidmq.cluster.rlog.origin_log import Entry
+from braidmq.cluster.rlog.origins import CHANNELS
+from braidmq.cluster.rlog.tables import Tables
+
+
+class ChannelVersion(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+    """Which of two channels is newer, by the clock of the linear registry; all 0: the node that wrote it has no versions."""
+
+    connected_at_ms: int = 0
+    registration_id: int = 0
+    counter: int = 0
+    arrival: int = 0
+
+
+UNKNOWN: Final = ChannelVersion()
+
+
+class OwnedChannel(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A channel of the node whose row this is in."""
+
+    channel: int
+    version: ChannelVersion = UNKNOWN
+
+
+class BagEntry(msgspec.Struct, frozen=True, gc=False):
+    """A channel that has a client id."""
+
+    node: str
+    incarnation: int
+    channel: int
+    version: ChannelVersion
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(list[OwnedChannel])
+
+
+class Bag:
+    """The rows of all nodes; this one writes its own. A row has all channels of one client id on one node, nearly always one."""
+
+    def __init__(self, tables: Tables, name: str, incarnation: int, on_written: Callable[[], None]) -> None:
+        """``on_written`` asks for a round of the replication log at the end of this turn."""
+        self._tables = tables
+        self._origin = CHANNELS + name
+        self._on_written = on_written
+        self._own = tables.open(self._origin, incarnation)
+
+    def __len__(self) -> int:
+        """Client ids of this node."""
+        return len(self._own.rows)
+
+    def add(self, client_id: str, channel: int, version: ChannelVersion = UNKNOWN) -> None:
+        """A channel of this node has the client id."""
+        self._write(client_id, [*self._channels(client_id), OwnedChannel(channel, version)])
+
+    def remove(self, client_id: str, channel: int) -> None:
+        """A channel of this node has ended."""
+        before = self._channels(client_id)
+        after = [each for each in before if each.channel != channel]
+        if len(after) < len(before):
+            self._write(client_id, after)
+
+    def _channels(self, client_id: str) -> list[OwnedChannel]:
+        row = self._own.rows.get(client_id.encode())
+        return [] if row is None else _decoder.decode(row)
+
+    def _write(self, client_id: str, channels: list[OwnedChannel]) -> None:
+        self._tables.write(self._origin, [Entry(client_id.encode(), _encode(channels) if channels else None)])
+        self._on_written()
+
+    def others(self, client_id: str) -> list[BagEntry]:
+        """The channels of the client id on other nodes, as far as this node knows."""
+        key = client_id.encode()
+        found: list[BagEntry] = []
+        for origin, log in self._tables:
+            if origin.startswith(CHANNELS) and origin != self._origin:
+                row = self._tables.row(origin, key)
+                if row is not None:
+                    node = origin.removeprefix(CHANNELS)
+                    found += [BagEntry(node, log.incarnation, each.channel, each.version) for each in _decoder.decode(row)]
+        return found
