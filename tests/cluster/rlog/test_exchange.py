@@ -14,16 +14,18 @@ from braidmq.net.proto_v1 import Entries, RlogMessage, RlogWatch, Snapshot
 
 ROWS = 2000
 PART_S = 0.001
+TIMER_S = 0.001  # the shortest timer of the loop that is one
 
 
 class Core:
-    """A core whose clock goes on by a millisecond whenever it is looked at."""
+    """A core whose clock goes on by the time of a part whenever it is looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, part_s: float = PART_S) -> None:
         self.sent: list[RlogMessage] = []
         self.asked = 0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.now = 0.0
+        self._part_s = part_s
         self.tables = Tables(lambda changes: None)
         self.tables.open("routes/core", 1)
         self.exchange = RlogExchange(self.tables, "routes/core", is_core=True, ask=self._ask, on_applied=_ignore)
@@ -34,7 +36,7 @@ class Core:
         self.asked += 1
 
     def _clock(self) -> float:
-        self.now += PART_S
+        self.now += self._part_s
         return self.now
 
     def _send(self, kind: FrameKind, number: int, body: bytes, flags: int) -> None:
@@ -72,6 +74,18 @@ def test_after_a_part_of_a_snapshot_it_rests_for_longer_than_the_part_took() -> 
     core.exchange.run()
 
     assert core.parts() == 2
+
+
+def test_the_rest_after_a_short_part_is_one_that_the_loop_can_measure() -> None:
+    core = Core(part_s=0.0001)
+    core.write(ROWS, "first")
+    core.exchange.run()
+    core.watch()
+
+    core.exchange.run()
+
+    [(rest_s, _)] = core.timers
+    assert rest_s >= TIMER_S
 
 
 def test_news_do_not_wait_for_the_rest() -> None:

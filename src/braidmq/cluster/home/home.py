@@ -161,7 +161,7 @@ class Home:
         broker.turn.at_end(Phase.PEERS, self._flush)
         # The end of the turn comes after another round of reading, which the answers to nodes would wait for.
         self._log.on_reported = partial(broker.turn.run_asked, Phase.PEERS)
-        self.exchange.rest_with(broker.loop.call_later, broker.loop.time)
+        self.exchange.rest_with(broker.loop.call_later)
         self._wanted = WantedRoutes(broker.routes, self.tables, self._origin, self._destination, shares=False)
 
         def sessions_max() -> int:

@@ -28,6 +28,8 @@ Later = Callable[[float, Callable[[], None]], object]  # calls back after this m
 # After a part of a snapshot a server that rests does so for this many times as long as the part took: a million rows take
 # thousands of parts, and sent one after the other they would take every second turn of the loop.
 _RESTS: Final = 3
+# At least, because the loop's timers count milliseconds: a timer of less than half of one is no rest at all.
+_REST_S_MIN: Final = 0.001
 
 TO_SERVER: Final = 0  # the flags of what a replica says
 TO_REPLICA: Final = 1  # and of what a server says
@@ -105,15 +107,18 @@ class RlogExchange:
         self._own = own
         self._is_core = is_core
         self._later: Later | None = None
-        self._now: Callable[[], float] = monotonic
+        self._now = monotonic
         self._is_resting = False
 
     def open(self, send: SendFrame, accepts: Callable[[str], bool]) -> RlogLink:
         """A peer has connected. ``accepts``: the origins whose rows it may send."""
         return RlogLink(self, Replica(self.tables, self._own, is_core=self._is_core, accepts=accepts), send)
 
-    def rest_with(self, later: Later, now: Callable[[], float]) -> None:
-        """Leave most of the loop's time to other work while snapshots are sent. ``now``: the clock of ``later``."""
+    def rest_with(self, later: Later, now: Callable[[], float] = monotonic) -> None:
+        """Leave most of the loop's time to other work while snapshots are sent.
+
+        ``now``: not the loop's clock, which counts milliseconds, while a part takes a tenth of one.
+        """
         self._later = later
         self._now = now
 
@@ -126,7 +131,7 @@ class RlogExchange:
         self._push(self.server.pump())
         if self._later is not None and self.server.is_loading:
             self._is_resting = True
-            self._later((self._now() - began) * _RESTS, self._go_on)
+            self._later(max(_REST_S_MIN, (self._now() - began) * _RESTS), self._go_on)
         elif self.server.is_busy:
             self.ask()
 
