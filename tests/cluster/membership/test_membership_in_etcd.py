@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,13 @@ from braidmq.cluster.membership.cluster_view import ViewChanges
 from braidmq.cluster.membership.members import Admitted, LiveMember, Members, RegistrationRequest
 from braidmq.cluster.membership.own_membership import ClusterMembership
 from braidmq.cluster.membership.shard_map import TermRow
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.etcd import Etcd, running_etcd
 
 pytestmark = [pytest.mark.needs("etcd")]
 
 HASTY = EtcdTimes(attempt_s=0.5, call_s=1.0, silence_s=0.5)
+DEAF = EtcdTimes(attempt_s=0.3, call_s=1.0, silence_s=60.0)  # a watch that hangs is not noticed
 CORES = ("core1", "core2", "core3")
 LEASE_S = 2.0
 
@@ -36,12 +38,13 @@ Result = TypeVar("Result")
 class Core:
     """A core with nothing but its membership; its clock can be put forward, as if it had been stopped."""
 
-    def __init__(self, etcd: Etcd, name: str) -> None:
+    def __init__(self, etcd: Etcd, name: str, addresses: Sequence[str] = (), times: EtcdTimes = HASTY) -> None:
+        """``addresses``: where it reaches etcd, if that is not directly."""
         self.events: list[str] = []
         self.name = name
         self.skipped_s = 0.0
         self._changed = asyncio.Event()
-        self.store = GuardedStore(EtcdCoreStore(etcd.addresses, "c", times=HASTY))
+        self.store = GuardedStore(EtcdCoreStore(addresses or etcd.addresses, "c", times=times))
         self.members = Members(self.store, lambda: int(time() * 1000), CORES)
         self.tables = ClusterTables(self.store)
         self.membership = ClusterMembership(self.store, self.members, name, LEASE_S, self, clock=self._clock)
@@ -224,6 +227,31 @@ def test_without_etcd_a_core_is_alone_until_etcd_answers(etcd: Etcd) -> None:
         assert endings(first, second) == []
 
     run(etcd, scenario, "core1", "core2")
+
+
+def test_a_core_that_renews_its_lease_and_hears_of_no_new_node_is_alone(etcd: Etcd) -> None:
+    """Its watch hangs at one member of etcd, while it renews its lease at another; the node serves clients after a lease."""
+
+    async def scenario(first: Core) -> None:
+        port = int(etcd.addresses[0].rpartition(":")[2])
+        with CuttingProxy(port) as hanging:
+            deaf = Core(etcd, "core2", [f"127.0.0.1:{hanging.port}", *etcd.addresses], DEAF)
+            await deaf.start()
+            await first.add_node("r0")
+            await deaf.saw("r0 joined")
+            hanging.stall()
+            await first.add_node("r1")
+
+            await deaf.saw("alone")
+
+            assert await at_last(lambda: deaf.members.is_member("core2", deaf.membership.incarnation))
+            assert "r1 joined" not in deaf.events
+            hanging.go_on()
+            await deaf.saw("back")
+            assert deaf.events.index("alone") < deaf.events.index("r1 joined") < deaf.events.index("back")
+            await deaf.stop()
+
+    run(etcd, scenario, "core1")
 
 
 @pytest.mark.row("F5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,65 @@ def test_before_its_first_renewal_a_node_is_no_member_and_not_alone() -> None:
     assert not told.lease.check(5.0)
     assert told.lease.state is LeaseState.NEW
     assert told.events == []
+
+
+def test_a_renewal_counts_once_the_tables_are_read_as_far_as_they_were_written() -> None:
+    told = Told()
+    told.lease.on_read(40, 100.0)
+    told.lease.on_confirmed(100.0, 10.0, 100.1, position=40)
+
+    told.lease.on_confirmed(103.0, 10.0, 103.1, position=41)  # a node has joined, and this one does not hear of it
+    assert told.lease.valid_s(103.1) == pytest.approx(5.9)
+    told.lease.on_read(41, 104.0)
+
+    assert told.lease.valid_s(104.0) == pytest.approx(8.0)
+    assert told.events == []
+
+
+def test_a_node_that_renews_its_lease_and_reads_nothing_is_alone_until_it_has_read() -> None:
+    told = Told()
+    told.lease.on_read(40, 100.0)
+    told.lease.on_confirmed(100.0, 10.0, 100.1, position=40)
+    for sent_at in (103.0, 106.0, 109.0, 112.0):
+        told.lease.on_confirmed(sent_at, 10.0, sent_at + 0.1, position=41)
+
+    assert not told.lease.check(112.1)
+    assert told.events == ["alone"]
+
+    told.lease.on_read(41, 113.0)
+
+    assert told.events == ["alone", "back"]
+    assert told.lease.valid_s(113.0) == pytest.approx(8.0)
+
+
+def test_what_was_read_before_a_restore_does_not_count_after_it() -> None:
+    told = Told()
+    told.lease.on_read(1000, 100.0)
+    told.lease.on_read(500, 101.0)
+
+    told.lease.on_confirmed(102.0, 10.0, 102.1, position=501)
+
+    assert not told.lease.check(102.1)
+
+
+@given(st.lists(st.one_of(st.just("join"), st.just("renew"), st.just("read"), st.floats(0, 4)), max_size=60))
+def test_whoever_has_joined_for_a_lease_is_known_to_all_that_hold_one(steps: list[str | float]) -> None:
+    told, now, granted_s = Told(), 0.0, 10.0
+    joined_at: list[float] = []  # by position, from 1
+    read = 0
+    for step in steps:
+        if step == "join":
+            joined_at.append(now)
+        elif step == "renew":
+            told.lease.on_confirmed(now, granted_s, now, len(joined_at))
+        elif step == "read":
+            read = len(joined_at)
+            told.lease.on_read(read, now)
+        else:
+            assert isinstance(step, float)
+            now += step
+        if told.lease.check(now):
+            assert all(now - each < granted_s for each in joined_at[read:])
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 20), st.booleans()), max_size=40))

@@ -20,7 +20,7 @@ import msgspec
 from braidmq.base.config.cluster_settings import ClusterSettings
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import ConfigError, Unavailable
-from braidmq.cluster.corestore.etcd.client import EtcdTls
+from braidmq.cluster.corestore.etcd.client import DEFAULT_TIMES, EtcdTimes, EtcdTls
 from braidmq.cluster.corestore.etcd.failures import EtcdUser
 from braidmq.cluster.corestore.etcd.identity import StoreMark
 from braidmq.cluster.corestore.etcd.store import EtcdCoreStore
@@ -173,7 +173,9 @@ async def make_store(settings: Settings, known: StoreMark | None = None) -> Guar
     cluster = settings.cluster
     tls = await asyncio.to_thread(_read_tls, cluster)
     user = await asyncio.to_thread(_read_user, cluster)
-    return GuardedStore(EtcdCoreStore(cluster.etcd, settings.node.cluster, user=user, tls=tls, known=known))
+    # A watch that hangs is noticed before the lease ends, whose renewals count only if the tables have been read.
+    times = EtcdTimes(silence_s=min(DEFAULT_TIMES.silence_s, cluster.lease / 3))
+    return GuardedStore(EtcdCoreStore(cluster.etcd, settings.node.cluster, user=user, tls=tls, times=times, known=known))
 
 
 def _read_tls(cluster: ClusterSettings) -> EtcdTls | None:

@@ -4,6 +4,7 @@
     deaths    name -> DeathRow      the latest incarnation that has ended; only this row makes a node dead (C31)
     leases    name, core -> number  this core hears this incarnation of the node; bound to the core's own lease
     counters  "registration_id"     the last number given out
+              "joined"              with several cores: the incarnation registered last; its revision says when that was
     endpoints address -> number     registrations over HTTP
 
 - An incarnation is max(last + 1, wall clock in ms): unique even if the tables were restored from an older backup (C27).
@@ -36,6 +37,7 @@ COUNTERS: Final = "counters"
 ENDPOINTS: Final = "endpoints"
 ENDPOINTS_MAX: Final = 10_000
 REGISTRATION_KEY: Final = b"registration_id"
+JOINED_KEY: Final = b"joined"
 DEATH_KEPT_MS: Final = 86_400_000
 # Why a node has ended, and may come back as a new member; any other reason is one to stay away.
 UNKNOWN: Final = "the cluster does not know this node"
@@ -261,8 +263,12 @@ class Members:
             if not decision.writes:
                 if hearing is None or await self.keep(request.name, decision.incarnation, hearing):
                     return decision
-            elif await self._store.commit([*read.conditions(), *versions.conditions()], decision.writes) is not None:
-                return decision
+            else:
+                writes = decision.writes
+                if hearing is not None:
+                    writes = (*writes, PutRow(COUNTERS, JOINED_KEY, decision.incarnation.to_bytes(8, "big")))
+                if await self._store.commit([*read.conditions(), *versions.conditions()], writes) is not None:
+                    return decision
         raise Unavailable("too many nodes register at once, or the lease of this core has ended")
 
     async def keep(self, name: str, incarnation: int, hearing: HearingCore) -> bool:
@@ -323,6 +329,10 @@ class Members:
     async def is_member(self, name: str, incarnation: int) -> bool:
         """Whether this incarnation of a node is alive."""
         return (await self._read(name)).is_incarnation(incarnation)
+
+    async def last_joined(self) -> int:
+        """The position at which a node was registered last, with several cores: who has read the tables up to there knows all."""
+        return revision_of(await self._store.get(COUNTERS, JOINED_KEY))
 
     async def latest(self, name: str) -> int:
         """The latest incarnation of a node; 0 if there was none."""

@@ -7,6 +7,10 @@ A confirmation counts from the moment when its request was *sent*: deadline = th
 declare the node dead after its lease by a clock that runs beside this one, so the node must know first. Time is that since boot:
 it goes on while the machine is suspended.
 
+With several cores a confirmation also names a position in the core store that the holder must have read: that of the latest
+registration of a node when the lease was renewed. Until `on_read` has reached it the confirmation does not count. Else a core
+that can renew its lease but hears nothing of the tables would act without nodes that have joined since.
+
 Call `check` before acting on what a peer has sent: after a pause the sockets are full of what the node must not act on any more.
 """
 
@@ -18,6 +22,7 @@ from typing import Final
 
 # Of the lease: clocks of two machines drift apart, and a callback that was let through takes its time.
 _MARGIN: Final = 0.1
+_WAITING_MAX: Final = 8  # confirmations whose positions were not read yet; a holder asks for three in a lease
 
 
 class LeaseState(Enum):
@@ -47,6 +52,8 @@ class OwnLease:
         self._on_back = on_back
         self._on_declared_dead = on_declared_dead
         self._deadline = 0.0
+        self._read = 0
+        self._waiting: list[tuple[int, float, float]] = []  # position, moment of sending, time granted
 
     @property
     def is_held(self) -> bool:
@@ -65,8 +72,15 @@ class OwnLease:
             self._on_alone()
         return self.state is LeaseState.HELD
 
-    def on_confirmed(self, sent_at: float, granted_s: float, now: float) -> None:
-        """The lease was renewed for this time, by a request that was sent at that moment. It may be too late already."""
+    def on_confirmed(self, sent_at: float, granted_s: float, now: float, position: int = 0) -> None:
+        """The lease was renewed for this time, by a request that was sent at that moment. It may be too late already.
+
+        ``position``: counts once everything up to there was read.
+        """
+        if position > self._read:
+            self._waiting = [*self._waiting, (position, sent_at, granted_s)][-_WAITING_MAX:]
+            self.check(now)
+            return
         if self.state is LeaseState.DEAD:
             return
         self._deadline = max(self._deadline, sent_at + granted_s - margin_of(granted_s))
@@ -76,6 +90,14 @@ class OwnLease:
         was, self.state = self.state, LeaseState.HELD
         if was is LeaseState.ALONE:
             self._on_back()
+
+    def on_read(self, position: int, now: float) -> None:
+        """Everything up to this position of the core store was read; after a restore it may be lower than before."""
+        self._read = position
+        due = [each for each in self._waiting if each[0] <= position]
+        self._waiting = [each for each in self._waiting if each[0] > position]
+        for reached, sent_at, granted_s in due:
+            self.on_confirmed(sent_at, granted_s, now, reached)
 
     def on_dead(self, reason: str) -> None:
         """The node was declared dead: it never acts as this member again."""

@@ -157,8 +157,9 @@ class ClusterMembership:
         if not isinstance(admitted, Admitted):
             raise UsageError(admitted.reason)
         self.incarnation, self._lease_id = admitted.incarnation, lease
-        self.lease.on_confirmed(sent_at, self._lease_s, self._clock())
-        self._load(await self._list())
+        listings = await self._list()
+        self.lease.on_confirmed(sent_at, self._lease_s, self._clock())  # the tables are as of a later moment
+        self._load(listings)
         return admitted
 
     def start(self) -> None:
@@ -182,7 +183,10 @@ class ClusterMembership:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_alone(self) -> None:
-        log.warning("this core is alone: its lease was not renewed in time; it serves no node until the cluster's store answers")
+        log.warning(
+            "this core is alone: its lease was not renewed in time, or it does not hear of new members; it serves no node until"
+            " the cluster's store answers"
+        )
         self._port.on_alone()
 
     def _on_back(self) -> None:
@@ -218,7 +222,7 @@ class ClusterMembership:
             # The row may be that of a newer incarnation, or be missing after a restore.
             row = await self._store.get(LEASES, lease_key(self._name, self._name))
             if row is not None and int.from_bytes(row.value, "big") == self.incarnation:
-                self.lease.on_confirmed(sent_at, self._lease_s, self._clock())
+                await self._confirm(sent_at)
                 return
         self.check()
         sent_at = self._clock()
@@ -229,7 +233,12 @@ class ClusterMembership:
         self._lease_id = lease
         self._be_patient()
         self._changed.set()  # the rows of its nodes have ended with the old lease
-        self.lease.on_confirmed(sent_at, self._lease_s, self._clock())
+        await self._confirm(sent_at)
+
+    async def _confirm(self, sent_at: float) -> None:
+        """The lease was renewed; it counts when this core knows all nodes that had joined by then."""
+        position = await self._members.last_joined()
+        self.lease.on_confirmed(sent_at, self._lease_s, self._clock(), position)
 
     def _end(self, is_replaced: bool) -> None:
         self.lease.on_dead("this core was started a second time" if is_replaced else DECLARED_DEAD)
@@ -277,8 +286,8 @@ class ClusterMembership:
                         if not coming.done():
                             return
                         commit = coming.result()
-                        self._position = commit.position
                         self._apply(self.view.take(commit))
+                        self._note_read(commit.position)
                 finally:
                     if coming is not None and not coming.done():
                         coming.cancel()
@@ -309,13 +318,19 @@ class ClusterMembership:
     def _load(self, listings: Mapping[str, TableRows]) -> None:
         changes = self.view.load(listings)
         # From the first listing on: a commit between two listings is in one of them only.
-        self._position = min(listing.position for listing in listings.values())
+        position = min(listing.position for listing in listings.values())
         self._be_patient()
         self._unkept = {}
         for member in self.view.alive.values():
             if not self.view.is_kept(member.name):
                 self._note_unkept(member)
         self._apply(changes)
+        self._note_read(position)
+
+    def _note_read(self, position: int) -> None:
+        """Everything up to this position has been applied."""
+        self._position = position
+        self.lease.on_read(position, self._clock())
 
     def _apply(self, changes: ViewChanges) -> None:
         for member in changes.ended:
