@@ -34,7 +34,7 @@ CONFIG ?=
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help install run test test-compiled test-pure test-through-node test-spark-matrix $(OLDER_SPARKS:%=test-spark-%) demo pyspark check bench bench-cluster soak format build lock clean
+.PHONY: help install run test test-compiled test-pure test-through-node test-spark-matrix $(OLDER_SPARKS:%=test-spark-%) demo pyspark check bench bench-cluster bench-registry soak format build lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,9 @@ bench: install .tools/.programs .tools/.peers ## compare with other brokers, and
 
 bench-cluster: install ## compare a cluster with one node (QUICK=1: three minutes; SHAPES="pair-qos0 connect": only these)
 	$(VENV)/python -m benchmarks.cluster $(if $(QUICK),--quick) $(foreach shape,$(SHAPES),--shape $(shape)) $(ARGS)
+
+bench-registry: install .tools/.programs ## compare ways to decide who owns a client id (QUICK=1: a minute; SHAPES="crowd stopped": only these)
+	$(VENV)/python -m benchmarks.registry $(if $(QUICK),--quick) $(foreach shape,$(SHAPES),--shape $(shape)) $(ARGS)
 
 soak: install ## run the long tests: hostile and ordinary load, 500 kills
 	$(VENV)/pytest -m soak --timeout=1800 -s $(ARGS)

@@ -244,10 +244,11 @@ class Bench:
 
 
 def build(folder: Path, name: str) -> Path:
-    """Compile one of the load generators, ``flood``, ``keep`` or ``mqload``, which needs none of the others' code."""
+    """Compile one of the load generators: ``flood``, ``keep``, ``mqload`` or ``storm``; the last two need no other code."""
     program = folder / name
-    sources = [str(LOAD_SOURCES / file) for file in (f"{name}.c", "transport.c") if name != "mqload" or file != "transport.c"]
-    libraries = () if name == "mqload" else ("-l:libssl.so.3", "-l:libcrypto.so.3")
+    is_alone = name in ("mqload", "storm")
+    sources = [str(LOAD_SOURCES / f"{name}.c"), *([] if is_alone else [str(LOAD_SOURCES / "transport.c")])]
+    libraries = () if is_alone else ("-l:libssl.so.3", "-l:libcrypto.so.3")
     subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), *sources, *libraries], check=True)
     return program
 

@@ -73,9 +73,13 @@ def settings(is_recorded: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def dev_cluster(folder: Path, replicants: int, *, is_recorded: bool = False) -> Iterator[Group]:
-    """A core and its replicants; with no replicants it is one node."""
-    words = ["dev-cluster", "--replicants", str(replicants), "--data-dir", str(folder), *settings(is_recorded), "--json"]
+def dev_cluster(
+    folder: Path, replicants: int, *, cores: int = 1, is_recorded: bool = False, keys: Sequence[str] = ()
+) -> Iterator[Group]:
+    """Cores and replicants, by name; a core without replicants is one node. ``keys``: settings, as KEY=VALUE."""
+    given = [word for key in keys for word in ("--set", key)]
+    counts = ["--cores", str(cores), "--replicants", str(replicants)]
+    words = ["dev-cluster", *counts, "--data-dir", str(folder), *settings(is_recorded), *given, "--json"]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([BRAIDMQ, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -84,7 +88,7 @@ def dev_cluster(folder: Path, replicants: int, *, is_recorded: bool = False) -> 
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the cluster did not start: {(folder / 'log').read_text()[-500:]}")
-        yield Group(msgspec.json.decode(line, type=Ready).nodes, folder)
+        yield Group(sorted(msgspec.json.decode(line, type=Ready).nodes, key=lambda node: node.name), folder)
     finally:
         _stop(process)
 
@@ -131,11 +135,15 @@ def started(file: Path, folder: Path, words: Sequence[str] = ()) -> Iterator[tup
         _stop(process)
 
 
+def children(pid: int) -> list[int]:
+    """The child processes that there are now."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def _children(pid: int) -> list[int]:
     """The child processes, once each of them serves clients."""
-    file = Path(f"/proc/{pid}/task/{pid}/children")
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not (found := [int(word) for word in file.read_text().split()]) and time.monotonic() < deadline:
+    while not (found := children(pid)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
 
