@@ -312,6 +312,9 @@ class ClusterMembership:
             log.info("%d rows that the cluster's store had lost are back", len(plan))
         self._forgotten = None
         self._store.end_repair()
+        for node, lease in self._kept.items():  # its row may be gone, while the lease that it belongs to is in the backup
+            if lease != _LET_GO:
+                self._kept[node] = _NOT_WRITTEN
         self._load(found)
         await self._renew()
 
