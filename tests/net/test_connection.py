@@ -351,6 +351,35 @@ class Direct:
         pass
 
 
+@pytest.mark.parametrize("paused_s", [5.0, 5.1], ids=["soon enough", "too late"])
+def test_what_has_waited_while_the_node_stood_still_for_too_long_is_not_handed_out(
+    path: Path, paused_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("braidmq.net.connection.time_since_boot", lambda: now)
+
+    async def work() -> None:
+        nonlocal now
+        async with two_nodes(path) as (edge, core):
+            edge.connection.stale_s = 5.1
+            core.connection.send(FrameKind.FEED, 1, b"before")
+            await edge.has_frames(1)
+            now += 5.0  # while nothing is read, as the connection has had nothing to read
+            core.connection.send(FrameKind.FEED, 2, b"in time")
+            await edge.has_frames(2)
+
+            now += paused_s
+            core.connection.send(FrameKind.FEED, 3, b"late")
+
+            if paused_s < 5.1:
+                assert len(await edge.has_frames(3)) == 3
+            else:
+                assert await edge.has_lost() == "this node has read nothing for 5 s"
+                assert [frame.destination for frame in edge.frames] == [1, 2]
+
+    run(work())
+
+
 def test_a_silent_peer_is_pinged_and_its_silence_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("braidmq.net.connection.BEAT_S", 0.001)
 

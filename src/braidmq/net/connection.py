@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final, Protocol
 
-from braidmq.base.deadline_clock import BEAT_S, DeadlineClock, after_reading
+from braidmq.base.deadline_clock import BEAT_S, DeadlineClock, after_reading, time_since_boot
 from braidmq.base.errors import UsageError
 from braidmq.net.duplex import Duplex
 from braidmq.net.frames import BODY_BYTES_MAX, FRAME_BYTES_MAX, BadFrame, Frame, FrameBuffer, FrameKind, FrameView, head
@@ -31,6 +31,7 @@ logger = logging.getLogger("braidmq.net")
 
 HANDSHAKE_S: Final = 5.0
 PING_S: Final = 1.0
+SILENT_S_MIN: Final = 3 * PING_S  # a peer with nothing to say is heard when it is asked for a sign of life
 WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 # An owner that heeds ``is_clogged`` stays far below this many times the bound; beyond it the connection is given up.
 _WRITE_BOUNDS: Final = 8
@@ -64,6 +65,7 @@ class PeerConnection:
     ``on_lost(reason)``: once, when everything that was received has been handed out.
     ``on_room()``: when less than ``room_bytes`` wait, after it was more than twice as much; half of ``write_bytes_max`` unless
     the owner sets less, because it stops sending earlier.
+    ``stale_s``: what was not read for this long, pauses included, is not handed out: the connection ends. 0: it always is.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class PeerConnection:
         self.name = self.address = name
         self.write_bytes_max = write_bytes_max
         self.room_bytes = write_bytes_max // 2
+        self.stale_s = 0.0
         self.on_frame: OnFrame = _refuse_frame
         self.on_lost: Callable[[str], None] = _ignore_reason
         self.on_room: Callable[[], None] = _ignore_room
@@ -91,6 +94,7 @@ class PeerConnection:
         self._received = FrameBuffer(HELLO_FRAME_BYTES_MAX)
         self._clock = DeadlineClock() if clock is None else clock
         self.last_heard = self._pinged_at = self._clock()
+        self._read_at = time_since_boot()
         self._is_paused = False  # by the owner
         self._is_behind = False  # complete frames wait in the buffer for the next turn of the loop
         self._was_filled = False  # ``on_room`` follows
@@ -176,6 +180,7 @@ class PeerConnection:
         if self._is_paused:
             self._is_paused = False
             self.last_heard = self._clock()
+            self._read_at = time_since_boot()
             self._hand_out_later()
 
     def close(self, reason: str) -> None:
@@ -202,6 +207,8 @@ class PeerConnection:
 
     def received(self, size: int) -> None:
         """Hand out the frames that are complete now."""
+        if self._is_stale():
+            return
         self.last_heard = self._clock()
         self._received.fill(size)
         self._hand_out()
@@ -228,6 +235,15 @@ class PeerConnection:
             self._owner.ended(self, reason)
 
     # Frames
+
+    def _is_stale(self) -> bool:
+        """Whether what is about to be handed out has waited for too long; then the connection has ended."""
+        now = time_since_boot()
+        unread_s, self._read_at = now - self._read_at, now
+        if not self.stale_s or unread_s < self.stale_s:
+            return False
+        self.abort(f"this node has read nothing for {unread_s:.0f} s")
+        return True
 
     def _hand_out(self) -> None:
         """Hand out complete frames for a bounded time."""
@@ -257,6 +273,8 @@ class PeerConnection:
 
     def _continue(self) -> None:
         self._is_behind = False
+        if self._is_stale():
+            return
         self._hand_out()
         if not self._is_behind and not self._is_paused:
             self._duplex.read(True)

@@ -157,20 +157,6 @@ class Registered(_NodeMessage, frozen=True):
     cluster_version: int = 1
 
 
-class RenewLease(_NodeMessage, frozen=True):
-    """A node that is a member asks its core, every third of a lease, whether it still counts as alive."""
-
-
-class LeaseRenewed(_NodeMessage, frozen=True):
-    """The node counts as alive for this long from the moment when it sent its question. 0: it has no lease that could end.
-
-    ``cores``: as in `Registered`.
-    """
-
-    valid_ms: int
-    cores: list[CoreEntry]
-
-
 class CallFailed(_NodeMessage, frozen=True):
     """A call was refused or failed."""
 

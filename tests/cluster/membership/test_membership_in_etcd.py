@@ -263,7 +263,7 @@ def test_a_core_that_renews_its_lease_and_hears_of_no_new_node_is_alone(etcd: Et
 @pytest.mark.soak
 def test_a_core_that_was_stopped_for_three_leases_learns_that_it_is_dead_and_acts_no_more(etcd: Etcd) -> None:
     async def scenario(first: Core, second: Core) -> None:
-        node = await first.add_node("r1")
+        await first.add_node("r1")
         await first.membership.stop()  # it renews nothing, and reads nothing
         await second.saw("core1 ended", "r1 ended")
         first.skipped_s = 3 * LEASE_S

@@ -96,6 +96,24 @@ def test_a_replicant_that_stands_still_loses_its_clients_to_others(tmp_path: Pat
         assert payloads(back, 1) == [b"2"]
 
 
+@pytest.mark.row("F5")
+def test_a_replicant_that_hangs_for_a_lease_is_dead_though_its_connections_stand(tmp_path: Path) -> None:
+    with ClusterOfProcesses(tmp_path, 2, cluster=LEASE) as cluster:
+        one, two = cluster.replicants
+        witness = two.client("witness")
+        witness.subscribe("will/#", qos=1)
+        cut_off = one.client("cut-off", will=Will("will/1", b"gone", 1, False))
+
+        one.process.pause()
+
+        assert payloads(witness, 1) == [b"gone"]
+        one.process.send(signal.SIGCONT)
+        cut_off.expect_disconnect(Reason.SERVER_SHUTTING_DOWN, timeout_s=PATIENCE_S)
+        one.port = one.process.await_port()  # the same process, as a new member
+        one.client("cut-off").disconnect()
+        witness.expect_silence()
+
+
 def test_a_slow_replicant_delays_nobody_and_catches_up(tmp_path: Path) -> None:
     # The lease is long: the core must not help itself by declaring the node dead.
     with ClusterOfProcesses(tmp_path, 2, cluster={"lease": "60s", "home_wait": "61s"}) as cluster:

@@ -14,7 +14,7 @@ from braidmq.cluster.membership.members import RegistrationRequest
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import Declare, Declared, LeaseRenewed, NodeAnswer, Register, Registered, RenewLease
+from braidmq.net.proto_v1 import Declare, Declared, NodeAnswer, Register, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
@@ -29,10 +29,6 @@ class CallsOwner(Protocol):
 
     async def register(self, request: RegistrationRequest) -> Registered:
         """Make a node a member. Raises UsageError if it is refused, Unavailable."""
-        ...
-
-    def renew(self, node: NodeIncarnation) -> LeaseRenewed:
-        """How long the node certainly counts as alive. Raises Unavailable."""
         ...
 
     def on_connected(self, node: NodeIncarnation) -> None:
@@ -56,12 +52,11 @@ class CallsOfNode:
         self._connection = connection
         self._node: NodeIncarnation | None = None  # once it is a member
         self._peer: NodePeer | None = None
-        requests = Register | RenewLease | Declare | RetainedRead | RetainedFilters | OpenBatch
+        requests = Register | Declare | RetainedRead | RetainedFilters | OpenBatch
         self._calls = Calls(connection, requests=requests, answers=NodeAnswer)
         self._calls.serve(
             {
                 Register: self._register,
-                RenewLease: self._renew,
                 Declare: self._declare,
                 RetainedRead: self._read_retained,
                 RetainedFilters: self._read_retained,
@@ -93,11 +88,6 @@ class CallsOfNode:
             self._peer.calls.open(self._connection)
             self._core.questions.connect(Member(*self._node), self._calls, self._connection.address)
         return registered
-
-    def _renew(self, request: RenewLease) -> LeaseRenewed:
-        self._member()
-        assert self._node is not None
-        return self._core.renew(self._node)
 
     def _declare(self, request: Declare) -> Declared:
         self._member().calls.declare(request)

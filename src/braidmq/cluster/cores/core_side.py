@@ -43,8 +43,8 @@ from braidmq.cluster.protocol.roles import MESSAGES as MESSAGES
 from braidmq.cluster.protocol.roles import REPLICANT as REPLICANT
 from braidmq.cluster.protocol.roles import WORKER as WORKER
 from braidmq.net.acceptor import Acceptor
-from braidmq.net.connection import PeerConnection
-from braidmq.net.proto_v1 import VERSION, CoreEntry, LeaseRenewed, Registered
+from braidmq.net.connection import SILENT_S_MIN, PeerConnection
+from braidmq.net.proto_v1 import VERSION, CoreEntry, Registered
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -273,15 +273,6 @@ class CoreSide:
             return self.several.entries()
         return [CoreEntry(self._settings.node.name, "", list(range(self._log.shards)))]
 
-    def renew(self, node: NodeIncarnation) -> LeaseRenewed:
-        """How long a node certainly counts as alive. Raises Unavailable."""
-        valid_s = 0.0
-        if self.several is not None:
-            valid_s = self.several.membership.valid_s(node)
-            if not valid_s:
-                raise Unavailable("this core does not know whether the node counts as alive", TICK_S)
-        return LeaseRenewed(int(valid_s * 1000), self._cores())
-
     def on_connected(self, node: NodeIncarnation) -> None:
         """A connection of a member was made."""
         self._connected[node] = self._connected.get(node, 0) + 1
@@ -301,9 +292,12 @@ class CoreSide:
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            ended = self._leases.tick(monotonic())
+            ended = [*self._leases.tick(monotonic()), *self._drop_silent()]
             if self.several is not None:
-                self._let_go(self.several, ended)
+                # This core no longer hears these nodes; the others may still.
+                for node in ended:
+                    self._leases.remove(node)
+                    self.several.membership.let_go(node)
                 continue
             for name, incarnation in ended:
                 try:
@@ -311,17 +305,16 @@ class CoreSide:
                 except Unavailable as problem:  # it stays in the list, for the next tick
                     log.warning("%s cannot be declared dead: %s", name, problem)
 
-    def _let_go(self, several: SeveralCores, ended: list[NodeIncarnation]) -> None:
-        """This core no longer hears these nodes, nor those that are connected and silent: the others may still."""
+    def _drop_silent(self) -> list[NodeIncarnation]:
+        """Nodes that are connected and were silent for a lease, pauses of this core left out; their connections have ended."""
         assert self._doors is not None
+        ended = []
         for name, silent_s in self._doors.silences().items():
-            if silent_s >= self._settings.cluster.lease:
+            if silent_s >= max(self._settings.cluster.lease, SILENT_S_MIN):
                 self._drop(name, f"it was silent for {silent_s:.0f} s")
                 if name in self._alive:
                     ended.append((name, self._alive[name]))
-        for node in ended:
-            self._leases.remove(node)
-            several.membership.let_go(node)
+        return ended
 
     def _drop(self, name: str, reason: str) -> None:
         if self._doors is not None:

@@ -60,10 +60,6 @@ class OwnLease:
         """Whether it was held when `check` was last called."""
         return self.state is LeaseState.HELD
 
-    def valid_s(self, now: float) -> float:
-        """For how long the lease is certainly held; 0 if it is not."""
-        return max(self._deadline - now, 0.0) if self.check(now) else 0.0
-
     def check(self, now: float) -> bool:
         """Whether the node may act as a member now."""
         if self.state is LeaseState.HELD and now >= self._deadline:

@@ -33,7 +33,7 @@ from braidmq.cluster.membership.members import (
     RegistrationRequest,
     lease_key,
 )
-from braidmq.cluster.membership.own_lease import LeaseState, OwnLease, margin_of
+from braidmq.cluster.membership.own_lease import LeaseState, OwnLease
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -124,12 +124,6 @@ class ClusterMembership:
         if not self.check():
             raise Unavailable("this core cannot reach the cluster's store", _RETRY_S)
         return HearingCore(self._name, self._lease_id)
-
-    def valid_s(self, node: NodeIncarnation) -> float:
-        """For how long the node certainly counts as alive, from the moment when it last sent something; 0: not known."""
-        if not self._lease_id or self._kept.get(node) != self._lease_id:
-            return 0.0
-        return min(self.lease.valid_s(self._clock()), self._lease_s - margin_of(self._lease_s))
 
     def keep(self, node: NodeIncarnation, lease: int = 0) -> None:
         """This core hears a node. ``lease``: its row says so already, as long as this lease lasts."""

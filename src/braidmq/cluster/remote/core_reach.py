@@ -3,6 +3,9 @@
 They come and go together: the one for messages is opened when the core has been told which clients of its own this node has, and
 if either of them is lost, both are made anew. A network may lose packets without telling either side: a core on another machine
 that has said nothing for a lease is one that is away, or publishers at home there would wait for as long as TCP does.
+
+A node that stood still for a lease may have been declared dead, and what waits in its sockets was meant for a member: it is not
+acted on (C3). The connections end, and the core says whether the node still is one when it registers again.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from braidmq.base.backoff import Backoff
 from braidmq.base.config.addresses import Address
 from braidmq.base.errors import Unavailable
 from braidmq.cluster.cores.core_side import CALLS, MESSAGES, WRITE_BYTES_MAX
+from braidmq.cluster.membership.own_lease import margin_of
 from braidmq.cluster.remote.home_link import OUTLET_BYTES_MAX, HomeLink
 from braidmq.net.calls import CallError, Calls
-from braidmq.net.connection import PING_S, PeerConnection
+from braidmq.net.connection import SILENT_S_MIN, PeerConnection
 from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered
@@ -33,7 +37,6 @@ log = logging.getLogger("braidmq.cluster")
 
 CALL_S: Final = 10.0
 _LOOKS_PER_LEASE: Final = 4
-_SILENT_S_MIN: Final = 3 * PING_S  # a core with nothing to say is heard when it is asked for a sign of life
 _ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused
 
 
@@ -74,6 +77,7 @@ class CoreReach:
         self.label = "the core"  # what log messages call it
         self._owner = owner
         self._lease_s = lease_s
+        self._silent_s_max = max(lease_s, SILENT_S_MIN)
         self._calls: Calls | None = None
         self._home: HomeLink | None = None
         self._messages: Dialer | None = None
@@ -102,7 +106,7 @@ class CoreReach:
         self._watch = asyncio.get_running_loop().call_later(self._lease_s / _LOOKS_PER_LEASE, self._look_for_silence)
         for dialer in (self._dialer, self._messages):
             connection = None if dialer is None else dialer.connection
-            if connection is not None and connection.silent_s >= max(self._lease_s, _SILENT_S_MIN):
+            if connection is not None and connection.silent_s >= self._silent_s_max:
                 connection.abort(f"{self.label} was silent for {connection.silent_s:.0f} s")
 
     def _dial(self, purpose: str) -> Dialer:
@@ -165,7 +169,13 @@ class CoreReach:
 
         connection.on_frame = receive
         connection.on_lost = calls.lost
+        self._distrust_pauses(connection)
         self._registering = asyncio.get_running_loop().create_task(self._register(calls))
+
+    def _distrust_pauses(self, connection: PeerConnection) -> None:
+        """A worker's core runs on the same machine, which may be suspended with both of them."""
+        if not isinstance(self.place.address, Path):
+            connection.stale_s = self._silent_s_max - margin_of(self._silent_s_max)
 
     def _on_down(self, reason: str) -> None:
         self._calls = None
@@ -235,6 +245,7 @@ class CoreReach:
         connection.on_room = home.note_room
         connection.room_bytes = OUTLET_BYTES_MAX // 8
         connection.on_lost = lambda reason: home.lose_messages(connection)
+        self._distrust_pauses(connection)
         home.open_messages(connection)
 
     def _on_messages_down(self, reason: str) -> None:
