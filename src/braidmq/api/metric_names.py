@@ -206,6 +206,9 @@ _PACKETS: Final = {
 _CLIENTS: Final = {
     "client_connect": _counter("CONNECT packets processed.", "statistics.packets_received.connect"),
     "client_connected": _counter("Connections that were accepted.", "statistics.connected"),
+    "client_abandoned": _counter(
+        "In a cluster: CONNECT packets of clients that had left before their node handled them.", "statistics.abandoned"
+    ),
     "client_disconnected": _counter("Accepted connections that ended.", "statistics.disconnected"),
     "client_subscribe": _counter("Subscriptions made.", "statistics.subscribed"),
     "client_unsubscribe": _counter("Subscriptions ended by their client.", "statistics.unsubscribed"),
@@ -339,6 +342,18 @@ _CLUSTER: Final = {
     ),
     "routes_remote_count": _gauge(
         "Topic filters that other nodes have announced, each counted once per node.", "cluster.routes_remote", is_summed=False
+    ),
+    "clock_offset_seconds": _gauge(
+        "The time of the cluster minus this node's wall clock.", "cluster.clock_offset_s", is_summed=False
+    ),
+    "clock_bound_seconds": _gauge(
+        "How far this node's cluster clock may be from the reference's; above 1 s new clients are refused.",
+        "cluster.clock_bound_s",
+        is_summed=False,
+    ),
+    "clock_is_reference": _gauge("1 on the core that gives the cluster its time.", "cluster.clock_reference", is_summed=False),
+    "clock_refused": _counter(
+        "CONNECTs refused while the time of the cluster was not known well enough.", "cluster.clock_refused"
     ),
     "rlog_lag_entries_p50": _gauge(
         "Route changes that a node has not been sent yet: the median over all nodes.", "cluster.rlog_lag_p50", is_summed=False

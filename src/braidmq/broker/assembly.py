@@ -96,6 +96,7 @@ class BrokerParts:
         self.registry: Registry = LocalRegistry(storage.log.fences) if ports.registry is None else ports.registry
         self.exclusive: ExclusiveTopics = LocalExclusiveTopics() if ports.exclusive is None else ports.exclusive
         self._is_home = ports.is_home
+        self._claim_gate = ports.claim_gate
         self.users = UserExistence(access, hooks, settings)
         self.statistics = Statistics()
         self._make_lane(settings, clock)
@@ -323,6 +324,7 @@ class BrokerParts:
             make_recall=partial(Recall, self._reading),
             restore=partial(self.restoration.restore, waits=False),
             is_home=self._is_home,
+            claim_gate=self._claim_gate,
         )
         auth = AuthHandler(self.access, admission, self.connections, self.statistics)
         connect = ConnectHandler(

@@ -10,6 +10,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.connected = self.disconnected = self.live = self.connections_max = 0
+        self.abandoned = 0  # CONNECTs whose clients had left before a client id was claimed for them
         self.authenticating = 0  # CONNECTs and AUTHs that wait for an authenticator now
         self.created = self.resumed = self.taken_over = self.discarded = self.expired = self.ended = 0
         self.owners_protected = 0  # CONNECTs without a user that were refused because a user has the session

@@ -47,6 +47,18 @@ class ClusterMetrics(msgspec.Struct, frozen=True):
     nodes: list[NodeMetrics] = []
 
 
+class ClockInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's cluster clock: the time of the cluster minus the node's wall clock, and how wrong it may be; None: not known.
+
+    ``is_reference``: the node gives the time. ``reign``: how many times that has changed.
+    """
+
+    is_reference: bool
+    reign: int
+    offset_ms: int | None
+    bound_ms: int | None
+
+
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A member of the cluster. ``state``: *silent* is connected and does not answer, *away* is not connected.
 
@@ -67,6 +79,7 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
     rlog: str = ""
     rlog_lag: int = 0
     rlog_position: int = 0
+    clock: ClockInfo | None = None
     alarms: list[str] = []
 
 

@@ -6,6 +6,8 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from braidmq.control.cluster import ClockInfo
+
 SOCKET_NAME: Final = "ctl.sock"
 TOKEN_NAME: Final = "ctl.token"  # noqa: S105 - the name of a file
 
@@ -76,6 +78,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     retained: int
     not_ready: str = ""
     nodes: list[NodeSummary] = []
+    clock: ClockInfo | None = None  # of a member of a cluster
 
 
 class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):

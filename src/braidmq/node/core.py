@@ -214,7 +214,7 @@ class Node(ServingNode):
             terms = {shard: row.term for shard, row in self._several.terms.items()}
             led = LedShards(local.name, self._several.map.leader_names, terms)
         self._home = Home(local, cluster.takeover_wait, pace, message_log, side.expected, side.ended, led)
-        return self._home.ports
+        return msgspec.structs.replace(self._home.ports, claim_gate=side.time.watch.refusal)
 
     def _answer_cores(self) -> CoreOperations:
         """The operations of a core; from now on it answers the other ones, for its own part."""
@@ -236,6 +236,7 @@ class Node(ServingNode):
         self._administration = await CoreAdministration.open(self.settings.node, side, self._access, use_settings)
         self._held_time = held = HeldTime(broker, self.settings.cluster.lease, broker.loop)
         self._core_side.when_alone, self._core_side.when_back = held.hold, held.resume
+        self._core_side.time.start(self._home.core_calls)
         await self._core_side.accept(self._home, self._home)
         if self._plan.count:
             socket_path = str(self._core_side.socket_path)

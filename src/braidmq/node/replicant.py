@@ -7,6 +7,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from braidmq.access.local import LocalAccess
 from braidmq.api.server import ApiServer
 from braidmq.base.config.addresses import Address
@@ -75,7 +77,8 @@ class Replicant(ServingNode):
         self._access = access = await asyncio.to_thread(LocalAccess, settings)
         loaded = hooks.load(settings.hooks.load, settings.limits.connect_timeout)
         link = self._side.link
-        self._broker = broker = Broker(settings, access, loaded, link.storage, ports=link.ports)
+        ports = msgspec.structs.replace(link.ports, claim_gate=self._side.time.refusal)
+        self._broker = broker = Broker(settings, access, loaded, link.storage, ports=ports)
         self._watch = LoopWatch(broker.timers)
         self._watch.start()
         access.on_change = broker.enforce_access
@@ -181,7 +184,7 @@ class Replicant(ServingNode):
 
     def cluster_figures(self) -> ClusterFigures:
         """What the metrics say about the cluster, now."""
-        return ReplicantFigures(self._side.link)
+        return ReplicantFigures(self._side.link, self._side.time)
 
     @property
     def answers(self) -> NodeAnswers:

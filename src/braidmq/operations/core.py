@@ -16,7 +16,7 @@ from braidmq.base.config.keys import dotted, find_key, parse_path
 from braidmq.base.config.sources import is_shared, parse_override, shared_override
 from braidmq.base.errors import Unavailable
 from braidmq.cluster.administration.questions import ANSWER_S, Silence
-from braidmq.cluster.cores.core_side import CORE, WORKER
+from braidmq.cluster.protocol.roles import CORE, WORKER
 from braidmq.control.cluster import ClusterMetrics, NodeMetrics
 from braidmq.control.contract import (
     BanInfo,

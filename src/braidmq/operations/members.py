@@ -11,8 +11,8 @@ from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.administration.core_administration import CoreAdministration
 from braidmq.cluster.administration.questions import ANSWER_S, KnownNode, NodeQuestions, Silence
 from braidmq.cluster.cores.core_calls import CoreCalls
-from braidmq.cluster.cores.core_side import CORE, REPLICANT
 from braidmq.cluster.home.node_peer import PeerView
+from braidmq.cluster.protocol.roles import CORE, REPLICANT
 from braidmq.control.cluster import ClusterStatus, CoreInfo, DrainRequest, DrainStatus, JoinPlan, MemberInfo, ShardLeader
 from braidmq.control.contract import Status
 from braidmq.operations.node import NodeOperations, RunningNode
@@ -74,6 +74,7 @@ class MemberOperations(NodeOperations):
         """The members of the cluster, the core first."""
         statuses = await self._asking.ask_nodes("status", None, Status, ANSWER_S)
         own = self.status()
+        figures = self._core.cluster_figures()
         settings = self._core.settings
         core = MemberInfo(
             name=own.node,
@@ -82,8 +83,9 @@ class MemberOperations(NodeOperations):
             incarnation=self._core.incarnation,
             address="" if self._core.cluster_address is None else str(self._core.cluster_address),
             clients=own.connections,
-            routes=self._core.cluster_figures().routes_own,
-            alarms=[*([own.not_ready] if own.not_ready else []), *self._setting_alarms(own.node)],
+            routes=figures.routes_own,
+            clock=own.clock,
+            alarms=[*filter(None, (own.not_ready, figures.clock_trouble)), *self._setting_alarms(own.node)],
         )
         nodes = self._core.questions.nodes()
         members = [self._member(node, statuses.get(node.name, Silence("it has just joined"))) for node in nodes]
@@ -120,6 +122,7 @@ class MemberOperations(NodeOperations):
             rlog="" if view is None else view.rlog_state,
             rlog_lag=0 if view is None else view.rlog_lag,
             rlog_position=0 if view is None else view.rlog_sequence,
+            clock=None if isinstance(found, Silence) else found.clock,
             alarms=alarms,
         )
 

@@ -111,6 +111,7 @@ class NodeOperations:
     def status(self) -> Status:
         """The current state of the node."""
         listeners = self._listeners()
+        figures = self._node.cluster_figures()
         missing = [f"{each.kind}:{each.name}" for each in listeners if not each.running and self._is_enabled(each)]
         return Status(
             node=self._node.settings.node.name,
@@ -119,9 +120,10 @@ class NodeOperations:
             listeners=listeners,
             connections=self._statistics.live,
             sessions=len(self._sessions),
-            subscriptions=self._subscriptions.count() - self._node.cluster_figures().held_routes,
+            subscriptions=self._subscriptions.count() - figures.held_routes,
             retained=len(self._retained),
             not_ready=f"listeners not ready: {', '.join(missing)}" if missing else self._log_trouble(),
+            clock=figures.clock,
         )
 
     def _log_trouble(self) -> str:

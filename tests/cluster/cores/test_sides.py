@@ -14,7 +14,8 @@ import pytest
 from braidmq.base.config import sources
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import UsageError
-from braidmq.cluster.cores.core_side import CoreSide, MemberHome
+from braidmq.cluster.cores.core_ports import MemberHome
+from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.remote.replicant_side import CoreAddress, ReplicantSide
 from tests.support.certificates import Authority

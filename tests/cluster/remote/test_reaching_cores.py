@@ -13,7 +13,8 @@ import pytest
 
 from braidmq.base.config import sources
 from braidmq.broker.broker import Broker
-from braidmq.cluster.cores.core_side import CoreSide, MemberHome
+from braidmq.cluster.cores.core_ports import MemberHome
+from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.membership.members import RegistrationRequest
 from braidmq.cluster.remote.cluster_link import ClusterLink
 from braidmq.cluster.remote.core_reach import CoreReach

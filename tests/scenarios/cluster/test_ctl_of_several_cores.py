@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -110,6 +111,29 @@ def test_every_core_lists_the_sessions_and_messages_of_all_cores(tmp_path: Path)
         assert operators[0].run("sessions", "drop", away[1]).exit_code == 0
         assert operators[1].run("clients", "kick", away[0]).exit_code == 0
         assert operators[0].names("sessions", "ls") == sorted(here)
+
+
+def test_one_core_gives_the_time_and_its_successor_goes_on(tmp_path: Path) -> None:
+    with cores_in(tmp_path) as (cluster, operators):
+        for operator in operators:
+            clocks = {each["name"]: each["clock"] for each in operator.ask("cluster", "status")["members"]}
+            assert all(clock["bound_ms"] is not None and clock["bound_ms"] < 500 for clock in clocks.values()), clocks
+        references = [operator.ask("cluster", "status")["members"][0]["clock"] for operator in operators]
+        (first,) = [number for number, clock in enumerate(references) if clock["is_reference"]]
+        successor = operators[1 - first]
+        before = references[1 - first]
+
+        cluster.cores[first].kill()
+
+        after = before
+        until = monotonic() + 30
+        while not after["is_reference"] and monotonic() < until:
+            after = successor.ask("cluster", "status")["members"][0]["clock"]
+        assert after["is_reference"]
+        assert after["reign"] == before["reign"] + 1
+        assert abs(after["offset_ms"] - before["offset_ms"]) < 500, "both machines have the same wall clock"
+        with cluster.replicants[0].client(at_home(2 - first, 1)[0]) as wire:
+            wire.ping()
 
 
 def test_a_client_is_found_from_any_core_and_a_core_that_is_away_is_named(tmp_path: Path) -> None:

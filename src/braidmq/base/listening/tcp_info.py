@@ -7,6 +7,7 @@ client may have given up long ago, and have connected elsewhere (R4).
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from time import monotonic
@@ -39,6 +40,15 @@ def is_established(connected: TcpSocket) -> bool:
     """False if the peer has closed its side or reset the connection, even if bytes from before that are unread."""
     found = _read(connected)
     return found is None or found[0] == _ESTABLISHED
+
+
+def unread(fd: int, size: int) -> bytes:
+    """The first bytes that wait to be read, which stay there; none if there are none, or the connection is reset."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as connected:
+            return connected.recv(size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return b""
 
 
 def _read(connected: TcpSocket) -> tuple[int, int] | None:

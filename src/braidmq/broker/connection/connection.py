@@ -13,10 +13,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from braidmq.access.contract import Credentials, Exchange, Rules
+from braidmq.base.listening.tcp_info import is_established, unread
 from braidmq.broker.connection.context import ConnectionContext
 from braidmq.broker.connection.deadlines import TICK_S
 from braidmq.broker.connection.holds import HeldChannel
-from braidmq.broker.listeners.origin import ListenerInfo, Origin, describe_peer
+from braidmq.broker.listeners.origin import TLS_KINDS, ListenerInfo, Origin, describe_peer
 from braidmq.broker.messages.hooks import Client
 from braidmq.broker.ports import Change, Refusal
 from braidmq.broker.session.session import Session
@@ -32,6 +33,8 @@ from braidmq.mqtt.reasons import Reason, connack_return_code
 
 log = logging.getLogger("braidmq.connection")
 
+_FAREWELL_BYTES = 32  # more than TLS needs for the alert that closes a connection
+_WS_CLOSE = 0x88
 _LINGER_S = 5.0  # how long a closed connection may take to be written out
 
 
@@ -310,6 +313,20 @@ class Connection(HeldChannel, asyncio.BufferedProtocol):
     def peer(self) -> str:
         """Where the client is, for logs."""
         return f"{self.origin.peer_host}:{self.origin.peer_port}" if self.origin is not None else "-"
+
+    def is_established(self) -> bool:
+        """False if the client has closed its side of the connection, even if it is still to be read."""
+        connected = None if self.transport is None else self.transport.get_extra_info("socket")
+        return connected is None or is_established(connected)
+
+    def has_left(self) -> bool:
+        """Whether a client that has closed its side has sent nothing more than a farewell behind what was handled."""
+        if self.part_bytes or self.transport is None or self.origin is None:
+            return not self.part_bytes
+        rest = unread(self.transport.get_extra_info("socket").fileno(), _FAREWELL_BYTES)
+        if self.origin.kind in TLS_KINDS:
+            return len(rest) < _FAREWELL_BYTES
+        return not rest or (self.origin.kind == "ws" and rest[0] == _WS_CLOSE)
 
     def credentials(self, user_name: str | None, password: bytes | None = None) -> Credentials:
         """What the client presents: name and password, with its certificate and address."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -60,10 +61,12 @@ class Admission:
         make_recall: Callable[[Session], Recall],
         restore: Callable[[StoredSession], Session],
         is_home: bool,
+        claim_gate: Callable[[], Refused | None] | None,
     ) -> None:
         """``make_recall`` starts to read messages in flight that only the log has.
 
         ``restore`` makes a session of the rows that a grant has brought. ``is_home``: sessions wait, and are counted, here.
+        ``claim_gate``: see `NodePorts`.
         """
         self._access = access
         self._hooks = hooks
@@ -83,6 +86,7 @@ class Admission:
         self._make_recall = make_recall
         self._restore = restore
         self._is_home = is_home
+        self._claim_gate = claim_gate
 
     def judge_place(self, client_id: str) -> Refused | None:
         """The reason why there is no room for a session of this client id; None if there is room."""
@@ -128,6 +132,35 @@ class Admission:
         newcomer = Newcomer(
             connection.client_id, connection.user_name, packet.clean_start, expiry_s, packet.will, producer, connection
         )
+        if self._claim_gate is not None:
+            refused = self._claim_gate()
+            if refused is not None:
+                self._refuse(connection, refused)
+                return
+            if not connection.is_established():
+                _hold_busy(connection)
+                self._connections.run(self._claim_if_there(newcomer, packet, data), connection)
+                return
+        self._claim(newcomer, packet, data, is_fresh)
+
+    async def _claim_if_there(self, newcomer: Newcomer, packet: Connect, data: bytes) -> None:
+        """Claim for a client that has closed its side, if it has sent anything behind its CONNECT.
+
+        Otherwise it has given up waiting for CONNACK and is elsewhere by now: its claim, as the later one, would end that (R4).
+        """
+        connection = newcomer.connection
+        await asyncio.sleep(0)  # what was read together with CONNECT can be seen now
+        if connection.is_closed:
+            return
+        if connection.has_left():
+            self._statistics.abandoned += 1
+            connection.close(Reason.UNSPECIFIED_ERROR, "the client has left before its CONNECT was handled", say=False)
+        else:
+            self._claim(newcomer, packet, data, is_fresh=False)
+        connection.lane.flush()
+
+    def _claim(self, newcomer: Newcomer, packet: Connect, data: bytes, is_fresh: bool) -> None:
+        connection = newcomer.connection
         grant = self._registry.claim(newcomer)
         if isinstance(grant, Grant):
             self._open(newcomer, packet, data, grant, is_fresh)

@@ -243,6 +243,7 @@ class NodePorts(Struct, frozen=True):
     """What a cluster puts in place of the local implementations; None: this node's own.
 
     Routes and retained reads go around the local ones, which they are given: a cluster's add those of other nodes.
+    ``claim_gate``: why no client id can be claimed now; None: clients are claimed in order, and not for one that has left.
     ``retained_homes``: where retained messages are kept, if there are several cores.
     ``groups``: the home of all shared groups, if it is another node. ``keeps_groups``: stored groups may have members that only
     other nodes know of.
@@ -251,6 +252,7 @@ class NodePorts(Struct, frozen=True):
     """
 
     registry: Registry | None = None
+    claim_gate: Callable[[], Refused | None] | None = None
     exclusive: ExclusiveTopics | None = None
     groups: GroupHome | None = None
     extend_routes: Callable[[Routes], Routes] | None = None

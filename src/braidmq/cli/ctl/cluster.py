@@ -12,6 +12,7 @@ from braidmq.cli.ctl.show import printable, show_json, show_table, span
 from braidmq.control.cluster import (
     RATE_DEFAULT,
     RATE_MAX,
+    ClockInfo,
     ClusterStatus,
     CoreInfo,
     DrainRequest,
@@ -36,13 +37,15 @@ def status(ctl: Ctl) -> None:
     STATE: serving, silent (connected, and does not answer) or away (not connected). FEED says whether the node gets recorded
     messages at their commit or the core reads the log for it, ROUTES how far it knows the subscriptions on other nodes.
 
+    CLOCK says how exactly the node knows the time of the cluster, by which connections are ordered, and which core gives it.
+
     With several cores a second table has all of them, with the shards that each leads and their terms.
     """
     if ctl.json_wanted:
         show_json(ctl.node.get_raw("/cluster"))
         return
     found = ctl.node.get("/cluster", ClusterStatus)
-    columns = ("node", "role", "state", "clients", "filters", "feed", "routes", "incarnation", "address", "alarms")
+    columns = ("node", "role", "state", "clients", "filters", "feed", "routes", "clock", "incarnation", "address", "alarms")
     show_table(columns, map(_row, found.members), nothing="no members")
     click.echo(f"\ncluster {printable(found.cluster)}, version {found.version}")
     if found.cores:
@@ -117,8 +120,16 @@ def _core_row(core: CoreInfo) -> list[object]:
     return [core.name, core.state, core.incarnation or None, core.address or None, shards]
 
 
+def _clock(clock: ClockInfo | None) -> str | None:
+    if clock is None:
+        return None
+    if clock.bound_ms is None:
+        return "not known"
+    return f"reference, ±{clock.bound_ms} ms" if clock.is_reference else f"±{clock.bound_ms} ms"
+
+
 def _row(member: MemberInfo) -> list[object]:
     feed = f"{span(member.feed_lag_s)} behind" if member.feed == "behind" else member.feed or None
     routes = f"{member.rlog}, {member.rlog_lag} behind" if member.rlog_lag else member.rlog or None
-    return [member.name, member.role, member.state, member.clients, member.routes, feed, routes, member.incarnation,
-            member.address or None, "; ".join(member.alarms) or None]  # fmt: skip
+    return [member.name, member.role, member.state, member.clients, member.routes, feed, routes, _clock(member.clock),
+            member.incarnation, member.address or None, "; ".join(member.alarms) or None]  # fmt: skip

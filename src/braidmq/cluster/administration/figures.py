@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from braidmq.cluster.cores.core_side import REPLICANT, WORKER, CoreSide
+from braidmq.cluster.clock.watch import ClockWatch
+from braidmq.cluster.cores.core_side import CoreSide
 from braidmq.cluster.home.home import Home
 from braidmq.cluster.home.node_peer import PeerView
+from braidmq.cluster.protocol.roles import REPLICANT, WORKER
 from braidmq.cluster.remote.cluster_link import ClusterLink
+from braidmq.control.cluster import ClockInfo
 
 _NO_REFUSALS: Final[Mapping[str, int]] = Counter()
 
@@ -28,7 +31,19 @@ class ClusterFigures:
     locks = locks_overdue = locks_refused = locks_missed = ends_missed = bag = 0
     misdirected = in_doubt = doubts = routes_durable = 0
     intents = intents_superseded = removals = 0
+    clock: ClockInfo | None = None
+    clock_bound_s: float | None = 0.0
+    clock_offset_s: float | None = 0.0
+    clock_reference = clock_refused = 0
+    clock_trouble = ""
     refusals: Mapping[str, int] = _NO_REFUSALS
+
+    def read_clock(self, watch: ClockWatch) -> None:
+        """Take the figures of the node's cluster clock."""
+        self.clock = info = watch.info
+        self.clock_reference, self.clock_refused, self.clock_trouble = int(info.is_reference), watch.refused, watch.trouble
+        self.clock_offset_s = None if info.offset_ms is None else info.offset_ms / 1000
+        self.clock_bound_s = None if info.bound_ms is None else info.bound_ms / 1000
 
 
 class CoreFigures(ClusterFigures):
@@ -37,6 +52,7 @@ class CoreFigures(ClusterFigures):
     def __init__(self, side: CoreSide, home: Home) -> None:
         self._side = side
         nodes = side.questions.nodes()
+        self.read_clock(side.time.watch)
         self._views = views = [peer.view() for peer in home]
         self.nodes = 1 + len(nodes)
         self.replicants = sum(node.role == REPLICANT for node in nodes)
@@ -83,7 +99,8 @@ class CoreFigures(ClusterFigures):
 class ReplicantFigures(ClusterFigures):
     """The figures of a replicant or worker, read once."""
 
-    def __init__(self, link: ClusterLink) -> None:
+    def __init__(self, link: ClusterLink, watch: ClockWatch) -> None:
+        self.read_clock(watch)
         self.routes_own, self.routes_remote = link.count_routes()
         self.scans = link.scans
         self.outlets_bytes = link.outlet_bytes

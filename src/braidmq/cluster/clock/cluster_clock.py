@@ -130,6 +130,10 @@ class ClusterClock:
 
     # Reading
 
+    def moment(self) -> float:
+        """Now, by the boot-time clock; for `take`."""
+        return self._now()
+
     def reading(self) -> ClockReading:
         """What time it is."""
         return self._read(self._now(), 0.0)

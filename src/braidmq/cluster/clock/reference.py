@@ -98,6 +98,8 @@ class Reference:
         """The row is in the store."""
         clock, before = self._clock, self._row
         self._row, self._planned = row, None
+        if row.reign < clock.reign:
+            return  # the store was restored, and others have gone on meanwhile
         if clock.is_reference:
             clock.extend(row.ceiling_s)
         elif clock.reign:
@@ -120,6 +122,11 @@ class Reference:
     def _row_above(self, reign: int, at_s: float) -> CeilingRow:
         ceiling_ms = max(self._row.ceiling_ms, math.ceil((at_s + AHEAD_S) * 1000))
         return CeilingRow(reign, ceiling_ms, self._registration_id)
+
+
+def rank_ceiling(row: CeilingRow) -> int:
+    """The higher of two rows is the later one."""
+    return row.reign << 64 | row.ceiling_ms
 
 
 def encode_ceiling(row: CeilingRow) -> bytes:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from braidmq.base.errors import UsageError
 from braidmq.cluster.administration.questions import NodeQuestions
+from braidmq.cluster.clock.core_time import CoreTime
 from braidmq.cluster.home.node_peer import NodePeer
 from braidmq.cluster.membership.leases import NodeIncarnation
 from braidmq.cluster.membership.member import Member
@@ -16,11 +17,14 @@ from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import Declare, Declared, NodeAnswer, Register, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_clock import AskTime
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 
 class CallsOwner(Protocol):
-    """Whom a node calls; `core_side.CoreSide`."""
+    """Whom a node calls; `core_side.CoreSide`. ``time``: of the cluster."""
+
+    time: CoreTime
 
     @property
     def questions(self) -> NodeQuestions:
@@ -52,7 +56,7 @@ class CallsOfNode:
         self._connection = connection
         self._node: NodeIncarnation | None = None  # once it is a member
         self._peer: NodePeer | None = None
-        requests = Register | Declare | RetainedRead | RetainedFilters | OpenBatch
+        requests = Register | Declare | RetainedRead | RetainedFilters | OpenBatch | AskTime
         self._calls = Calls(connection, requests=requests, answers=NodeAnswer)
         self._calls.serve(
             {
@@ -61,6 +65,7 @@ class CallsOfNode:
                 RetainedRead: self._read_retained,
                 RetainedFilters: self._read_retained,
                 OpenBatch: self._open_batch,
+                AskTime: core.time.tell,
             }
         )
         connection.on_frame = self._receive

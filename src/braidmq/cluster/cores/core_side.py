@@ -20,12 +20,11 @@ from braidmq.base.config.addresses import Address
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.cluster.administration.questions import NodeQuestions
+from braidmq.cluster.clock.core_time import CoreTime
 from braidmq.cluster.cores.calls_of_node import CallsOfNode
-from braidmq.cluster.cores.core_doors import WRITE_BYTES_MAX as WRITE_BYTES_MAX
 from braidmq.cluster.cores.core_doors import CoreDoors
 from braidmq.cluster.cores.core_links import CoreLinks, CorePort, guarded
-from braidmq.cluster.cores.core_ports import CoreLog as CoreLog
-from braidmq.cluster.cores.core_ports import MemberHome as MemberHome
+from braidmq.cluster.cores.core_ports import CoreLog, MemberHome
 from braidmq.cluster.cores.several_cores import SeveralCores
 from braidmq.cluster.corestore.contract import CoreStore
 from braidmq.cluster.corestore.embedded import EmbeddedCoreStore
@@ -37,11 +36,7 @@ from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.members import Admitted, LiveMember, Members, RegistrationRequest
 from braidmq.cluster.membership.moving import check_not_moved
 from braidmq.cluster.membership.node_key import read_or_make_key
-from braidmq.cluster.protocol.roles import CALLS as CALLS
-from braidmq.cluster.protocol.roles import CORE as CORE
-from braidmq.cluster.protocol.roles import MESSAGES as MESSAGES
-from braidmq.cluster.protocol.roles import REPLICANT as REPLICANT
-from braidmq.cluster.protocol.roles import WORKER as WORKER
+from braidmq.cluster.protocol.roles import CALLS, CORE, REPLICANT, WORKER
 from braidmq.net.acceptor import Acceptor
 from braidmq.net.connection import SILENT_S_MIN, PeerConnection
 from braidmq.net.proto_v1 import VERSION, CoreEntry, Registered
@@ -74,6 +69,7 @@ class CoreSide:
         self.expected_ids: list[tuple[int, int]] = []  # their registration ids and incarnations
         self.ended: list[Member] = []  # its workers
         self.several = several
+        self.time = CoreTime(settings.node.name)
         self.when_alone: Callable[[], None] = _do_nothing  # all connections are about to end
         self.when_back: Callable[[], None] = _do_nothing
         self.declared_dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why this core must end
@@ -151,6 +147,7 @@ class CoreSide:
             self._store = self.several.store
             self._members = self.several.members
             self.incarnation = await self.several.join(key, self)
+            await self.time.begin(self.view.alive[name].registration_id, self._store, lambda: self.view.alive)
         else:
             self._store = EmbeddedCoreStore(self._log)
             await check_not_moved(self._store)
@@ -160,6 +157,7 @@ class CoreSide:
             if not isinstance(admitted, Admitted):
                 raise UsageError(admitted.reason)
             self.incarnation = admitted.incarnation
+            await self.time.begin(admitted.registration_id, self._store, dict)
         for member in await self._members.alive():
             node = Member(member.name, member.incarnation)
             if member.role == WORKER and (self.several is None or is_worker_of(member.name, name)):
@@ -203,6 +201,7 @@ class CoreSide:
         """Accept no node any more, and end all connections."""
         for task in list(self._tasks):
             task.cancel()
+        self.time.stop()
         if self._tables is not None:
             self._tables.stop()
         if self._doors is not None:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from braidmq.cluster.clock.reference import CLOCK, decode_ceiling, rank_ceiling
 from braidmq.cluster.corestore.contract import (
     Condition,
     CoreCommit,
@@ -53,7 +54,7 @@ from braidmq.cluster.membership.shard_map import (
 )
 
 FOLLOWED: Final = (CLUSTER, CORES, TERMS, MEMBERS, DEATHS, LEASES, SETTINGS, BANS)
-LISTED: Final = (*FOLLOWED, COUNTERS, ENDPOINTS)  # what a restore must not take away
+LISTED: Final = (*FOLLOWED, COUNTERS, ENDPOINTS, CLOCK)  # what a restore must not take away
 
 
 class ViewChanges(Struct):
@@ -241,6 +242,8 @@ def _rank(table: str, key: bytes, row: CoreRow) -> int:
         return msgspec.msgpack.decode(row.value, type=DeathRow).incarnation
     if table == TERMS:
         return decode_term(row).term
+    if table == CLOCK:
+        return rank_ceiling(decode_ceiling(row))
     if table in (SETTINGS, BANS):
         return change_number(table, row)
     if table == COUNTERS or (table, key) == (CLUSTER, VERSION_KEY):

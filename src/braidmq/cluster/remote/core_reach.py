@@ -22,8 +22,11 @@ from msgspec import Struct
 from braidmq.base.backoff import Backoff
 from braidmq.base.config.addresses import Address
 from braidmq.base.errors import Unavailable
-from braidmq.cluster.cores.core_side import CALLS, MESSAGES, WRITE_BYTES_MAX
+from braidmq.cluster.clock.asking import ASK_S, ask_always
+from braidmq.cluster.clock.cluster_clock import ClusterClock
+from braidmq.cluster.cores.core_doors import WRITE_BYTES_MAX
 from braidmq.cluster.membership.own_lease import margin_of
+from braidmq.cluster.protocol.roles import CALLS, MESSAGES
 from braidmq.cluster.remote.home_link import OUTLET_BYTES_MAX, HomeLink
 from braidmq.net.calls import CallError, Calls
 from braidmq.net.connection import SILENT_S_MIN, PeerConnection
@@ -31,13 +34,14 @@ from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
 from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_clock import AskTime, TimeTold
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 log = logging.getLogger("braidmq.cluster")
 
 CALL_S: Final = 10.0
 _LOOKS_PER_LEASE: Final = 4
-_ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused
+_ANSWERS: Final = Registered | Declared | RetainedPage | RetainedMatches | BatchOpened | BatchRefused | TimeTold
 
 
 class CorePlace(Struct, frozen=True):
@@ -50,6 +54,14 @@ class CorePlace(Struct, frozen=True):
 
 class ReachOwner(Protocol):
     """The node's side of the cluster; `replicant_side.ReplicantSide`."""
+
+    @property
+    def clock(self) -> ClusterClock:
+        """The node's cluster clock."""
+        ...
+
+    def on_time(self, told: TimeTold) -> None:
+        """A core has told the time."""
 
     def hello(self, purpose: str) -> Hello:
         """Who this node is."""
@@ -84,6 +96,7 @@ class CoreReach:
         self._closing: set[asyncio.Task[None]] = set()
         self._dialer: Dialer | None = None
         self._registering: asyncio.Task[None] | None = None
+        self._timing: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._watch: asyncio.TimerHandle | None = None
 
@@ -145,6 +158,7 @@ class CoreReach:
             self._watch.cancel()
         if self._registering is not None:
             self._registering.cancel()
+        self._end_timing()
         for dialer in (self._messages, self._dialer):
             if dialer is not None:
                 await dialer.close()
@@ -181,6 +195,7 @@ class CoreReach:
         self._calls = None
         if self._registering is not None:
             self._registering.cancel()
+        self._end_timing()
         if self._home is not None:
             self._home.lose_calls()
         self._end_messages()
@@ -208,11 +223,18 @@ class CoreReach:
             log.info("%s %s (incarnation %d)", self.label, what, answer.core_incarnation)
         else:
             log.info("member %d of %s (incarnation %d)", answer.registration_id, connection.peer.cluster, answer.incarnation)
+        self._timing = asyncio.get_running_loop().create_task(
+            ask_always(self._owner.clock, partial(_ask_time, calls), self._owner.on_time)
+        )
         self._owner.on_registered(self, is_new)
         if self._home is not None:
             if is_new:
                 self._home.meet_new_core()
             await self._join(calls, self._home)
+
+    def _end_timing(self) -> None:
+        if self._timing is not None:
+            self._timing.cancel()
 
     async def ask_again(self) -> None:
         """Ask a core that has this node as a member for the cores as they are now; nothing if it does not answer."""
@@ -273,6 +295,12 @@ class CoreReach:
         answer = await self._calls.call(request, CALL_S)
         assert isinstance(answer, BatchOpened | BatchRefused)
         return answer
+
+
+async def _ask_time(calls: Calls) -> TimeTold:
+    answer = await calls.call(AskTime(), ASK_S)
+    assert isinstance(answer, TimeTold)
+    return answer
 
 
 def dial_pauses(lease_s: float) -> Backoff:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from braidmq.base.config.addresses import parse_address
 from braidmq.base.config.settings import Settings
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.broker.broker import Broker
+from braidmq.cluster.clock.cluster_clock import ClusterClock
+from braidmq.cluster.clock.watch import LOOK_S, ClockWatch
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.node_key import read_or_make_key
 from braidmq.cluster.remote.cluster_link import ClusterLink
@@ -27,6 +30,7 @@ from braidmq.net import tls
 from braidmq.net.calls import Calls
 from braidmq.net.handshake import hello
 from braidmq.net.proto_v1 import AskNode, CoreEntry, Hello, NodeAnswer, Register, Registered
+from braidmq.net.proto_v1_clock import TimeTold
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -53,6 +57,8 @@ class ReplicantSide:
 
     def __init__(self, settings: Settings, run_dir: Path, core: CoreAddress) -> None:
         self.registered: Registered | None = None  # the last answer of a core
+        self.clock = ClusterClock()
+        self.time = ClockWatch(self.clock, self._is_reachable)
         self.answer: Answer | None = None  # what a core asks for its operator; set when the node serves
         self._settings = settings
         self._run_dir = run_dir
@@ -67,6 +73,8 @@ class ReplicantSide:
         self._ready = asyncio.Event()
         self._joined = asyncio.Event()
         self._ended = asyncio.Event()
+        self._timed = asyncio.Event()  # the time of the cluster is known
+        self._look: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._refresh: asyncio.TimerHandle | None = None
         self._refusal = ""
@@ -77,7 +85,8 @@ class ReplicantSide:
         """What an operator is told of the connections to the cores; empty if all is well."""
         if self._refusal:
             return f"the core refuses this node: {self._refusal}"
-        return "; ".join(filter(None, (reach.state for reach in (*self._reaches.values(), *self._seeds))))
+        reaches = (reach.state for reach in (*self._reaches.values(), *self._seeds))
+        return "; ".join(filter(None, (*reaches, self.time.trouble)))
 
     @property
     def cluster_version(self) -> int:
@@ -132,11 +141,16 @@ class ReplicantSide:
             await self._ready.wait()
         finally:
             patience.cancel()
+        with suppress(TimeoutError):  # then clients are refused until it is known
+            async with asyncio.timeout(self._settings.cluster.home_wait):
+                await self._timed.wait()
+        self._watch_time()
 
     async def stop(self) -> None:
         """Leave the cores."""
-        if self._refresh is not None:
-            self._refresh.cancel()
+        for timer in (self._refresh, self._look):
+            if timer is not None:
+                timer.cancel()
         reaches = [*self._reaches.values(), *self._seeds]
         await asyncio.gather(*(reach.close() for reach in reaches), *self._closing)
         if self._link is not None:
@@ -146,6 +160,20 @@ class ReplicantSide:
         """Wait until a core no longer takes this node for a member: it must stop, and start as a new one. The reason."""
         await self._ended.wait()
         return self._refusal
+
+    # The time
+
+    def on_time(self, told: TimeTold) -> None:
+        """A core has told the time."""
+        if told.reign:
+            self._timed.set()
+
+    def _watch_time(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._watch_time)
+        self.time.look()
+
+    def _is_reachable(self) -> bool:
+        return any(not reach.state for reach in self._reaches.values())
 
     # Where cores are
 
