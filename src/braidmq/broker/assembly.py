@@ -273,6 +273,7 @@ class BrokerParts:
             wheel=self.wheel,
             parts=self.parts,
             large=LargeMessages(self.loop, lambda: self.state.counters.messages_received),
+            turns=self.turns,
             tracer=self.tracer,
             rows=self.turn_writer.storage.sessions,
             writer=self.turn_writer,

@@ -75,6 +75,7 @@ def test_filters_that_take_long_are_handled_one_in_a_turn(tmp_path: Path, monkey
         subscribed_at_once = broker.routes.count
         await turns_until(lambda: any(isinstance(each, Suback) for each in client.told))
         subscribed = broker.routes.count
+        await turns_until(lambda: not client.connection.hold_bits)
         client.send(Unsubscribe(2, [f"many/{number}/+" for number in range(10)]))
         left = broker.routes.count
         await turns_until(lambda: any(isinstance(each, Unsuback) for each in client.told))
@@ -219,7 +220,8 @@ def test_small_messages_are_not_held_for_each_other(tmp_path: Path) -> None:
 
         connection.feed(b"".join(small))
 
-        assert connection.messages_received == 3
+        await turns_until(lambda: connection.messages_received == 3)
+        assert not connection.hold_bits & HOLD_LARGE
         async with asyncio.timeout(20):
             while connection.hold_bits:  # noqa: ASYNC110  # until its turn comes
                 await asyncio.sleep(0.001)

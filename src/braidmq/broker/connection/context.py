@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.broker.bounds.large import LargeMessages
 from braidmq.broker.bounds.parts import Parts
+from braidmq.broker.bounds.turns import Turns
 from braidmq.broker.connection.deadlines import Wheel
 from braidmq.broker.connection.trace import Tracer
 from braidmq.broker.live_settings import LiveSettings
@@ -91,6 +92,7 @@ class ConnectionContext:
     wheel: Wheel
     parts: Parts
     large: LargeMessages
+    turns: Turns
     tracer: Tracer
     rows: SessionStore
     writer: RowWriter

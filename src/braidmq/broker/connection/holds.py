@@ -10,7 +10,7 @@ from braidmq.broker.connection.context import ConnectionContext
 from braidmq.broker.connection.rates import TokenBucket
 from braidmq.broker.timers import Timer
 from braidmq.lane.path.channel import Channel
-from braidmq.lane.path.channel_reader import HOLD_LARGE, HOLD_QUEUE, HOLD_RATE, HOLD_WORK
+from braidmq.lane.path.channel_reader import HOLD_LARGE, HOLD_QUEUE, HOLD_RATE, HOLD_TURN, HOLD_WORK
 
 
 class HeldChannel(Channel):
@@ -28,6 +28,8 @@ class HeldChannel(Channel):
     def on_hold(self, bit: int) -> None:
         if bit == HOLD_WORK:
             self.schedule_resume(HOLD_WORK)
+        elif bit == HOLD_TURN:
+            self.context.turns.add(self, partial(self.resume, HOLD_TURN))
         elif bit == HOLD_LARGE:
             self.context.large.begin()
         elif bit == HOLD_QUEUE:

@@ -57,7 +57,7 @@ def _do_more(connection: Connection, packet: FilterWork) -> bool:
     except Exception:
         connection.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "")
         raise
-    connection.resume(HOLD_BUSY)
+    connection.schedule_resume(HOLD_BUSY)  # its next packet is not part of this piece of work
     connection.lane.flush()
     return True
 
@@ -71,7 +71,7 @@ def answer_when_kept(connection: Connection, answer: Callable[[], None]) -> Call
 def _on_kept(connection: Connection, answer: Callable[[], None]) -> None:
     if connection.is_open:
         answer()
-        connection.resume(HOLD_BUSY)
+        connection.schedule_resume(HOLD_BUSY)
         connection.lane.flush()
 
 

@@ -28,6 +28,7 @@ _COLD_WORK, _LARGE_BYTES = COLD_WORK, LARGE_BYTES  # C constants in the compiled
 _LONG_WORK = 60  # a message on the slow path
 _RECORD_WORK = 10  # a message that is recorded
 _RESOLVE_WORK = 20  # a topic that differs from the previous one
+_TOPIC_SHIFT = 5  # and its work by its bytes
 _PROTOCOL_ERROR, _NOT_AUTHORIZED = 0x82, 0x87
 _NO_MATCHING_SUBSCRIBERS, _TOPIC_NAME_INVALID, _QUOTA_EXCEEDED = 0x10, 0x90, 0x97
 _ID_NOT_FOUND, _RECEIVE_MAXIMUM_EXCEEDED, _TOPIC_ALIAS_INVALID = 0x92, 0x93, 0x94
@@ -204,6 +205,7 @@ class Channel(ChannelReader):
         topic = self._find_topic(parser)
         if topic is None:
             return None
+        lane.state.work += len(topic) >> _TOPIC_SHIFT
         visited = lane.routes.visited
         route = lane.routes.resolve(topic)
         lane.state.work += lane.routes.visited - visited

@@ -5,7 +5,8 @@ from braidmq.lane.path.parser cimport Parser
 from braidmq.lane.path.state cimport Counters, State
 from braidmq.lane.path.writer cimport Writer
 
-cdef int _COLD_WORK
+cdef int _COLD_WORK, _PUBLISH_SHIFT, _COLD_SHIFT
+cdef Py_ssize_t _LARGE_FRAME_BYTES
 
 
 cdef class ChannelReader(Writer):
@@ -21,7 +22,8 @@ cdef class ChannelReader(Writer):
     @cython.locals(state=State, before="long long", rest=bytearray)
     cdef void _take(self, object buffer, Py_ssize_t have, Py_ssize_t fresh) except *
     cdef void _keep(self, object buffer, Py_ssize_t start, Py_ssize_t have) except *
-    @cython.locals(lane=Lane, state=State, counters=Counters, parser=Parser, status=int, kind=int, before="long long")
+    @cython.locals(lane=Lane, state=State, counters=Counters, parser=Parser, status=int, kind=int, before="long long",
+                   size="Py_ssize_t", work="Py_ssize_t")
     cdef void _run(self, object buffer, Py_ssize_t have) except *
     cdef void _on_publish_frame(self, Parser parser) except *
     cdef bint _on_ack_frame(self, Parser parser) except -1

@@ -20,10 +20,15 @@ HOLD_DECODE = 32  # a large packet is being decoded
 HOLD_OUTBOX = 64  # the client does not read the broker's answers
 HOLD_LOG = 128  # too much waits for the disk
 HOLD_LARGE = 256  # a large message of this client waits for the disk
+HOLD_TURN = 512  # large packets have used up their share of the turn
 
 PART_BYTES = RECEIVE_BYTES // 4  # an incomplete packet up to this size is carried over; a larger one is stored and counted
 COLD_WORK = 200  # a packet that goes to the broker costs about as much as this many deliveries
-_COLD_WORK = COLD_WORK  # a C constant in the compiled form
+LARGE_FRAME_BYTES = 4096  # packets from this size on share a part of each turn
+# C constants in the compiled form.
+_COLD_WORK, _LARGE_FRAME_BYTES = COLD_WORK, LARGE_FRAME_BYTES
+# The work of a large packet by its bytes: a PUBLISH is mostly copied, any other is decoded.
+_PUBLISH_SHIFT, _COLD_SHIFT = 6, 1
 _PINGRESP = b"\xd0\x00"
 _MALFORMED, _PROTOCOL_ERROR = 0x81, 0x82
 
@@ -135,6 +140,14 @@ class ChannelReader(Writer):
                 self.on_violation(parser.error, detail)
                 break
             kind = parser.kind
+            size = parser.end - parser.start
+            if size >= _LARGE_FRAME_BYTES:
+                if state.large_work > state.large_work_max:
+                    parser.end = parser.start  # it is read again
+                    self.hold(HOLD_TURN)
+                    break
+                work = state.work
+                state.work += size >> (_PUBLISH_SHIFT if kind == 3 else _COLD_SHIFT)
             if self.is_traced:
                 self.on_trace(True, parser.frame())
             if self.is_open and kind == 3:
@@ -149,6 +162,8 @@ class ChannelReader(Writer):
                 self.on_packet(kind, parser.flags, parser.frame_body())
                 state.congested = None
                 parser.frame_max = self.frame_max  # larger once the client is accepted
+            if size >= _LARGE_FRAME_BYTES:
+                state.large_work += state.work - work
         self.messages_received += counters.messages_received - before
         if not self.hold_bits & HOLD_CLOSED:
             self._keep(buffer, parser.end, have)
@@ -183,6 +198,8 @@ class ChannelReader(Writer):
         self._rest = None
         if rest is not None:
             self.lane.state.work = 0
+            if bit == HOLD_TURN:  # called in the client's own share of the turn
+                self.lane.state.large_work = 0
             before = self.messages_received
             self._run(rest, len(rest))
             if self.is_metered:

@@ -160,6 +160,7 @@ class Lane:
         """All callbacks of this turn have run: write to the channels that waited for its end."""
         state = self.state
         state.turn += 1
+        state.large_work = 0
         state.turn_is_open = False
         late = state.late
         state.late = []

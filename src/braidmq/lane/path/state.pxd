@@ -20,7 +20,7 @@ cdef class State:
     cdef public dict heavy
     cdef public bint is_pressed
     cdef public long long held_bytes, held_bytes_max, unread_bytes, unread_bytes_max
-    cdef public Py_ssize_t outbox_bytes_max, work, work_max
+    cdef public Py_ssize_t outbox_bytes_max, work, work_max, large_work, large_work_max
     cdef public long long queued_messages, queued_bytes, unshown
     cdef public object encoded
     cdef public bytes encoded_value

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from braidmq.lane.path.writer import Writer
 
 
+# All large packets of a turn together get this part of the work of one callback, about half a millisecond.
+_LARGE_SHARE = 5
+
+
 class Counters:
     """Plain integers, counted on the message path and read on request."""
 
@@ -45,10 +49,10 @@ class State:
 
     __slots__ = (
         "changed", "congested", "counters", "deferred_bytes", "deferring", "dirty", "encoded", "encoded_value", "heavy",
-        "held_bytes", "held_bytes_max", "is_deferring", "is_pressed", "late", "make_room", "marks", "now", "on_deferring",
-        "on_drop", "on_pressed", "on_retained", "on_turn", "on_unready", "outbox_bytes_max", "part_number", "part_shard",
-        "part_timestamp", "queued_bytes", "queued_messages", "sender_shard", "turn", "turn_is_open", "unread_bytes",
-        "unread_bytes_max", "unready", "unshown", "work", "work_max",
+        "held_bytes", "held_bytes_max", "is_deferring", "is_pressed", "large_work", "large_work_max",
+        "late", "make_room", "marks", "now", "on_deferring", "on_drop", "on_pressed", "on_retained", "on_turn", "on_unready",
+        "outbox_bytes_max", "part_number", "part_shard", "part_timestamp", "queued_bytes", "queued_messages", "sender_shard",
+        "turn", "turn_is_open", "unread_bytes", "unread_bytes_max", "unready", "unshown", "work", "work_max",
     )  # fmt: skip
 
     def __init__(self, outbox_bytes_max: int, work_max: int) -> None:
@@ -78,6 +82,8 @@ class State:
         self.on_unready: Callable[[], None] | None = None  # requests that their cursors be written
         self.work = 0  # deliveries since the running callback began
         self.work_max = work_max
+        self.large_work = 0  # for large packets of all clients in this turn; a client's next one then waits
+        self.large_work_max = work_max // _LARGE_SHARE
         self.unshown = 0  # committed messages that were not yet offered to all of their destinations
         # The message that was last encoded for peers, and its record: it is encoded once for all of them.
         self.encoded: Message | None = None
