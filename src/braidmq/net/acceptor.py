@@ -106,7 +106,9 @@ class Acceptor:
         self._all_gone.set()
 
     def ended(self, connection: PeerConnection, reason: str) -> None:
-        """Forget a connection."""
+        """Forget a connection; one that broke the protocol after all is counted, and has been logged."""
+        if connection.has_misbehaved:
+            self.refusals["protocol"] += 1
         self.connections.discard(connection)
         self._all_gone.set()
 

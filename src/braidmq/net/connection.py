@@ -90,6 +90,7 @@ class PeerConnection:
         self._loop = asyncio.get_running_loop()
         self._handshake = handshake
         self._owner = owner
+        self.has_misbehaved = False  # it ended because the peer broke the protocol
         self._is_agreed = False
         self._received = FrameBuffer(HELLO_FRAME_BYTES_MAX)
         self._clock = DeadlineClock() if clock is None else clock
@@ -224,6 +225,7 @@ class PeerConnection:
         """Tell the owners."""
         self._deadline.cancel()
         self._beat_timer.cancel()
+        self.has_misbehaved = kind == "protocol"
         if kind == "closed" and len(self._received):
             reason += ", in the middle of a frame"
         if not self._is_agreed:

@@ -44,7 +44,7 @@ class NodeProcess:
         own: dict[str, object] = {
             "node": {"name": name, "data_dir": str(folder / name), **tables.get("node", {})},
             "listeners": {"tcp": {"default": {"bind": f"{host}:{port}", "allow_anonymous": True}}},
-            "api": {"bind": ""},
+            "api": tables.get("api", {"bind": ""}),
         }
         self._file.write_text(tomli_w.dumps({**tables, **own}))
         self._started: Started | None = None
@@ -88,23 +88,28 @@ class NodeProcess:
 
 
 class ClusterOfProcesses:
-    """A core and replicants; a context manager. ``tables`` are for all of them; ``keeps_ports``: also over restarts."""
+    """A core and replicants; a context manager.
+
+    ``tables`` are for all of them, but ``history`` and ``api`` for the core alone. ``keeps_ports``: also over restarts.
+    """
 
     def __init__(self, folder: Path, replicants: int, *, keeps_ports: bool = False, **tables: Mapping[str, object]) -> None:
-        self._rpc = f"127.0.0.1:{free_port()}"  # a core that starts again must be found there
+        self.rpc = f"127.0.0.1:{free_port()}"  # a core that starts again must be found there
         self._folder = folder
         self._keeps_ports = keeps_ports
         shared = tables.pop("cluster", {})
-        history = {"history": tables.pop("history", {})}
+        own: dict[str, Mapping[str, object]] = {name: tables.pop(name) for name in ("history", "api") if name in tables}
         self._tables = tables
         self._shared: dict[str, object] = {"secret": SECRET, **shared}
-        self.core = NodeProcess(folder, "core", {**tables, **history, "cluster": {**self._shared, "rpc_bind": self._rpc}})
+        self.core = NodeProcess(folder, "core", {**tables, **own, "cluster": {**self._shared, "rpc_bind": self.rpc}})
         self.replicants = [self.replicant(f"r{number + 1}") for number in range(replicants)]
 
-    def replicant(self, name: str, folder: Path | None = None, **cluster: object) -> NodeProcess:
-        """Another node, not started, with its files in ``folder``; ``cluster`` replaces keys of that table."""
-        table: dict[str, object] = {**self._shared, "core_nodes": [self._rpc], **cluster}
-        tables = {**self._tables, "node": {"role": "replicant"}, "cluster": table}
+    def replicant(
+        self, name: str, folder: Path | None = None, *, node: Mapping[str, object] | None = None, **cluster: object
+    ) -> NodeProcess:
+        """Another node, not started, with its files in ``folder``; ``node`` and ``cluster`` replace keys of these tables."""
+        table: dict[str, object] = {**self._shared, "core_nodes": [self.rpc], **cluster}
+        tables = {**self._tables, "node": {"role": "replicant", **(node or {})}, "cluster": table}
         return NodeProcess(folder or self._folder, name, tables, free_port() if self._keeps_ports else 0)
 
     def __enter__(self) -> ClusterOfProcesses:

@@ -148,30 +148,3 @@ def test_a_large_message_crosses_the_nodes(tmp_path: Path, qos: int) -> None:
         reader.unsubscribe("t")
         reader.subscribe("t", qos=1)
         assert reader.receive_publish(timeout_s=PATIENCE_S).payload == payload
-
-
-@pytest.mark.row("44")
-@pytest.mark.parametrize(
-    ("cluster_keys", "name", "line"),
-    [
-        ({"secret": "another-secret"}, "r9", "secret"),
-        ({}, "r1", "another node with the name"),
-    ],
-    ids=["wrong secret", "name of a living node"],
-)
-def test_a_node_that_must_not_join_is_refused_in_words(
-    tmp_path: Path, cluster_keys: dict[str, object], name: str, line: str
-) -> None:
-    with ClusterOfProcesses(tmp_path, 1) as cluster:
-        [one] = cluster.replicants
-        stranger = cluster.replicant(name, tmp_path / "elsewhere", **cluster_keys)
-        try:
-            stranger.launch()
-            stranger.process.await_line(line)
-        finally:
-            stranger.close()
-
-        reader = one.client("reader")
-        reader.subscribe("t", qos=1)
-        one.client("writer").publish("t", b"served", 1)
-        assert payloads(reader, 1) == [b"served"]

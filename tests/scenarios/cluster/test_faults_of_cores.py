@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -49,16 +48,6 @@ def client_at(node: NodeProcess, core: int, stem: str, **fields: object) -> Wire
 def read(client: Wire, count: int) -> list[bytes]:
     """The payloads of so many messages, acknowledged."""
     return [client.receive_publish(timeout_s=PATIENCE_S).payload for _ in range(count)]
-
-
-def any_says(nodes: list[NodeProcess], pattern: str) -> bool:
-    """Whether one of the nodes has said this, or says it soon."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if any(re.search(pattern, line) for node in nodes for line in node.process.arrived()):
-            return True
-        time.sleep(0.05)  # lines of several processes have no common event
-    return False
 
 
 def exchange(cluster: CoresOfProcesses, reader: Wire, stem: str) -> None:
@@ -175,28 +164,3 @@ def test_c8_after_etcd_was_restored_from_a_backup_the_cluster_is_as_it_was(tmp_p
             reader.expect_silence()
         finally:
             late.close()
-
-
-@pytest.mark.parametrize(
-    ("keys", "name", "said_there", "said_here"),
-    [
-        ({"secret": "another-secret"}, "stranger", "secret", "secret"),
-        ({}, "r1", "another node with the name", "another node with the name"),
-    ],
-    ids=["wrong secret", "name of a living node"],
-)
-def test_a_node_that_must_not_join_is_refused_with_a_line_on_both_sides(
-    cluster: CoresOfProcesses, tmp_path: Path, keys: dict[str, object], name: str, said_there: str, said_here: str
-) -> None:
-    stranger = cluster.replicant(name, tmp_path / "elsewhere", **keys)
-    try:
-        stranger.launch()
-        stranger.process.await_line(said_there)
-        # It asks the first core that answers.
-        assert any_says(cluster.cores, said_here)
-    finally:
-        stranger.close()
-
-    reader = client_at(cluster.replicants[0], 1, "still-served")
-    reader.subscribe("t/#", qos=1)
-    exchange(cluster, reader, "p")

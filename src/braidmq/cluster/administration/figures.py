@@ -93,7 +93,8 @@ class CoreFigures(ClusterFigures):
     @cached_property
     def refusals(self) -> Mapping[str, int]:  # type: ignore[override]
         """Connections of other nodes that were refused, by reason."""
-        return sum((acceptor.refusals for acceptor in self._side.acceptors), Counter())
+        names = Counter(unwelcome=self._side.registrations_refused)
+        return sum((acceptor.refusals for acceptor in self._side.acceptors), names)
 
 
 class ReplicantFigures(ClusterFigures):

@@ -68,6 +68,7 @@ class CoreSide:
         self.expected: list[Member] = []  # replicants that lived when an earlier process of this core ended
         self.expected_ids: list[tuple[int, int]] = []  # their registration ids and incarnations
         self.ended: list[Member] = []  # its workers
+        self.registrations_refused = 0
         self.several = several
         self.time = CoreTime(settings.node.name)
         self.when_alone: Callable[[], None] = _do_nothing  # all connections are about to end
@@ -246,6 +247,7 @@ class CoreSide:
         hearing = None if self.several is None else self.several.membership.hearing
         decision = await self.members.register(request, hearing)
         if not isinstance(decision, Admitted):
+            self.registrations_refused += 1
             raise UsageError(decision.reason)
         node = (request.name, decision.incarnation)
         if decision.ended:
