@@ -35,6 +35,18 @@ def test_the_node_is_asked_for_a_backup_in_an_absolute_path(
     assert capsys.readouterr().out == "backed up 3 files, 2.0 KiB, to sub/b1\n"
 
 
+def test_a_backup_of_one_of_several_cores_says_what_it_lacks(
+    node: ApiNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Made(path="/b", log_id="00", files=3, total_bytes=2048, shards=[0, 2], other_cores=["core2", "core3"])
+    node.operations.history.lines = [made, End()]
+
+    assert run("backup", "/b", "--data-dir", str(tmp_path)) == 0
+
+    said = "it covers the shards 0, 2; the others are led by core2, core3: back up these cores and etcd as well"
+    assert capsys.readouterr().out.splitlines()[1] == said
+
+
 @pytest.mark.parametrize(
     ("refusal", "lines", "words"),
     [

@@ -21,6 +21,8 @@ def backup(ctl: Ctl, directory: Path) -> None:
     It contains everything acknowledged before the command started: records, durable sessions, retained and delayed messages,
     bans, and values set at run time. On the disk of the node it takes little space at first, because tables are hard links;
     copy it to another disk.
+
+    With several cores it covers the shards that this core leads: back up each core, and etcd.
     """
     target = directory.absolute()
     made: api.Made | None = None
@@ -32,6 +34,9 @@ def backup(ctl: Ctl, directory: Path) -> None:
     if made is None:
         raise CommandFailed("the node did not report the result of the backup")
     click.echo(f"backed up {made.files} files, {size(made.total_bytes)}, to {directory}")
+    if made.other_cores:
+        shards, others = ", ".join(map(str, made.shards)), ", ".join(made.other_cores)
+        click.echo(f"it covers the shards {shards}; the others are led by {others}: back up these cores and etcd as well")
 
 
 @click.command("restore")
@@ -42,15 +47,17 @@ def backup(ctl: Ctl, directory: Path) -> None:
     required=True,
     help="The data directory to create; it must be missing or empty.",
 )
-def restore(directory: Path, data_dir: Path) -> None:
+@click.option("--keep-log-id", is_flag=True, help="For one of several cores, whose cluster knows the log by its id.")
+def restore(directory: Path, data_dir: Path, keep_log_id: bool) -> None:
     """Restore a data directory from the backup in DIRECTORY; no node needs to run.
 
-    Every file is checked. The log gets a new id, because from now on it differs from the log that was backed up.
+    Every file is checked. The log gets a new id, because from now on it differs from the log that was backed up. With several
+    cores they share the id, so it must stay; readers cannot tell then that messages are missing from the log.
     """
     from braidmq.storage.upkeep.backup import restore as restore_backup
 
     with Bar("copying", is_output_elsewhere=True) as bar:
-        restored = restore_backup(directory, data_dir, bar.show_bytes)
+        restored = restore_backup(directory, data_dir, bar.show_bytes, keeps_log_id=keep_log_id)
     manifest = restored.manifest
     click.echo(
         f"restored {len(manifest.files)} files, {size(manifest.total_bytes)}, of {manifest.made_at} to {data_dir}; "

@@ -89,12 +89,17 @@ class Copying(StreamLine, frozen=True):
 
 
 class Made(StreamLine, frozen=True):
-    """The result of a backup; files and bytes are counted without the manifest."""
+    """The result of a backup; files and bytes are counted without the manifest.
+
+    With several cores: the shards that it covers, and the cores that lead the others.
+    """
 
     path: str
     log_id: str
     files: int
     total_bytes: int
+    shards: list[int] = []
+    other_cores: list[str] = []
 
 
 class End(StreamLine, frozen=True):

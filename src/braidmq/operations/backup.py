@@ -8,12 +8,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from braidmq.base.errors import Unavailable, UsageError
 from braidmq.control.history import Copying, End, Made, encode_lines
 from braidmq.storage.log import DurableLog
 from braidmq.storage.upkeep.backup import Manifest, check_target, make_backup
 
 _TELL_EVERY_S: Final = 0.2
+
+
+class Covered(Struct, frozen=True):
+    """What a backup of one of several cores covers; with one core: everything, and both are empty."""
+
+    shards: list[int]
+    other_cores: list[str]
+
+
+ALL: Final = Covered([], [])
 
 
 class _Cancelled(Exception):
@@ -26,7 +38,7 @@ class BackupMaker:
     def __init__(self) -> None:
         self._is_running = False
 
-    def make(self, log: DurableLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
+    def make(self, log: DurableLog, data_dir: Path, target: Path, covered: Covered = ALL) -> AsyncIterator[bytes]:
         """Create a backup in the new directory ``target``; yields lines. Closing the iterator stops the backup.
 
         Raises UsageError at once for an invalid target, Unavailable if another backup is running.
@@ -36,9 +48,9 @@ class BackupMaker:
         check_target(target, data_dir)
         if self._is_running:
             raise Unavailable("another backup is running", 60)
-        return self._make(log, data_dir, target)
+        return self._make(log, data_dir, target, covered)
 
-    async def _make(self, log: DurableLog, data_dir: Path, target: Path) -> AsyncIterator[bytes]:
+    async def _make(self, log: DurableLog, data_dir: Path, target: Path, covered: Covered) -> AsyncIterator[bytes]:
         if self._is_running:
             raise Unavailable("another backup is running", 60)
         self._is_running = True
@@ -48,7 +60,14 @@ class BackupMaker:
             while not (await asyncio.wait([thread], timeout=_TELL_EVERY_S))[0]:
                 yield encode_lines([Copying(done_bytes=work.done_bytes, total_bytes=work.total_bytes)])
             made = thread.result()
-            shown = Made(path=str(target), log_id=made.log_id, files=len(made.files), total_bytes=made.total_bytes)
+            shown = Made(
+                path=str(target),
+                log_id=made.log_id,
+                files=len(made.files),
+                total_bytes=made.total_bytes,
+                shards=covered.shards,
+                other_cores=covered.other_cores,
+            )
             yield encode_lines([shown, End()])
         finally:
             work.is_stopped.set()

@@ -26,6 +26,7 @@ from braidmq.control.history import (
     ShardPatterns,
 )
 from braidmq.operations.answers import decode
+from braidmq.operations.backup import Covered
 from braidmq.operations.cluster_walk import ClusterWalk
 from braidmq.operations.history import NodeHistory, RecordingNode, Walk
 from braidmq.operations.log_part import LedPart, LogPart, PageOf, PartPage, PartSpan, PieceOf, Span
@@ -100,6 +101,10 @@ class ClusterHistory(NodeHistory):
 
     def _walk(self, request: ReadRequest) -> Walk:
         return ClusterWalk(self._parts, request)
+
+    def _covered(self) -> Covered:
+        """Each core's files are on its own machine, so each core makes its own backup."""
+        return Covered(sorted(self._core.led_shards), sorted(self._core.core_calls.cores))
 
     # Figures
 

@@ -37,7 +37,7 @@ from braidmq.control.history import (
 from braidmq.history import messages
 from braidmq.history.node_side.supervisor import HistoryService
 from braidmq.lane.records.records import Record
-from braidmq.operations.backup import BackupMaker
+from braidmq.operations.backup import ALL, BackupMaker, Covered
 from braidmq.operations.durability import durability_of
 from braidmq.operations.history_lines import record_line
 from braidmq.operations.log_walk import LogWalk
@@ -223,7 +223,10 @@ class NodeHistory:
 
     def backup(self, path: str) -> AsyncIterator[bytes]:
         """Create a backup in a new directory; raises UsageError at once."""
-        return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path))
+        return self._backups.make(self._node.log, Path(self._node.settings.node.data_dir), Path(path), self._covered())
+
+    def _covered(self) -> Covered:
+        return ALL
 
 
 async def _read(walk: Walk, limit: int) -> AsyncIterator[bytes]:

@@ -63,6 +63,9 @@ def test_a_restored_log_has_every_record_and_an_id_of_its_own(data_dir: Path, tm
     assert (new / "bans.json").read_text() == "[]\n"
     assert manifest.log_id == old_id != restored.log_id
     assert restore(tmp_path / "backup", tmp_path / "other", silent).log_id not in (old_id, restored.log_id)
+    assert restore(tmp_path / "backup", tmp_path / "same", silent, keeps_log_id=True).log_id == old_id
+    with Stage(tmp_path / "same") as stage:
+        assert stage.log.log_id.hex() == old_id
 
 
 def test_restored_files_are_accessible_only_to_their_owner(made: Path, tmp_path: Path) -> None:

@@ -44,6 +44,6 @@ def identify(db: Rdict, path: Path, wanted: bytes = b"") -> bytes:
     if stored is None or len(stored) != 16:
         raise Corruption(f"the log in {path} has lost its id")
     if wanted and stored != wanted:
-        hint = "use a new data_dir, or the node.cluster that the log belongs to"
+        hint = "use a new data_dir, the node.cluster that the log belongs to, or restore it from its backup with --keep-log-id"
         raise ConfigError("node.data_dir", f"the log in {path} belongs to another cluster", hint)
     return stored

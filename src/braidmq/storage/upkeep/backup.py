@@ -69,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """The restored manifest and the new log id."""
+    """The restored manifest and the log id."""
 
     manifest: Manifest
     log_id: str
@@ -147,8 +147,10 @@ def read_manifest(source: Path) -> Manifest:
     return manifest
 
 
-def restore(source: Path, data_dir: Path, on_progress: OnProgress) -> Restored:
+def restore(source: Path, data_dir: Path, on_progress: OnProgress, *, keeps_log_id: bool = False) -> Restored:
     """Create a data directory from a backup with a new log id, checking each file; it is on disk when this returns.
+
+    ``keeps_log_id``: the log keeps its id, by which the other cores of its cluster know it.
 
     Raises UsageError (no backup, or the data directory is not empty), Corruption (a file does not match the manifest) and
     Unavailable; the data directory is then unchanged.
@@ -163,13 +165,13 @@ def restore(source: Path, data_dir: Path, on_progress: OnProgress) -> Restored:
             copier = _Copier(manifest.total_bytes, on_progress)
             for file in manifest.files:
                 _restore_file(source, partial, file, copier)
-            log_id = _renew_log_id(partial / LOG_NAME)
+            log_id = manifest.log_id if keeps_log_id else _renew_log_id(partial / LOG_NAME).hex()
             sync_folder(partial / LOG_NAME)
             if data_dir.exists():
                 data_dir.rmdir()  # fails, and keeps the directory, if it is no longer empty
     except OSError as problem:
         raise Unavailable(f"the backup could not be restored to {data_dir}: {problem}") from problem
-    return Restored(manifest, log_id.hex())
+    return Restored(manifest, log_id)
 
 
 def _restore_file(source: Path, partial: Path, file: BackupFile, copier: _Copier) -> None:
