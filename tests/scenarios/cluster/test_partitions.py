@@ -20,7 +20,7 @@ from tests.scenarios.cluster.cluster import NodeProcess
 from tests.scenarios.cluster.cores_on_machines import CoresOnMachines
 from tests.support.clients.wire import Wire
 
-pytestmark = [pytest.mark.soak, pytest.mark.needs("etcd", "netns"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs("etcd", "netns"), pytest.mark.timeout(180)]
 
 LEASE_S, HOME_WAIT_S = 2.0, 3.0
 PATIENCE_S = 20.0
@@ -121,6 +121,7 @@ def test_the_side_with_the_quorum_serves_and_the_other_is_alone(cluster: CoresOn
     scene.exchange(b"back")
 
 
+@pytest.mark.soak
 def test_without_a_side_with_the_quorum_all_are_alone_and_come_back(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
 
@@ -131,6 +132,7 @@ def test_without_a_side_with_the_quorum_all_are_alone_and_come_back(cluster: Cor
     scene.exchange(b"back")
 
 
+@pytest.mark.soak
 def test_a_core_whose_packets_are_lost_is_away_and_comes_back(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
 
@@ -142,6 +144,7 @@ def test_a_core_whose_packets_are_lost_is_away_and_comes_back(cluster: CoresOnMa
     scene.exchange(b"back")
 
 
+@pytest.mark.soak
 def test_nothing_acknowledged_is_lost_while_the_network_flaps(cluster: CoresOnMachines) -> None:
     scene = Scene(cluster)
 

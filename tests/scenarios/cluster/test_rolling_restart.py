@@ -13,8 +13,6 @@ from tests.scenarios.cluster.cores_campaign import CLUSTER as SEVERAL
 from tests.scenarios.cluster.rolling_restart import MOVERS, RollingRestart
 from tests.scenarios.cluster.several_cores import CoresOfProcesses
 
-pytestmark = pytest.mark.soak
-
 SEED = 20261119
 
 
@@ -32,6 +30,7 @@ def test_a_rolling_restart_of_a_core_and_two_replicants(tmp_path: Path) -> None:
     check(RollingRestart(cluster, lambda: [cluster.core], 3, SEED, tmp_path))
 
 
+@pytest.mark.soak
 @pytest.mark.needs("etcd")
 @pytest.mark.timeout(300)
 def test_a_rolling_restart_of_three_cores_and_three_replicants(tmp_path: Path) -> None:
