@@ -1,4 +1,8 @@
-"""The blocks of one node for the shards that one core leads, and whether that core takes them.
+"""The blocks of one node for the shards that one core leads, when they are sent, and whether that core takes them.
+
+Every block costs the core about as much as the messages of a quiet turn, and it commits what has arrived by the time it commits
+again. So while two *rounds* of blocks are unanswered, little more is not sent: it waits until one of them is answered, or for a
+millisecond if that takes longer, because other nodes have to confirm something first. Much more is sent at once.
 
 While the core is away, publishers at home there wait for ``home_wait_s``; then the core is *absent* until it is back, and nothing
 is collected for it that a client waits for. Publishers whose home is another core notice nothing of either.
@@ -7,13 +11,19 @@ is collected for it that a client waits for. Publishers whose home is another co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from braidmq.broker.persistence import no_callback
 from braidmq.cluster.protocol.blocks import CONGESTED
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.remote.log.entries import ABSENT, CROWDED, HomeRefusal
 from braidmq.cluster.remote.log.log_ports import Later, WaitTimer
+from braidmq.cluster.remote.log.rounds import Rounds
 from braidmq.cluster.remote.log.shard_blocks import ShardBlocks
+
+_ROUNDS_MAX: Final = 2
+_GATHERED_S: Final = 0.001
+_GATHERED_BYTES_MAX: Final = 4 * 1024  # a dozen small messages; more of them are worth a block of their own
 
 
 class CoreBlocks:
@@ -31,6 +41,8 @@ class CoreBlocks:
         self._is_crowded = False  # as far as bytes are concerned
         self._is_congested = False  # as the core says
         self._timer: WaitTimer | None = None
+        self._rounds = Rounds()
+        self._gathering: WaitTimer | None = None  # what was collected waits for an answer until then
 
     # The connection
 
@@ -46,6 +58,8 @@ class CoreBlocks:
     def lost(self) -> None:
         """The connection is gone: publishers wait for the next one, for a limited time."""
         self.is_connected = False
+        self._rounds.forget()
+        self._stop_gathering()
         for each in self.shards.values():
             each.lost()
         if self._timer is None and not self.is_absent:
@@ -62,16 +76,41 @@ class CoreBlocks:
     def close(self) -> None:
         """The node stops."""
         self._stop_timer()
+        self._stop_gathering()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    # Sending
+
     def flush(self) -> None:
+        """Send what was collected so far, unless it is little and enough is on its way."""
+        if self._rounds.open < _ROUNDS_MAX:
+            self.flush_all()
+        elif self._gathering is None and any(each.can_flush for each in self.shards.values()):
+            self._gathering = self._later(_GATHERED_S, self.flush_all)
+        if self._gathering is not None and self._waiting_bytes > _GATHERED_BYTES_MAX:
+            self.flush_all()
+
+    def flush_all(self) -> None:
         """Send everything collected so far."""
-        for each in self.shards.values():
-            each.flush()
+        self._stop_gathering()
+        self._rounds.begin({shard: each.flush() for shard, each in self.shards.items()})
+
+    def note_answer(self, shard: int, number: int) -> None:
+        """A block is answered; ``flush`` must follow."""
+        self._rounds.note_answer(shard, number)
+
+    def _stop_gathering(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return sum(each.size - each.bytes_sent for each in self.shards.values())
 
     @property
     def is_held(self) -> bool:

@@ -221,11 +221,11 @@ class RemoteLog:
         """Send what was collected for one of several cores; False if it is kept, so that the core does not know all members."""
         if not self._has_guests:
             return True
-        core.flush()
+        core.flush_all()
         return not core.is_held and self.guests.has_told(core)
 
     def flush(self) -> None:
-        """Send everything collected so far."""
+        """Send what was collected so far, or let it wait for more; see `core_blocks`."""
         for core in self._cores:
             core.flush()
 
@@ -246,7 +246,9 @@ class RemoteLog:
                 answer = _answers.decode(body)
             except msgspec.MsgspecError as problem:
                 raise BadFrame(f"an answer cannot be read: {problem}") from None
+            core.note_answer(shard, answer.number)
             self._answer(blocks, BlockAnswer(answer.number, answer.outcomes))
+            core.flush()
         core.note_relief()
 
     def _answer(self, blocks: ShardBlocks, answer: BlockAnswer) -> None:
@@ -302,7 +304,6 @@ class RemoteLog:
             self._later(_RETRY_S, blocks.restart)
         else:
             blocks.restart()
-            blocks.flush()
 
     def _acknowledge(self, pendings: list[Pending], codes: list[int]) -> None:
         if pendings:

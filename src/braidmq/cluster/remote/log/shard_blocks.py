@@ -37,6 +37,7 @@ class ShardBlocks:
 
     def __init__(self, shard: int, send: Send) -> None:
         self.size = 0  # bytes of everything that is not answered
+        self.bytes_sent = 0  # those of them that were sent
         self._shard = shard
         self._send = send
         self._sender: BlockSender[Collected] = BlockSender()
@@ -83,21 +84,29 @@ class ShardBlocks:
 
     # Sending
 
-    def flush(self) -> None:
-        """Number and send what was collected, unless the home is away or it must wait."""
+    @property
+    def can_flush(self) -> bool:
+        """Whether ``flush`` would send something: neither is the home away, nor must everything wait."""
         if not self._is_connected or self._is_draining or not self._waiting:
-            return
+            return False
+        return not (self._lazy and self._lazy_sent and len(self._lazy) == len(self._waiting))
+
+    def flush(self) -> range:
+        """Number and send what was collected, if that can be done; the numbers."""
+        first = self._sender.resume().next_number
+        if not self.can_flush:
+            return range(first, first)
         has_lazy = bool(self._lazy)
-        if has_lazy and self._lazy_sent and len(self._lazy) == len(self._waiting):
-            return
         waiting, self._waiting = self._waiting, {}
         self._lazy.clear()
         for entries in _cut(waiting.values()):
             block = self._sender.add(entries)
             if has_lazy:
                 self._lazy_sent.add(block.number)
+            self.bytes_sent += sum(each.size for each in entries)
             self._send_block(block, FRESH if self._is_fresh else 0)
             self._is_fresh = False
+        return range(first, block.number + 1)
 
     def _send_block(self, block: NumberedBlock[Collected], flags: int) -> None:
         next_number = 0 if self._is_announced else self._sender.resume().next_number
@@ -143,7 +152,9 @@ class ShardBlocks:
             return None
         block, outcomes = answered
         self._lazy_sent.discard(block.number)
-        self.size -= sum(each.size for each in block.entries)
+        size = sum(each.size for each in block.entries)
+        self.size -= size
+        self.bytes_sent -= size
         if is_refused_whole(outcomes):
             self._is_draining = True
         return block.entries, outcomes
