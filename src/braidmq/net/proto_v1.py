@@ -122,12 +122,13 @@ class ProbeAnswer(_NodeMessage, frozen=True):
 class Register(_NodeMessage, frozen=True):
     """A node asks a core for its incarnation. ``key``: identifies the node over restarts; another key with its name is refused.
 
-    ``incarnation``: the one that the node has; 0 for a node that has just started.
+    ``incarnation``: the one that the node has; 0 for a node that has just started. ``mode``: its `registry.mode`.
     """
 
     name: str
     key: bytes
     incarnation: int
+    mode: str = "linear"
 
 
 class CoreEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):

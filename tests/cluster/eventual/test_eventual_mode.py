@@ -65,7 +65,7 @@ def test_the_bags_of_all_nodes_name_the_owner_and_forget_it(cluster: ManyCores) 
         node.client("c")
 
     def named() -> set[str]:
-        bags = [node.link.bag for node in nodes if node.link.bag is not None]
+        bags = [node.link.front.bag for node in nodes if node.link.front is not None]
         assert len(bags) == len(nodes)
         return {entry.node for bag in bags for entry in bag.others("c")}
 

@@ -60,6 +60,10 @@ class NodeProcess:
         self.launch()
         self.port = self.process.await_port()
 
+    def configure(self, key: str, value: str) -> None:
+        """Set a key from the next start on, such as ``registry.mode``."""
+        self._variables["BRAIDMQ_" + key.upper().replace(".", "__")] = value
+
     def launch(self) -> None:
         """Start it."""
         self._started = Started(self._file, self._variables, self._command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from braidmq.mqtt.packets import MQTT5, MQTT311, Packet, Publish, Suback, Subscribe, SubscribeOption, Will
@@ -53,9 +53,20 @@ class Witness(DurableClient):
 class RollingRestart(Campaign):
     """The replicants are drained before they are restarted; the cores follow."""
 
-    def __init__(self, cluster: Processes, cores: Callable[[], list[NodeProcess]], count: int, seed: int, folder: Path) -> None:
-        """``cores``: asked once the cluster runs. ``count``: of all nodes."""
-        super().__init__(cluster, seed, count, ENDINGS | {Reason.USE_ANOTHER_SERVER, Reason.QUOTA_EXCEEDED}, work_max=_WORK)
+    def __init__(
+        self,
+        cluster: Processes,
+        cores: Callable[[], list[NodeProcess]],
+        count: int,
+        seed: int,
+        folder: Path,
+        modes: Sequence[str] = (),
+    ) -> None:
+        """``cores``: asked once the cluster runs. ``count``: of all nodes. ``modes``: of the registry, each for one round."""
+        rounds = max(1, len(modes))
+        endings = ENDINGS | {Reason.USE_ANOTHER_SERVER, Reason.QUOTA_EXCEEDED}
+        super().__init__(cluster, seed, rounds * count, endings, work_max=_WORK)
+        self._modes = modes
         self._cores = cores
         self._folder = folder
         self.moved = 0  # clients that were sent away
@@ -66,8 +77,12 @@ class RollingRestart(Campaign):
         return [Witness(self), *movers]
 
     async def _do_harm(self) -> None:
-        node = [*self._cluster.replicants, *self._cores()][len(self.done)]
+        nodes = [*self._cluster.replicants, *self._cores()]
+        turn, number = divmod(len(self.done), len(nodes))
+        node = nodes[number]
         self.done.append(node.name)
+        if self._modes:
+            node.configure("registry.mode", self._modes[turn])
         if node in self._cluster.replicants:
             self._served.remove(node)
             await asyncio.to_thread(self._drain, node)

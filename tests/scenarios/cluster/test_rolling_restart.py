@@ -37,3 +37,11 @@ def test_a_rolling_restart_of_three_cores_and_three_replicants(tmp_path: Path) -
     cluster = CoresOfProcesses(tmp_path, 3, cluster=SEVERAL)
 
     check(RollingRestart(cluster, lambda: cluster.cores, 6, SEED, tmp_path))
+
+
+@pytest.mark.needs("etcd")
+@pytest.mark.timeout(600)
+def test_a_cluster_goes_from_eventual_over_both_to_linear_node_by_node_under_load(tmp_path: Path) -> None:
+    cluster = CoresOfProcesses(tmp_path, 3, cluster=SEVERAL, registry={"mode": "eventual"})
+
+    check(RollingRestart(cluster, lambda: cluster.cores, 6, SEED, tmp_path, modes=("both", "linear")))

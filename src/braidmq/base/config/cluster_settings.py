@@ -75,10 +75,11 @@ class RegistrySettings(Table, frozen=True):
     """How the owner of a client id is decided."""
 
     mode: Annotated[
-        Literal["linear", "eventual"],
+        Literal["linear", "both", "eventual"],
         key(
             "`linear`: the home of a client id decides who owns it; `eventual`, for comparison: a node first takes a lock and "
-            "ends the channels that it finds in replicated rows",
+            "ends the channels that it finds in replicated rows; `both`: as `linear`, and those rows are written, for the time "
+            "of a change from one to the other",
             restart=True,
         ),
     ] = "linear"

@@ -84,7 +84,7 @@ class CallsOfNode:
         if request.name != peer.name:
             raise UsageError(f"{peer.name!r} cannot register as {request.name!r}")
         registered = await self._core.register(
-            RegistrationRequest(request.name, request.key, peer.role, request.incarnation, peer.version_max)
+            RegistrationRequest(request.name, request.key, peer.role, request.incarnation, peer.version_max, request.mode)
         )
         if self._node is None and self._connection.is_open:
             self._node = (request.name, registered.incarnation)

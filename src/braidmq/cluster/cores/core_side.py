@@ -144,17 +144,18 @@ class CoreSide:
         """Take a new incarnation, and declare workers of an earlier one dead. Raises ConfigError and Unavailable."""
         key = await asyncio.to_thread(read_or_make_key, self._data_dir)
         name = self._settings.node.name
+        request = RegistrationRequest(name, key, CORE, version=VERSION, mode=self._settings.registry.mode)
         if self.several is not None:
             self._store = self.several.store
             self._members = self.several.members
-            self.incarnation = await self.several.join(key, self)
+            self.incarnation = await self.several.join(request, self)
             await self.time.begin(self.view.alive[name].registration_id, self._store, lambda: self.view.alive)
         else:
             self._store = EmbeddedCoreStore(self._log)
             await check_not_moved(self._store)
             self._members = Members(self._store, _wall_ms)
             self._tables = EmbeddedTables(self._store, self._members, self)
-            admitted = await self._members.register(RegistrationRequest(name, key, CORE, version=VERSION))
+            admitted = await self._members.register(request)
             if not isinstance(admitted, Admitted):
                 raise UsageError(admitted.reason)
             self.incarnation = admitted.incarnation
@@ -246,13 +247,13 @@ class CoreSide:
         """Make a node a member. Raises UsageError if it is refused, Unavailable."""
         hearing = None if self.several is None else self.several.membership.hearing
         decision = await self.members.register(request, hearing)
+        if decision.ended:
+            self._forget((request.name, decision.ended))
+            self._bury(request.name, decision.ended)
         if not isinstance(decision, Admitted):
             self.registrations_refused += 1
             raise UsageError(decision.reason)
         node = (request.name, decision.incarnation)
-        if decision.ended:
-            self._forget((request.name, decision.ended))
-            self._bury(request.name, decision.ended)
         if self.several is not None:
             assert hearing is not None
             if self.several.view.last_dead(request.name) >= decision.incarnation:

@@ -32,7 +32,6 @@ from braidmq.cluster.membership.core_memory import CoreMemory, read_memory, writ
 from braidmq.cluster.membership.members import Members, RegistrationRequest
 from braidmq.cluster.membership.own_membership import ClusterMembership, MembershipPort
 from braidmq.cluster.membership.shard_map import SHARDS_OF_NEW_CLUSTER, MapRow, TermRow, check_map, deal
-from braidmq.cluster.protocol.roles import CORE
 from braidmq.net.proto_v1 import VERSION, CoreEntry
 
 log = logging.getLogger("braidmq.cluster")
@@ -110,10 +109,10 @@ class SeveralCores:
         """The names of the other cores."""
         return [name for name in self.map.cores if name != self._name]
 
-    async def join(self, key: bytes, port: MembershipPort) -> int:
+    async def join(self, request: RegistrationRequest, port: MembershipPort) -> int:
         """Become a member, and take the terms of this core's shards; its incarnation. Raises UsageError and Unavailable."""
         self._membership = membership = ClusterMembership(self._store, self.members, self._name, self._lease_s, port)
-        admitted = await membership.join(RegistrationRequest(self._name, key, CORE, version=VERSION))
+        admitted = await membership.join(request)
         membership.start()
         self.terms = await self._tables.take_terms(
             self.map.led_by(self._name), self._name, admitted.incarnation, self._memory.terms

@@ -27,6 +27,7 @@ class ChannelVersion(msgspec.Struct, frozen=True, array_like=True, order=True, g
 
 
 UNKNOWN: Final = ChannelVersion()
+_MODE_KEY: Final = b""
 
 
 class OwnedChannel(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,7 +62,17 @@ class Bag:
 
     def __len__(self) -> int:
         """Client ids of this node."""
-        return len(self._own.rows)
+        return len(self._own.rows) - (_MODE_KEY in self._own.rows)
+
+    def announce(self, mode: str) -> None:
+        """Tell all nodes which mode this one has; a row of the client id that no client has."""
+        self._tables.write(self._origin, [Entry(_MODE_KEY, mode.encode())])
+        self._on_written()
+
+    def has_other(self, mode: str) -> bool:
+        """Whether another node has announced this mode."""
+        value = mode.encode()
+        return any(self._tables.row(origin, _MODE_KEY) == value for origin in self._origins())
 
     def add(self, client_id: str, channel: int, version: ChannelVersion = UNKNOWN) -> None:
         """A channel of this node has the client id."""
@@ -86,10 +97,13 @@ class Bag:
         """The channels of the client id on other nodes, as far as this node knows."""
         key = client_id.encode()
         found: list[BagEntry] = []
-        for origin, log in self._tables:
-            if origin.startswith(CHANNELS) and origin != self._origin:
-                row = self._tables.row(origin, key)
-                if row is not None:
-                    node = origin.removeprefix(CHANNELS)
-                    found += [BagEntry(node, log.incarnation, each.channel, each.version) for each in _decoder.decode(row)]
+        for origin in self._origins():
+            row, log = self._tables.row(origin, key), self._tables.get(origin)
+            if row is not None and log is not None:
+                node = origin.removeprefix(CHANNELS)
+                found += [BagEntry(node, log.incarnation, each.channel, each.version) for each in _decoder.decode(row)]
         return found
+
+    def _origins(self) -> list[str]:
+        """Those of the other nodes."""
+        return [origin for origin, _ in self._tables if origin.startswith(CHANNELS) and origin != self._origin]

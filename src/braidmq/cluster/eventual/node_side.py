@@ -98,22 +98,28 @@ class EventualNode:
 
     async def end_others(self, client_id: str, others: Sequence[BagEntry]) -> None:
         """Ask the nodes of these channels to end them, and wait until they have, for a while."""
-        say = self._cores.get(self._home_of(client_id))
-        if say is None:
-            return  # without its home the client id is not granted anyway
-        asked: list[asyncio.Future[None]] = []
-        first = self._last + 1
-        for other in others:
-            self._last += 1
-            ended = self._ending[self._last] = self._loop.create_future()
-            asked.append(ended)
-            say(EndChannel(self._last, client_id, other.node, other.incarnation, other.channel))
+        numbers = self.ask_ends(client_id, others)
+        asked = [self._loop.create_future() for _ in numbers]
+        self._ending.update(zip(numbers, asked, strict=True))
         try:
-            _, missing = await asyncio.wait(asked, timeout=self._end_wait_s)
-            self.ends_missed += len(missing)
+            if asked:
+                _, missing = await asyncio.wait(asked, timeout=self._end_wait_s)
+                self.ends_missed += len(missing)
         finally:
-            for number in range(first, first + len(others)):
+            for number in numbers:
                 self._ending.pop(number, None)
+
+    def ask_ends(self, client_id: str, others: Sequence[BagEntry]) -> range:
+        """Ask the nodes of these channels to end them; the numbers of the questions. Nothing is asked while the home is away:
+        without it the client id is not granted anyway.
+        """
+        say = self._cores.get(self._home_of(client_id))
+        first = self._last + 1
+        if say is not None:
+            for number, other in enumerate(others, first):
+                say(EndChannel(number, client_id, other.node, other.incarnation, other.channel))
+            self._last += len(others)
+        return range(first, self._last + 1)
 
     # Cores
 

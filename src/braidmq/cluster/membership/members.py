@@ -29,6 +29,7 @@ from msgspec import Struct
 from braidmq.base.errors import Corruption, Unavailable
 from braidmq.cluster.corestore.contract import ABSENT, Condition, CoreRow, CoreStore, DeleteRow, PutRow, RowWrite, revision_of
 from braidmq.cluster.membership.cluster_version import ClusterVersion
+from braidmq.cluster.membership.registry_modes import LINEAR, RegistryModes
 
 MEMBERS: Final = "members"
 DEATHS: Final = "deaths"
@@ -57,6 +58,7 @@ class MemberRow(Struct, frozen=True, array_like=True):
     key_digest: bytes
     role: str
     version: int = 1  # the highest of the protocol between nodes that it speaks
+    mode: str = LINEAR  # its `registry.mode`
 
 
 class DeathRow(Struct, frozen=True, array_like=True):
@@ -124,6 +126,7 @@ class RegistrationRequest(Struct, frozen=True):
     role: str
     incarnation: int = 0
     version: int = 1
+    mode: str = LINEAR
 
 
 class HearingCore(Struct, frozen=True):
@@ -164,6 +167,7 @@ class NotAdmitted(Struct, frozen=True):
 
     reason: str
     must_restart: bool = False
+    ended: int = 0  # an older incarnation of the node that was ended all the same; 0: none
 
 
 def plan_registration(
@@ -192,7 +196,7 @@ def plan_registration(
             writes.append(PutRow(DEATHS, key, msgspec.msgpack.encode(DeathRow(ended, wall_ms))))
     if hearing is not None:
         writes.append(hearing.row(request.name, incarnation))
-    row = MemberRow(registration_id, incarnation, digest, request.role, request.version)
+    row = MemberRow(registration_id, incarnation, digest, request.role, request.version, request.mode)
     return Admitted(registration_id, incarnation, (PutRow(MEMBERS, key, msgspec.msgpack.encode(row)), *writes), ended)
 
 
@@ -204,10 +208,11 @@ def _plan_return(read: MemberReading, request: RegistrationRequest, member: Memb
         return NotAdmitted("this node was started a second time", must_restart=True)
     if request.incarnation <= read.last_dead:
         return NotAdmitted(DECLARED_DEAD, must_restart=True)
-    if request.incarnation == member.incarnation:
+    if (request.incarnation, request.mode) == (member.incarnation, member.mode):
         return Admitted(member.registration_id, member.incarnation)
-    # The tables are older than the node: they were restored from a backup. Its key proves that the number is its own.
-    row = msgspec.structs.replace(member, incarnation=request.incarnation)
+    # The node announces another mode; or the tables are older than the node: they were restored from a backup. Its key proves
+    # that the number is its own.
+    row = msgspec.structs.replace(member, incarnation=request.incarnation, mode=request.mode)
     write = PutRow(MEMBERS, request.name.encode(), msgspec.msgpack.encode(row))
     return Admitted(member.registration_id, request.incarnation, (write,))
 
@@ -238,6 +243,7 @@ class LiveMember(Struct, frozen=True):
     incarnation: int
     role: str
     version: int = 1
+    mode: str = LINEAR
 
 
 class Members:
@@ -249,9 +255,11 @@ class Members:
         self._wall_ms = wall_ms
         self._cores = tuple(cores)
         self._version = ClusterVersion(store)
+        self._modes = RegistryModes(store, self.alive)
 
     async def register(self, request: RegistrationRequest, hearing: HearingCore | None = None) -> Admitted | NotAdmitted:
         """Make a node a member, or say why not. With ``hearing`` it is kept by that core, whose lease must not have ended."""
+        ended = 0
         for _ in range(_ATTEMPTS_MAX):
             read, versions = await self._read(request.name), await self._version.read()
             refusal = versions.refusal(request.version)
@@ -263,12 +271,20 @@ class Members:
             if not decision.writes:
                 if hearing is None or await self.keep(request.name, decision.incarnation, hearing):
                     return decision
-            else:
-                writes = decision.writes
-                if hearing is not None:
-                    writes = (*writes, PutRow(COUNTERS, JOINED_KEY, decision.incarnation.to_bytes(8, "big")))
-                if await self._store.commit([*read.conditions(), *versions.conditions()], writes) is not None:
-                    return decision
+                continue
+            if decision.ended and read.member is not None and read.member.mode != request.mode:
+                # Else the node would be beside itself.
+                if await self.declare_dead(request.name, decision.ended, has_ended=True):
+                    ended = decision.ended
+                continue
+            ruled = await self._modes.admit(request.mode)
+            if isinstance(ruled, str):
+                return NotAdmitted(ruled, ended=ended)
+            writes = decision.writes
+            if hearing is not None:
+                writes = (*writes, PutRow(COUNTERS, JOINED_KEY, decision.incarnation.to_bytes(8, "big")))
+            if await self._store.commit([*read.conditions(), *versions.conditions(), *ruled], writes) is not None:
+                return decision if decision.ended else msgspec.structs.replace(decision, ended=ended)
         raise Unavailable("too many nodes register at once, or the lease of this core has ended")
 
     async def keep(self, name: str, incarnation: int, hearing: HearingCore) -> bool:
@@ -382,7 +398,7 @@ def live_member(name: bytes, rows: Mapping[bytes, CoreRow], deaths: Mapping[byte
     if read.member is None or not read.is_alive:
         return None
     member = read.member
-    return LiveMember(read.name, member.registration_id, member.incarnation, member.role, member.version)
+    return LiveMember(read.name, member.registration_id, member.incarnation, member.role, member.version, member.mode)
 
 
 def _decode(value: bytes, type_: type[Row]) -> Row:

@@ -16,13 +16,13 @@ from typing import Final
 from braidmq.base.config.cluster_settings import ClusterSettings, RegistrySettings
 from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Storage
-from braidmq.broker.session.ports import NodePorts, Registry, RetainedReads, Routes
+from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
 from braidmq.broker.shared.membership import Memberships
 from braidmq.broker.turn import Phase
-from braidmq.cluster.eventual.bag import Bag
+from braidmq.cluster.eventual.front import EventualFront
 from braidmq.cluster.eventual.node_side import EventualNode
-from braidmq.cluster.eventual.registry import EventualRegistry
 from braidmq.cluster.membership.member import Member
+from braidmq.cluster.membership.registry_modes import LINEAR
 from braidmq.cluster.protocol.node_claims import NodeClaims
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.remote.exclusive import NodeExclusiveTopics
@@ -112,25 +112,25 @@ class ClusterLink:
         self._tables = Tables(self._on_rows)
         self._tables.open(self._origin, member.incarnation)
         self._exchange = RlogExchange(self._tables, self._origin, is_core=False, ask=self.ask, on_applied=self._on_applied)
-        self.eventual: EventualNode | None = None
-        self.bag: Bag | None = None
-        self._claimed: Registry = self._names or self.registry
-        if registry.mode == "eventual":
-            self.eventual = EventualNode(
-                list(cores),
-                loop,
-                registry,
-                home_of=lambda client_id: self._home_of[self.shard_of(client_id)].name,
-                close=self._end_channel,
-                lock_wait_s=home_wait_s,
-                end_wait_s=cluster.takeover_wait,
-            )
-            self.bag = Bag(self._tables, member.name, member.incarnation, self.ask)
-            self._claimed = EventualRegistry(self._claimed, self.eventual, self.bag, self.registry.of_client)
         self._is_patient_no_more = False
         self._known = KnownRoutes(list(cores), loop.call_later, loop.time, self._wake_readers)
         self._routes: OwnRoutes | None = None
         self._wanted: WantedRoutes | None = None
+        self.front: EventualFront | None = None
+        if registry.mode != LINEAR:
+            self.front = EventualFront(
+                member,
+                list(cores),
+                loop,
+                cluster,
+                registry,
+                registry=self._names or self.registry,
+                channels=self.registry,
+                tables=self._tables,
+                home_of=lambda client_id: self._home_of[self.shard_of(client_id)].name,
+                close=lambda client_id: self._close_client(client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER),
+                ask=self.ask,
+            )
 
     def __iter__(self) -> Iterator[HomeLink]:
         return iter(self._homes.values())
@@ -159,7 +159,7 @@ class ClusterLink:
     def ports(self) -> NodePorts:
         """What the node's broker uses in place of its own parts."""
         return NodePorts(
-            registry=self._claimed,
+            registry=self._names or self.registry if self.front is None else self.front.registry,
             groups=self.leases,
             exclusive=self._exclusive if self._exclusive is not None else self._topic_homes,
             extend_routes=self._extend_routes,
@@ -254,10 +254,10 @@ class ClusterLink:
             session.connection.close(reason, detail)
             broker.lane.flush()
 
-    def _end_channel(self, client_id: str, channel: int) -> None:
-        """Another node takes the client id, and has found this channel in the bag."""
-        if self.registry.of_client(client_id) == channel:
-            self._close_client(client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+    @property
+    def eventual(self) -> EventualNode | None:
+        """Locks and ends of channels, unless the linear registry alone decides."""
+        return None if self.front is None else self.front.node
 
     # What the links ask
 
@@ -444,6 +444,6 @@ class ClusterLink:
 
     def close(self) -> None:
         """The node stops."""
-        if self.eventual is not None:
-            self.eventual.close()
+        if self.front is not None:
+            self.front.node.close()
         self.log.close()

@@ -263,7 +263,8 @@ class ReplicantSide:
 
     async def _register(self, calls: Calls) -> Registered:
         incarnation = self.registered.incarnation if self.registered is not None else 0
-        answer = await calls.call(Register(self._settings.node.name, self._key, incarnation), CALL_S)
+        settings = self._settings
+        answer = await calls.call(Register(settings.node.name, self._key, incarnation, settings.registry.mode), CALL_S)
         assert isinstance(answer, Registered)
         if self.registered is not None and answer.cluster_version > self.cluster_version:
             log.info("the cluster uses version %d from now on", answer.cluster_version)
