@@ -71,7 +71,7 @@ def test_classes_of_the_log_that_overlap_are_found_without_a_start(run_check: Ru
 
 
 def test_notes_are_printed_before_the_result(run_check: RunCheck) -> None:
-    result = run_check('[registry]\nmode = "linear"')
+    result = run_check('[links.region-b]\nserver = "b.example:8883"\ntopics = ["t/global/#"]')
 
     note, verdict = result.output.splitlines()
     assert note.startswith("note: not supported yet")
