@@ -5,7 +5,8 @@ from __future__ import annotations
 import tracemalloc
 
 from benchmarks.registry.report import ModeRow
-from braidmq.cluster.protocol.claims import ClaimRequest, HomeClaims
+from braidmq.cluster.registry.home_claims import HomeClaims
+from braidmq.cluster.registry.messages import ClaimRequest
 
 CLIENTS = 100_000
 TARGET_BYTES = 250
@@ -24,13 +25,14 @@ def measure_memory() -> ModeRow:
 
 
 def _bytes_each() -> float:
-    claims: HomeClaims[str] = HomeClaims(1.0, lambda: 1)
+    claims: HomeClaims[str] = HomeClaims(1.0, lambda: 1_700_000_000_000_000)
     ids = [f"client-{number:08}" for number in range(CLIENTS)]
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for number, client_id in enumerate(ids, 1):
-            claims.claim("node", ClaimRequest(number, client_id, number), 0.0)
+            ms = 1_700_000_000_000 + number
+            claims.claim("node", ClaimRequest(number, client_id, number, ms, 5, ms), 0.0)
         return (tracemalloc.get_traced_memory()[0] - before) / CLIENTS
     finally:
         tracemalloc.stop()

@@ -15,7 +15,7 @@ from tests.spark.sink.frames import rows
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("java"), pytest.mark.needs("etcd")]
 
-CLUSTER: dict[str, object] = {"lease": "5s", "takeover_wait": "200ms", "home_wait": "20s"}
+CLUSTER: dict[str, object] = {"lease": "5s", "home_wait": "20s"}
 ROWS = 40_000
 
 

@@ -395,7 +395,7 @@ _CLUSTER: Final = {
         "CONNECTs on this node that did not get their lock within `cluster.home_wait`.", "cluster.locks_missed"
     ),
     "registry_ends_missed": _counter(
-        "Channels whose nodes did not say within `cluster.takeover_wait` that they have ended.", "cluster.ends_missed"
+        "Channels whose nodes did not say within `registry.wait` that they have ended.", "cluster.ends_missed"
     ),
     "registry_bag_count": _gauge("Client ids of this node in the replicated bag.", "cluster.bag", is_summed=False),
     "misdirected": _counter(

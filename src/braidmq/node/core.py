@@ -213,7 +213,8 @@ class Node(ServingNode):
         if self._several is not None:
             terms = {shard: row.term for shard, row in self._several.terms.items()}
             led = LedShards(local.name, self._several.map.leader_names, terms)
-        self._home = Home(local, cluster.takeover_wait, pace, message_log, side.expected, side.ended, led)
+        wait_s, deadline_s = settings.registry.wait, cluster.home_wait
+        self._home = Home(local, wait_s, pace, message_log, side.expected, side.ended, led, claim_deadline_s=deadline_s)
         return msgspec.structs.replace(self._home.ports, claim_gate=side.time.watch.refusal)
 
     def _answer_cores(self) -> CoreOperations:

@@ -9,21 +9,12 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.ports import CursorRow
 from braidmq.cluster.protocol import operations
 from braidmq.cluster.protocol.blocks import FENCED, FRESH, BlocksOutOfOrder, UsedIncarnation
-from braidmq.cluster.protocol.claims import Ending
 from braidmq.cluster.protocol.operations import BadOperation, PutCursor
 from braidmq.cluster.protocol.parts import MORE, BodyParts, split
+from braidmq.cluster.registry.messages import Ending
 from braidmq.lane.records.records import Record, encode_record
 from braidmq.net.frames import BadFrame, FrameKind
-from braidmq.net.proto_v1 import (
-    AnswerBody,
-    BlockBody,
-    BlockEntry,
-    KeyOfBatch,
-    PublishEntry,
-    ReleaseEntry,
-    RowsEntry,
-    SentNumber,
-)
+from braidmq.net.proto_v1 import AnswerBody, BlockBody, BlockEntry, KeyOfBatch, PublishEntry, ReleaseEntry, RowsEntry, SentNumber
 from braidmq.storage.rows.changes import WriteRefusal
 from tests.support.simulator.blocks import Client, Home, Wire, payloads
 from tests.support.simulator.lane import Bench

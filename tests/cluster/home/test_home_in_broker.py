@@ -15,8 +15,8 @@ from braidmq.cluster.home.blocks.operations import AppliedRows, Effect, HomeRows
 from braidmq.cluster.home.blocks.publishing import EntryPublisher
 from braidmq.cluster.protocol import operations
 from braidmq.cluster.protocol.blocks import FENCED, NOT_RECORDED, BlockMark
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.operations import Operation, PutCursor, PutReceived, PutSession
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.path.message import Message
 from braidmq.lane.records.records import encode_record
 from braidmq.net.frames import FrameKind

@@ -10,7 +10,7 @@ from braidmq.access.contract import Refused
 from braidmq.broker.broker import Broker
 from braidmq.cluster.home.blocks.block_marks import BlockMarks
 from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.mqtt.packets import Disconnect, Puback, Publish, Will
 from braidmq.mqtt.properties import Properties
 from tests.support.simulator.cluster_world import ClusterWorld, Replicant

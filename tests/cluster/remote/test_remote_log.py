@@ -9,9 +9,9 @@ import pytest
 
 from braidmq.base.start_position import Ago, Earliest
 from braidmq.broker.ports import CursorRow, MessageLog
-from braidmq.cluster.protocol.claims import Ending
 from braidmq.cluster.protocol.operations import PutCursor, PutReceived
 from braidmq.cluster.protocol.parts import MORE
+from braidmq.cluster.registry.messages import Ending
 from braidmq.cluster.remote.log.rows import NodeChange
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
 from braidmq.net.proto_v1 import AnswerBody, BlockBody, Marks, PublishEntry, ReleaseEntry, RowsEntry

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from braidmq.cluster.protocol.claims import Ending
+from braidmq.cluster.registry.messages import Ending
 from tests.support.simulator.blocks import SHARDS, Client, Home, Node, Wire, connect, payloads
 from tests.support.simulator.network import Network
 

@@ -18,7 +18,7 @@ from tests.durability.campaigns.publisher import ROOT, Publisher
 from tests.durability.campaigns.subscriber import Subscriber
 from tests.scenarios.cluster.cluster import ClusterOfProcesses, NodeProcess
 
-CLUSTER: dict[str, object] = {"lease": "3s", "takeover_wait": "200ms", "home_wait": "15s"}
+CLUSTER: dict[str, object] = {"lease": "3s", "home_wait": "15s"}
 # By so many messages a subscriber may be behind the publishers. Without a bound a slow one, with a small window for QoS 2, would
 # still be busy long after the last fault, and look like one that receives nothing any more.
 BEHIND_MAX = 1000

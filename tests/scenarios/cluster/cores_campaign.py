@@ -15,7 +15,7 @@ from tests.scenarios.cluster.cluster import NodeProcess
 from tests.scenarios.cluster.several_cores import CoresOfProcesses
 
 LEASE_S = 3.0
-CLUSTER: dict[str, object] = {"lease": f"{LEASE_S:g}s", "takeover_wait": "200ms", "home_wait": "20s"}
+CLUSTER: dict[str, object] = {"lease": f"{LEASE_S:g}s", "home_wait": "20s"}
 
 
 class CoresCampaign(Campaign):

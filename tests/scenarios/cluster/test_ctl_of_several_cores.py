@@ -22,7 +22,7 @@ from tests.support.clients.wire import Wire
 
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.timeout(180)]
 
-CLUSTER: dict[str, object] = {"lease": "3s", "takeover_wait": "200ms", "home_wait": "6s"}
+CLUSTER: dict[str, object] = {"lease": "3s", "home_wait": "6s"}
 
 
 class Operator:

@@ -12,7 +12,7 @@ from braidmq.mqtt.reasons import Reason
 from tests.scenarios.cluster.cluster import ClusterOfProcesses
 from tests.support.clients.wire import Wire
 
-LEASE: dict[str, object] = {"lease": "1s", "takeover_wait": "500ms"}
+LEASE: dict[str, object] = {"lease": "1s"}
 PATIENCE_S = 15.0
 
 

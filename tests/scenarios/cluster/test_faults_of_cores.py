@@ -26,7 +26,7 @@ PATIENCE_S = 20.0
 
 
 def cluster_in(folder: Path, *, etcd_members: int = 1, home_wait: str = "15s") -> CoresOfProcesses:
-    keys: dict[str, object] = {"lease": f"{LEASE_S:g}s", "takeover_wait": "500ms", "home_wait": home_wait}
+    keys: dict[str, object] = {"lease": f"{LEASE_S:g}s", "home_wait": home_wait}
     return CoresOfProcesses(folder, 2, etcd_members=etcd_members, cluster=keys)
 
 

@@ -15,7 +15,7 @@ from braidmq.mqtt.packets import Publish
 from tests.scenarios.cluster.several_cores import CoresOfProcesses
 from tests.support import command
 
-CLUSTER: dict[str, object] = {"lease": "5s", "takeover_wait": "200ms", "home_wait": "20s"}
+CLUSTER: dict[str, object] = {"lease": "5s", "home_wait": "20s"}
 SHARDS = 12
 CLIENTS = [f"device {number}" for number in range(24)]
 EACH = 5

@@ -29,7 +29,7 @@ SHARDS = 12
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[CoresOnMachines]:
-    with CoresOnMachines(tmp_path, lease=f"{LEASE_S:g}s", home_wait=f"{HOME_WAIT_S:g}s", takeover_wait="500ms") as cluster:
+    with CoresOnMachines(tmp_path, lease=f"{LEASE_S:g}s", home_wait=f"{HOME_WAIT_S:g}s") as cluster:
         yield cluster
 
 

@@ -14,7 +14,7 @@ from tests.durability.campaigns.node import read_data
 from tests.durability.producers.writer import Writer, count_of, judge
 from tests.scenarios.cluster.cluster import ClusterOfProcesses, NodeProcess
 
-CLUSTER: dict[str, object] = {"lease": "5s", "takeover_wait": "200ms", "home_wait": "15s"}
+CLUSTER: dict[str, object] = {"lease": "5s", "home_wait": "15s"}
 PAUSE_S = 1.5  # longer than a takeover waits, shorter than a lease
 
 

@@ -28,8 +28,8 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def cluster(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
     """Each test leaves it as it was, but for clients."""
-    keys = {"lease": f"{LEASE_S:g}s", "takeover_wait": "500ms"}
-    registry = {"mode": mode, "lock_timeout": f"{LOCK_S:g}s"}
+    keys = {"lease": f"{LEASE_S:g}s"}
+    registry = {"mode": mode, "wait": "500ms", "lock_timeout": f"{LOCK_S:g}s"}
     with ClusterOfProcesses(tmp_path_factory.mktemp("cluster"), 2, cluster=keys, registry=registry) as cluster:
         yield cluster
 

@@ -18,7 +18,7 @@ from tests.support.clients.wire import Closed
 
 pytestmark = [pytest.mark.needs("etcd")]
 
-CLUSTER: dict[str, object] = {"lease": "3s", "takeover_wait": "200ms", "home_wait": "20s"}
+CLUSTER: dict[str, object] = {"lease": "3s", "home_wait": "20s"}
 SHARDS = 12
 TOPICS = [f"topic/{number}" for number in range(8)]
 WAIT_S = 30.0

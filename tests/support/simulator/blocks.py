@@ -14,8 +14,8 @@ from braidmq.cluster.home.blocks.blocks import HomeBlocks
 from braidmq.cluster.home.blocks.operations import AppliedRows, Effect, NotOwned
 from braidmq.cluster.home.blocks.publishing import EntryPublisher, FindKey, NodeMessage, Published
 from braidmq.cluster.protocol.blocks import BlockMark
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.operations import Operation, PutCursor, client_of
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.cluster.remote.log.core_blocks import CoreBlocks
 from braidmq.cluster.remote.log.remote_log import RemoteLog
 from braidmq.cluster.remote.log.rows import NodeChange

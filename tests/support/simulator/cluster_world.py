@@ -124,7 +124,7 @@ class Replicant:
         here.on_frame = lambda kind, flags, destination, body: self.link.receive_claims(flags, body)
         there.on_frame = lambda kind, flags, destination, body: peer.calls.receive_claims(flags, body)
         peer.calls.open(there)
-        peer.calls.declare(self.link.open_calls(here))
+        peer.calls.declare(self.link.open_calls(here, home.registry.term))
         here_too, there_too = wires(self.world)
         here_too.on_frame, there_too.on_frame = self.link.receive, peer.receive
         peer.open_messages(there_too)

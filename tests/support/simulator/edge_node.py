@@ -14,16 +14,8 @@ from braidmq.cluster.protocol.parts import BodyParts
 from braidmq.cluster.remote.leases import message_of
 from braidmq.cluster.routes import origin_of
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import (
-    AnswerBody,
-    BlockBody,
-    Declare,
-    HeldLeases,
-    LeaseStatement,
-    Position,
-    ProbeAnswer,
-    RowsEntry,
-)
+from braidmq.net.proto_v1 import AnswerBody, BlockBody, HeldLeases, LeaseStatement, Position, ProbeAnswer, RowsEntry
+from braidmq.net.proto_v1_claims import Declare
 from tests.support.simulator.cluster_world import wires
 from tests.support.simulator.cores_world import CoreWorld
 
@@ -49,7 +41,7 @@ class EdgeNode:
         self._peer = peer = home.join(self.member, self.number)
         self._calls, there = wires(core)
         peer.calls.open(there)
-        peer.calls.declare(Declare([], [], 0))
+        peer.calls.declare(Declare([], [], 0, [], core.home.registry.term))
         self._wire, there_too = wires(core)
         there_too.on_frame = peer.receive
         self._wire.on_frame = self._receive

@@ -205,7 +205,7 @@ class SimNode:
         here.on_frame, there.on_frame = receive_here, receive_there
         peer.calls.open(there)
         self.cluster.settle()  # what the core says before the node knows that it is registered
-        peer.calls.declare(home.open_calls(here))
+        peer.calls.declare(home.open_calls(here, core.home.registry.term))
         here_too, there_too = self._wires_between()
         here_too.on_frame, there_too.on_frame = home.receive, peer.receive
         peer.open_messages(there_too)

@@ -54,9 +54,6 @@ class ClusterSettings(Table, frozen=True):
     lease: Annotated[
         Seconds, key("how long a replicant without a connection to its core counts as alive", least=1, most=3600, restart=True)
     ] = Seconds(10)
-    takeover_wait: Annotated[
-        Seconds, key("how long a node may take to release a client id that another node claims", least=0.1, most=60)
-    ] = Seconds(2)
     home_wait: Annotated[
         Seconds, key("how long publishers and new clients wait for a core that is away; longer than `lease`", least=1, most=3600)
     ] = Seconds(15)
@@ -83,6 +80,15 @@ class RegistrySettings(Table, frozen=True):
             restart=True,
         ),
     ] = "linear"
+    wait: Annotated[
+        Seconds,
+        key(
+            "how long a new connection waits for the node that has its client id: for an answer and for the release together",
+            least=0.1,
+            most=60,
+            restart=True,
+        ),
+    ] = Seconds(1)
     lock: Annotated[
         Literal["local", "leader", "quorum", "all"],
         key("`eventual`: who gives out locks: the node itself, one core, more than half of the cores, or all", restart=True),

@@ -15,8 +15,9 @@ from braidmq.cluster.membership.members import RegistrationRequest
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import Declare, Declared, NodeAnswer, Register, Registered
+from braidmq.net.proto_v1 import NodeAnswer, Register, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_claims import Declare, Declared
 from braidmq.net.proto_v1_clock import AskTime
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 

@@ -55,7 +55,7 @@ class EventualFront:
             home_of=home_of,
             close=self._end,
             lock_wait_s=cluster.home_wait,
-            end_wait_s=cluster.takeover_wait,
+            end_wait_s=settings.wait,
         )
         self.bag = Bag(tables, member.name, member.incarnation, ask)
         self.bag.announce(settings.mode)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from braidmq.cluster.home.node_peer import NodePeer
 from braidmq.cluster.membership.member import Member
-from braidmq.cluster.protocol.claims import HomeClaims
+from braidmq.cluster.registry.home_claims import HomeClaims
 from braidmq.lane.peers.peer import PeerFlow
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from braidmq.access.contract import Credentials
 from braidmq.base.deadline_clock import time_since_boot
 from braidmq.broker.broker import Broker
 from braidmq.broker.ports import Change
@@ -36,12 +35,14 @@ from braidmq.cluster.home.guests import Guests
 from braidmq.cluster.home.holds import PublisherHolds
 from braidmq.cluster.home.node_peer import NodePeer
 from braidmq.cluster.home.retained.homes import CoreRetainedHomes
-from braidmq.cluster.home.sessions.held_session import NodeClaim
+from braidmq.cluster.home.sessions.own_clients import OwnClients
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.home.sessions.sessions import HomeSessions
 from braidmq.cluster.membership.led_shards import LedShards, Misdirected
 from braidmq.cluster.membership.member import Member
-from braidmq.cluster.protocol.claims import HomeClaims
+from braidmq.cluster.registry.decisions import DEADLINE_S
+from braidmq.cluster.registry.home_claims import HomeClaims
+from braidmq.cluster.registry.versions import VersionClock
 from braidmq.cluster.rlog.agent import AgentPace
 from braidmq.cluster.rlog.exchange import RlogExchange, RlogLink
 from braidmq.cluster.rlog.tables import STORE, RowChange, Tables, death_of, store_origin
@@ -49,7 +50,6 @@ from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, node_o
 from braidmq.cluster.slow_subscribers import SlowSubscribers
 from braidmq.lane.routing.routes import RouteTable
 from braidmq.lane.routing.subscription import Subscription
-from braidmq.mqtt.reasons import Reason
 from braidmq.net.calls import Calls
 from braidmq.net.connection import PeerConnection
 from braidmq.net.proto_v1 import Position
@@ -67,18 +67,22 @@ class Home:
     def __init__(
         self,
         local: Member,
-        takeover_wait_s: float,
+        registry_wait_s: float,
         pace: AgentPace,
         log: DurableLog,
         undeclared: Sequence[Member] = (),
         dead: Sequence[Member] = (),
         led: LedShards | None = None,
         clock: Callable[[], float] = time_since_boot,
+        claim_deadline_s: float = DEADLINE_S,
+        version_clock: VersionClock | None = None,
     ) -> None:
         """``local``: the core itself. ``undeclared``: nodes that are thought to live, and have to say which clients they have.
 
         ``dead``: nodes whose death other nodes may not know. ``led``: the shards that this core leads; None: it is the only one.
-        ``clock``: seconds that go on while the machine is suspended.
+        ``clock``: seconds that go on while the machine is suspended. ``registry_wait_s``: how long a claim waits for the channel
+        that has its client id. ``claim_deadline_s``: how long nodes pursue a claim. ``version_clock``: says which of two
+        connections is newer; None: the one whose claim arrives later.
         """
         self._local = local
         self._origin = origin_of(local.name)
@@ -90,7 +94,16 @@ class Home:
         self._by_name: dict[str, NodePeer] = {}  # in their latest lives
         self._registrations: dict[Member, int] = {}  # their registration ids
         self._guests: dict[Member, Guests] = {}
-        self._claims: HomeClaims[Member] = HomeClaims(takeover_wait_s, log.now, undeclared)
+        self._own_clients = OwnClients()
+        self._claims: HomeClaims[Member] = HomeClaims(
+            registry_wait_s,
+            log.now,
+            undeclared,
+            deadline_s=claim_deadline_s,
+            cluster_clock=None if version_clock is None else version_clock.reading,
+            local=local,
+            guard_of_row=self._own_clients.guard_of,
+        )
         self._holds = PublisherHolds(self._claims, self._peers)
         self._wanted: WantedRoutes | None = None
         self._elsewhere: RoutesElsewhere | None = None
@@ -125,7 +138,7 @@ class Home:
             self._exclusive_rows = ExclusiveRows(self._durable, self.tables, self.led.count, self._ask)
             self._exclusive = ExclusiveGrants(self._exclusive_rows, lambda: self._has_heard_all, self._is_known_since, clock)
             self.cores = CorePeers(self.led, self._durable, self.exchange, self._confidence, clock)
-        self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected)
+        self.registry = HomeRegistry(self._claims, local, self.led, self.misdirected, version_clock)
         self._routes: OwnRoutes | None = None
         self._noted: NotedRoutes | None = None
         self._sessions: HomeSessions | None = None
@@ -172,7 +185,9 @@ class Home:
         self._forwarding = Forwarding(self._peers.values, broker.loop.call_later, broker.loop.time, self._holds.end_of)
         SlowSubscribers(broker, self._holds.say)
         self.eventual.serve(broker.loop, broker.live.now.registry.lock_timeout)
-        self.registry.serve(self._sessions, broker.loop, self._close_local, self._on_ready, self._is_banned)
+        own = self._own_clients
+        own.broker = broker
+        self.registry.serve(self._sessions, broker.loop, own.close, self._on_ready, own.is_banned)
         if self.cores is not None and self._confidence is not None:
             self._elsewhere = RoutesElsewhere(broker.routes, broker.state, self.tables, self.led)
             assert isinstance(broker.groups, Groups)  # a core chooses itself
@@ -274,6 +289,7 @@ class Home:
     def join(self, member: Member, registration_id: int) -> NodePeer:
         """A node has registered, or connects again."""
         self.expect(member)
+        self._claims.meet(member, registration_id)
         peer = self._peers.get(member)
         if peer is None:
             peer = self._peers[member] = self._by_name[member.name] = self._make_peer(member, registration_id)
@@ -385,19 +401,6 @@ class Home:
     def _destination(self, name: str) -> Subscription | None:
         peer = self._by_name.get(name)
         return None if peer is None else peer.destination
-
-    def _is_banned(self, claim: NodeClaim) -> bool:
-        assert self._broker is not None
-        shown = Credentials(client_id=claim.request.client_id, user_name=claim.user_name, peer_host=claim.peer_host)
-        return self._broker.access.is_banned(shown)
-
-    def _close_local(self, client_id: str) -> None:
-        """A node claims a client id that the core's own client has."""
-        assert self._broker is not None
-        session = self._broker.sessions.get(client_id)
-        if session is not None and session.connection is not None:
-            session.connection.close(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")
-            self._broker.lane.flush()
 
     # The replication log
 

@@ -18,13 +18,26 @@ from braidmq.cluster.home.sessions.held_session import GivenSession, NodeClaim
 from braidmq.cluster.home.sessions.registry import HomeRegistry
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.claim_frames import BadClaims, ClaimFrames
-from braidmq.cluster.protocol.claims import ClaimRequest, Declaration
 from braidmq.cluster.protocol.operations import decode_will
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.protocol.producer_messages import decode_request, encode_start
+from braidmq.cluster.registry.messages import ClaimGranted, ClaimRequest, Declaration, GrantedChannel
+from braidmq.cluster.registry.versions import Version
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import ClaimId, CloseChannel, Declare, GrantId, LetGoId, RejectId
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_claims import (
+    ClaimId,
+    CloseChannel,
+    Declare,
+    DeclaredChannel,
+    EndedChannel,
+    EndId,
+    GrantId,
+    ProbedId,
+    ProbeId,
+    RejectId,
+    VersionId,
+)
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 
@@ -58,26 +71,35 @@ class _Answers:
     its client would get messages that belong to the session's new owner.
     """
 
-    def __init__(self, frames: ClaimFrames, send_message: Send) -> None:
+    def __init__(self, frames: ClaimFrames, send_message: Send, term: int) -> None:
         self.frames = frames
+        self._term = term
         self._messages = ClaimFrames(send_message, lambda: None)
 
-    def grant(self, number: int, guard: int, given: GivenSession) -> None:
+    def grant(self, granted: ClaimGranted[Member], given: GivenSession) -> None:
         """The claim is granted."""
-        self.frames.say(GrantId(number, guard, given.rows, encode_start(given.producer), given.replaces_user))
+        version = version_id(granted.version, granted.bound_ms)
+        producer = encode_start(given.producer)
+        self.frames.say(
+            GrantId(granted.claim.number, granted.guard, version, self._term, given.rows, producer, given.replaces_user)
+        )
 
     def reject(self, number: int, refused: Refused) -> None:
         """The claim is rejected."""
         told = list(refused.told) if isinstance(refused, NotTaken) else None
-        self.frames.say(RejectId(number, refused.reason, refused.detail, told))
+        self.frames.say(RejectId(number, refused.reason, refused.detail, self._term, told))
 
-    def let_go(self, client_id: str, guard: int) -> None:
-        """End the channels of the client id with lower guards."""
-        self.frames.say(LetGoId(client_id, guard))
+    def probe(self, client_id: str, channel: int) -> None:
+        """Say that you are there: a channel is about to lose its client id."""
+        self.frames.say(ProbeId(client_id, channel, self._term))
 
-    def fence(self, client_id: str, guard: int) -> None:
+    def end(self, client_id: str, version: Version, kicked: int = 0) -> None:
+        """End the channels of the client id with lower versions, or one that is kicked."""
+        self.frames.say(EndId(client_id, version_id(version), self._term, kicked))
+
+    def fence(self, client_id: str, version: Version) -> None:
         """They are fenced: say it once more, ahead of every message from now on."""
-        self._messages.say(LetGoId(client_id, guard))
+        self._messages.say(EndId(client_id, version_id(version), self._term))
         self._messages.flush()
 
     def close_channel(self, channel: int, reason: int, detail: str) -> None:
@@ -121,7 +143,7 @@ class NodeCalls:
 
     def open(self, connection: NodeConnection) -> None:
         """The node has connected; it is told nothing before it has declared its channels."""
-        self._answers = _Answers(ClaimFrames(connection.send, self._ask), self._send_message)
+        self._answers = _Answers(ClaimFrames(connection.send, self._ask), self._send_message, self._registry.term)
         self._eventual_frames = EventualFrames(connection.send, self._ask)
         self._eventual.connected(self._member, self._eventual_frames.say)
 
@@ -129,9 +151,13 @@ class NodeCalls:
         """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
         assert self._answers is not None  # frames come after ``open``
         for message in self._answers.frames.receive(flags, body):
-            if not isinstance(message, ClaimId):
-                raise BadClaims(f"a node does not send {type(message).__name__}")
-            self._registry.ask(self._member, claim_of(message))
+            match message:
+                case ClaimId():
+                    self._registry.ask(self._member, claim_of(message), message.term)
+                case ProbedId():
+                    self._registry.probed(self._member, message.client_id, message.channel)
+                case _:
+                    raise BadClaims(f"a node does not send {type(message).__name__}")
 
     def receive_eventual(self, flags: int, body: bytes | memoryview) -> None:
         """A frame of kind EVENTUAL. Raises BraidError if it cannot be read."""
@@ -150,9 +176,10 @@ class NodeCalls:
         }
         claims = {each.number: claim_of(each) for each in message.claims}
         declaration = Declaration(
-            [(each.client_id, each.channel, each.guard) for each in message.channels],
+            [_declared(each) for each in message.channels],
             [claim.request for claim in claims.values()],
             message.claimed,
+            [_declared(each) for each in message.ended],
         )
         self._registry.join(self._member, self._answers)
         self._registry.declare(self._member, declaration, channels, claims)
@@ -183,9 +210,30 @@ class NodeCalls:
             self._registry.lost(self._member, answers)
 
 
+def version_id(version: Version, bound_ms: int = 0) -> VersionId:
+    """A version as it is sent."""
+    return VersionId(version.ms, version.registration, version.counter, version.arrival, bound_ms)
+
+
+def _declared(channel: DeclaredChannel | EndedChannel) -> GrantedChannel:
+    version, times = channel.version, channel.times
+    return GrantedChannel(
+        channel.client_id,
+        channel.channel,
+        channel.guard,
+        Version(version.ms, version.registration, version.counter, version.arrival),
+        version.bound_ms,
+        times.ms,
+        times.bound_ms,
+    )
+
+
 def claim_of(message: ClaimId) -> NodeClaim:
     """The claim that a node's message is about. Raises BadOperation if its will cannot be read."""
-    request = ClaimRequest(message.number, message.client_id, message.channel)
+    times = message.times
+    request = ClaimRequest(
+        message.number, message.client_id, message.channel, times.ms, times.bound_ms, times.made_ms, times.age_ms
+    )
     will = decode_will(message.will)
     producer = decode_request(message.producer)
     return NodeClaim(request, message.user_name, message.clean_start, message.expiry_s, will, message.peer_host, producer)

@@ -11,7 +11,7 @@ from braidmq.base.errors import BraidError
 from braidmq.cluster.protocol.parts import Send
 from braidmq.cluster.protocol.turn_frames import TurnFrames
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import ClaimMessage
+from braidmq.net.proto_v1_claims import ClaimMessage
 
 _decoder: Final = msgspec.msgpack.Decoder(list[ClaimMessage])
 

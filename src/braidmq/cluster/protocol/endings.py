@@ -6,7 +6,7 @@ from typing import Final
 
 from braidmq.access.contract import Refused
 from braidmq.broker.session.ports import GrantEnding
-from braidmq.cluster.protocol.claims import Ending
+from braidmq.cluster.registry.messages import Ending
 from braidmq.mqtt.reasons import Reason
 
 SUPERSEDED: Final = Refused(Reason.SERVER_BUSY, "a newer connection has this client id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from braidmq.broker.messages.producer_books import ProducerStart
 from braidmq.mqtt.producer_protocol import Request
-from braidmq.net.proto_v1 import ProducerGrant, ProducerRequest
+from braidmq.net.proto_v1_claims import ProducerGrant, ProducerRequest
 
 
 def encode_request(request: Request | None) -> ProducerRequest | None:

@@ -15,7 +15,6 @@ from typing import Final
 
 from braidmq.base.config.cluster_settings import ClusterSettings, RegistrySettings
 from braidmq.broker.broker import Broker
-from braidmq.broker.ports import Storage
 from braidmq.broker.session.ports import NodePorts, RetainedReads, Routes
 from braidmq.broker.shared.membership import Memberships
 from braidmq.broker.turn import Phase
@@ -23,8 +22,9 @@ from braidmq.cluster.eventual.front import EventualFront
 from braidmq.cluster.eventual.node_side import EventualNode
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.membership.registry_modes import LINEAR
-from braidmq.cluster.protocol.node_claims import NodeClaims
 from braidmq.cluster.protocol.parts import Send
+from braidmq.cluster.registry.node_claims import NodeClaims
+from braidmq.cluster.registry.versions import VersionClock
 from braidmq.cluster.remote.exclusive import NodeExclusiveTopics
 from braidmq.cluster.remote.home_link import HomeLink
 from braidmq.cluster.remote.known_routes import KnownRoutes
@@ -32,7 +32,7 @@ from braidmq.cluster.remote.leases import NodeLeases
 from braidmq.cluster.remote.live_topics import LiveTopics
 from braidmq.cluster.remote.log.merged_scans import MergedScans
 from braidmq.cluster.remote.log.remote_log import BYTES_MAX, RemoteLog
-from braidmq.cluster.remote.log.rows import RemoteDelayed, RemoteGroups, RemoteRetained, RemoteSessions
+from braidmq.cluster.remote.log.rows import remote_storage
 from braidmq.cluster.remote.producer_names import AskBatch, ProducerNames
 from braidmq.cluster.remote.registry import TAKEN_OVER, NodeRegistry
 from braidmq.cluster.remote.retained_homes import CoreRetained
@@ -45,8 +45,8 @@ from braidmq.cluster.routes import OwnRoutes, WantedRoutes, count_routes, origin
 from braidmq.cluster.slow_subscribers import SlowSubscribers
 from braidmq.lane.peers.peer import PeerFlow
 from braidmq.mqtt.reasons import Reason
-from braidmq.net.proto_v1 import ClaimId, Declare, Marks, Position, ReleaseEntry, WithdrawEntry
-from braidmq.storage.reading.positions import parse_start
+from braidmq.net.proto_v1 import Marks, Position, ReleaseEntry, WithdrawEntry
+from braidmq.net.proto_v1_claims import ClaimId, Declare
 
 log = logging.getLogger("braidmq.cluster")
 
@@ -64,8 +64,9 @@ class ClusterLink:
         loop: asyncio.AbstractEventLoop,
         cluster: ClusterSettings,
         registry: RegistrySettings,
+        clock: VersionClock | None = None,
     ) -> None:
-        """``member``: this node. ``cores``: by name, the shards that each leads; one of them leads each shard."""
+        """``cores``: by name, the shards that each leads; one of them leads each shard. ``clock``: dates connections."""
         home_wait_s = cluster.home_wait
         shards = sum(map(len, cores.values()))
         self.loop = loop
@@ -84,7 +85,8 @@ class ClusterLink:
         self._watched: HomeLink | None = None  # the core that tells this node the routes of all others
         self._homes = {name: HomeLink(self, name, led, home_wait_s, BYTES_MAX // len(cores)) for name, led in cores.items()}
         self._home_of = {shard: home for home in self._homes.values() for shard in home.shards}
-        self.registry: NodeRegistry = NodeRegistry(NodeClaims(), self, loop, self._say_claim, self._close_client, home_wait_s)
+        claims = NodeClaims(home_wait_s, home_of=self._name_of_home)
+        self.registry: NodeRegistry = NodeRegistry(claims, self, loop, self._say_claim, self._close_client, home_wait_s, clock)
         is_several = len(self._homes) > 1
         self._names = ProducerNames(self.registry, loop, self._asker_of, home_wait_s) if is_several else None
         scans = [home.scans for home in self]
@@ -96,15 +98,7 @@ class ClusterLink:
             loop.call_later,
             on_fenced=self.registry.on_fenced,
         )
-        self.storage = Storage(
-            self.log,
-            RemoteSessions(shards),
-            RemoteRetained(shards),
-            RemoteDelayed(shards),
-            RemoteGroups(shards),
-            parse_start,
-            None,
-        )
+        self.storage = remote_storage(self.log, shards)
         is_only = len(self._homes) == 1
         self._exclusive = NodeExclusiveTopics(shards, self.registry.of_client) if is_only else None
         blocks = [home.blocks for home in self]
@@ -242,6 +236,9 @@ class ClusterLink:
         home = self._home_of[self.shard_of(name)]
         return None if self._home_of[self.shard_of(client_id)] is home else home.open_batch
 
+    def _name_of_home(self, client_id: str) -> str:
+        return self._home_of[self.shard_of(client_id)].name
+
     def _say_claim(self, message: ClaimId) -> None:
         self._home_of[self.shard_of(message.client_id)].say_claim(message)
 
@@ -263,7 +260,7 @@ class ClusterLink:
 
     def declaration(self, home: HomeLink) -> Declare:
         """The channels and claims of this node whose client ids are at home there."""
-        return self.registry.declaration(lambda client_id: self._home_of[self.shard_of(client_id)] is home)
+        return self.registry.declaration(home.name, home.term)
 
     def watch(self, home: HomeLink, send: Send) -> RlogLink:
         """A core is connected: tell it this node's routes, and ask it for those of all others unless another core is asked."""

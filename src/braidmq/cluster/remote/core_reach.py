@@ -32,8 +32,9 @@ from braidmq.net.calls import CallError, Calls
 from braidmq.net.connection import SILENT_S_MIN, PeerConnection
 from braidmq.net.dialer import FIRST_PAUSE_S, PAUSE_S_MAX, Dialer
 from braidmq.net.frames import FrameKind
-from braidmq.net.proto_v1 import AskNode, Declared, Hello, NodeAnswer, Registered
+from braidmq.net.proto_v1 import AskNode, Hello, NodeAnswer, Registered
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_claims import Declared
 from braidmq.net.proto_v1_clock import AskTime, TimeTold
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
@@ -251,7 +252,8 @@ class CoreReach:
         """Tell the core which of its clients this node has, and open the connection for messages."""
         connection = calls.connection
         try:
-            await calls.call(home.open_calls(connection), CALL_S)
+            assert self.registered is not None  # before it joins
+            await calls.call(home.open_calls(connection, self.registered.core_incarnation), CALL_S)
         except (Unavailable, CallError) as problem:
             connection.abort(f"the core did not take the declaration: {problem}")
             return

@@ -34,8 +34,9 @@ from braidmq.lane.peers.peer import PeerFlow, PeerOutlet
 from braidmq.lane.peers.peer_receiver import PeerReceiver
 from braidmq.lane.records.records import VALUE_BYTES_MAX
 from braidmq.net.frames import BODY_BYTES_MAX, BadFrame, FrameKind
-from braidmq.net.proto_v1 import ClaimId, Declare, FeedStart, Marks, Position, ProbeAnswer
+from braidmq.net.proto_v1 import FeedStart, Marks, Position, ProbeAnswer
 from braidmq.net.proto_v1_batches import BatchOpened, BatchRefused, OpenBatch
+from braidmq.net.proto_v1_claims import ClaimId, Declare, ProbedId, ProbeId
 from braidmq.net.proto_v1_retained import RetainedFilters, RetainedMatches, RetainedPage, RetainedRead
 
 OUTLET_BYTES_MAX: Final = 8 * 1024 * 1024  # for one core; beyond it QoS 0 is dropped
@@ -142,6 +143,7 @@ class HomeLink:
         self.scans = RemoteScans(self._send, shards=self.blocks.shards)
         self.leases: CoreLeases = node.leases.open(self._send, shards)
         self._node = node
+        self.term = 0  # of its registry: the node accepts nothing of an earlier one (R14)
         self._calls: ClaimFrames | None = None
         self._eventual: EventualFrames | None = None
         self._messages: CoreConnection | None = None
@@ -153,8 +155,12 @@ class HomeLink:
 
     # The connection for calls
 
-    def open_calls(self, connection: CoreConnection) -> Declare:
-        """The node is connected for calls; what the core has to be told before the connection for messages is opened."""
+    def open_calls(self, connection: CoreConnection, term: int) -> Declare:
+        """The node is connected for calls; what the core has to be told before the connection for messages is opened.
+
+        ``term``: that of the core's registry.
+        """
+        self.term = max(self.term, term)
         self._calls = ClaimFrames(connection.send, self._node.ask)
         if self._node.eventual is not None:
             self._eventual = EventualFrames(connection.send, self._node.ask)
@@ -165,7 +171,10 @@ class HomeLink:
         """A frame of kind CLAIMS. Raises BraidError if it cannot be read."""
         assert self._calls is not None  # frames come after ``open_calls``
         for message in self._calls.receive(flags, body):
-            self._node.registry.receive(message)
+            if isinstance(message, ProbeId):
+                self._calls.say(ProbedId(message.client_id, message.channel, message.term))
+            else:
+                self._node.registry.receive(message)
 
     def receive_eventual(self, flags: int, body: bytes | memoryview) -> None:
         """A frame of kind EVENTUAL. Raises BraidError if it cannot be read, or this node has asked for no such thing."""

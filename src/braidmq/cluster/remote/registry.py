@@ -18,29 +18,34 @@ from braidmq.access.contract import Refused
 from braidmq.base.errors import BraidError
 from braidmq.broker.messages.producer_books import NotTaken
 from braidmq.broker.session.ports import Claim, Grant, GrantEnding
-from braidmq.cluster.protocol.claims import ClaimRequest
 from braidmq.cluster.protocol.endings import SUPERSEDED, ending_of
-from braidmq.cluster.protocol.node_claims import NodeClaims
 from braidmq.cluster.protocol.operations import decode_session, encode_will
 from braidmq.cluster.protocol.producer_messages import decode_start, encode_request
+from braidmq.cluster.registry.messages import ClaimRequest, GrantedChannel
+from braidmq.cluster.registry.node_claims import NodeClaims
+from braidmq.cluster.registry.times import UNDATED, times_of
+from braidmq.cluster.registry.versions import Version, VersionClock
 from braidmq.lane.flows.flow import Flow
 from braidmq.mqtt.reasons import Reason
-from braidmq.net.proto_v1 import (
+from braidmq.net.proto_v1 import ReleaseEntry, WithdrawEntry
+from braidmq.net.proto_v1_claims import (
     ClaimId,
     ClaimMessage,
+    ClaimTimes,
     CloseChannel,
     Declare,
     DeclaredChannel,
+    EndedChannel,
+    EndId,
     GrantId,
-    LetGoId,
     RejectId,
-    ReleaseEntry,
-    WithdrawEntry,
+    VersionId,
 )
 
 log = logging.getLogger("braidmq.cluster")
 
 TAKEN_OVER: Final = "another connection uses this client id"
+KICKED: Final = "closed by the operator"
 _AWAY: Final = Refused(Reason.SERVER_UNAVAILABLE, "the core is not reachable")
 
 
@@ -75,10 +80,11 @@ class NodeRegistry:
         send: Callable[[ClaimId], None],
         close: Callable[[str, int, str], None],
         wait_s: float,
+        clock: VersionClock | None = None,
     ) -> None:
         """``send`` tells the home, or nothing while it is away. ``close`` closes the connection of a client id, with a reason.
 
-        ``wait_s``: how long a CONNECT waits.
+        ``wait_s``: how long a CONNECT waits. ``clock``: dates connections; None: those whose claims arrive later are newer.
         """
         self._claims = claims
         self._releases = releases
@@ -86,6 +92,9 @@ class NodeRegistry:
         self._send = send
         self._close = close
         self._wait_s = wait_s
+        self._clock = clock
+        self.outdated = 0  # CONNECTs that were refused without asking, because this node has claimed for newer connections
+        self.undated = 0  # CONNECTs that were refused because the clock is not certain enough
         self._channels: dict[int, _AskedChannel] = {}
         self._granted: dict[str, _AskedChannel] = {}  # by client id: the newest
 
@@ -113,13 +122,20 @@ class NodeRegistry:
 
     # The broker's port
 
-    def claim(self, claim: Claim) -> Awaitable[Grant | Refused]:
-        """Ask the home for a client id."""
-        request = self._claims.claim(claim.client_id)
+    def claim(self, claim: Claim) -> Grant | Refused | Awaitable[Grant | Refused]:
+        """Ask the home for a client id, unless this node knows of a newer connection."""
+        times = times_of(claim, self._clock)
+        if times is None:
+            self.undated += 1
+            return UNDATED
+        if times.ms and self._claims.is_outdated(claim.client_id, times.ms):
+            self.outdated += 1
+            return SUPERSEDED
+        request = self._claims.claim(claim.client_id, *times)
         answer = self._loop.create_future()
         channel = self._channels[request.channel] = _AskedChannel(claim, request, answer)
         channel.deadline = self._loop.call_later(self._wait_s, partial(self._give_up, channel))
-        self._send(_claim_id(channel))
+        self._send(_claim_id(channel, self._claims.term_of(claim.client_id)))
         return answer
 
     def commit(self, grant: Grant) -> bool:
@@ -170,8 +186,8 @@ class NodeRegistry:
                 self._on_granted(message)
             case RejectId():
                 self._on_rejected(message)
-            case LetGoId():
-                self._on_let_go(message)
+            case EndId():
+                self._on_end(message)
             case CloseChannel():
                 self._on_close(message)
             case _:
@@ -179,9 +195,10 @@ class NodeRegistry:
 
     def _on_granted(self, message: GrantId) -> None:
         channel = self._channels.get(message.number)  # channels are numbered like their claims
-        if channel is None or channel.answer is None:
-            return  # it was withdrawn, or the answer is a repeat
-        is_valid = self._claims.on_granted(channel.request, message.guard)
+        if channel is None or channel.answer is None or not self._accepts(channel, message.term):
+            return  # it was withdrawn, or the answer is a repeat, or one of an earlier home
+        version = message.version
+        is_valid = self._claims.on_granted(channel.request, message.guard, version_of(version), version.bound_ms)
         channel.guard = message.guard
         if not is_valid or channel.answer.cancelled():
             self._answer(channel, SUPERSEDED)
@@ -194,7 +211,7 @@ class NodeRegistry:
 
     def _on_rejected(self, message: RejectId) -> None:
         channel = self._channels.get(message.number)
-        if channel is not None and self._claims.on_rejected(channel.request):
+        if channel is not None and self._accepts(channel, message.term) and self._claims.on_rejected(channel.request):
             del self._channels[message.number]
             reason = Reason(message.reason)
             refused = Refused(reason, message.detail)
@@ -202,34 +219,67 @@ class NodeRegistry:
                 refused = NotTaken(reason, message.detail, tuple(message.told))
             self._answer(channel, refused)
 
-    def _on_let_go(self, message: LetGoId) -> None:
-        for number in self._claims.on_let_go(message.client_id, message.guard):
+    def _accepts(self, channel: _AskedChannel, term: int) -> bool:
+        return self._claims.accepts(channel.request.client_id, term)
+
+    def _on_end(self, message: EndId) -> None:
+        if not self._claims.accepts(message.client_id, message.term):
+            return
+        for number in self._claims.on_end(message.client_id, version_of(message.version), message.kicked):
             if self._granted.get(message.client_id) is self._channels.get(number):
-                self._close(message.client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+                if message.kicked:
+                    self._close(message.client_id, Reason.ADMINISTRATIVE_ACTION, KICKED)
+                else:
+                    self._close(message.client_id, Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
 
     def _on_close(self, message: CloseChannel) -> None:
         asked = self._channels.get(message.channel)
         if asked is not None and self._granted.get(asked.request.client_id) is asked:
             self._close(asked.request.client_id, message.reason, message.detail)
 
-    def declaration(self, is_homed: Callable[[str], bool]) -> Declare:
+    def declaration(self, home: str, term: int) -> Declare:
         """What a home that this node meets, or meets again, must be told before anything else: the client ids that it has.
 
-        ``is_homed``: whether a client id is at home there; a home is told of no others (C16).
+        A home is told of no others (C16). From now on nothing of an earlier term of it is accepted (R14).
         """
-        declaration = self._claims.declaration()
+        self._claims.promise(home, term)
+        declaration = self._claims.declaration(home)
         channels = [
             DeclaredChannel(
-                client_id, number, guard, channel.claim.user_name, channel.claim.expiry_s, encode_will(channel.claim.will)
+                each.client_id,
+                each.channel,
+                each.guard,
+                channel.claim.user_name,
+                channel.claim.expiry_s,
+                encode_will(channel.claim.will),
+                _version_id(each),
+                _times(each),
             )
-            for client_id, number, guard in declaration.channels
-            if is_homed(client_id) and (channel := self._channels.get(number)) is not None
+            for each in declaration.channels
+            if (channel := self._channels.get(each.channel)) is not None
         ]
-        claims = [_claim_id(self._channels[claim.channel]) for claim in declaration.claims if is_homed(claim.client_id)]
-        return Declare(channels, claims, declaration.claimed)
+        claims = [_claim_id(self._channels[claim.channel], term) for claim in declaration.claims]
+        ended = [
+            EndedChannel(each.client_id, each.channel, each.guard, _version_id(each), _times(each)) for each in declaration.ended
+        ]
+        return Declare(channels, claims, declaration.claimed, ended, term)
 
 
-def _claim_id(channel: _AskedChannel) -> ClaimId:
+def _version_id(channel: GrantedChannel) -> VersionId:
+    version = channel.version
+    return VersionId(version.ms, version.registration, version.counter, version.arrival, channel.bound_ms)
+
+
+def _times(channel: GrantedChannel) -> ClaimTimes:
+    return ClaimTimes(channel.ms, channel.own_bound_ms)
+
+
+def version_of(version: VersionId) -> Version:
+    """A version as it was sent."""
+    return Version(version.ms, version.registration, version.counter, version.arrival)
+
+
+def _claim_id(channel: _AskedChannel, term: int) -> ClaimId:
     claim, request = channel.claim, channel.request
     return ClaimId(
         request.number,
@@ -241,4 +291,6 @@ def _claim_id(channel: _AskedChannel) -> ClaimId:
         encode_will(claim.will),
         claim.peer_host,
         encode_request(claim.producer),
+        ClaimTimes(request.ms, request.bound_ms, request.made_ms, request.age_ms),
+        term,
     )

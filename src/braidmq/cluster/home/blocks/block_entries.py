@@ -8,8 +8,8 @@ from braidmq.cluster.home.blocks.block_ports import ChannelClient, NodePort
 from braidmq.cluster.home.blocks.operations import AppliedRows, DelayedAdded, NotFree, NotOwned, RetainedSent
 from braidmq.cluster.home.blocks.publishing import NodeMessage, read_message
 from braidmq.cluster.protocol import operations
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.operations import BadOperation
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.path.message import Message
 from braidmq.lane.peers.node_entries import NodeEntry, read_plain, read_run
 from braidmq.net.frames import BadFrame

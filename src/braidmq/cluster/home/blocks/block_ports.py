@@ -10,7 +10,7 @@ from braidmq.cluster.home.blocks.operations import AppliedRows, Effect
 from braidmq.cluster.home.blocks.publishing import FindKey, NodeMessage, Published
 from braidmq.cluster.protocol import operations
 from braidmq.cluster.protocol.blocks import BlockMark
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.outlet import Outlet

@@ -46,8 +46,8 @@ from braidmq.cluster.protocol.blocks import (
     is_refused_whole,
     shortened,
 )
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending
 from braidmq.cluster.protocol.parts import BodyParts, Send
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.flows.flow import Flow
 from braidmq.lane.path.message import Message
 from braidmq.lane.peers.node_entries import END, FIRST, EntryWaiter, NodeEntry

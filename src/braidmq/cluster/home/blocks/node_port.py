@@ -38,8 +38,9 @@ from braidmq.cluster.home.sessions.sessions import HomeSessions
 from braidmq.cluster.membership.led_shards import LedShards, Misdirected
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.blocks import BlockMark
-from braidmq.cluster.protocol.claims import ClaimRequest, Ending, HomeClaims
 from braidmq.cluster.protocol.operations import Operation
+from braidmq.cluster.registry.home_claims import HomeClaims
+from braidmq.cluster.registry.messages import ClaimRequest, Ending
 from braidmq.lane.path.message import Message
 from braidmq.storage.log import DurableLog
 from braidmq.storage.rows.changes import Delete, Put

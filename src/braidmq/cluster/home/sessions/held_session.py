@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from braidmq.broker.messages.producer_books import ProducerStart
 from braidmq.cluster.membership.member import Member
-from braidmq.cluster.protocol.claims import ClaimRequest
+from braidmq.cluster.registry.messages import ClaimRequest
 from braidmq.lane.peers.peer import SilentFlow
 from braidmq.mqtt.packets import Will
 from braidmq.mqtt.producer_protocol import Request

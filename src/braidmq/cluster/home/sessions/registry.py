@@ -32,7 +32,9 @@ from braidmq.cluster.home.sessions.sessions import HomeSessions
 from braidmq.cluster.membership.led_shards import LedShards, Misdirected
 from braidmq.cluster.membership.member import Member
 from braidmq.cluster.protocol.claim_frames import BadClaims
-from braidmq.cluster.protocol.claims import (
+from braidmq.cluster.protocol.endings import SUPERSEDED, ending_of
+from braidmq.cluster.registry.home_claims import HomeClaims
+from braidmq.cluster.registry.messages import (
     Action,
     ClaimGranted,
     ClaimRejected,
@@ -40,11 +42,14 @@ from braidmq.cluster.protocol.claims import (
     Declaration,
     Ended,
     Ending,
-    HomeClaims,
-    LetGo,
+    EndLoser,
+    Outcome,
     OwnerRestored,
+    Probe,
 )
-from braidmq.cluster.protocol.endings import SUPERSEDED, ending_of
+from braidmq.cluster.registry.takeover_times import TakeoverTimes
+from braidmq.cluster.registry.times import UNDATED, times_of
+from braidmq.cluster.registry.versions import VersionClock
 from braidmq.mqtt.reasons import Reason
 
 log = logging.getLogger("braidmq.cluster")
@@ -57,6 +62,16 @@ _NAME_ELSEWHERE: Final = NotTaken(
 )
 
 
+_REFUSALS: Final = {
+    Outcome.HAPPY_FAIL: SUPERSEDED,
+    Outcome.EXPENSIVE_FAIL: SUPERSEDED,
+    Outcome.ABORT: Refused(Reason.SERVER_BUSY, "too many connections take over this client id"),
+    Outcome.LATE: Refused(Reason.SERVER_BUSY, "the claim of this client id came too late"),
+    Outcome.FULL: Refused(Reason.QUOTA_EXCEEDED, "too many client ids are claimed"),
+    Outcome.INVALID: Refused(Reason.SERVER_BUSY, "the clock of the node is wrong"),
+}
+
+
 class _OwnClaim(Struct, frozen=True, gc=False):
     """A claim of the core's own that waits for a node to let go."""
 
@@ -67,17 +82,15 @@ class _GrantedClaim(Struct, frozen=True, gc=False):
     """A granted claim of a node that is not answered; implements `session_ports.GrantAnswer`."""
 
     registry: HomeRegistry
-    node: Member
-    request: ClaimRequest
-    guard: int
+    granted: ClaimGranted[Member]
 
     def send(self, given: GivenSession) -> None:
         """What the grant says is on disk."""
-        self.registry.send_grant(self.node, self.request, self.guard, given)
+        self.registry.send_grant(self.granted, given)
 
     def refuse(self, refused: Refused) -> None:
         """The claim is rejected after all."""
-        self.registry.take_back(self.node, self.request, refused)
+        self.registry.take_back(self.granted.node, self.granted.claim, refused)
 
 
 class _Ready(Struct, frozen=True, gc=False):
@@ -90,15 +103,25 @@ _READY: Final = _Ready()
 class HomeRegistry:
     """Implements the broker's ``Registry`` for the core's clients, and takes the claims of nodes."""
 
-    def __init__(self, claims: HomeClaims[Member], local: Member, led: LedShards, misdirected: Misdirected) -> None:
-        """``local``: the core itself. ``serve`` follows, before the first claim."""
+    def __init__(
+        self,
+        claims: HomeClaims[Member],
+        local: Member,
+        led: LedShards,
+        misdirected: Misdirected,
+        clock: VersionClock | None = None,
+    ) -> None:
+        """``local``: the core itself. ``clock``: dates the connections of its own clients. ``serve`` follows, before the first
+        claim.
+        """
+        self._clock = clock
         self._claims = claims
         self._led = led
         self._misdirected = misdirected
         self._local = local
         self._sessions: HomeSessions
         self._loop: asyncio.AbstractEventLoop
-        self._close_local: Callable[[str], None]
+        self._close_local: Callable[[str, bool], None]
         self._is_banned: Callable[[NodeClaim], bool]
         self._on_ready: Callable[[], None]
         self._numbers = 0
@@ -113,17 +136,19 @@ class HomeRegistry:
         self._timer: asyncio.TimerHandle | None = None
         self.claims_granted = self.claims_rejected = 0  # of clients of nodes
         self.claims_taken_over = 0  # of any client: a node's client had the client id
-        self.claims_fenced = 0  # of those: the node did not let go in time
+        self.claims_fenced = 0  # of those: the node did not release the client id in time
+        self.claims_misdated = 0  # claims of another term, or with times that no clock shows yet
+        self.takeovers = TakeoverTimes()
 
     def serve(
         self,
         sessions: HomeSessions,
         loop: asyncio.AbstractEventLoop,
-        close_local: Callable[[str], None],
+        close_local: Callable[[str, bool], None],
         on_ready: Callable[[], None],
         is_banned: Callable[[NodeClaim], bool],
     ) -> None:
-        """The core's broker is there. ``close_local`` closes its own connection of a client id, which is taken over.
+        """The core's broker is there. ``close_local`` closes its own connection of a client id, which is taken over or kicked.
 
         ``on_ready``: every node has declared its channels, or is dead; what they have declared is held.
         ``is_banned``: whether an operator's ban applies to a node's client; the node may not have it yet (C28).
@@ -146,17 +171,25 @@ class HomeRegistry:
         refused = self._sessions.refusal(claim.client_id, claim.user_name, len(self._newcomers))
         if refused is not None:
             return refused
+        times = times_of(claim, self._clock)
+        if times is None:
+            return UNDATED
         self._numbers += 1
-        request = ClaimRequest(self._numbers, claim.client_id, self._numbers)
+        request = ClaimRequest(self._numbers, claim.client_id, self._numbers, *times)
         owner = self._claims.owner(claim.client_id)
         self.claims_taken_over += owner is not None and owner.node != self._local
         actions = self._claims.claim(self._local, request, self._loop.time())
-        if owner is not None and owner.node == self._local:
-            # The session stays in this process: `Lifecycle` takes it from the old connection.
-            actions += self._claims.release(self._local, owner.channel, Ending.TAKEN)
+        for action in actions:
+            if isinstance(action, EndLoser) and action.node == self._local:
+                # The session stays in this process: `Lifecycle` takes it from the old connection.
+                actions += self._claims.release(self._local, action.channel, Ending.TAKEN)
+                break
         for action in actions:
             if isinstance(action, ClaimGranted) and action.claim == request and not self._is_busy(claim.client_id):
+                self.carry_out(each for each in actions if isinstance(each, ClaimRejected))
                 return self._own_grant(request, action.guard)
+            if isinstance(action, ClaimRejected) and action.claim == request:
+                return _REFUSALS[action.outcome]
         answer = self._loop.create_future()
         self._waiting[request.number] = _OwnClaim(answer)
         self.carry_out(actions)
@@ -209,8 +242,20 @@ class HomeRegistry:
         was_ready = self._claims.is_ready
         self._carry_out_ready(was_ready, self._claims.declare(node, declared, self._loop.time()))
 
-    def ask(self, node: Member, claim: NodeClaim) -> None:
+    @property
+    def term(self) -> int:
+        """The term of this registry: that of the core's start, until a registry may be led by another core than its shard."""
+        return self._local.incarnation
+
+    def probed(self, node: Member, client_id: str, channel: int) -> None:
+        """A node has answered a probe."""
+        self.carry_out(self._claims.probed(node, client_id, channel, self._loop.time()))
+
+    def ask(self, node: Member, claim: NodeClaim, term: int) -> None:
         """A client of a node claims a client id."""
+        if term != self.term:
+            self.claims_misdated += 1
+            return  # it repeats the claim to the home that it has declared to (R14)
         refused = self._sessions.refusal(claim.request.client_id, claim.user_name, len(self._newcomers))
         if self._is_banned(claim):
             refused = _BANNED
@@ -289,16 +334,19 @@ class HomeRegistry:
                 self._on_ready()
             case ClaimGranted(node, claim, guard) if node == self._local:
                 self._grant_own(claim, guard)
-            case ClaimGranted(node, claim, guard):
-                self._grant(node, claim, guard)
-            case ClaimRejected(node, claim):
-                self._reject(node, claim)
-            case LetGo(node, client_id, guard) if node == self._local:
-                if self._own.get(client_id, (guard, 0))[0] < guard:
-                    self._close_local(client_id)
-            case LetGo(node, client_id, guard):
+            case ClaimGranted():
+                self._grant(action)
+            case ClaimRejected(node, claim, outcome):
+                self._reject(node, claim, outcome)
+            case Probe(node, client_id, channel):
                 if (answers := self._nodes.get(node)) is not None:
-                    answers.let_go(client_id, guard)
+                    answers.probe(client_id, channel)
+            case EndLoser(node, client_id, _, channel, is_kicked) if node == self._local:
+                if self._own.get(client_id, (0, 0))[1] == channel:
+                    self._close_local(client_id, is_kicked)
+            case EndLoser(node, client_id, version, channel, is_kicked):
+                if (answers := self._nodes.get(node)) is not None:
+                    answers.end(client_id, version, channel if is_kicked else 0)
             case Ended(client_id, owner, ending) if owner.node != self._local:
                 self._sessions.come_back(client_id, owner.guard, ending)
             case OwnerRestored(_, owner) if owner.node != self._local:
@@ -321,7 +369,8 @@ class HomeRegistry:
 
         self._sessions.after_return(claim.client_id, answer)
 
-    def _grant(self, node: Member, request: ClaimRequest, guard: int) -> None:
+    def _grant(self, granted: ClaimGranted[Member]) -> None:
+        node, request, guard = granted.node, granted.claim, granted.guard
         claim = self._take_asked(node, request)
         if claim is None:
             # It was granted before, and the node asks again because it has lost the answer.
@@ -329,13 +378,15 @@ class HomeRegistry:
         if claim is None:
             return  # it was withdrawn, and its release follows
 
-        self._sessions.hand_out(node, claim, guard, _GrantedClaim(self, node, request, guard))
+        self._sessions.hand_out(node, claim, guard, _GrantedClaim(self, granted))
 
-    def send_grant(self, node: Member, request: ClaimRequest, guard: int, given: GivenSession) -> None:
+    def send_grant(self, granted: ClaimGranted[Member], given: GivenSession) -> None:
         """What a grant says is on disk: tell the node."""
         self.claims_granted += 1
-        if (answers := self._nodes.get(node)) is not None:
-            answers.grant(request.number, guard, given)
+        if granted.has_waited:
+            self.takeovers.note(self._loop.time() - granted.arrived)
+        if (answers := self._nodes.get(granted.node)) is not None:
+            answers.grant(granted, given)
 
     def take_back(self, node: Member, request: ClaimRequest, refused: Refused) -> None:
         """Reject a claim that was granted, and that its node was not told of."""
@@ -351,14 +402,21 @@ class HomeRegistry:
         self._newcomers.discard((node, request.number))
         return self._asked.pop((node, request.number), None)
 
-    def _reject(self, node: Member, request: ClaimRequest) -> None:
+    def _reject(self, node: Member, request: ClaimRequest, outcome: Outcome) -> None:
+        if outcome is Outcome.ABORT:
+            log.info("the claim of %s for %r was restarted too often, and is rejected", node, request.client_id)
+        elif outcome is Outcome.INVALID:
+            if not self.claims_misdated:
+                log.warning("%s claims %r with a time that no clock of the cluster shows yet", node, request.client_id)
+            self.claims_misdated += 1
+        refused = _REFUSALS[outcome]
         if node == self._local:
-            waiting = self._waiting.pop(request.number)
-            if not waiting.answer.cancelled():
-                waiting.answer.set_result(SUPERSEDED)
+            waiting = self._waiting.pop(request.number, None)
+            if waiting is not None and not waiting.answer.cancelled():
+                waiting.answer.set_result(refused)
             return
         self._take_asked(node, request)
-        self._answer_rejected(node, request, SUPERSEDED)
+        self._answer_rejected(node, request, refused)
 
     def _answer_rejected(self, node: Member, request: ClaimRequest, refused: Refused) -> None:
         self.claims_rejected += 1
@@ -381,7 +439,9 @@ class HomeRegistry:
             if isinstance(action, Ended):
                 self.claims_fenced += 1
                 if (answers := self._nodes.get(action.owner.node)) is not None:
-                    answers.fence(action.client_id, self._claims.guard_of(action.client_id))
+                    version = self._claims.version_of(action.client_id)
+                    assert version is not None  # that of the channel that follows
+                    answers.fence(action.client_id, version)
         self.carry_out(actions)
 
     def close(self) -> None:

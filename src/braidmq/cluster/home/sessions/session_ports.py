@@ -17,6 +17,9 @@ from braidmq.broker.shared.binding import GroupBinding
 from braidmq.broker.shared.group import Groups
 from braidmq.broker.timers import Timers
 from braidmq.cluster.home.sessions.held_session import GivenSession
+from braidmq.cluster.membership.member import Member
+from braidmq.cluster.registry.messages import ClaimGranted
+from braidmq.cluster.registry.versions import Version
 from braidmq.lane.path.state import State
 from braidmq.lane.routing.routes import RouteTable
 
@@ -55,16 +58,19 @@ class SessionServices(Protocol):
 class ClaimAnswers(Protocol):
     """Where the answers to a node's claims go."""
 
-    def grant(self, number: int, guard: int, given: GivenSession) -> None:
+    def grant(self, granted: ClaimGranted[Member], given: GivenSession) -> None:
         """The claim is granted."""
 
     def reject(self, number: int, refused: Refused) -> None:
         """The claim is rejected."""
 
-    def let_go(self, client_id: str, guard: int) -> None:
-        """End the channels of the client id with lower guards."""
+    def probe(self, client_id: str, channel: int) -> None:
+        """Say that you are there: a channel is about to lose its client id."""
 
-    def fence(self, client_id: str, guard: int) -> None:
+    def end(self, client_id: str, version: Version, kicked: int = 0) -> None:
+        """End the channels of the client id with lower versions, or one that is kicked."""
+
+    def fence(self, client_id: str, version: Version) -> None:
         """They are fenced: say it once more, ahead of every message from now on."""
 
     def close_channel(self, channel: int, reason: int, detail: str) -> None:

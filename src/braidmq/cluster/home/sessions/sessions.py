@@ -34,8 +34,8 @@ from braidmq.cluster.home.sessions.session_ports import GrantAnswer, SessionServ
 from braidmq.cluster.home.sessions.wills import HomeWills
 from braidmq.cluster.membership.led_shards import LedShards
 from braidmq.cluster.membership.member import Member
-from braidmq.cluster.protocol.claims import Ending
 from braidmq.cluster.protocol.operations import JoinGroup, encode_session
+from braidmq.cluster.registry.messages import Ending
 from braidmq.lane.routing.subscription import Subscription
 from braidmq.mqtt.producer_protocol import Request
 from braidmq.mqtt.reasons import Reason

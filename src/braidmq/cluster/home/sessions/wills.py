@@ -17,7 +17,7 @@ from braidmq.broker.session.session import NEVER, Session, SessionTable
 from braidmq.broker.session.wills import Wills
 from braidmq.broker.timers import Timers
 from braidmq.cluster.home.sessions.held_session import NodeClaim
-from braidmq.cluster.protocol.claims import Ending
+from braidmq.cluster.registry.messages import Ending
 
 _NO_WILL: Final = frozenset({Ending.DISCARD, Ending.WITHDRAWN, Ending.REPEATED})  # the will is not due, or was published
 _MOVED_S: Final = 30  # how long a client that was sent away has to come back, at least (C30)

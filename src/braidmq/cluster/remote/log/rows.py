@@ -14,7 +14,16 @@ from msgspec import Struct
 
 from braidmq.base.errors import Unavailable
 from braidmq.base.shards import shard_of
-from braidmq.broker.ports import CursorRow, GroupRow, SessionRow, StoredMessage, StoredSession, SubscriptionRow
+from braidmq.broker.ports import (
+    CursorRow,
+    GroupRow,
+    MessageLog,
+    SessionRow,
+    Storage,
+    StoredMessage,
+    StoredSession,
+    SubscriptionRow,
+)
 from braidmq.cluster.protocol.operations import (
     Operation,
     PutCursor,
@@ -37,6 +46,7 @@ from braidmq.cluster.protocol.operations import (
 from braidmq.lane.path.message import Message
 from braidmq.lane.path.ports import Change
 from braidmq.mqtt.packets import Will
+from braidmq.storage.reading.positions import parse_start
 from braidmq.storage.rows.messages import MessageRows
 
 OWN: Final = ""  # stands for a client id in changes that no client makes
@@ -199,3 +209,9 @@ class RemoteGroups:
 
 def _elsewhere(what: str) -> Unavailable:
     return Unavailable(f"{what} can be read at its home only, not on this node")
+
+
+def remote_storage(log: MessageLog, shards: int) -> Storage:
+    """What the broker of such a node stores with."""
+    rows = RemoteSessions(shards), RemoteRetained(shards), RemoteDelayed(shards), RemoteGroups(shards)
+    return Storage(log, *rows, parse_start, None)

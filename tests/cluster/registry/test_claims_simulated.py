@@ -10,24 +10,26 @@ from typing import Any
 import pytest
 
 from braidmq.cluster.protocol.blocks import BlockAnswer, BlockReceiver, BlockResume, BlockSender, BlockStep, NumberedBlock
-from braidmq.cluster.protocol.claims import (
+from braidmq.cluster.registry.home_claims import HomeClaims
+from braidmq.cluster.registry.messages import (
     ClaimGranted,
     ClaimRejected,
     ClaimRequest,
     Declaration,
     Ended,
     Ending,
-    HomeClaims,
-    LetGo,
+    EndLoser,
     Owner,
     OwnerRestored,
+    Probe,
 )
-from braidmq.cluster.protocol.node_claims import NodeClaims
+from braidmq.cluster.registry.node_claims import NodeClaims
 from tests.support.simulator.network import Link, Network
 
 CLIENTS = ("a", "b")
 WAIT_S = 0.3
 LEASE_S = 1.0
+BOUND_MS = 5
 
 
 class Edge:
@@ -37,7 +39,8 @@ class Edge:
         self.sim = sim
         self.name = name
         self.is_dead = False
-        self.claims = NodeClaims()
+        self.clock_error_ms = sim.network.random.randrange(-BOUND_MS, BOUND_MS + 1)
+        self.claims = NodeClaims(clock=lambda: sim.network.now)
         self.blocks: BlockSender[tuple[Any, ...]] = BlockSender()
         self.open: dict[int, str] = {}  # channels whose clients have their CONNACK
         self.asking: dict[int, ClaimRequest] = {}
@@ -59,7 +62,15 @@ class Edge:
     # Clients
 
     def connect(self, client_id: str) -> None:
-        claim = self.claims.claim(client_id)
+        """A client connects; what it sends is read after a while, and the clock of the node is wrong by up to its bound."""
+        random = self.sim.network.random
+        ms = int(self.sim.network.now * 1000) + 10_000
+        version = ms + self.clock_error_ms - random.choice((0, 0, 0, 20, 100))
+        if not self.claims.is_outdated(client_id, version):
+            self.claim(client_id, version, ms)
+
+    def claim(self, client_id: str, version: int, ms: int) -> None:
+        claim = self.claims.claim(client_id, version, BOUND_MS, ms + self.clock_error_ms, ms - version)
         self.asking[claim.channel] = claim
         self.say(claim)
 
@@ -83,17 +94,22 @@ class Edge:
             return
         match message:
             case ClaimGranted():
+                is_valid = self.claims.on_granted(message.claim, message.guard, message.version, message.bound_ms)
                 if self.asking.pop(message.claim.channel, None) is None:
-                    self.claims.on_granted(message.claim, message.guard)
-                elif self.claims.on_granted(message.claim, message.guard):
+                    pass
+                elif is_valid:
                     self.open[message.claim.channel] = message.claim.client_id
                 else:
                     self.leave(message.claim.channel, Ending.TAKEN)
             case ClaimRejected():
                 if self.claims.on_rejected(message.claim):
                     self.asking.pop(message.claim.channel, None)
-            case LetGo():
-                for channel in self.claims.on_let_go(message.client_id, message.guard):
+            case Probe():
+                self.say(message)
+            case EndLoser():
+                for channel in self.claims.on_end(
+                    message.client_id, message.version, message.channel if message.is_kicked else 0
+                ):
                     self.leave(channel, Ending.TAKEN)
             case BlockAnswer():
                 answered = self.blocks.on_answer(message)
@@ -150,11 +166,20 @@ class Sim:
         for link in list(self.links):
             link.cut()
         self.links.clear()
-        self.claims: HomeClaims[str] = HomeClaims(WAIT_S, lambda: int(self.network.now * 1_000_000), list(self.edges), self.rows)
+        self.claims: HomeClaims[str] = HomeClaims(
+            WAIT_S, lambda: int(self.network.now * 1_000_000), list(self.edges), guard_of_row=self._guard_of_row
+        )
+        self.has_judged_rows = False
+        for name in self.edges:
+            self.claims.meet(name, int(name[1:]))
         self.receivers: dict[str, BlockReceiver[Any]] = {}
         self.early: list[tuple[str, Any]] = []
         self.network.after(LEASE_S, partial(self._give_up, self.incarnation))
         self._settle(self.claims.begin(self.network.now))
+
+    def _guard_of_row(self, client_id: str) -> int:
+        row = self.rows.get(client_id)
+        return 0 if row is None else row.guard
 
     def _give_up(self, incarnation: int) -> None:
         """Nodes that have not declared within a lease are dead or not waited for."""
@@ -169,6 +194,7 @@ class Sim:
             calls, messages = self.network.connect(edge, self), self.network.connect(edge, self)
             self.links |= {calls: edge, messages: edge}
             edge.joined(calls, messages)
+            self.claims.meet(edge.name, int(edge.name[1:]))
             self._do(self.claims.connected(edge.name))
 
         self.network.after(self.network.delay() * 2, join)
@@ -188,6 +214,8 @@ class Sim:
         match message:
             case ClaimRequest():
                 self._settle(self.claims.claim(edge.name, message, self.network.now))
+            case Probe():
+                self._settle(self.claims.probed(edge.name, message.client_id, message.channel, self.network.now))
             case Declaration():
                 edge.known_home = self.incarnation
                 self._settle(self.claims.declare(edge.name, message, self.network.now))
@@ -231,6 +259,13 @@ class Sim:
     # What follows
 
     def _settle(self, actions: list[Any]) -> None:
+        if self.claims.is_ready and not self.has_judged_rows:  # what nobody has declared is over, before anything is granted
+            self.has_judged_rows = True
+            self._do([action for action in actions if isinstance(action, OwnerRestored)])
+            for client_id, row in list(self.rows.items()):
+                if self.claims.owner(client_id) != row:
+                    self._ended(client_id, row.guard)
+            actions = [each for each in actions if not isinstance(each, OwnerRestored) and not self._is_over(each)]
         self._do(actions)
         if self.claims.is_ready:
             early, self.early = self.early, []
@@ -241,9 +276,13 @@ class Sim:
         if due is not None:
             self.network.at(max(due, self.network.now), partial(self._expire, self.incarnation))
 
+    def _is_over(self, action: Any) -> bool:
+        """Whether a row that nobody has declared, or a newer declaration, has ended this one already."""
+        return isinstance(action, Ended) and self.rows.get(action.client_id) != action.owner
+
     def _expire(self, incarnation: int) -> None:
         if incarnation == self.incarnation:
-            self._do(self.claims.expire(self.network.now))
+            self._settle(self.claims.expire(self.network.now))
 
     def _ended(self, client_id: str, guard: int) -> None:
         assert self.rows.pop(client_id).guard == guard
@@ -255,17 +294,22 @@ class Sim:
                 case Ended():
                     self._ended(action.client_id, action.owner.guard)
                 case OwnerRestored():
-                    if action.client_id not in self.rows:  # it was given up, and is back
+                    row = self.rows.get(action.client_id)
+                    if row is not None and row != action.owner:  # its grant has not arrived
+                        self._ended(action.client_id, row.guard)
+                    if row != action.owner:  # it was given up, and is back
                         self.rows[action.client_id] = action.owner
-                        self.ends[action.client_id, action.owner.guard] -= 1
-                    assert self.rows[action.client_id] == action.owner
+                        if not self.grants[action.client_id, action.owner.guard]:  # with a new guard
+                            self.grants[action.client_id, action.owner.guard] += 1
+                        else:
+                            self.ends[action.client_id, action.owner.guard] -= 1
                 case ClaimGranted():
                     if not self.grants[action.claim.client_id, action.guard]:
                         self.grants[action.claim.client_id, action.guard] += 1
                         assert action.claim.client_id not in self.rows, "two owners"
                         self.rows[action.claim.client_id] = Owner(action.node, action.claim.channel, action.guard)
                     self._tell(action.node, action)
-                case ClaimRejected() | LetGo():
+                case ClaimRejected() | EndLoser() | Probe():
                     self._tell(action.node, action)
 
     def _tell(self, name: str, action: object) -> None:
